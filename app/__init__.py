@@ -1,0 +1,1 @@
+"""What Expunge decides and promises. Nothing here imports torch or the workers."""

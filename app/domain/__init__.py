@@ -1,0 +1,1 @@
+"""The words of Expunge as plain values. Standard library only."""

@@ -1,0 +1,40 @@
+"""Refusals of numbers outside a stated range; every formula starts with them."""
+
+import math
+
+from app.domain.errors import ParameterError
+
+
+def require_finite(name: str, number: float) -> float:
+    """Return ``number`` as a float, or raise ``ParameterError`` if it is NaN or infinite."""
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        raise ParameterError(name, "a finite number")
+    return float(number)
+
+
+def require_positive(name: str, number: float) -> float:
+    """Return ``number`` as a float, or raise ``ParameterError`` unless it is above 0."""
+    if require_finite(name, number) <= 0:
+        raise ParameterError(name, "above 0")
+    return float(number)
+
+
+def require_non_negative(name: str, number: float) -> float:
+    """Return ``number`` as a float, or raise ``ParameterError`` if it is below 0."""
+    if require_finite(name, number) < 0:
+        raise ParameterError(name, "0 or above")
+    return float(number)
+
+
+def require_delta(delta: float) -> float:
+    """Return ``delta``, or raise ``ParameterError`` unless 0 < delta < 1."""
+    if not 0 < require_finite("delta", delta) < 1:
+        raise ParameterError("delta", "above 0 and below 1")
+    return float(delta)
+
+
+def require_steps(name: str, steps: int) -> int:
+    """Return ``steps``, or raise ``ParameterError`` unless it is a whole number of at least 1."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ParameterError(name, "a whole number of at least 1")
+    return steps

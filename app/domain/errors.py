@@ -1,0 +1,175 @@
+"""Every error that Expunge raises on purpose, on one page.
+
+One root, subclasses by cause, typed attributes, no HTTP status: ``app/api/errors.py`` maps them.
+Messages may name fields, rows and counts. They never hold record content, weights, noise or keys.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class ExpungeError(Exception):
+    """Root of all errors raised on purpose."""
+
+
+# Numbers and guarantees
+
+
+class ParameterError(ExpungeError, ValueError):
+    """A parameter lies outside the range for which a theorem holds.
+
+    Attributes:
+        name: the parameter, spelt as in every interface.
+        allowed: its range, in words or as an inequality.
+    """
+
+    def __init__(self, name: str, allowed: str) -> None:
+        super().__init__(f"{name} must be {allowed}")
+        self.name = name
+        self.allowed = allowed
+
+
+class CalibrationError(ExpungeError):
+    """A search for parameters that meet a target did not converge or cannot succeed."""
+
+
+class TargetNotMetError(ExpungeError):
+    """Sealed weights were asked for before the guarantee met its target."""
+
+
+class SealedStateError(ExpungeError):
+    """Someone tried to copy, save, print or send uncertified weights."""
+
+
+class PlanError(ExpungeError):
+    """No plan satisfies the policy. The message says what to change."""
+
+
+# Things that are not there, or already are
+
+
+class NotFoundError(ExpungeError):
+    """A named thing does not exist.
+
+    Attributes:
+        kind: what was looked for, such as ``model``.
+        name: the name or id given by the caller.
+    """
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"no {kind} named {name!r}")
+        self.kind = kind
+        self.name = name
+
+
+class ConflictError(ExpungeError):
+    """The request contradicts the present state."""
+
+
+class GoneError(ExpungeError):
+    """A version existed and was retired or withdrawn."""
+
+
+class NotReadyError(ExpungeError):
+    """The thing will exist later: a version that is still being certified, say."""
+
+
+# Bad input
+
+
+class InvalidInputError(ExpungeError, ValueError):
+    """Input that cannot be accepted; nothing was stored."""
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """One fault in an uploaded table. ``row`` counts from 0; None means the whole column."""
+
+    row: int | None
+    column: str
+    reason: str
+
+
+class InvalidRecordsError(InvalidInputError):
+    """Uploaded records were refused as a whole.
+
+    Attributes:
+        problems: the first faults found, by row and column.
+        count: how many faults there are altogether.
+    """
+
+    def __init__(self, problems: Sequence[RowProblem], count: int) -> None:
+        first = problems[0]
+        where = f"row {first.row}, " if first.row is not None else ""
+        super().__init__(
+            f"{count} problem(s); the first: {where}column {first.column!r}: {first.reason}"
+        )
+        self.problems = tuple(problems)
+        self.count = count
+
+
+class UnknownRecordsError(InvalidInputError):
+    """A forget request names records or subjects that the dataset never held.
+
+    Attributes:
+        count: how many of the ids are unknown.
+        examples: up to 20 of them, as the caller spelt them. For the answer to that caller only.
+    """
+
+    def __init__(self, count: int, examples: Sequence[str]) -> None:
+        super().__init__(f"{count} of the ids are unknown to this dataset")
+        self.count = count
+        self.examples = tuple(examples)
+
+
+class PayloadTooLargeError(InvalidInputError):
+    """The body exceeds the configured limit."""
+
+
+# Access
+
+
+class UnauthenticatedError(ExpungeError):
+    """No valid API key came with the request."""
+
+
+class ForbiddenError(ExpungeError):
+    """The key is valid but lacks a scope.
+
+    Attributes:
+        scope: the missing scope.
+    """
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"this key lacks the scope {scope}")
+        self.scope = scope
+
+
+# Running
+
+
+class LeaseLostError(ExpungeError):
+    """Another worker holds the run now; this one must stop without a trace."""
+
+
+class RunFailedError(ExpungeError):
+    """A run cannot succeed by trying again. The message tells a user what to do."""
+
+
+class ConfigurationError(ExpungeError):
+    """A setting, key or server is missing. The message says how to supply it."""
+
+
+# Checking certificates
+
+
+class VerificationError(ExpungeError):
+    """A certificate did not pass.
+
+    Attributes:
+        step: the verification step that failed.
+    """
+
+    def __init__(self, step: str, reason: str) -> None:
+        super().__init__(f"{step}: {reason}")
+        self.step = step

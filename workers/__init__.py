@@ -1,0 +1,1 @@
+"""What touches weights and records: the only place with torch."""
