@@ -1,9 +1,9 @@
-"""All accountants by name, for callers that hold names and numbers: the CLI, plans, certificates."""
+"""All accountants by name, for callers that hold names and numbers (CLI, plans, certificates)."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from app.accounting import gradient_clipping
 from app.accounting.guarantees import Guarantee
@@ -26,7 +26,8 @@ def account(name: str, parameters: Mapping[str, Any]) -> Guarantee:
         NotFoundError: there is no such mechanism.
         ParameterError: a parameter is missing, unknown or out of its range.
     """
-    return _call(accountant(name).account, parameters)
+    guarantee = _call(accountant(name).account, parameters)
+    return cast("Guarantee", guarantee)
 
 
 def calibrate(name: str, parameters: Mapping[str, Any]) -> float:
@@ -37,10 +38,10 @@ def calibrate(name: str, parameters: Mapping[str, Any]) -> float:
         ParameterError: a parameter is missing, unknown or out of its range.
         CalibrationError: the search did not converge.
     """
-    return _call(accountant(name).calibrate, parameters)
+    return cast("float", _call(accountant(name).calibrate, parameters))
 
 
-def _call(function: Any, parameters: Mapping[str, Any]) -> Any:
+def _call(function: Callable[..., object], parameters: Mapping[str, Any]) -> object:
     expected = inspect.signature(function).parameters
     for name in parameters:
         if name not in expected:

@@ -18,7 +18,7 @@ from scipy.special import log_ndtr, ndtr
 from app.domain.checks import require_delta, require_non_negative, require_positive
 from app.domain.errors import CalibrationError
 
-# Relative error allowed for the float64 evaluation of the formulas; results are moved outward by it.
+# Relative error of the float64 evaluation of the formulas; results are moved outward by it.
 _ROUNDING = 5e-14
 _LARGEST_MU = 1e6
 

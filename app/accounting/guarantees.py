@@ -81,11 +81,11 @@ class GaussianGuarantee(Guarantee):
     mu: float
 
     def epsilon(self, *, delta: float) -> float:
-        """Return epsilon(delta), exact up to outward rounding (MATH.md section 2)."""
+        """Return the exact epsilon, rounded outward (MATH.md section 2)."""
         return gaussian.epsilon_of(mu=self.mu, delta=delta)
 
     def delta(self, *, epsilon: float) -> float:
-        """Return delta(epsilon), exact up to outward rounding (MATH.md section 2)."""
+        """Return the exact delta, rounded outward (MATH.md section 2)."""
         return gaussian.delta_of(mu=self.mu, epsilon=epsilon)
 
     def advantage(self) -> float:

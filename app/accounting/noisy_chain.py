@@ -3,8 +3,8 @@
 With |Psi(x) - Psi(y)| <= contraction |x - y| + shift, starting at most ``start_distance`` apart,
 two numbers suffice (MATH.md section 3):
 
-    drift    <- contraction   * drift    + shift          (D: the worlds when they share their noise)
-    variance <- contraction^2 * variance + noise_std^2    (W: what the noise adds to one coordinate)
+    drift    <- contraction   * drift    + shift         (D: the worlds, sharing their noise)
+    variance <- contraction^2 * variance + noise_std^2   (W: of one coordinate, from the noise)
     mu       <- min(mu, drift / sqrt(variance))
 
 drift/sqrt(variance) is Koloskova et al. 2025, Theorem A.9, with its sum solved in closed form and

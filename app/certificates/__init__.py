@@ -1,0 +1,1 @@
+"""Statements, their signatures, and offline verification."""

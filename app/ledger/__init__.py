@@ -1,0 +1,1 @@
+"""Forget requests, obligations, runs, outbox and log."""

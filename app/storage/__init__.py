@@ -1,0 +1,1 @@
+"""Blobs: every large object, stored once and shredded for good."""

@@ -1,0 +1,1 @@
+"""The update rules, one a file, named as their accountants."""

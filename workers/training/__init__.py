@@ -1,0 +1,1 @@
+"""Architectures, data loading, training, fine-tuning and evaluation."""
