@@ -5,7 +5,8 @@ mu-GDP says that two worlds are at least as hard to tell apart as N(0, 1) and N(
 
     delta(epsilon) = Phi(-epsilon/mu + mu/2) - exp(epsilon) Phi(-epsilon/mu - mu/2)
 
-Every function rounds to the safe side: delta and epsilon up, mu (of a target) down.
+Every function rounds to the safe side: delta and epsilon up, mu (of a target) down. Searches only
+propose a number; it is returned once ``delta_of``, rounded up, confirms it.
 """
 
 import math
@@ -13,39 +14,77 @@ from collections.abc import Callable
 
 from scipy.integrate import quad
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+from scipy.special import erfcx, log_ndtr, ndtr
 
 from app.domain.checks import require_delta, require_non_negative, require_positive
 from app.domain.errors import CalibrationError
 
-# Relative error of the float64 evaluation of the formulas; results are moved outward by it.
-_ROUNDING = 5e-14
+# Relative error of the float64 evaluation of delta, checked against 60-digit arithmetic; the
+# second part grows with the exponent. Results are moved outward by their sum.
+_ROUNDING = 2e-13
+_ROUNDING_PER_NAT = 5e-15
 _LARGEST_MU = 1e6
+_SMALLEST_LOG_DELTA = -700.0
+_LOG_HALF = math.log(0.5)
+_ROOT_HALF = math.sqrt(0.5)
 
 
 def log_delta(*, mu: float, epsilon: float) -> float:
-    """Return the natural logarithm of delta(epsilon) for mu-GDP, without outward rounding."""
-    upper = -epsilon / mu + mu / 2
-    lower = -epsilon / mu - mu / 2
-    log_first = float(log_ndtr(upper))
-    # log of the ratio of the second term to the first; always below 0 mathematically.
-    gap = epsilon + float(log_ndtr(lower)) - log_first
-    if gap > -0.1:
-        return math.log(_close_difference(mu, epsilon))
-    return log_first + math.log1p(-math.exp(gap))
+    """Return the natural logarithm of delta(epsilon) for mu-GDP, without outward rounding.
 
-
-def _close_difference(mu: float, epsilon: float) -> float:
-    """Return delta where its two terms nearly cancel (tiny mu), as an integral of positive terms.
-
-    d/dmu delta = phi(-epsilon/mu + mu/2), so delta is its integral from 0 to mu.
+    Exact to float64 wherever delta is above 1e-300; an upper bound below that.
     """
+    far = epsilon / mu
+    x = far - mu / 2
+    y = far + mu / 2
+    if x > 1e3:
+        # delta <= Phi(-x) <= exp(-x^2/2): an upper bound, and far below any float64.
+        return -x * x / 2
+    if x < 0:
+        first = float(ndtr(-x))
+        second = math.exp(epsilon + float(log_ndtr(-y)))
+        if second > 0.9 * first:
+            return _log_close_difference(mu, epsilon)
+        return math.log(first - second)
+    # exp(epsilon) phi(y) = phi(x), so both terms share the factor exp(-x^2/2).
+    first = float(erfcx(x * _ROOT_HALF))
+    second = float(erfcx(y * _ROOT_HALF))
+    if second > 0.9 * first:
+        return _log_close_difference(mu, epsilon)
+    return _LOG_HALF - x * x / 2 + math.log(first - second)
 
-    def density(m: float) -> float:
-        return math.exp(-0.5 * (m / 2 - epsilon / m) ** 2) / math.sqrt(2 * math.pi)
 
-    total = float(quad(density, 0.0, mu, epsabs=0.0, epsrel=2e-14, limit=200)[0])
-    return max(total, math.ulp(0.0))
+def _log_close_difference(mu: float, epsilon: float) -> float:
+    """Return log delta where its two terms nearly cancel (tiny mu), from a positive integral.
+
+    d/dmu delta = phi(-epsilon/mu + mu/2), so delta is its integral from 0 to mu; taken over log mu,
+    where it is smooth. The integrand's value at mu is taken out so that nothing underflows.
+    """
+    if epsilon == 0:
+        return math.log(math.erf(mu / (2 * math.sqrt(2))))
+    end = epsilon / mu - mu / 2
+    shift = max(0.0, end) ** 2 / 2
+
+    def density(log_mu: float) -> float:
+        m = math.exp(log_mu)
+        return math.exp(shift - 0.5 * (m / 2 - epsilon / m) ** 2 + log_mu)
+
+    # Below this the integrand is under exp(-60) of its value at mu.
+    lowest = epsilon / (math.sqrt(2 * shift + 120.0) + mu)
+    log_mu = math.log(mu)
+    start = min(math.log(lowest), log_mu - 1e-3)
+    total = float(quad(density, start, log_mu, epsabs=0.0, epsrel=2e-14, limit=200)[0])
+    if not total > 0:
+        raise CalibrationError("a Gaussian guarantee is too small to evaluate")
+    return math.log(total) - shift - 0.5 * math.log(2 * math.pi)
+
+
+def rounded_log_delta(*, mu: float, epsilon: float) -> float:
+    """Return an upper bound on log delta(epsilon) for mu-GDP, at least -700 (delta 1e-304)."""
+    value = log_delta(mu=mu, epsilon=epsilon)
+    if value < _SMALLEST_LOG_DELTA:
+        return _SMALLEST_LOG_DELTA
+    return min(0.0, value + _ROUNDING + _ROUNDING_PER_NAT * abs(value))
 
 
 def delta_of(*, mu: float, epsilon: float) -> float:
@@ -57,8 +96,8 @@ def delta_of(*, mu: float, epsilon: float) -> float:
     mu = require_positive("mu", mu)
     epsilon = require_non_negative("epsilon", epsilon)
     if epsilon == 0:
-        return min(1.0, math.erf(mu / (2 * math.sqrt(2))) * (1 + _ROUNDING))
-    return min(1.0, math.exp(log_delta(mu=mu, epsilon=epsilon)) * (1 + _ROUNDING))
+        return min(1.0, math.erf(mu / (2 * math.sqrt(2))) * (1 + _ROUNDING) + 1e-305)
+    return min(1.0, math.exp(rounded_log_delta(mu=mu, epsilon=epsilon)))
 
 
 def epsilon_of(*, mu: float, delta: float) -> float:
@@ -77,12 +116,14 @@ def epsilon_of(*, mu: float, delta: float) -> float:
     target = math.log(delta)
 
     def excess(epsilon: float) -> float:
-        return log_delta(mu=mu, epsilon=epsilon) - target
+        return max(log_delta(mu=mu, epsilon=epsilon), -1e6) - target
 
     # Phi(-epsilon/mu + mu/2) alone is at most exp(-x^2/2) at x = epsilon/mu - mu/2.
-    highest = mu * (mu / 2 + math.sqrt(-2 * target)) + 1e-9
-    root = _root(excess, 0.0 + math.ulp(0.0), highest)
-    return root * (1 + _ROUNDING) + 1e-13
+    highest = mu * (mu / 2 + math.sqrt(-2 * target)) * (1 + 1e-12) + 1e-9
+    if excess(0.0) <= 0:
+        return _confirm(lambda epsilon: delta_of(mu=mu, epsilon=epsilon) <= delta, 0.0, 1)
+    root = _root(excess, 0.0, highest)
+    return _confirm(lambda epsilon: delta_of(mu=mu, epsilon=epsilon) <= delta, root, 1)
 
 
 def mu_of(*, epsilon: float, delta: float) -> float:
@@ -97,11 +138,11 @@ def mu_of(*, epsilon: float, delta: float) -> float:
     target = math.log(delta)
 
     def excess(log_mu: float) -> float:
-        return log_delta(mu=math.exp(log_mu), epsilon=epsilon) - target
+        return max(log_delta(mu=math.exp(log_mu), epsilon=epsilon), -1e6) - target
 
     lowest = math.log(epsilon / (math.sqrt(-2 * target) + math.sqrt(2 * epsilon) + 40))
-    root = _root(excess, lowest, math.log(_LARGEST_MU))
-    return math.exp(root) * (1 - _ROUNDING)
+    root = math.exp(_root(excess, lowest, math.log(_LARGEST_MU)))
+    return _confirm(lambda mu: delta_of(mu=mu, epsilon=epsilon) <= delta, root, -1)
 
 
 def advantage_of(*, mu: float) -> float:
@@ -109,12 +150,12 @@ def advantage_of(*, mu: float) -> float:
 
     Source: Chourasia & Shah 2023, Theorem 4.1, in the exact form that mu-GDP allows.
     """
-    return float(2 * ndtr(require_positive("mu", mu) / 2) - 1)
+    return delta_of(mu=mu, epsilon=0.0)
 
 
 def surviving_information_bits(*, mu: float) -> float:
     """Return mu^2/2 nats in bits: what a release between any two starts can tell of its start."""
-    return require_positive("mu", mu) ** 2 / 2 / math.log(2)
+    return require_positive("mu", mu) ** 2 / 2 / math.log(2) * (1 + _ROUNDING)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -125,3 +166,14 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     if not report.converged or not math.isfinite(root):
         raise CalibrationError("the search for a Gaussian guarantee did not converge")
     return float(root)
+
+
+def _confirm(holds: Callable[[float], bool], proposal: float, sign: int) -> float:
+    """Move ``proposal`` outward (up for sign 1, down for -1) until ``holds`` says yes."""
+    move = 2e-15
+    for _ in range(60):
+        candidate = proposal * (1 + sign * move) + (1e-15 if sign > 0 else 0.0)
+        if holds(candidate):
+            return candidate
+        move *= 2
+    raise CalibrationError("the search for a Gaussian guarantee did not converge")

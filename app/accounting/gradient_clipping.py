@@ -5,7 +5,10 @@
 
 Gradients come from retain data only; ``clip`` scales a vector down to a norm. Symbols of the paper:
 C0 = initial_clip, C1 = gradient_clip, gamma = learning_rate, lambda = weight_decay,
-sigma = noise_std, T = steps.
+sigma = noise_std, T = steps. All but C0 and T may vary by step.
+
+x may be measured in any affine frame u = (x - centre) / scale that does not depend on the training
+data; norms and noise are then those of u.
 
 Guarantee: mu-GDP. Neighbouring relation: any two starts. Assumptions:
  1. all of the run happens in one affine frame that does not depend on the training data;
@@ -15,12 +18,15 @@ The step map is (1 - gamma lambda)-Lipschitz plus a shift of 2 gamma C1, for any
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.accounting import gaussian
-from app.accounting.guarantees import Assumption, GaussianGuarantee, Neighbours, Support, Terms
-from app.accounting.noisy_chain import NoisyChain
+from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.noisy_chain import NoisyChain, constant_mu, one_minus_product
+from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import (
+    require_noise,
     require_non_negative,
     require_positive,
     require_steps,
@@ -33,17 +39,17 @@ VERSION = 1
 TERMS = Terms(
     neighbours=Neighbours.ANY_START,
     adaptive=False,
-    assumptions=(
-        Assumption(
-            "every gradient of the noisy steps came from retained records", Support.ENFORCED
-        ),
-        Assumption("the reference frame does not depend on the training data", Support.ENFORCED),
-        Assumption("all parameters were fixed before the run", Support.ENFORCED),
-        Assumption("no earlier iterate was released or stored", Support.ENFORCED),
+    assumptions=enforced(
+        "every gradient of the noisy steps came from retained records",
+        "the reference frame does not depend on the training data",
+        "all parameters were fixed before the run",
+        "no earlier iterate was released or stored",
     ),
     source="Koloskova et al. 2025, eq. 3 and Theorem A.9; "
     "Bok, Su & Altschuler 2024 for the trade-off function",
 )
+
+Schedule = float | Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class StepSize:
     """The noise-free part of one step, checked once.
 
     Attributes:
-        contraction: 1 - learning_rate * weight_decay.
+        contraction: 1 - learning_rate * weight_decay, rounded up.
         shift: 2 * learning_rate * gradient_clip.
     """
 
@@ -68,10 +74,12 @@ def step_size(*, gradient_clip: float, learning_rate: float, weight_decay: float
     gradient_clip = require_non_negative("gradient_clip", gradient_clip)
     learning_rate = require_positive("learning_rate", learning_rate)
     weight_decay = require_non_negative("weight_decay", weight_decay)
-    decay = learning_rate * weight_decay
-    if decay >= 1:
+    if learning_rate * weight_decay >= 1:
         raise ParameterError("weight_decay", "below 1 / learning_rate")
-    return StepSize(contraction=1.0 - decay, shift=2.0 * learning_rate * gradient_clip)
+    return StepSize(
+        contraction=one_minus_product(learning_rate, weight_decay),
+        shift=2.0 * learning_rate * gradient_clip,
+    )
 
 
 class Odometer:
@@ -99,31 +107,60 @@ class Odometer:
         return self._chain.mu
 
     def guarantee(self) -> GaussianGuarantee:
-        """Return what the steps so far guarantee."""
-        return GaussianGuarantee(terms=TERMS, mu=self._chain.mu)
+        """Return what the steps so far guarantee.
+
+        Raises:
+            ParameterError: no noisy step was counted yet.
+        """
+        return GaussianGuarantee(terms=TERMS, mu=self._chain.certified_mu())
 
 
 def account(
     *,
     initial_clip: float,
-    gradient_clip: float,
-    learning_rate: float,
-    weight_decay: float,
-    noise_std: float,
+    gradient_clip: Schedule,
+    learning_rate: Schedule,
+    weight_decay: Schedule,
+    noise_std: Schedule,
     steps: int,
 ) -> GaussianGuarantee:
-    """Return the guarantee of ``steps`` equal steps.
+    """Return the guarantee of ``steps`` steps; each schedule is one number or one per step.
 
     Raises:
-        ParameterError: a parameter is out of its range.
+        ParameterError: a parameter is out of its range, or a schedule has the wrong length.
     """
-    size = step_size(
-        gradient_clip=gradient_clip, learning_rate=learning_rate, weight_decay=weight_decay
-    )
-    noise_std = require_positive("noise_std", noise_std)
+    initial_clip = require_positive("initial_clip", initial_clip)
+    steps = require_steps("steps", steps)
+    if not any(map(_varies, (gradient_clip, learning_rate, weight_decay, noise_std))):
+        size = step_size(
+            gradient_clip=_at(gradient_clip, 0),
+            learning_rate=_at(learning_rate, 0),
+            weight_decay=_at(weight_decay, 0),
+        )
+        mu = constant_mu(
+            start_distance=2 * initial_clip,
+            contraction=size.contraction,
+            shift=size.shift,
+            noise_std=_at(noise_std, 0),
+            steps=steps,
+        )
+        return GaussianGuarantee(terms=TERMS, mu=mu)
+    for name, schedule in (
+        ("gradient_clip", gradient_clip),
+        ("learning_rate", learning_rate),
+        ("weight_decay", weight_decay),
+        ("noise_std", noise_std),
+    ):
+        if not isinstance(schedule, int | float) and len(schedule) != steps:
+            raise ParameterError(name, f"one number or {steps} of them, one per step")
     odometer = Odometer(initial_clip=initial_clip)
-    for _ in range(require_steps("steps", steps)):
-        odometer.step(size, noise_std)
+    for step in range(steps):
+        size = step_size(
+            gradient_clip=_at(gradient_clip, step),
+            learning_rate=_at(learning_rate, step),
+            weight_decay=_at(weight_decay, step),
+        )
+        odometer.step(size, require_noise("noise_std", _at(noise_std, step)))
     return odometer.guarantee()
 
 
@@ -132,12 +169,12 @@ def calibrate(
     epsilon: float,
     delta: float,
     initial_clip: float,
-    gradient_clip: float,
-    learning_rate: float,
-    weight_decay: float,
+    gradient_clip: Schedule,
+    learning_rate: Schedule,
+    weight_decay: Schedule,
     steps: int,
 ) -> float:
-    """Return the smallest noise_std that reaches (epsilon, delta) in ``steps`` steps, rounded up.
+    """Return the smallest constant noise_std that reaches (epsilon, delta), rounded up.
 
     mu is inversely proportional to the noise, so this is one accounting run at noise_std = 1.
 
@@ -154,6 +191,13 @@ def calibrate(
         noise_std=1.0,
         steps=steps,
     )
-    # The margin covers the odometer's own rounding, which grows with the number of steps.
-    noise_std = unit.mu / target * (1 + 1e-12 + 4e-16 * steps)
-    return math.nextafter(noise_std, math.inf)
+    # The margin covers the difference in rounding between noise 1 and the noise returned.
+    return math.nextafter(unit.mu / target * (1 + 1e-13 + 4e-15 * steps), math.inf)
+
+
+def _varies(schedule: Schedule) -> bool:
+    return not isinstance(schedule, int | float)
+
+
+def _at(schedule: Schedule, step: int) -> float:
+    return schedule if isinstance(schedule, int | float) else schedule[step]

@@ -1,54 +1,36 @@
 """What an accountant returns: a statement about the real release and the reference release.
 
-Both directions always hold: the pair (X, X') of MATH.md section 1 is indistinguishable both ways.
+Unless its terms say otherwise, the pair (X, X') is indistinguishable both ways.
 """
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from app.accounting import gaussian
-from app.domain.checks import require_delta
+from app.accounting import gaussian, renyi
+from app.accounting.terms import Assumption, Direction, Neighbours, Support, Terms
+from app.domain.checks import (
+    require_above_one,
+    require_delta,
+    require_finite,
+    require_non_negative,
+)
+from app.domain.errors import ParameterError
 
-
-class Neighbours(StrEnum):
-    """How the reference world may differ from the real one."""
-
-    ANY_START = "any_start"
-    ZERO_OUT = "zero_out"
-    REPLACEMENT = "replacement"
-
-
-class Support(StrEnum):
-    """Whether an assumption is enforced by code or is the operator's word."""
-
-    ENFORCED = "enforced"
-    ASSERTED = "asserted"
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """One condition of a theorem."""
-
-    statement: str
-    support: Support
-
-
-@dataclass(frozen=True)
-class Terms:
-    """The small print that travels with every guarantee.
-
-    Attributes:
-        neighbours: the neighbouring relation.
-        adaptive: whether requests may depend on earlier releases.
-        assumptions: every condition, enforced or asserted.
-        source: paper and theorem.
-    """
-
-    neighbours: Neighbours
-    adaptive: bool
-    assumptions: tuple[Assumption, ...]
-    source: str
+__all__ = [
+    "Assumption",
+    "Direction",
+    "ExactGuarantee",
+    "GaussianGuarantee",
+    "Guarantee",
+    "Neighbours",
+    "PointGuarantee",
+    "ProfileGuarantee",
+    "RenyiGuarantee",
+    "Support",
+    "Terms",
+]
 
 
 @dataclass(frozen=True)
@@ -76,21 +58,32 @@ class Guarantee(ABC):
 
 @dataclass(frozen=True)
 class GaussianGuarantee(Guarantee):
-    """mu-GDP: at least as hard to tell apart as N(0, 1) and N(mu, 1)."""
+    """mu-GDP: at least as hard to tell apart as N(0, 1) and N(mu, 1); mu = 0 is exact.
+
+    Raises:
+        ParameterError: mu is NaN, infinite or negative.
+    """
 
     mu: float
 
+    def __post_init__(self) -> None:
+        require_non_negative("mu", self.mu)
+
     def epsilon(self, *, delta: float) -> float:
         """Return the exact epsilon, rounded outward (MATH.md section 2)."""
+        if self.mu == 0:
+            return 0.0 * require_delta(delta)
         return gaussian.epsilon_of(mu=self.mu, delta=delta)
 
     def delta(self, *, epsilon: float) -> float:
         """Return the exact delta, rounded outward (MATH.md section 2)."""
+        if self.mu == 0:
+            return 0.0 * require_non_negative("epsilon", epsilon)
         return gaussian.delta_of(mu=self.mu, epsilon=epsilon)
 
     def advantage(self) -> float:
         """Return 2 Phi(mu/2) - 1 (MATH.md section 8)."""
-        return gaussian.advantage_of(mu=self.mu)
+        return gaussian.advantage_of(mu=self.mu) if self.mu > 0 else 0.0
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
         """Say whether mu is at most the largest mu that gives (epsilon, delta)."""
@@ -98,4 +91,144 @@ class GaussianGuarantee(Guarantee):
 
     def surviving_information_bits(self) -> float:
         """Return the bound of MATH.md section 3d, in bits."""
-        return gaussian.surviving_information_bits(mu=self.mu)
+        return gaussian.surviving_information_bits(mu=self.mu) if self.mu > 0 else 0.0
+
+    def renyi(self, *, order: float) -> float:
+        """Return the Renyi divergence bound order * mu^2 / 2."""
+        return require_above_one("order", order) * self.mu * self.mu / 2 * (1 + 1e-15)
+
+
+@dataclass(frozen=True)
+class RenyiGuarantee(Guarantee):
+    """A bound on the Renyi divergence at every order above 1 and up to ``highest_order``.
+
+    Attributes:
+        curve: order to divergence bound; infinite where the theorem says nothing.
+        highest_order: the largest order for which the theorem holds.
+    """
+
+    curve: Callable[[float], float] = field(compare=False)
+    highest_order: float = math.inf
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.highest_order) or self.highest_order <= 1:
+            raise ParameterError("highest_order", "above 1")
+        probe = min(2.0, (1 + self.highest_order) / 2)
+        if math.isnan(self.curve(probe)):
+            raise ParameterError("curve", "a number at every order")
+
+    def epsilon_conversion(self, *, delta: float) -> renyi.Conversion:
+        """Return the smallest epsilon with its order and the rule that gave it."""
+        return renyi.best_epsilon(
+            curve=self.curve, delta=delta, highest_order=self.highest_order
+        )
+
+    def epsilon(self, *, delta: float) -> float:
+        """Return the best of Mironov's and Balle et al.'s epsilon (MATH.md section 2)."""
+        return self.epsilon_conversion(delta=delta).value
+
+    def delta(self, *, epsilon: float) -> float:
+        """Return the best of Mironov's and Balle et al.'s delta (MATH.md section 2)."""
+        found = renyi.best_log_delta(
+            curve=self.curve, epsilon=epsilon, highest_order=self.highest_order
+        )
+        return math.exp(max(found.value, -700.0))
+
+    def advantage(self) -> float:
+        """Return Chourasia & Shah 2023, Theorem 4.1, at its best order."""
+        return renyi.advantage(curve=self.curve, highest_order=self.highest_order)
+
+
+@dataclass(frozen=True)
+class PointGuarantee(Guarantee):
+    """One pair (epsilon, delta) and what follows from it by monotonicity alone.
+
+    Attributes:
+        at_epsilon: the epsilon of the pair.
+        at_delta: the delta of the pair.
+
+    Raises:
+        ParameterError: at_epsilon is negative or not finite, or at_delta lies outside [0, 1].
+    """
+
+    at_epsilon: float
+    at_delta: float
+
+    def __post_init__(self) -> None:
+        require_non_negative("at_epsilon", self.at_epsilon)
+        if not 0 <= require_finite("at_delta", self.at_delta) <= 1:
+            raise ParameterError("at_delta", "from 0 to 1")
+
+    def epsilon(self, *, delta: float) -> float:
+        """Return the pair's epsilon, or raise ``ParameterError`` for a smaller delta."""
+        if require_delta(delta) < self.at_delta:
+            raise ParameterError("delta", f"at least {self.at_delta!r}, where this guarantee lies")
+        return self.at_epsilon
+
+    def delta(self, *, epsilon: float) -> float:
+        """Return the pair's delta, or raise ``ParameterError`` for a smaller epsilon."""
+        if require_non_negative("epsilon", epsilon) < self.at_epsilon:
+            raise ParameterError(
+                "epsilon", f"at least {self.at_epsilon!r}, where this guarantee lies"
+            )
+        return self.at_delta
+
+    def advantage(self) -> float:
+        """Return delta + (1 - delta) tanh(epsilon/2).
+
+        Source: Kairouz, Oh & Viswanath 2015, Theorem 3.4; Dong, Roth & Su 2022, Proposition 2.5.
+        """
+        spread = math.tanh(self.at_epsilon / 2)
+        return min(1.0, (self.at_delta + (1 - self.at_delta) * spread) * (1 + 1e-15))
+
+    def meets(self, *, epsilon: float, delta: float) -> bool:
+        """Say whether monotonicity implies (epsilon, delta)."""
+        return (
+            require_non_negative("epsilon", epsilon) >= self.at_epsilon
+            and require_delta(delta) >= self.at_delta
+        )
+
+
+@dataclass(frozen=True)
+class ProfileGuarantee(Guarantee):
+    """A whole privacy profile: delta for every epsilon, computed numerically.
+
+    Attributes:
+        delta_at: epsilon to delta, an upper bound both ways.
+        epsilon_at: delta to epsilon, an upper bound both ways.
+    """
+
+    delta_at: Callable[[float], float] = field(compare=False)
+    epsilon_at: Callable[[float], float] = field(compare=False)
+
+    def epsilon(self, *, delta: float) -> float:
+        """Return the profile's epsilon."""
+        return require_non_negative("epsilon", self.epsilon_at(require_delta(delta)))
+
+    def delta(self, *, epsilon: float) -> float:
+        """Return the profile's delta."""
+        epsilon = require_non_negative("epsilon", epsilon)
+        return min(1.0, require_non_negative("delta", self.delta_at(epsilon)))
+
+    def advantage(self) -> float:
+        """Return delta(0), the total variation distance."""
+        return self.delta(epsilon=0.0)
+
+
+@dataclass(frozen=True)
+class ExactGuarantee(Guarantee):
+    """(0, 0): the two worlds have the same distribution."""
+
+    def epsilon(self, *, delta: float) -> float:
+        """Return 0."""
+        require_delta(delta)
+        return 0.0
+
+    def delta(self, *, epsilon: float) -> float:
+        """Return 0."""
+        require_non_negative("epsilon", epsilon)
+        return 0.0
+
+    def advantage(self) -> float:
+        """Return 0."""
+        return 0.0

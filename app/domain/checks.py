@@ -33,8 +33,36 @@ def require_delta(delta: float) -> float:
     return float(delta)
 
 
+def require_fraction(name: str, number: float) -> float:
+    """Return ``number`` as a float, or raise ``ParameterError`` unless 0 < number <= 1."""
+    if not 0 < require_finite(name, number) <= 1:
+        raise ParameterError(name, "above 0 and at most 1")
+    return float(number)
+
+
+def require_above_one(name: str, number: float) -> float:
+    """Return ``number`` as a float, or raise ``ParameterError`` unless it is above 1."""
+    if require_finite(name, number) <= 1:
+        raise ParameterError(name, "above 1")
+    return float(number)
+
+
+def require_noise(name: str, noise_std: float) -> float:
+    """Return ``noise_std``, or raise ``ParameterError`` unless its square is a normal float64."""
+    if not 1e-140 <= require_finite(name, noise_std) <= 1e140:
+        raise ParameterError(name, "between 1e-140 and 1e140")
+    return float(noise_std)
+
+
 def require_steps(name: str, steps: int) -> int:
     """Return ``steps``, or raise ``ParameterError`` unless it is a whole number of at least 1."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ParameterError(name, "a whole number of at least 1")
     return steps
+
+
+def require_count(name: str, count: int) -> int:
+    """Return ``count``, or raise ``ParameterError`` unless it is a whole number of at least 0."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ParameterError(name, "a whole number of at least 0")
+    return count

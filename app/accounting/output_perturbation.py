@@ -1,0 +1,56 @@
+"""Output perturbation (Koloskova et al. 2025, equation 1): clip the weights, add noise once.
+
+    x0 = clip(x, initial_clip) + N(0, noise_std^2 I)
+
+Symbols of the paper: C0 = initial_clip, sigma = noise_std.
+
+Guarantee: mu-GDP with mu = 2 C0 / sigma, exactly. Neighbouring relation: any two starts.
+Assumptions:
+ 1. the frame in which the norm is taken does not depend on the training data;
+ 2. parameters are fixed before the run and do not depend on the original weights.
+"""
+
+import math
+
+from app.accounting import gaussian
+from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.terms import Neighbours, Terms, enforced
+from app.domain.checks import require_noise, require_positive
+
+NAME = "output_perturbation"
+VERSION = 1
+
+TERMS = Terms(
+    neighbours=Neighbours.ANY_START,
+    adaptive=False,
+    assumptions=enforced(
+        "the reference frame does not depend on the training data",
+        "all parameters were fixed before the run",
+        "the weights before the noise were not released or stored",
+    ),
+    source="Koloskova et al. 2025, eq. 1; Dong, Roth & Su 2022, Theorem 2.7",
+)
+
+
+def account(*, initial_clip: float, noise_std: float) -> GaussianGuarantee:
+    """Return the guarantee of one release.
+
+    Raises:
+        ParameterError: a parameter is not positive.
+    """
+    distance = 2 * require_positive("initial_clip", initial_clip)
+    mu = distance / require_noise("noise_std", noise_std) * (1 + 1e-15)
+    return GaussianGuarantee(terms=TERMS, mu=mu)
+
+
+def calibrate(*, epsilon: float, delta: float, initial_clip: float) -> float:
+    """Return the smallest noise_std that reaches (epsilon, delta), rounded up.
+
+    Raises:
+        ParameterError: a parameter is out of its range.
+        CalibrationError: the conversion of the target did not converge.
+    """
+    distance = 2 * require_positive("initial_clip", initial_clip)
+    return distance / gaussian.mu_of(epsilon=epsilon, delta=delta) * (1 + 4e-15)
+
+

@@ -1,0 +1,157 @@
+"""Renyi divergence to (epsilon, delta), by the better of two conversions, and which one it was.
+
+For a pair with D_alpha <= D at one order alpha > 1:
+
+    Mironov 2017, Proposition 3:        epsilon = D + log(1/delta) / (alpha - 1)
+    Balle et al. 2020, Theorem 21
+    (Canonne, Kamath & Steinke 2020):   epsilon = D + log(1 - 1/alpha)
+                                                  - (log delta + log alpha) / (alpha - 1)
+
+Every order gives a valid bound, so the search over orders may stop anywhere.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from scipy.optimize import minimize_scalar
+
+from app.domain.checks import require_delta, require_non_negative
+from app.domain.errors import CalibrationError
+
+Curve = Callable[[float], float]
+
+# Relative error of the few operations in each conversion.
+_ROUNDING = 1e-13
+_LOWEST_LOG_EXCESS = math.log(1e-6)
+_HIGHEST_LOG_EXCESS = math.log(1e10)
+_GRID = 160
+
+
+class Rule(StrEnum):
+    """Which theorem turned a Renyi divergence into (epsilon, delta)."""
+
+    MIRONOV = "mironov"
+    BALLE = "balle"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The best conversion found.
+
+    Attributes:
+        value: epsilon, or log delta, rounded up.
+        order: the Renyi order alpha at which it was found.
+        rule: the theorem that gave it.
+    """
+
+    value: float
+    order: float
+    rule: Rule
+
+
+def best_epsilon(*, curve: Curve, delta: float, highest_order: float = math.inf) -> Conversion:
+    """Return the smallest epsilon that ``curve`` (order to divergence) gives at ``delta``.
+
+    Raises:
+        ParameterError: delta lies outside (0, 1).
+        CalibrationError: no order gives a finite bound.
+    """
+    log_delta = math.log(require_delta(delta))
+
+    def mironov(order: float, divergence: float) -> float:
+        gain = -log_delta / (order - 1)
+        return divergence + gain + _ROUNDING * (divergence + gain)
+
+    def balle(order: float, divergence: float) -> float:
+        gain = (log_delta + math.log(order)) / (order - 1)
+        loss = math.log1p(-1 / order)
+        return divergence + loss - gain + _ROUNDING * (divergence + abs(loss) + abs(gain))
+
+    found = _best(curve, {Rule.MIRONOV: mironov, Rule.BALLE: balle}, highest_order)
+    return Conversion(value=max(0.0, found.value), order=found.order, rule=found.rule)
+
+
+def best_log_delta(*, curve: Curve, epsilon: float, highest_order: float = math.inf) -> Conversion:
+    """Return the smallest log delta that ``curve`` gives at ``epsilon``, at most 0.
+
+    Raises:
+        ParameterError: epsilon is negative.
+        CalibrationError: no order gives a finite bound.
+    """
+    epsilon = require_non_negative("epsilon", epsilon)
+
+    def mironov(order: float, divergence: float) -> float:
+        size = (order - 1) * (divergence + epsilon)
+        return (order - 1) * (divergence - epsilon) + _ROUNDING * size
+
+    def balle(order: float, divergence: float) -> float:
+        loss = math.log1p(-1 / order)
+        size = (order - 1) * (divergence + epsilon + abs(loss)) + math.log(order)
+        value = (order - 1) * (divergence - epsilon + loss) - math.log(order)
+        return value + _ROUNDING * size
+
+    found = _best(curve, {Rule.MIRONOV: mironov, Rule.BALLE: balle}, highest_order)
+    return Conversion(value=min(0.0, found.value), order=found.order, rule=found.rule)
+
+
+def advantage(*, curve: Curve, highest_order: float = math.inf) -> float:
+    """Return a bound on any attacker's true-positive minus false-positive rate.
+
+    min over orders q of sqrt(2 D_q) and (q e^{D_q (q-1)/q} / (q-1)) [2(q-1)]^{1/q} - 1.
+    Source: Chourasia & Shah 2023, Theorem 4.1.
+
+    Raises:
+        CalibrationError: no order gives a finite bound.
+    """
+
+    def pinsker(order: float, divergence: float) -> float:
+        del order
+        return math.sqrt(2 * divergence) * (1 + _ROUNDING)
+
+    def hypothesis_test(order: float, divergence: float) -> float:
+        exponent = divergence * (order - 1) / order + math.log(2 * (order - 1)) / order
+        if exponent > 700:
+            return math.inf
+        return order / (order - 1) * math.exp(exponent) * (1 + _ROUNDING) - 1
+
+    rules = {Rule.MIRONOV: hypothesis_test, Rule.BALLE: pinsker}
+    return min(1.0, _best(curve, rules, highest_order).value)
+
+
+def _best(
+    curve: Curve, rules: dict[Rule, Callable[[float, float], float]], highest_order: float
+) -> Conversion:
+    top = _HIGHEST_LOG_EXCESS
+    if highest_order < 1 + math.exp(top):
+        top = math.log(highest_order - 1)
+    bottom = min(_LOWEST_LOG_EXCESS, top - 1)
+    best = Conversion(value=math.inf, order=math.nan, rule=Rule.MIRONOV)
+    for rule, formula in rules.items():
+
+        def at(
+            log_excess: float, formula: Callable[[float, float], float] = formula
+        ) -> float:
+            order = min(1 + math.exp(log_excess), highest_order)
+            divergence = curve(order)
+            if not 0 <= divergence < math.inf:
+                return math.inf
+            value = formula(order, divergence)
+            return value if not math.isnan(value) else math.inf
+
+        grid = [bottom + (top - bottom) * i / _GRID for i in range(_GRID + 1)]
+        values = [at(point) for point in grid]
+        start = min(range(len(grid)), key=values.__getitem__)
+        candidates = [(values[start], grid[start])]
+        if math.isfinite(values[start]):
+            low, high = grid[max(start - 1, 0)], grid[min(start + 1, _GRID)]
+            found = minimize_scalar(at, bounds=(low, high), method="bounded")
+            candidates.append((float(at(float(found.x))), float(found.x)))
+        value, point = min(candidates)
+        if value < best.value:
+            order = min(1 + math.exp(point), highest_order)
+            best = Conversion(value=value, order=order, rule=rule)
+    if not math.isfinite(best.value):
+        raise CalibrationError("no Renyi order gives a finite bound")
+    return best
