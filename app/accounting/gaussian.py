@@ -73,8 +73,11 @@ def _log_close_difference(mu: float, epsilon: float) -> float:
     lowest = epsilon / (math.sqrt(2 * shift + 120.0) + mu)
     log_mu = math.log(mu)
     start = min(math.log(lowest), log_mu - 1e-3)
-    total = float(quad(density, start, log_mu, epsabs=0.0, epsrel=2e-14, limit=200)[0])
-    if not total > 0:
+    result = quad(density, start, log_mu, epsabs=0.0, epsrel=2e-14, limit=200, full_output=1)
+    total, doubt = float(result[0]), float(result[1])
+    if doubt > 1e-13 * total:
+        total += doubt
+    if not 0 < total < math.inf:
         raise CalibrationError("a Gaussian guarantee is too small to evaluate")
     return math.log(total) - shift - 0.5 * math.log(2 * math.pi)
 

@@ -119,9 +119,7 @@ class RenyiGuarantee(Guarantee):
 
     def epsilon_conversion(self, *, delta: float) -> renyi.Conversion:
         """Return the smallest epsilon with its order and the rule that gave it."""
-        return renyi.best_epsilon(
-            curve=self.curve, delta=delta, highest_order=self.highest_order
-        )
+        return renyi.best_epsilon(curve=self.curve, delta=delta, highest_order=self.highest_order)
 
     def epsilon(self, *, delta: float) -> float:
         """Return the best of Mironov's and Balle et al.'s epsilon (MATH.md section 2)."""

@@ -79,8 +79,8 @@ class Odometer:
     def step(self, separation: float) -> float:
         """Count one step with 2 model_clip / noise_std = ``separation``; return log delta."""
         excess = self._log_growth - self.log_delta
-        amplified = excess + math.log1p(math.exp(-excess)) if excess > 0 else math.log1p(
-            math.exp(excess)
+        amplified = (
+            excess + math.log1p(math.exp(-excess)) if excess > 0 else math.log1p(math.exp(excess))
         )
         # Rounded down: a smaller epsilon_t gives a larger delta.
         amplified *= 1 - 1e-14

@@ -52,5 +52,3 @@ def calibrate(*, epsilon: float, delta: float, initial_clip: float) -> float:
     """
     distance = 2 * require_positive("initial_clip", initial_clip)
     return distance / gaussian.mu_of(epsilon=epsilon, delta=delta) * (1 + 4e-15)
-
-

@@ -130,9 +130,7 @@ def _best(
     best = Conversion(value=math.inf, order=math.nan, rule=Rule.MIRONOV)
     for rule, formula in rules.items():
 
-        def at(
-            log_excess: float, formula: Callable[[float, float], float] = formula
-        ) -> float:
+        def at(log_excess: float, formula: Callable[[float, float], float] = formula) -> float:
             order = min(1 + math.exp(log_excess), highest_order)
             divergence = curve(order)
             if not 0 <= divergence < math.inf:

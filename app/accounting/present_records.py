@@ -1,0 +1,145 @@
+"""Privacy of records that are still present: the maps differ at every step (MATH.md section 7).
+
+    |Psi_t(x) - Psi'_t(y)| <= contraction_t |x - y| + shift_t, noise of noise_std_t in both worlds
+
+Now no step is post-processing, and the running minimum of ``noisy_chain`` is not allowed. With
+P_k the product of the contractions up to k, V_k = sum_j noise_std_j^2 / P_j^2 and
+S_k = start_distance + sum_j shift_j / P_j, the shifts a_j = P_j (U_j - U_{j-1}) prove
+
+    mu^2 = sum_j (U_j - U_{j-1})^2 / (V_j - V_{j-1})
+
+for every U with U_0 = 0, U_k <= S_k and U_T = S_T. The best U is the greatest convex minorant of
+(0, 0), (V_k, S_k). It is found by pooling adjacent steps until slopes no longer fall; a block
+needs only its rise, its run and its own unit of length P, so nothing over- or underflows.
+
+Guarantee: mu-GDP for the release of the last iterate. Source: shifted interpolation, Bok, Su &
+Altschuler 2024, extended; the proof is in docs/guarantees.md.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from app.domain.checks import (
+    require_fraction,
+    require_noise,
+    require_non_negative,
+    require_positive,
+    require_steps,
+)
+from app.domain.errors import ParameterError
+
+
+def constant_mu(*, contraction: float, shift: float, noise_std: float, steps: int) -> float:
+    """Return mu after ``steps`` equal steps from equal starts, rounded up.
+
+    mu^2 = (shift/noise_std)^2 (1 - c^K)(1 + c) / ((1 + c^K)(1 - c)), and K (shift/noise_std)^2 at
+    c = 1: for equal steps the minorant is one straight line.
+
+    Raises:
+        ParameterError: a number is out of range: contraction in (0, 1], noise_std above 0.
+    """
+    contraction = require_fraction("contraction", contraction)
+    shift = require_non_negative("shift", shift)
+    noise_std = require_noise("noise_std", noise_std)
+    steps = require_steps("steps", steps)
+    if contraction == 1:
+        factor = float(steps)
+    else:
+        gap = 1.0 - contraction
+        rate = math.log1p(-gap) if contraction > 0.5 else math.log(contraction)
+        factor = math.tanh(-steps * rate / 2) * (1 + contraction) / gap
+    return shift / noise_std * math.sqrt(factor) * (1 + 1e-14)
+
+
+def minorant_mu(
+    *,
+    start_distance: float,
+    contractions: Sequence[float],
+    shifts: Sequence[float],
+    noise_stds: Sequence[float],
+) -> float:
+    """Return mu for any schedule, rounded up; one entry a step, about a microsecond each.
+
+    A step without noise is allowed: its shift waits for the next noisy one.
+
+    Raises:
+        ParameterError: a number is out of range (contractions from 0 to 1, shifts and noise 0 or
+            above); the lengths differ; or the last steps add a shift without noise to hide it.
+    """
+    waiting = require_non_negative("start_distance", start_distance)
+    steps = len(noise_stds)
+    if not steps or len(contractions) != steps or len(shifts) != steps:
+        raise ParameterError("noise_stds", "as many as contractions and shifts, and at least one")
+    schedule = zip(
+        _checked("contractions", contractions, lowest=0.0, highest=1.0),
+        _checked("shifts", shifts, lowest=0.0, highest=1e150),
+        _checked("noise_stds", noise_stds, lowest=1e-140, highest=1e140),
+        strict=True,
+    )
+    # A block: its rise and run in units of the iterate after its last step, and how much lengths
+    # shrank since the block before. Slopes rise from block to block.
+    rises: list[float] = []
+    runs: list[float] = []
+    shrunk: list[float] = []
+    since = 1.0
+    for contraction, shift, noise_std in schedule:
+        waiting = contraction * waiting + shift
+        since *= contraction
+        if noise_std == 0.0:
+            continue
+        rise, run, scale, waiting, since = waiting, noise_std * noise_std, since, 0.0, 1.0
+        while rises and rises[-1] * run >= rise * scale * runs[-1]:
+            rise += rises.pop() * scale
+            run += runs.pop() * scale * scale
+            scale *= shrunk.pop()
+        rises.append(rise)
+        runs.append(run)
+        shrunk.append(scale)
+    if waiting > 0.0:
+        raise ParameterError("noise_stds", "above 0 in the last step that has a shift")
+    squared = math.fsum(rise * rise / run for rise, run in zip(rises, runs, strict=True))
+    if not math.isfinite(squared):
+        raise ParameterError("shifts", "small enough for mu to stay finite")
+    if squared == 0 and start_distance == 0 and not any(shifts):
+        return 0.0
+    return max(math.sqrt(squared), 1e-290) * (1 + 1e-13 + 4e-15 * steps)
+
+
+def cyclic_mu(
+    *, contraction: float, shift: float, noise_std: float, cycle: int, steps: int
+) -> float:
+    """Return mu for a record seen once in each ``cycle`` of steps, at its worst position.
+
+    The worst position is the last of the cycle: a record seen earlier is one seen last in a
+    shorter run that was then post-processed.
+
+    Raises:
+        ParameterError: a number is out of range.
+    """
+    contraction = require_fraction("contraction", contraction)
+    cycle = require_steps("cycle", cycle)
+    steps = require_steps("steps", steps)
+    passes = math.ceil(steps / cycle)
+    if cycle == 1:
+        return constant_mu(contraction=contraction, shift=shift, noise_std=noise_std, steps=steps)
+    # One cycle between two visits acts as one step: its shift comes first, then only noise.
+    length = (passes - 1) * cycle + 1
+    shifts = [shift if step % cycle == 0 else 0.0 for step in range(length)]
+    return minorant_mu(
+        start_distance=0.0,
+        contractions=[contraction] * length,
+        shifts=shifts,
+        noise_stds=[require_positive("noise_std", noise_std)] * length,
+    )
+
+
+def _checked(name: str, values: Sequence[float], *, lowest: float, highest: float) -> list[float]:
+    """Return the values as floats; 0 is always allowed, what lies between must be normal."""
+    numbers = np.asarray(values, dtype=np.float64)
+    fine = (numbers == 0) | ((numbers >= lowest) & (numbers <= highest))
+    if numbers.ndim != 1 or not bool(fine.all()):
+        raise ParameterError(name, f"a list of numbers, 0 or from {lowest:g} to {highest:g}")
+    return cast("list[float]", numbers.tolist())
