@@ -10,8 +10,6 @@ Assumptions:
  2. parameters are fixed before the run and do not depend on the original weights.
 """
 
-import math
-
 from app.accounting import gaussian
 from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.terms import Neighbours, Terms, enforced

@@ -11,11 +11,9 @@ Every order gives a valid bound, so the search over orders may stop anywhere.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-
-from scipy.optimize import minimize_scalar
 
 from app.domain.checks import require_delta, require_non_negative
 from app.domain.errors import CalibrationError
@@ -121,7 +119,7 @@ def advantage(*, curve: Curve, highest_order: float = math.inf) -> float:
 
 
 def _best(
-    curve: Curve, rules: dict[Rule, Callable[[float, float], float]], highest_order: float
+    curve: Curve, rules: Mapping[Rule, Callable[[float, float], float]], highest_order: float
 ) -> Conversion:
     top = _HIGHEST_LOG_EXCESS
     if highest_order < 1 + math.exp(top):
@@ -141,15 +139,30 @@ def _best(
         grid = [bottom + (top - bottom) * i / _GRID for i in range(_GRID + 1)]
         values = [at(point) for point in grid]
         start = min(range(len(grid)), key=values.__getitem__)
-        candidates = [(values[start], grid[start])]
-        if math.isfinite(values[start]):
+        value, point = values[start], grid[start]
+        if math.isfinite(value):
             low, high = grid[max(start - 1, 0)], grid[min(start + 1, _GRID)]
-            found = minimize_scalar(at, bounds=(low, high), method="bounded")
-            candidates.append((float(at(float(found.x))), float(found.x)))
-        value, point = min(candidates)
+            value, point = min((value, point), _golden(at, low, high))
         if value < best.value:
             order = min(1 + math.exp(point), highest_order)
             best = Conversion(value=value, order=order, rule=rule)
     if not math.isfinite(best.value):
         raise CalibrationError("no Renyi order gives a finite bound")
     return best
+
+
+def _golden(function: Curve, low: float, high: float) -> tuple[float, float]:
+    """Return the smallest value found by golden-section search, and where it was."""
+    ratio = (math.sqrt(5) - 1) / 2
+    left, right = high - ratio * (high - low), low + ratio * (high - low)
+    at_left, at_right = function(left), function(right)
+    for _ in range(40):
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - ratio * (high - low)
+            at_left = function(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + ratio * (high - low)
+            at_right = function(right)
+    return min((at_left, left), (at_right, right))

@@ -14,7 +14,7 @@ VERSION = 1
 
 TERMS = Terms(
     neighbours=Neighbours.ANY_START,
-    adaptive=True,
+    adaptive=False,
     assumptions=enforced(
         "the initialisation came from a new seed",
         "training read retained records only",

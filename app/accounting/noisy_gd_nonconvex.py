@@ -1,0 +1,213 @@
+"""Noisy gradient descent with deletion privacy, non-convex losses (Chourasia & Shah 2023, 5.2).
+
+    x <- x - eta grad L_D(x) + N(0, 2 eta sigma^2 I)      full batch of ``records`` records
+
+The loss of one record lies in [-``loss_bound``, loss_bound] and is ``smoothness``-smooth;
+log B = 4 loss_bound / sigma^2; d = ``dimension``; r = ``request_size``, the most records in one
+request. Training of K_A steps from N(0, sigma^2/lambda I), then K steps a request, keep every
+release within e of the Gibbs distribution of the retained data at order q, where
+
+    e >= 64 d q B (beta + lambda)^2 eta / lambda                      (discretisation)
+    e >= q log(B) exp(-lambda eta K_A / (2 B))                        (training)
+    e >= 2 q w (r/n) log(B) / (1 - 2 q w),  w = exp(-lambda eta K / (2 B))   (each request)
+
+and eta <= lambda / (64 B q^2 (beta + lambda)^2), which Theorem G.22 needs for its proof.
+
+Guarantee: Renyi curve, one way: real release against that Gibbs distribution. The theorem says
+nothing about the opposite direction. Neighbouring relation: replacement, any number of records.
+Assumptions (asserted): 1. the bound on the loss; 2. the smoothness of the loss, which for networks
+is the operator's word. Enforced: the step sizes, the noise, the counts, the start.
+Source: Chourasia & Shah 2023, Theorem 5.2, with the step counts as its proof uses them.
+"""
+
+import math
+
+from app.accounting.guarantees import RenyiGuarantee
+from app.accounting.search import smallest_noise
+from app.accounting.terms import Direction, Neighbours, Terms, asserted, enforced
+from app.domain.checks import require_noise, require_positive, require_steps
+from app.domain.errors import CalibrationError, ParameterError
+
+NAME = "noisy_gd_nonconvex"
+VERSION = 1
+MOST_STEPS = 10**12
+
+TERMS = Terms(
+    neighbours=Neighbours.REPLACEMENT,
+    adaptive=False,
+    assumptions=(
+        *asserted(
+            "the loss of one record lies between minus and plus the stated bound",
+            "the loss of one record is smooth with the stated constant",
+        ),
+        *enforced(
+            "every step of the lineage used the whole data and added the stated noise",
+            "training started from N(0, sigma^2 / weight_decay I)",
+            "every gradient after the request came from retained records",
+            "no earlier iterate of this run was released or stored",
+        ),
+    ),
+    source="Chourasia & Shah 2023, Theorem 5.2 and G.22",
+    direction=Direction.ONE_WAY,
+    reference="the Gibbs distribution of the retained data",
+)
+
+
+def account(
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    smoothness: float,
+    loss_bound: float,
+    noise_std: float,
+    dimension: int,
+    records: int,
+    request_size: int,
+    training_steps: int,
+    unlearning_steps: int,
+) -> RenyiGuarantee:
+    """Return the guarantee of every release of the lineage.
+
+    Raises:
+        ParameterError: a parameter is out of its range, or no order meets the step-size bound.
+    """
+    rate = require_positive("learning_rate", learning_rate)
+    decay = require_positive("weight_decay", weight_decay)
+    curvature = (require_positive("smoothness", smoothness) + decay) ** 2
+    variance = require_noise("noise_std", noise_std) ** 2 / (2 * rate)
+    log_bound = 4 * require_positive("loss_bound", loss_bound) / variance
+    share = require_steps("request_size", request_size) / require_steps("records", records)
+    dimension = require_steps("dimension", dimension)
+    if log_bound > 600:
+        raise ParameterError("noise_std", "large enough that 4 loss_bound / sigma^2 is below 600")
+    bound = math.exp(log_bound)
+    highest = math.sqrt(decay / (64 * bound * rate * curvature))
+    if highest <= 1:
+        raise ParameterError("learning_rate", "below weight_decay / (64 B (beta + lambda)^2)")
+    pace = decay * rate / (2 * bound)
+    start = pace * require_steps("training_steps", training_steps)
+    left = math.exp(-pace * require_steps("unlearning_steps", unlearning_steps))
+
+    def curve(order: float) -> float:
+        discretisation = 64 * dimension * order * bound * curvature * rate / decay
+        training = order * log_bound * math.exp(-start)
+        remaining = 1 - 2 * order * left
+        if remaining <= 0:
+            return math.inf
+        request = 2 * order * left * share * log_bound / remaining
+        return max(discretisation, training, request) * (1 + 1e-12)
+
+    return RenyiGuarantee(terms=TERMS, curve=curve, highest_order=highest)
+
+
+def present_divergence(
+    *,
+    order: float,
+    learning_rate: float,
+    lipschitz: float,
+    noise_std: float,
+    records: int,
+    steps: int,
+) -> float:
+    """Return the Renyi divergence for one record still present: q M^2 eta K / (n^2 sigma^2).
+
+    Source: Chourasia & Shah 2023, Theorem G.7.
+
+    Raises:
+        ParameterError: a parameter is out of its range.
+    """
+    rate = require_positive("learning_rate", learning_rate)
+    variance = require_noise("noise_std", noise_std) ** 2 / (2 * rate)
+    total = require_steps("steps", steps) * rate * require_positive("lipschitz", lipschitz) ** 2
+    order = require_positive("order", order)
+    return order * total / (require_steps("records", records) ** 2 * variance) * (1 + 1e-14)
+
+
+def steps_needed(
+    *,
+    order: float,
+    divergence: float,
+    learning_rate: float,
+    weight_decay: float,
+    smoothness: float,
+    loss_bound: float,
+    noise_std: float,
+    dimension: int,
+    records: int,
+    request_size: int,
+) -> tuple[int, int]:
+    """Return the smallest (K_A, K) that keep the divergence at ``order`` below a target.
+
+    K_A >= (2B/(lambda eta)) log(q log(B)/e), K >= (2B/(lambda eta)) log(2q (e + (r/n) log B)/e).
+
+    Raises:
+        ParameterError: a parameter is out of its range, or the step size is above its bound.
+        CalibrationError: more than 10^12 steps are needed.
+    """
+    target = require_positive("divergence", divergence)
+    variance = require_noise("noise_std", noise_std) ** 2 / (2 * learning_rate)
+    log_bound = 4 * require_positive("loss_bound", loss_bound) / variance
+    if log_bound > 600:
+        raise CalibrationError("more than 10^12 steps are needed")
+    bound = math.exp(log_bound)
+    curvature = (smoothness + weight_decay) ** 2
+    limit = weight_decay * min(target / dimension, 1 / order) / (64 * order * bound * curvature)
+    if learning_rate > limit:
+        raise ParameterError("learning_rate", f"at most {limit:g}")
+    pace = 2 * bound / (weight_decay * learning_rate)
+    share = require_steps("request_size", request_size) / require_steps("records", records)
+    training = pace * math.log(max(order * log_bound / target, 1.0))
+    request = pace * math.log(2 * order * (target + share * log_bound) / target)
+    if max(training, request) > MOST_STEPS:
+        raise CalibrationError("more than 10^12 steps are needed")
+    return max(1, math.ceil(training)), max(1, math.ceil(request))
+
+
+def calibrate(
+    *,
+    epsilon: float,
+    delta: float,
+    learning_rate: float,
+    weight_decay: float,
+    smoothness: float,
+    loss_bound: float,
+    dimension: int,
+    records: int,
+    request_size: int,
+    training_steps: int,
+    unlearning_steps: int,
+) -> float:
+    """Return the smallest noise_std that reaches (epsilon, delta), rounded up.
+
+    Raises:
+        ParameterError: a parameter is out of its range.
+        CalibrationError: no noise reaches the target with these steps and step size.
+    """
+
+    def meets(noise_std: float) -> bool:
+        try:
+            guarantee = account(
+                learning_rate=learning_rate,
+                weight_decay=weight_decay,
+                smoothness=smoothness,
+                loss_bound=loss_bound,
+                noise_std=noise_std,
+                dimension=dimension,
+                records=records,
+                request_size=request_size,
+                training_steps=training_steps,
+                unlearning_steps=unlearning_steps,
+            )
+            return guarantee.meets(epsilon=epsilon, delta=delta)
+        except (CalibrationError, ParameterError) as error:
+            if isinstance(error, ParameterError) and error.name not in {
+                "noise_std",
+                "learning_rate",
+                "curve",
+            }:
+                raise
+            return False
+
+    rate = require_positive("learning_rate", learning_rate)
+    scale = math.sqrt(2 * rate * require_positive("loss_bound", loss_bound))
+    return smallest_noise(meets, scale=scale)

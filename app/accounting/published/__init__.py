@@ -1,0 +1,1 @@
+"""The papers' own bounds as accountants, to compare with; ours certify what they can."""
