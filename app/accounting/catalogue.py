@@ -5,11 +5,71 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, cast
 
-from app.accounting import gradient_clipping
+from app.accounting import (
+    dp_sgd,
+    gradient_clipping,
+    model_clipping,
+    noisy_gd_convex,
+    noisy_gd_nonconvex,
+    output_perturbation,
+    projected_noisy_sgd,
+    retraining,
+    tracked_release,
+)
 from app.accounting.guarantees import Guarantee
+from app.accounting.published import (
+    chien_corollary_3_7,
+    chien_corollary_3_8,
+    chien_corollary_3_10,
+    chien_corollary_j_1,
+    chien_theorem_3_2,
+    chien_theorem_3_11,
+    chourasia_theorem_5_1,
+    dp_sgd_group_privacy,
+    koloskova_output_perturbation,
+    koloskova_theorem_4_1,
+    koloskova_theorem_4_2,
+    koloskova_theorem_a_9,
+    langevin_unlearning,
+    neel_theorem_9,
+    neel_theorem_28,
+)
 from app.domain.errors import NotFoundError, ParameterError
 
-ACCOUNTANTS: Mapping[str, ModuleType] = {gradient_clipping.NAME: gradient_clipping}
+_MECHANISMS: tuple[ModuleType, ...] = (
+    gradient_clipping,
+    output_perturbation,
+    model_clipping,
+    projected_noisy_sgd,
+    tracked_release,
+    noisy_gd_convex,
+    noisy_gd_nonconvex,
+    dp_sgd,
+    retraining,
+)
+_PUBLISHED: tuple[ModuleType, ...] = (
+    koloskova_theorem_4_1,
+    koloskova_theorem_a_9,
+    koloskova_theorem_4_2,
+    koloskova_output_perturbation,
+    chien_theorem_3_2,
+    chien_corollary_3_7,
+    chien_corollary_3_8,
+    chien_corollary_3_10,
+    chien_theorem_3_11,
+    chien_corollary_j_1,
+    neel_theorem_9,
+    neel_theorem_28,
+    langevin_unlearning,
+    chourasia_theorem_5_1,
+    dp_sgd_group_privacy,
+)
+
+# What the service runs and certifies.
+MECHANISMS: Mapping[str, ModuleType] = {module.NAME: module for module in _MECHANISMS}
+# The papers' own bounds, to compare with.
+PUBLISHED: Mapping[str, ModuleType] = {module.NAME: module for module in _PUBLISHED}
+ACCOUNTANTS: Mapping[str, ModuleType] = {**MECHANISMS, **PUBLISHED}
 
 
 def accountant(name: str) -> ModuleType:

@@ -127,7 +127,16 @@ def constant_mu(
     turning = _best_prefix(distance, contraction, shift)
     if turning < steps:
         prefixes |= {max(1, math.floor(turning)), min(steps, math.floor(turning) + 1)}
-    return min(_prefix_mu(distance, contraction, shift, noise_std, prefix) for prefix in prefixes)
+    return min(
+        prefix_mu(
+            distance=distance,
+            contraction=contraction,
+            shift=shift,
+            noise_std=noise_std,
+            steps=prefix,
+        )
+        for prefix in prefixes
+    )
 
 
 def _best_prefix(distance: float, contraction: float, shift: float) -> float:
@@ -140,10 +149,13 @@ def _best_prefix(distance: float, contraction: float, shift: float) -> float:
     return math.log(remaining) / math.log(contraction) if remaining > 0 else math.inf
 
 
-def _prefix_mu(
-    distance: float, contraction: float, shift: float, noise_std: float, steps: int
+def prefix_mu(
+    *, distance: float, contraction: float, shift: float, noise_std: float, steps: int
 ) -> float:
-    """Return drift / sqrt(variance) after ``steps`` equal steps, rounded up."""
+    """Return drift / sqrt(variance) after exactly ``steps`` equal steps, rounded up.
+
+    The caller has checked the numbers, as in ``constant_mu``.
+    """
     if contraction == 1:
         drift, variance_factor, exponent = distance + steps * shift, float(steps), 0.0
     else:

@@ -50,7 +50,7 @@ class Setting:
 
     @property
     def contraction(self) -> float:
-        """c = 1 - eta m."""
+        """Return c = 1 - eta m, rounded up."""
         return contraction(
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
@@ -59,12 +59,12 @@ class Setting:
 
     @property
     def batches(self) -> int:
-        """n / b."""
+        """Return n / b, the number of batches."""
         return self.records // self.batch_size
 
     @property
     def shift(self) -> float:
-        """2 eta M / b."""
+        """Return 2 eta M / b, how far one replaced record moves one step."""
         return 2 * self.learning_rate * self.lipschitz / self.batch_size * (1 + _ROUNDING)
 
     def decay(self, steps: int) -> float:
