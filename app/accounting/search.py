@@ -9,7 +9,7 @@ _HALVINGS = 200
 
 
 def smallest_noise(
-    meets: Callable[[float], bool], *, scale: float, relative_width: float = 1e-12
+    meets: Callable[[float], bool], *, scale: float, relative_width: float = 1e-10
 ) -> float:
     """Return the smallest noise for which ``meets`` holds, rounded up to one that does.
 

@@ -56,5 +56,5 @@ def _product(delta: float, initial_clip: float) -> float:
 
 
 def _check_range(epsilon: float) -> None:
-    if epsilon > 1 + 1e-9:
+    if epsilon > 1 + 1e-6:
         raise ParameterError("epsilon", "at most 1")

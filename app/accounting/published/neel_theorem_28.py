@@ -41,8 +41,7 @@ def account(
     """Return the theorem's epsilon at ``delta``.
 
     Raises:
-        ParameterError: a parameter is out of its range; epsilon above log(1/delta), or too few
-            steps for the theorem.
+        ParameterError: a parameter is out of its range, or epsilon above log(1/delta).
     """
     log_term = 2 * math.log(2 / require_delta(delta))
     setting = neel.Setting(
@@ -50,10 +49,12 @@ def account(
     )
     effective = _effective_steps(setting, delta, dimension, steps, request)
     wanted = 8 * setting.reach(effective) / require_noise("noise_std", noise_std)
-    epsilon = _invert(wanted, log_term, -math.log(delta))
-    needed = _least_steps(setting, epsilon, log_term, dimension)
-    if effective < needed:
-        raise ParameterError("steps", f"at least {needed - effective:.3g} more for this theorem")
+    # Both conditions ask for an epsilon that is large enough, so the larger of the two holds.
+    epsilon = max(
+        _invert(wanted, log_term, -math.log(delta)),
+        _least_epsilon(setting, effective, log_term, dimension),
+    )
+    neel.check_range(epsilon, delta)
     return PointGuarantee(terms=TERMS, at_epsilon=epsilon, at_delta=delta)
 
 
@@ -82,7 +83,7 @@ def calibrate(
         weight_decay=weight_decay, smoothness=smoothness, lipschitz=lipschitz, records=records
     )
     effective = _effective_steps(setting, delta, dimension, steps, request)
-    if effective < _least_steps(setting, epsilon, log_term, dimension):
+    if epsilon < _least_epsilon(setting, effective, log_term, dimension):
         raise ParameterError("steps", "more, for this theorem's condition on I")
     reach = 8 * setting.reach(effective)
 
@@ -125,8 +126,9 @@ def _effective_steps(
     return effective
 
 
-def _least_steps(setting: neel.Setting, epsilon: float, log_term: float, dimension: int) -> float:
-    gap = epsilon / (math.sqrt(log_term + epsilon) + math.sqrt(log_term))
-    return math.log(math.sqrt(2 * dimension) / ((1 - setting.gamma) * gap)) / -math.log(
-        setting.gamma
-    )
+def _least_epsilon(
+    setting: neel.Setting, effective: float, log_term: float, dimension: int
+) -> float:
+    """Return the smallest epsilon for which I = ``effective`` meets the theorem's condition."""
+    gap = math.sqrt(2 * dimension) * setting.gamma**effective / (1 - setting.gamma)
+    return float(gap * gap + 2 * gap * math.sqrt(log_term)) * (1 + 1e-12)
