@@ -16,7 +16,7 @@ from app.domain.checks import (
     require_finite,
     require_non_negative,
 )
-from app.domain.errors import ParameterError
+from app.domain.errors import CalibrationError, ParameterError
 
 __all__ = [
     "Assumption",
@@ -200,13 +200,18 @@ class ProfileGuarantee(Guarantee):
     epsilon_at: Callable[[float], float] = field(compare=False)
 
     def epsilon(self, *, delta: float) -> float:
-        """Return the profile's epsilon."""
-        return require_non_negative("epsilon", self.epsilon_at(require_delta(delta)))
+        """Return the profile's epsilon, or raise ``CalibrationError`` where it has none."""
+        value = self.epsilon_at(require_delta(delta))
+        if not 0 <= value < math.inf:
+            raise CalibrationError("the privacy profile has no finite epsilon at this delta")
+        return value
 
     def delta(self, *, epsilon: float) -> float:
         """Return the profile's delta."""
-        epsilon = require_non_negative("epsilon", epsilon)
-        return min(1.0, require_non_negative("delta", self.delta_at(epsilon)))
+        value = self.delta_at(require_non_negative("epsilon", epsilon))
+        if not value >= 0:
+            raise CalibrationError("the privacy profile has no delta at this epsilon")
+        return min(1.0, value)
 
     def advantage(self) -> float:
         """Return delta(0), the total variation distance."""

@@ -25,7 +25,7 @@ TERMS = Terms(
     assumptions=dp_sgd.TERMS.assumptions,
     source="Koloskova et al. 2025, section 5.3; Vadhan 2017, Lemma 2.2",
 )
-_SMALLEST_LOG_DELTA = -60.0
+_SMALLEST_LOG_DELTA = -40.0
 
 
 def account(
@@ -35,7 +35,7 @@ def account(
 
     Raises:
         ParameterError: a parameter is out of its range.
-        CalibrationError: no delta_1 above e^-60 is small enough.
+        CalibrationError: no delta_1 above e^-40 is small enough.
     """
     delta = require_delta(delta)
     group = require_steps("group_size", group_size)
@@ -47,12 +47,14 @@ def account(
     )
 
     def excess(log_delta: float) -> float:
-        epsilon = single.epsilon(delta=math.exp(log_delta))
+        epsilon = single.epsilon_at(math.exp(log_delta))
         return math.log(group) + (group - 1) * epsilon + log_delta - math.log(delta)
 
-    low, high = _SMALLEST_LOG_DELTA, math.log(delta)
-    if not excess(low) <= 0:
-        raise CalibrationError("generic group privacy needs a delta_1 below e^-60")
+    high = low = math.log(delta)
+    while not excess(low) <= 0:
+        high, low = low, low - 1
+        if low < _SMALLEST_LOG_DELTA:
+            raise CalibrationError("generic group privacy needs a delta_1 below e^-40")
     while high - low > 1e-6:
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
