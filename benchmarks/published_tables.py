@@ -1,0 +1,132 @@
+"""Reproduce the papers' tables with the authors' bounds and show ours beside them.
+
+    python -m benchmarks.published_tables
+
+reads benchmarks/published/*.json (or EXPUNGE_BENCH_PUBLISHED), prints every row, writes
+benchmarks/results/published_tables.json and the plots under docs/images, and exits 1 where a row
+cannot be reproduced.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import chien_tables, koloskova_tables
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "published_tables.json"
+IMAGES = HERE.parent / "docs" / "images"
+
+COLUMNS = {
+    "gradient_clipping": {
+        "C0": "C0",
+        "C1": "C1",
+        "gamma": "gamma",
+        "lam": "lambda",
+        "T": "T",
+        "sigma": "published sigma",
+        "sigma_with_their_bound": "their bound",
+        "true_epsilon": "true epsilon",
+        "sigma_that_meets_target": "sigma for (1, 1e-5)",
+        "factor": "factor",
+        "reproduced": "reproduced",
+    },
+    "model_clipping": {
+        "C2": "C2",
+        "sigma": "sigma",
+        "T": "published T",
+        "steps_of_theorem_4_2": "Theorem 4.2",
+        "steps_ours": "ours",
+        "reproduced": "reproduced",
+    },
+    "output_perturbation": {
+        "C0": "C0",
+        "sigma": "published sigma",
+        "sigma_with_their_bound": "their bound",
+        "sigma_exact": "exact",
+        "factor": "factor",
+        "reproduced": "reproduced",
+    },
+    "requests": {
+        "batch_size": "b",
+        "sigma": "sigma",
+        "total_epochs": "published epochs",
+        "reproduced_total_epochs": "their bound",
+        "first_request_epochs": "published first",
+        "reproduced_first_request_epochs": "their bound, first",
+        "our_epochs_replacement": "ours, replacement",
+        "our_epochs_zero_out": "ours, zero out",
+        "reproduced": "reproduced",
+    },
+    "one_epoch": {
+        "batch_size": "b",
+        "epsilon": "epsilon",
+        "sigma": "published sigma",
+        "sigma_with_their_bound": "their bound",
+        "our_sigma": "ours, replacement",
+        "reproduced": "reproduced",
+    },
+}
+TITLES = {
+    "gradient_clipping": "Koloskova et al. 2025, Tables 5 and 7: gradient clipping at (1, 1e-5)",
+    "model_clipping": "Koloskova et al. 2025, Tables 6 and 8: model clipping at (1, 1e-5)",
+    "output_perturbation": "Koloskova et al. 2025: output perturbation at (1, 1e-5)",
+    "requests": "Chien et al. 2024, Figures 3c and 3d: 100 requests at (0.01, 1/n)",
+    "one_epoch": "Chien et al. 2024, Table 3 (MNIST): one epoch of unlearning at (epsilon, 1/n)",
+}
+
+
+def compute(folder: Path) -> dict[str, Any]:
+    """Return every table, by paper."""
+    return {"koloskova": koloskova_tables.tables(folder), "chien": chien_tables.tables(folder)}
+
+
+def published_folder() -> Path:
+    """Return the folder of the papers' figures."""
+    return Path(os.environ.get("EXPUNGE_BENCH_PUBLISHED", HERE / "published"))
+
+
+def main() -> int:
+    """Print, write and draw everything; return the exit status."""
+    from benchmarks import plots  # noqa: PLC0415 - matplotlib is only needed here
+
+    tables = compute(published_folder())
+    failures = 0
+    for paper in tables.values():
+        for name, columns in COLUMNS.items():
+            if name in paper:
+                print(f"\n{TITLES[name]}\n")
+                _print(paper[name], columns)
+                failures += sum(not row["reproduced"] for row in paper[name])
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(tables, indent=1) + "\n")
+    drawn = plots.draw(folder=IMAGES, koloskova=tables["koloskova"], chien=tables["chien"])
+    print(f"\n{failures} row(s) not reproduced. Wrote {_short(RESULTS)}")
+    print("\n".join(_short(path) for path in drawn))
+    return 1 if failures else 0
+
+
+def _print(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+    cells = [[_cell(row[key]) for key in columns] for row in rows]
+    widths = [
+        max(len(title), *(len(line[index]) for line in cells))
+        for index, title in enumerate(columns.values())
+    ]
+    for line in [list(columns.values()), *cells]:
+        print("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(HERE.parent))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
