@@ -1,0 +1,19 @@
+"""``python -m workers PART``: what the ``expunge`` command starts."""
+
+import importlib
+import logging
+import sys
+
+_PARTS = ("worker", "dispatcher", "demo")
+
+
+def main() -> None:
+    """Run the part named on the command line; only that part is imported."""
+    if len(sys.argv) != 2 or sys.argv[1] not in _PARTS:
+        sys.exit(f"usage: python -m workers {'|'.join(_PARTS)}")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    importlib.import_module(f"workers.{sys.argv[1]}").main()
+
+
+if __name__ == "__main__":
+    main()
