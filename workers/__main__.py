@@ -1,8 +1,9 @@
 """``python -m workers PART``: what the ``expunge`` command starts."""
 
 import importlib
-import logging
 import sys
+
+from app import logs
 
 _PARTS = ("worker", "dispatcher", "demo")
 
@@ -11,7 +12,7 @@ def main() -> None:
     """Run the part named on the command line; only that part is imported."""
     if len(sys.argv) != 2 or sys.argv[1] not in _PARTS:
         sys.exit(f"usage: python -m workers {'|'.join(_PARTS)}")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logs.configure()
     importlib.import_module(f"workers.{sys.argv[1]}").main()
 
 

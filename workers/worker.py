@@ -3,8 +3,6 @@
 Torch is imported before forking, so that a child starts at once; CUDA is never touched here.
 """
 
-import logging
-
 import torch  # noqa: F401 - imported once, for all children
 from rq import Worker
 from rq.serializers import JSONSerializer
@@ -13,8 +11,6 @@ import workers.jobs  # noqa: F401 - likewise
 from app.services import redis_connection
 from app.settings import Settings
 from workers.queue import NAME
-
-logging.getLogger("rq").setLevel(logging.WARNING)
 
 
 def main() -> None:

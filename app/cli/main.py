@@ -1,9 +1,8 @@
 """The commands' table of contents."""
 
-import logging
-
 import typer
 
+from app import logs
 from app.cli import guarantees, resources, service
 
 app = typer.Typer(
@@ -37,6 +36,5 @@ for command in (
 
 def main() -> None:
     """Run the command line."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logs.configure()
     app()
