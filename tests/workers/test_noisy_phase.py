@@ -112,9 +112,7 @@ def test_steps_use_the_gradient_of_the_records_in_the_frame(digit_images):
 
 def test_the_first_gradient_is_taken_at_the_clipped_start(digit_images):
     network, seen = Network(normalised, device=CPU), []
-    network.module.register_forward_pre_hook(
-        lambda *_: seen.append(network.flat.values.clone())
-    )
+    network.module.register_forward_pre_hook(lambda *_: seen.append(network.flat.values.clone()))
     run(network, digit_images)
     frame = ReferenceFrame.of(normalised).on(network.flat.shapes, CPU)
     assert float(frame.position_of(seen[0]).norm()) == pytest.approx(5.0, rel=1e-5)
