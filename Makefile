@@ -1,0 +1,36 @@
+# Everything runs in .venv, which is made when it is missing and brought up to date when the pins
+# change. CPU builds of PyTorch come from wherever pip is configured to look.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint serve clean install
+
+demo: $(STAMP)
+	$(BIN)/expunge demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+serve: $(STAMP)
+	$(BIN)/expunge up
+
+install: $(STAMP)
+
+# torch comes first and alone: its pin keeps pip from looking at builds for other accelerators.
+$(STAMP): constraints.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

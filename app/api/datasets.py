@@ -1,0 +1,141 @@
+"""``/v1/datasets``."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import Field
+from sqlalchemy.orm import Session
+
+from app.api.access import DataWriter, ModelsReader, ServicesOf
+from app.api.errors import problem_responses
+from app.api.schemas import Answer, Body, Name
+from app.datasets import repository, service
+from app.datasets.tables import DatasetRow
+from app.domain.errors import PayloadTooLargeError
+from app.domain.schema import FeatureSchema
+
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+
+
+class FeaturesBody(Body):
+    """How a record's features are shaped and encoded. Models see (raw - offset) * scale."""
+
+    shape: list[int] = Field(examples=[[8, 8]], min_length=1, max_length=8)
+    dtype: Literal["uint8", "float32", "float64"] = "float32"
+    offset: float = 0.0
+    scale: float = Field(default=1.0, examples=[0.0625])
+
+
+class DatasetBody(Body):
+    """A dataset's definition."""
+
+    name: Name = Field(examples=["digits"])
+    features: FeaturesBody
+    classes: int = Field(examples=[10])
+
+
+class DatasetAnswer(Answer):
+    """A dataset with its counts; ids of records are never stored, so they are never shown."""
+
+    name: str
+    features: FeaturesBody
+    classes: int
+    records: int
+    forgotten_not_yet_erased: int
+    erased: int
+    created_at: datetime
+
+
+class PushAnswer(Answer):
+    """What a push added."""
+
+    added: int
+    already_present: int
+
+
+async def _limited_body(request: Request, services: ServicesOf) -> bytes:
+    """Read the body, and stop reading where the limit is passed."""
+    limit = services.settings.max_upload_bytes
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise PayloadTooLargeError(f"the body is larger than {limit} bytes; push it in parts")
+        parts.append(part)
+    return b"".join(parts)
+
+
+LimitedBody = Annotated[bytes, Depends(_limited_body)]
+
+
+@router.post("", status_code=201, responses=problem_responses(409, 422))
+def define_dataset(body: DatasetBody, services: ServicesOf, _: DataWriter) -> DatasetAnswer:
+    """Define a dataset. The same definition again changes nothing."""
+    schema = FeatureSchema(
+        shape=tuple(body.features.shape),
+        dtype=body.features.dtype,
+        offset=body.features.offset,
+        scale=body.features.scale,
+        classes=body.classes,
+    )
+    with services.database.transaction() as session:
+        row = service.define_dataset(session, name=body.name, schema=schema)
+        session.refresh(row)
+        return _answer(session, row)
+
+
+@router.get("", responses=problem_responses())
+def list_datasets(services: ServicesOf, _: ModelsReader) -> list[DatasetAnswer]:
+    """List all datasets."""
+    with services.database.transaction() as session:
+        return [_answer(session, row) for row in repository.datasets(session)]
+
+
+@router.get("/{name}", responses=problem_responses(404))
+def get_dataset(name: str, services: ServicesOf, _: ModelsReader) -> DatasetAnswer:
+    """Show one dataset."""
+    with services.database.transaction() as session:
+        return _answer(session, repository.dataset_named(session, name))
+
+
+@router.put(
+    "/{name}/records",
+    responses=problem_responses(404, 413, 422),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}}
+            },
+        }
+    },
+)
+def push_records(
+    name: str, services: ServicesOf, _: DataWriter, content: LimitedBody
+) -> PushAnswer:
+    """Add records from a Parquet file: all of them or, where a row is faulty, none."""
+    result = services.records.push(name, content)
+    return PushAnswer(added=result.added, already_present=result.already_present)
+
+
+def _answer(session: Session, row: DatasetRow) -> DatasetAnswer:
+    schema = service.schema_of(row)
+    remembered, forgotten, erased = repository.counts(session, row.id)
+    return DatasetAnswer(
+        name=row.name,
+        features=FeaturesBody.model_validate(
+            {
+                "shape": list(schema.shape),
+                "dtype": schema.dtype,
+                "offset": schema.offset,
+                "scale": schema.scale,
+            }
+        ),
+        classes=schema.classes,
+        records=remembered,
+        forgotten_not_yet_erased=forgotten,
+        erased=erased,
+        created_at=row.created_at,
+    )

@@ -1,0 +1,25 @@
+"""What all bodies share: strict, and nothing unknown."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+Name = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=100)
+]
+"""A name that can stand in a path."""
+
+OwnerId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+"""A record or subject id, as its owner spells it."""
+
+
+class Body(BaseModel):
+    """A request body."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Answer(BaseModel):
+    """A response body."""
+
+    model_config = ConfigDict(extra="forbid")

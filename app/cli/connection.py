@@ -1,0 +1,60 @@
+"""Where the command line finds the service and its key, and how it tells of errors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import typer
+
+from app.client import ApiError, ExpungeClient
+from app.domain.errors import ConfigurationError, ExpungeError
+from app.settings import Settings
+from app.storage.keyfiles import read_key_file
+
+
+@contextmanager
+def connect() -> Iterator[ExpungeClient]:
+    """Open a client with the configured URL and key, or those that ``expunge init`` left."""
+    settings = Settings()
+    url = settings.api_url or f"http://{settings.host}:{settings.port}"
+    if settings.api_key is not None:
+        key = settings.api_key.get_secret_value()
+    else:
+        try:
+            key = read_key_file(admin_key_file(settings)).decode().strip()
+        except ConfigurationError as error:
+            raise ConfigurationError("set EXPUNGE_API_KEY, or run 'expunge init' here") from error
+    with ExpungeClient(url, key) as client:
+        yield client
+
+
+def admin_key_file(settings: Settings) -> Path:
+    """Where ``expunge init`` keeps the first API key."""
+    return settings.data_dir / "keys" / "admin-api-key"
+
+
+@contextmanager
+def errors_in_words() -> Iterator[None]:
+    """Print an expected error as one line and exit with 1."""
+    try:
+        yield
+    except ApiError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        for problem in error.problem.get("problems", []):
+            where = problem.get("field") or f"row {problem['row']}, column {problem['column']}"
+            typer.echo(f"  {where}: {problem['reason']}", err=True)
+        for unknown in error.problem.get("unknown", []):
+            typer.echo(f"  unknown id: {unknown}", err=True)
+        raise typer.Exit(1) from error
+    except (ExpungeError, TimeoutError) as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    except httpx.TransportError as error:
+        typer.secho(
+            "error: the service cannot be reached; start it with 'expunge up' or set "
+            "EXPUNGE_API_URL",
+            fg="red",
+            err=True,
+        )
+        raise typer.Exit(1) from error

@@ -1,0 +1,108 @@
+"""Commands that need no service: numbers, and the offline check."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.accounting import catalogue, gaussian
+from app.accounting.guarantees import GaussianGuarantee
+from app.certificates.verification import VerifiedStep
+from app.certificates.verification import verify as verify_bundle
+from app.cli.connection import errors_in_words
+from app.domain.errors import InvalidInputError, VerificationError
+from app.planning.planner import gradient_clipping_parameters
+
+Parameters = Annotated[
+    list[str] | None, typer.Option("--param", help="NAME=VALUE; repeat for more.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def verify(
+    bundle: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
+    *,
+    weights: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Safetensors file.")],
+    key: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Trusted public key.")],
+) -> None:
+    """Check a certificate BUNDLE offline; exit with 1 and the step that failed."""
+
+    def report(step: VerifiedStep) -> None:
+        typer.echo(f"ok    {step.name:<10} {step.finding}")
+
+    try:
+        verify_bundle(
+            bundle=bundle.read_bytes(), weights=weights, key_pem=key.read_bytes(), report=report
+        )
+    except VerificationError as error:
+        typer.secho(f"FAIL  {error}", fg="red")
+        raise typer.Exit(1) from error
+    typer.echo("the certificate holds")
+
+
+def account(
+    *,
+    mechanism: Annotated[str, typer.Option(help="The mechanism's name.")],
+    param: Parameters = None,
+    delta: Annotated[float, typer.Option(help="Report epsilon at this delta.")] = 1e-5,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a mechanism with the given parameters guarantees."""
+    with errors_in_words():
+        guarantee = catalogue.account(mechanism, _parse(param))
+        answer: dict[str, Any] = {
+            "mechanism": mechanism,
+            "epsilon": guarantee.epsilon(delta=delta),
+            "delta": delta,
+            "attacker_advantage": guarantee.advantage(),
+            "neighbouring_relation": guarantee.terms.neighbours,
+            "adaptive": guarantee.terms.adaptive,
+            "source": guarantee.terms.source,
+        }
+        if isinstance(guarantee, GaussianGuarantee):
+            answer["mu"] = guarantee.mu
+            answer["surviving_information_bits"] = guarantee.surviving_information_bits()
+        _print(answer, as_json=as_json)
+
+
+def plan(
+    *,
+    epsilon: Annotated[float, typer.Option(help="Target epsilon.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Target delta.")] = 1e-5,
+    param: Parameters = None,
+    as_json: AsJson = False,
+) -> None:
+    """Complete the parameters of gradient clipping for a target; --param fixes some of them."""
+    with errors_in_words():
+        parameters = gradient_clipping_parameters(epsilon=epsilon, delta=delta, fixed=_parse(param))
+        mu = gaussian.mu_of(epsilon=epsilon, delta=delta)
+        answer = {
+            "mechanism": "gradient_clipping",
+            **parameters,
+            "epsilon": epsilon,
+            "delta": delta,
+            "surviving_information_bits": gaussian.surviving_information_bits(mu=mu),
+        }
+        _print(answer, as_json=as_json)
+
+
+def _parse(pairs: list[str] | None) -> dict[str, float]:
+    parameters: dict[str, float] = {}
+    for pair in pairs or []:
+        name, _, text = pair.partition("=")
+        try:
+            number = float(text)
+        except ValueError as error:
+            raise InvalidInputError(f"--param {pair}: expected NAME=NUMBER") from error
+        parameters[name] = int(number) if number.is_integer() else number
+    return parameters
+
+
+def _print(answer: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    for name, number in answer.items():
+        shown = f"{number:.7g}" if isinstance(number, float) else str(number)
+        typer.echo(f"{name:<28} {shown}")

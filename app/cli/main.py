@@ -1,0 +1,40 @@
+"""The commands' table of contents."""
+
+import typer
+
+from app import logs
+from app.cli import guarantees, resources, service
+
+app = typer.Typer(
+    name="expunge",
+    help="Makes trained PyTorch models forget, with proof.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(resources.dataset, name="dataset")
+app.add_typer(resources.model, name="model")
+app.add_typer(resources.key, name="key")
+for command in (
+    service.init,
+    service.up,
+    service.serve,
+    service.worker,
+    service.dispatcher,
+    service.demo,
+    resources.forget,
+    resources.status,
+    resources.requests,
+    resources.retry,
+    resources.cancel,
+    resources.download,
+    guarantees.verify,
+    guarantees.plan,
+    guarantees.account,
+):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line."""
+    logs.configure()
+    app()

@@ -1,0 +1,40 @@
+"""Progress bars for long work."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+@contextmanager
+def run_progress() -> Iterator[Callable[[dict[str, Any] | None, str], None]]:
+    """Show a bar; yield what is to be told of the run and of the overall state."""
+    columns = (
+        TextColumn("{task.description:<28}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns) as progress:
+        task = progress.add_task("waiting", total=None, note="")
+
+        def update(run: dict[str, Any] | None, state: str) -> None:
+            if run is None:
+                progress.update(task, description=state)
+                return
+            progress.update(
+                task,
+                description=f"{state}: {run['phase'] or run['state']}",
+                completed=run["step"] or 0,
+                total=run["total_steps"],
+                note=_note(run),
+            )
+
+        yield update
+
+
+def _note(run: dict[str, Any]) -> str:
+    if run["loss"] is not None:
+        return f"epsilon {run['epsilon']:.4g}, loss {run['loss']:.4g}"
+    return "" if run["epsilon"] is None else f"epsilon {run['epsilon']:.4g}"

@@ -1,0 +1,227 @@
+"""Commands over HTTP: datasets, models, forget requests, downloads."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.connection import connect, errors_in_words
+from app.cli.progress import run_progress
+from app.client import ApiError, ExpungeClient
+from app.datasets.files import RecordFile, read_record_file
+from app.domain.errors import InvalidInputError
+
+dataset = typer.Typer(help="Define datasets and push records.", no_args_is_help=True)
+model = typer.Typer(help="Define models and bring weights.", no_args_is_help=True)
+key = typer.Typer(help="Manage API keys.", no_args_is_help=True)
+
+_WAIT_S = 24 * 3600.0
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")]
+
+
+@dataset.command("push")
+def dataset_push(
+    name: str,
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
+    *,
+    classes: Annotated[int | None, typer.Option(help="Number of classes.")] = None,
+    offset: Annotated[float, typer.Option(help="Models see (raw - offset) * scale.")] = 0.0,
+    scale: Annotated[float | None, typer.Option(help="Default: 1/255 for uint8, else 1.")] = None,
+) -> None:
+    """Push a Parquet, CSV or npz FILE to dataset NAME, which is defined if it is new."""
+    with errors_in_words(), connect() as client:
+        records = read_record_file(file)
+        if not _exists(client, name):
+            features = _features(records, offset, scale)
+            client.define_dataset(name, features=features, classes=classes or records.classes)
+        _show(client.push_records(name, records.parquet))
+
+
+@dataset.command("show")
+def dataset_show(name: str) -> None:
+    """Show a dataset and its counts."""
+    with errors_in_words(), connect() as client:
+        _show(client.dataset(name))
+
+
+@dataset.command("list")
+def dataset_list() -> None:
+    """List all datasets."""
+    with errors_in_words(), connect() as client:
+        _show(client.datasets())
+
+
+@model.command("create")
+def model_create(
+    file: Annotated[Path, typer.Argument(exists=True, help="The definition, as JSON.")],
+    *,
+    wait: Wait = False,
+) -> None:
+    """Define a model from a JSON FILE (see POST /v1/models) and start its training."""
+    with errors_in_words(), connect() as client:
+        definition = _json_file(file)
+        _show_model(client, client.define_model(definition), wait=wait)
+
+
+@model.command("upload")
+def model_upload(
+    name: str, file: Annotated[Path, typer.Argument(exists=True)], *, wait: Wait = False
+) -> None:
+    """Bring safetensors weights from FILE to model NAME."""
+    with errors_in_words(), connect() as client:
+        _show_model(client, client.upload_weights(name, file.read_bytes()), wait=wait)
+
+
+@model.command("show")
+def model_show(name: str, *, wait: Wait = False) -> None:
+    """Show a model, its current version and its newest run."""
+    with errors_in_words(), connect() as client:
+        _show_model(client, client.model(name), wait=wait)
+
+
+@model.command("list")
+def model_list() -> None:
+    """List all models."""
+    with errors_in_words(), connect() as client:
+        _show(client.models())
+
+
+@key.command("create")
+def key_create(
+    name: str, scope: Annotated[list[str], typer.Option("--scope", help="Repeat for more.")]
+) -> None:
+    """Create an API key. Its secret is shown this once."""
+    with errors_in_words(), connect() as client:
+        _show(client.create_key(name, scope))
+
+
+def forget(
+    dataset_name: Annotated[str, typer.Argument(metavar="DATASET")],
+    *,
+    record: Annotated[list[str] | None, typer.Option(help="A record_id; repeat for more.")] = None,
+    subject: Annotated[
+        list[str] | None, typer.Option(help="A subject_id; repeat for more.")
+    ] = None,
+    external_id: Annotated[str | None, typer.Option(help="Your own id of this request.")] = None,
+    wait: Wait = False,
+) -> None:
+    """Ask that records or subjects be forgotten by every model trained on DATASET."""
+    with errors_in_words(), connect() as client:
+        request = client.forget(
+            dataset_name,
+            record_ids=record or [],
+            subject_ids=subject or [],
+            external_id=external_id,
+        )
+        _show_request(client, request, wait=wait)
+
+
+def status(request_id: str, *, wait: Wait = False) -> None:
+    """Show a forget request; with --wait, its live epsilon until it has ended."""
+    with errors_in_words(), connect() as client:
+        _show_request(client, client.request(request_id), wait=wait)
+
+
+def requests(
+    *,
+    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
+    model_name: Annotated[str | None, typer.Option("--model", help="Only of this model.")] = None,
+) -> None:
+    """List forget requests, newest first."""
+    filters = {"state": state, "model": model_name}
+    with errors_in_words(), connect() as client:
+        _show(client.requests(**{k: v for k, v in filters.items() if v is not None}))
+
+
+def retry(request_id: str) -> None:
+    """Give a failed request another run."""
+    with errors_in_words(), connect() as client:
+        _show(client.retry(request_id))
+
+
+def cancel(
+    request_id: str,
+    *,
+    restore: Annotated[bool, typer.Option("--restore", help="Use its records again.")] = False,
+) -> None:
+    """Cancel a request that no run has taken up."""
+    with errors_in_words(), connect() as client:
+        _show(client.cancel(request_id, restore=restore))
+
+
+def download(
+    name: Annotated[str, typer.Argument(metavar="MODEL")],
+    *,
+    out: Annotated[Path, typer.Option(help="Directory to write to.")] = Path(),
+) -> None:
+    """Download MODEL's current certified weights and their certificate."""
+    with errors_in_words(), connect() as client:
+        version = client.certified(name)
+        out.mkdir(parents=True, exist_ok=True)
+        weights = out / f"{name}-v{version['number']}.safetensors"
+        digest = client.download(name, version["number"], weights)
+        if digest != version["sha256"]:
+            weights.unlink()
+            raise InvalidInputError("the download does not have the announced digest; try again")
+        bundle = out / f"{name}-v{version['number']}.certificate.json"
+        bundle.write_text(json.dumps(client.version_bundle(name, version["number"]), indent=1))
+        typer.echo(f"{weights}\n{bundle}")
+
+
+def _exists(client: ExpungeClient, name: str) -> bool:
+    try:
+        client.dataset(name)
+    except ApiError as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def _features(records: RecordFile, offset: float, scale: float | None) -> dict[str, Any]:
+    default = 1 / 255 if records.dtype == "uint8" else 1.0
+    return {
+        "shape": list(records.shape),
+        "dtype": records.dtype,
+        "offset": offset,
+        "scale": default if scale is None else scale,
+    }
+
+
+def _json_file(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text()))
+    except (ValueError, TypeError) as error:
+        raise InvalidInputError(f"{file} does not hold a JSON object") from error
+
+
+def _show_model(client: ExpungeClient, shown: dict[str, Any], *, wait: bool) -> None:
+    if wait:
+        with run_progress() as update:
+            shown = client.wait_for_model(
+                shown["name"],
+                timeout_s=_WAIT_S,
+                on_change=lambda run: update(run, run["kind"]),
+            )
+    _show(shown)
+    run = shown["latest_run"]
+    if wait and run["state"] == "failed":
+        raise InvalidInputError(f"the run failed: {run['failure_reason']}")
+
+
+def _show_request(client: ExpungeClient, shown: dict[str, Any], *, wait: bool) -> None:
+    if wait:
+        with run_progress() as update:
+            shown = client.wait_for_request(
+                shown["id"],
+                timeout_s=_WAIT_S,
+                on_change=lambda request, run: update(run, request["state"]),
+            )
+    _show(shown)
+    if wait and shown["state"] == "failed":
+        raise InvalidInputError(f"the request failed: {shown['failure_reason']}")
+
+
+def _show(document: object) -> None:
+    typer.echo(json.dumps(document, indent=2))

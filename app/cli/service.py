@@ -1,0 +1,120 @@
+"""Commands that set up and run the service on this machine."""
+
+import subprocess
+from typing import Annotated
+
+import typer
+import uvicorn
+
+from app import schema
+from app.certificates.signing import StatementSigner
+from app.cli.connection import admin_key_file, errors_in_words
+from app.database import Database
+from app.datasets.pseudonyms import Pseudonyms
+from app.embedded import EmbeddedServers
+from app.ledger import api_keys
+from app.ledger.api_keys import Scope
+from app.main import app_from_environment
+from app.services import database_url, pseudonym_key_file, signing_key_file
+from app.settings import Settings
+from app.storage.keyfiles import create_key_file
+from app.supervisor import Child, python_command, supervise
+
+
+def init() -> None:
+    """Create the data directory, its keys and the database's tables. Safe to repeat."""
+    with errors_in_words():
+        settings = Settings()
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        servers = _embedded(settings)
+        if servers is not None:
+            servers.start_postgres()
+        schema.upgrade(database_url(settings))
+        signer = StatementSigner.from_file(signing_key_file(settings), create=True)
+        Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
+        public = signing_key_file(settings).with_suffix(".pub")
+        public.write_text(signer.public_key_pem)
+        create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
+        typer.echo(f"ready: data in {settings.data_dir}, public key in {public}")
+
+
+def up() -> None:
+    """Run everything on this machine: embedded servers, API, dispatcher and worker."""
+    settings = Settings()
+    init()
+    servers = _embedded(settings)
+
+    def keep_up() -> None:
+        if servers is None:
+            return
+        if not servers.postgres_running():
+            servers.start_postgres()
+        if not servers.redis_running():
+            servers.start_redis()
+
+    with errors_in_words():
+        keep_up()
+        typer.echo(f"serving on http://{settings.host}:{settings.port} (Ctrl-C stops)")
+        try:
+            supervise(
+                [
+                    Child("api", [*_EXPUNGE, "serve"]),
+                    Child("dispatcher", python_command("workers", "dispatcher")),
+                    Child("worker", python_command("workers", "worker")),
+                ],
+                keep_up=keep_up,
+            )
+        finally:
+            if servers is not None:
+                servers.stop()
+
+
+def serve() -> None:
+    """Run the API alone."""
+    settings = Settings()
+    with errors_in_words():
+        app = app_from_environment()
+    uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", access_log=False)
+
+
+def worker(
+    *,
+    with_dispatcher: Annotated[
+        bool, typer.Option("--dispatcher/--no-dispatcher", help="Run a dispatcher beside it.")
+    ] = True,
+) -> None:
+    """Run a worker, with a dispatcher beside it."""
+    children = [Child("worker", python_command("workers", "worker"))]
+    if with_dispatcher:
+        children.append(Child("dispatcher", python_command("workers", "dispatcher")))
+    supervise(children)
+
+
+def dispatcher() -> None:
+    """Run a dispatcher alone."""
+    raise typer.Exit(
+        subprocess.run(python_command("workers", "dispatcher"), check=False).returncode
+    )
+
+
+def demo() -> None:
+    """Run the main job end to end on real data, in a fresh temporary data directory."""
+    raise typer.Exit(subprocess.run(python_command("workers", "demo"), check=False).returncode)
+
+
+_EXPUNGE = python_command("app.cli")
+
+
+def _embedded(settings: Settings) -> EmbeddedServers | None:
+    """Return the embedded servers unless both have been replaced by servers of one's own."""
+    if settings.database_url is not None and settings.redis_url is not None:
+        return None
+    return EmbeddedServers(settings.data_dir)
+
+
+def _new_admin_key(settings: Settings) -> bytes:
+    database = Database(database_url(settings))
+    with database.transaction() as session:
+        _, secret = api_keys.create_key(session, name="admin", scopes=[Scope.ADMIN])
+    database.dispose()
+    return secret.encode()

@@ -1,0 +1,257 @@
+"""The Python client: typed calls over HTTP, problems raised as ``ApiError``."""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+_TIMEOUT_S = 60.0
+_POLL_S = 0.2
+_CHUNK_BYTES = 1024 * 1024
+_ENDED = {"completed", "failed", "cancelled"}
+
+Json = dict[str, Any]
+
+
+class ApiError(Exception):
+    """The service answered with a problem.
+
+    Attributes:
+        status: HTTP status.
+        problem: the problem document; empty if the answer was none.
+    """
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        super().__init__(problem.get("detail") or f"the service answered {status}")
+        self.status = status
+        self.problem = dict(problem)
+
+
+class ExpungeClient:
+    """Calls one Expunge service.
+
+    Args:
+        url: such as ``http://127.0.0.1:8100``.
+        api_key: sent as bearer token.
+        transport: for tests.
+    """
+
+    def __init__(
+        self, url: str, api_key: str, *, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self._http = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {api_key}"},
+            timeout=_TIMEOUT_S,
+            transport=transport,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def define_dataset(self, name: str, *, features: Mapping[str, Any], classes: int) -> Json:
+        """Define a dataset; the same definition again changes nothing."""
+        body = {"name": name, "features": dict(features), "classes": classes}
+        return self._object("POST", "/v1/datasets", json=body)
+
+    def dataset(self, name: str) -> Json:
+        """Return a dataset and its counts."""
+        return self._object("GET", f"/v1/datasets/{name}")
+
+    def datasets(self) -> list[Json]:
+        """Return all datasets."""
+        return self._list("GET", "/v1/datasets")
+
+    def push_records(self, name: str, parquet: bytes) -> Json:
+        """Add records from a Parquet file's content."""
+        return self._object("PUT", f"/v1/datasets/{name}/records", content=parquet)
+
+    def define_model(self, definition: Mapping[str, Any]) -> Json:
+        """Define a model; see ``POST /v1/models``."""
+        return self._object("POST", "/v1/models", json=dict(definition))
+
+    def model(self, name: str) -> Json:
+        """Return a model, its current version and its newest run."""
+        return self._object("GET", f"/v1/models/{name}")
+
+    def models(self) -> list[Json]:
+        """Return all models."""
+        return self._list("GET", "/v1/models")
+
+    def upload_weights(self, name: str, safetensors: bytes) -> Json:
+        """Bring weights trained elsewhere."""
+        return self._object("PUT", f"/v1/models/{name}/weights", content=safetensors)
+
+    def certified(self, name: str) -> Json:
+        """Return the current certified version."""
+        return self._object("GET", f"/v1/models/{name}/certified")
+
+    def versions(self, name: str) -> list[Json]:
+        """Return all released versions, newest first."""
+        return self._list("GET", f"/v1/models/{name}/versions")
+
+    def version_bundle(self, name: str, number: int) -> Json:
+        """Return a version's certificate bundle."""
+        return self._object("GET", f"/v1/models/{name}/versions/{number}/certificate")
+
+    def certificate(self, certificate_id: str) -> Json:
+        """Return a certificate bundle."""
+        return self._object("GET", f"/v1/certificates/{certificate_id}")
+
+    def public_key_pem(self) -> bytes:
+        """Return the service's public key, as the service itself says; compare it elsewhere."""
+        keys = self._object("GET", "/.well-known/expunge-keys.json")["keys"]
+        return str(keys[0]["pem"]).encode()
+
+    def forget(
+        self,
+        dataset: str,
+        *,
+        record_ids: Sequence[str] = (),
+        subject_ids: Sequence[str] = (),
+        external_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Json:
+        """Ask that records or subjects be forgotten."""
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        body = {
+            "dataset": dataset,
+            "record_ids": list(record_ids),
+            "subject_ids": list(subject_ids),
+            "external_id": external_id,
+        }
+        return self._object("POST", "/v1/forget-requests", json=body, headers=headers)
+
+    def request(self, request_id: str) -> Json:
+        """Return a forget request."""
+        return self._object("GET", f"/v1/forget-requests/{request_id}")
+
+    def requests(self, **filters: str) -> list[Json]:
+        """Return all requests that match ``state`` and ``model``, newest first."""
+        items: list[Json] = []
+        cursor: str | None = None
+        while True:
+            params = filters if cursor is None else {**filters, "cursor": cursor}
+            page = self._object("GET", "/v1/forget-requests", params=params)
+            items.extend(page["items"])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return items
+
+    def retry(self, request_id: str) -> Json:
+        """Give a failed request another run."""
+        return self._object("POST", f"/v1/forget-requests/{request_id}/retry")
+
+    def cancel(self, request_id: str, *, restore: bool = False) -> Json:
+        """Cancel a request that no run has taken up."""
+        return self._object(
+            "DELETE", f"/v1/forget-requests/{request_id}", params={"restore": restore}
+        )
+
+    def certificates_of(self, request_id: str) -> list[Json]:
+        """Return the certificates of a request's obligations."""
+        return self._list("GET", f"/v1/forget-requests/{request_id}/certificates")
+
+    def run(self, run_id: str) -> Json:
+        """Return a run."""
+        return self._object("GET", f"/v1/runs/{run_id}")
+
+    def create_key(self, name: str, scopes: Sequence[str]) -> Json:
+        """Create an API key; the answer holds its secret."""
+        return self._object("POST", "/v1/api-keys", json={"name": name, "scopes": list(scopes)})
+
+    def wait_for_request(
+        self,
+        request_id: str,
+        *,
+        timeout_s: float,
+        on_change: Callable[[Json, Json | None], None] = lambda _request, _run: None,
+    ) -> Json:
+        """Poll a request until it has ended; tell of it and of its run each time.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            request = self.request(request_id)
+            run_ids = [o["run"] for o in request["obligations"] if o["run"] is not None]
+            on_change(request, self.run(run_ids[-1]) if run_ids else None)
+            if request["state"] in _ENDED:
+                return request
+            time.sleep(_POLL_S)
+        raise TimeoutError(f"request {request_id} has not ended within {timeout_s:g} s")
+
+    def wait_for_model(
+        self,
+        name: str,
+        *,
+        timeout_s: float,
+        on_change: Callable[[Json], None] = lambda _run: None,
+    ) -> Json:
+        """Poll a model until its newest run has ended.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            model = self.model(name)
+            run = model["latest_run"]
+            if run is not None:
+                on_change(run)
+                if run["state"] in ("published", "failed"):
+                    return model
+            time.sleep(_POLL_S)
+        raise TimeoutError(f"model {name} has no version within {timeout_s:g} s")
+
+    def download(self, name: str, number: int, target: Path) -> str:
+        """Write a version's weights to ``target`` and return their sha256.
+
+        The file appears under its name only when it is complete.
+        """
+        unfinished = target.with_name(target.name + ".part")
+        digest = hashlib.sha256()
+        path = f"/v1/models/{name}/versions/{number}/weights"
+        with self._http.stream("GET", path) as answer:
+            if answer.status_code != 200:
+                answer.read()
+                raise _error_of(answer)
+            with unfinished.open("wb") as file:
+                for chunk in answer.iter_bytes(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    file.write(chunk)
+        unfinished.replace(target)
+        return digest.hexdigest()
+
+    def _send(self, method: str, path: str, **options: Any) -> Any:  # noqa: ANN401
+        answer = self._http.request(method, path, **options)
+        if answer.is_error:
+            raise _error_of(answer)
+        return answer.json()
+
+    def _object(self, method: str, path: str, **options: Any) -> Json:  # noqa: ANN401
+        return dict(self._send(method, path, **options))
+
+    def _list(self, method: str, path: str, **options: Any) -> list[Json]:  # noqa: ANN401
+        return list(self._send(method, path, **options))
+
+
+def _error_of(answer: httpx.Response) -> ApiError:
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = {}
+    return ApiError(answer.status_code, problem if isinstance(problem, dict) else {})

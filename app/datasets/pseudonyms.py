@@ -1,0 +1,46 @@
+"""Owners' ids as keyed hashes, so that the database never holds them.
+
+The key lies outside the database. Whoever holds it can recognise an id that is presented again,
+which is how a second request for the same person is understood; nobody can read ids back.
+"""
+
+import hmac
+import os
+from pathlib import Path
+
+from app.storage.keyfiles import create_key_file, read_key_file
+
+KEY_BYTES = 32
+
+
+class Pseudonyms:
+    """HMAC-SHA256 of ids, separated by kind and dataset."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    @classmethod
+    def from_file(cls, path: Path, *, create: bool = False) -> "Pseudonyms":
+        """Read the key from a file of mode 0600; with ``create``, make it if it is missing.
+
+        Raises:
+            ConfigurationError: the file is missing, or others may read it.
+        """
+        if create:
+            return cls(create_key_file(path, lambda: os.urandom(KEY_BYTES)))
+        return cls(read_key_file(path))
+
+    def record(self, dataset_id: str, record_id: str) -> bytes:
+        """Return the 32-byte key of a record id within a dataset."""
+        return self._digest("record", dataset_id, record_id.encode())
+
+    def subject(self, dataset_id: str, subject_id: str) -> bytes:
+        """Return the 32-byte key of a subject id within a dataset."""
+        return self._digest("subject", dataset_id, subject_id.encode())
+
+    def upload(self, dataset_id: str, content: bytes) -> bytes:
+        """Return a 32-byte keyed digest of an upload."""
+        return self._digest("upload", dataset_id, content)
+
+    def _digest(self, kind: str, dataset_id: str, content: bytes) -> bytes:
+        return hmac.digest(self._key, f"{kind}\0{dataset_id}\0".encode() + content, "sha256")

@@ -1,0 +1,171 @@
+"""All SQL about datasets, shards and records."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.orm import Session
+
+from app.datasets.tables import DatasetRow, RecordRow, ShardRow
+from app.domain.errors import NotFoundError
+
+_PARAMETERS_AT_ONCE = 10_000
+T = TypeVar("T")
+
+
+def dataset_named(session: Session, name: str, *, lock: bool = False) -> DatasetRow:
+    """Return a dataset, or raise ``NotFoundError``; ``lock`` serialises pushes and requests."""
+    query = select(DatasetRow).where(DatasetRow.name == name)
+    row = session.scalar(query.with_for_update() if lock else query)
+    if row is None:
+        raise NotFoundError("dataset", name)
+    return row
+
+
+def find_dataset(session: Session, name: str) -> DatasetRow | None:
+    """Return a dataset or None."""
+    return session.scalar(select(DatasetRow).where(DatasetRow.name == name))
+
+
+def datasets(session: Session) -> Sequence[DatasetRow]:
+    """Return all datasets by name."""
+    return session.scalars(select(DatasetRow).order_by(DatasetRow.name)).all()
+
+
+def shard_of_upload(session: Session, dataset_id: str, upload_digest: bytes) -> ShardRow | None:
+    """Return the shard that an identical upload made, if its rows are still complete."""
+    return session.scalar(
+        select(ShardRow).where(
+            ShardRow.dataset_id == dataset_id, ShardRow.upload_digest == upload_digest
+        )
+    )
+
+
+def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
+    """Return a dataset's shards in the order of their upload."""
+    return session.scalars(
+        select(ShardRow)
+        .where(ShardRow.dataset_id == dataset_id)
+        .order_by(ShardRow.created_at, ShardRow.id)
+    ).all()
+
+
+def known_keys(session: Session, dataset_id: str, keys: Collection[bytes]) -> set[bytes]:
+    """Return those record keys that the dataset holds or has held."""
+    found: set[bytes] = set()
+    for batch in batches(list(keys)):
+        found.update(
+            session.scalars(
+                select(RecordRow.record_key).where(
+                    RecordRow.dataset_id == dataset_id, RecordRow.record_key.in_(batch)
+                )
+            )
+        )
+    return found
+
+
+def add_records(
+    session: Session,
+    *,
+    dataset_id: str,
+    shard_id: str,
+    record_keys: Sequence[bytes],
+    subject_keys: Sequence[bytes | None],
+) -> npt.NDArray[np.int64]:
+    """Insert records and return their sequence numbers in the order given."""
+    seqs: list[int] = []
+    for keys in batches(list(zip(record_keys, subject_keys, strict=True))):
+        statement = insert(RecordRow).returning(RecordRow.seq, sort_by_parameter_order=True)
+        rows = [
+            {
+                "dataset_id": dataset_id,
+                "shard_id": shard_id,
+                "record_key": record_key,
+                "subject_key": subject_key,
+            }
+            for record_key, subject_key in keys
+        ]
+        seqs.extend(session.scalars(statement, rows))
+    return np.array(seqs, dtype=np.int64)
+
+
+def records_by_key(
+    session: Session,
+    dataset_id: str,
+    *,
+    record_keys: Collection[bytes] = (),
+    subject_keys: Collection[bytes] = (),
+) -> list[RecordRow]:
+    """Return the records that have one of the record keys or belong to one of the subjects."""
+    rows: list[RecordRow] = []
+    for column, keys in (
+        (RecordRow.record_key, record_keys),
+        (RecordRow.subject_key, subject_keys),
+    ):
+        for batch in batches(list(keys)):
+            query = select(RecordRow).where(RecordRow.dataset_id == dataset_id, column.in_(batch))
+            rows.extend(session.scalars(query.order_by(RecordRow.seq)))
+    return rows
+
+
+def records_by_seq(session: Session, seqs: Collection[int]) -> list[RecordRow]:
+    """Return the records with these sequence numbers."""
+    rows: list[RecordRow] = []
+    for batch in batches(list(seqs)):
+        rows.extend(session.scalars(select(RecordRow).where(RecordRow.seq.in_(batch))))
+    return rows
+
+
+def highest_seq(session: Session, dataset_id: str) -> int:
+    """Return the newest record's sequence number, 0 when there is none."""
+    query = select(func.max(RecordRow.seq)).where(RecordRow.dataset_id == dataset_id)
+    return session.scalar(query) or 0
+
+
+def remembered(session: Session, dataset_id: str, *, through: int) -> list[tuple[int, bytes]]:
+    """Return (seq, record_key) of every record up to ``through`` that nobody asked to forget."""
+    query = select(RecordRow.seq, RecordRow.record_key).where(
+        RecordRow.dataset_id == dataset_id,
+        RecordRow.seq <= through,
+        RecordRow.forgotten_epoch.is_(None),
+    )
+    return [(seq, key) for seq, key in session.execute(query)]
+
+
+def counts(session: Session, dataset_id: str) -> tuple[int, int, int]:
+    """Return how many records are remembered, forgotten but still stored, and erased."""
+    query = select(
+        func.count().filter(RecordRow.forgotten_epoch.is_(None)),
+        func.count().filter(RecordRow.forgotten_epoch.is_not(None), RecordRow.erased_at.is_(None)),
+        func.count().filter(RecordRow.erased_at.is_not(None)),
+    ).where(RecordRow.dataset_id == dataset_id)
+    remembered_count, pending, erased = session.execute(query).one()
+    return remembered_count, pending, erased
+
+
+def mark_forgotten(session: Session, seqs: Collection[int], *, epoch: int) -> None:
+    """Mark records that are still remembered as forgotten at ``epoch``."""
+    for batch in batches(list(seqs)):
+        session.execute(
+            update(RecordRow)
+            .where(RecordRow.seq.in_(batch), RecordRow.forgotten_epoch.is_(None))
+            .values(forgotten_epoch=epoch)
+        )
+
+
+def mark_erased(session: Session, seqs: Collection[int]) -> None:
+    """Note that records have left the stored shards."""
+    for batch in batches(list(seqs)):
+        session.execute(
+            update(RecordRow)
+            .where(RecordRow.seq.in_(batch))
+            .values(shard_id=None, erased_at=func.now())
+        )
+
+
+def batches(values: list[T]) -> Iterator[list[T]]:
+    """Yield ``values`` in lists short enough for one statement."""
+    for start in range(0, len(values), _PARAMETERS_AT_ONCE):
+        yield values[start : start + _PARAMETERS_AT_ONCE]

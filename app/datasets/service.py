@@ -1,0 +1,156 @@
+"""What can be done with datasets: define, push, erase."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from app.database import Database
+from app.datasets import repository
+from app.datasets.pseudonyms import Pseudonyms
+from app.datasets.shards import encode_shard, without_rows
+from app.datasets.tables import DatasetRow, ShardRow
+from app.datasets.uploads import MAX_REPORTED_PROBLEMS, Upload, parse_upload
+from app.domain.errors import ConflictError, InvalidRecordsError, RowProblem
+from app.domain.ids import new_id
+from app.domain.schema import FeatureSchema
+from app.storage.blobs import Blobs
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """How many records a push added; 0 when the same upload had been made before."""
+
+    added: int
+    already_present: int
+
+
+def schema_of(dataset: DatasetRow) -> FeatureSchema:
+    """Return the schema that a dataset's row describes."""
+    return FeatureSchema(
+        shape=tuple(dataset.feature_shape),
+        dtype=dataset.feature_dtype,
+        offset=dataset.feature_offset,
+        scale=dataset.feature_scale,
+        classes=dataset.classes,
+    )
+
+
+def define_dataset(session: Session, *, name: str, schema: FeatureSchema) -> DatasetRow:
+    """Create an empty dataset; the same definition again returns the one that exists.
+
+    Raises:
+        ConflictError: the name is taken by a dataset with another schema.
+    """
+    existing = repository.find_dataset(session, name)
+    if existing is not None:
+        if schema_of(existing) != schema:
+            raise ConflictError(f"dataset {name!r} exists with another schema")
+        return existing
+    row = DatasetRow(
+        id=new_id("ds"),
+        name=name,
+        feature_shape=list(schema.shape),
+        feature_dtype=schema.dtype,
+        feature_offset=schema.offset,
+        feature_scale=schema.scale,
+        classes=schema.classes,
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+class Records:
+    """Pushing records in and erasing them."""
+
+    def __init__(self, database: Database, blobs: Blobs, pseudonyms: Pseudonyms) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._pseudonyms = pseudonyms
+
+    def push(self, name: str, content: bytes) -> PushResult:
+        """Check a Parquet upload and add its records as one shard, all or nothing.
+
+        Raises:
+            NotFoundError: there is no such dataset.
+            InvalidRecordsError: a row is faulty, or its id is taken or was forgotten.
+        """
+        with self._database.transaction() as session:
+            dataset = repository.dataset_named(session, name)
+        upload = parse_upload(content, schema_of(dataset))
+        digest = self._pseudonyms.upload(dataset.id, content)
+        record_keys = [self._pseudonyms.record(dataset.id, i) for i in upload.record_ids]
+        with self._database.transaction() as session:
+            repository.dataset_named(session, name, lock=True)
+            repeated = repository.shard_of_upload(session, dataset.id, digest)
+            if repeated is not None:
+                return PushResult(added=0, already_present=repeated.rows)
+            _refuse_known(session, dataset.id, record_keys)
+            self._add_shard(session, dataset.id, upload, record_keys, digest)
+        return PushResult(added=len(record_keys), already_present=0)
+
+    def _add_shard(
+        self,
+        session: Session,
+        dataset_id: str,
+        upload: Upload,
+        record_keys: list[bytes],
+        digest: bytes,
+    ) -> None:
+        shard_id = new_id("shard")
+        blob = self._blobs.reserve("shard")
+        session.add(
+            ShardRow(
+                id=shard_id,
+                dataset_id=dataset_id,
+                blob_id=blob,
+                rows=len(record_keys),
+                upload_digest=digest,
+            )
+        )
+        session.flush()
+        seqs = repository.add_records(
+            session,
+            dataset_id=dataset_id,
+            shard_id=shard_id,
+            record_keys=record_keys,
+            subject_keys=[
+                None if subject is None else self._pseudonyms.subject(dataset_id, subject)
+                for subject in upload.subject_ids
+            ],
+        )
+        content = encode_shard(seqs=seqs, labels=upload.labels, features=upload.features)
+        self._blobs.fill(blob, content)
+        self._blobs.adopt(session, blob)
+
+    def erase(self, session: Session, seqs: Sequence[int]) -> int:
+        """Rewrite the shards that hold these records without them; return how many were erased.
+
+        The old shards are shredded by the next sweep, after the caller has committed.
+        """
+        by_shard: dict[str, list[int]] = {}
+        for record in repository.records_by_seq(session, seqs):
+            if record.shard_id is not None:
+                by_shard.setdefault(record.shard_id, []).append(record.seq)
+        for shard_id, erased in by_shard.items():
+            shard = session.get_one(ShardRow, shard_id, with_for_update=True)
+            rewritten = self._blobs.put(
+                "shard", without_rows(self._blobs.read(shard.blob_id), erased)
+            )
+            self._blobs.doom(session, shard.blob_id)
+            self._blobs.adopt(session, rewritten.id)
+            shard.blob_id = rewritten.id
+            shard.rows -= len(erased)
+            shard.upload_digest = None
+            repository.mark_erased(session, erased)
+        return sum(len(erased) for erased in by_shard.values())
+
+
+def _refuse_known(session: Session, dataset_id: str, record_keys: list[bytes]) -> None:
+    known = repository.known_keys(session, dataset_id, record_keys)
+    faulty = [row for row, key in enumerate(record_keys) if key in known]
+    if faulty:
+        reason = "is in the dataset already, or was forgotten and must not come back"
+        problems = [RowProblem(row, "record_id", reason) for row in faulty[:MAX_REPORTED_PROBLEMS]]
+        raise InvalidRecordsError(problems, len(faulty))

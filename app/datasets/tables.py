@@ -1,0 +1,66 @@
+"""Datasets, their records and the shards that hold them.
+
+Owners' ids are never stored: ``record_key`` and ``subject_key`` are keyed hashes (pseudonyms.py).
+"""
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Identity, Index, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.database import Base
+
+
+class DatasetRow(Base):
+    """A named set of records with one schema."""
+
+    __tablename__ = "datasets"
+    __table_args__ = (
+        CheckConstraint("classes >= 2", name="classes"),
+        CheckConstraint("forget_epoch >= 0", name="forget_epoch"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    feature_shape: Mapped[list[int]]
+    feature_dtype: Mapped[str]
+    feature_offset: Mapped[float]
+    feature_scale: Mapped[float]
+    classes: Mapped[int]
+    forget_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    """How many forget requests were accepted: every one takes the next number."""
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class ShardRow(Base):
+    """A stored table of records: ``seq``, ``label`` and ``features``, without owners' ids."""
+
+    __tablename__ = "shards"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    blob_id: Mapped[str] = mapped_column(ForeignKey("blobs.id"))
+    rows: Mapped[int]
+    upload_digest: Mapped[bytes | None]
+    """Keyed digest of the upload, so that repeating it changes nothing."""
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class RecordRow(Base):
+    """One training example. The row stays after erasure, as proof and to refuse its return."""
+
+    __tablename__ = "records"
+    __table_args__ = (
+        Index("uq_records_dataset_id_record_key", "dataset_id", "record_key", unique=True),
+        Index("ix_records_dataset_id_subject_key", "dataset_id", "subject_key"),
+        CheckConstraint("(shard_id IS NULL) = (erased_at IS NOT NULL)", name="erased"),
+        CheckConstraint("erased_at IS NULL OR forgotten_epoch IS NOT NULL", name="forgotten"),
+    )
+
+    seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
+    record_key: Mapped[bytes]
+    subject_key: Mapped[bytes | None]
+    shard_id: Mapped[str | None] = mapped_column(ForeignKey("shards.id"), index=True)
+    forgotten_epoch: Mapped[int | None] = mapped_column(BigInteger)
+    erased_at: Mapped[datetime | None]

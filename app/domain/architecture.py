@@ -1,0 +1,133 @@
+"""Which network a model is: a name from the zoo with its options, or the operator's own factory.
+
+The spec is data. ``workers/training/architectures.py`` builds the network; a factory is called only
+if the worker's settings allow it, whatever the spec says.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from app.domain.errors import InvalidInputError
+
+NAMES: Final = ("logistic", "mlp", "cnn", "custom")
+_MOST_LAYERS: Final = 64
+_WIDEST_LAYER: Final = 65_536
+_FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ArchitectureSpec:
+    """One network, before it is built.
+
+    Attributes:
+        name: ``logistic``, ``mlp``, ``cnn`` or ``custom``.
+        options: ``mlp``: ``hidden``, the widths of its hidden layers. ``cnn``: ``channels``, one
+            convolution and halving per entry. ``custom``: the factory's keyword arguments.
+        factory: import path ``package.module:factory``; for ``custom`` and only there.
+
+    Raises:
+        InvalidInputError: a name, an option or the factory cannot be accepted.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    factory: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise InvalidInputError(
+                f"architecture: name must be one of {', '.join((*NAMES, *PRESETS))}"
+            )
+        if not isinstance(self.options, Mapping) or not all(
+            isinstance(option, str) for option in self.options
+        ):
+            raise InvalidInputError("architecture: options must be an object with text keys")
+        object.__setattr__(self, "options", dict(self.options))
+        if self.name == "custom":
+            self._check_custom()
+            return
+        if self.factory is not None:
+            raise InvalidInputError("architecture: factory is for the name 'custom' only")
+        _OPTION_CHECKS[self.name](self.options)
+
+    def _check_custom(self) -> None:
+        if not isinstance(self.factory, str) or not _FACTORY.fullmatch(self.factory):
+            raise InvalidInputError(
+                "architecture: factory must be an import path such as 'package.module:factory'"
+            )
+        for reserved in ("input_shape", "classes"):
+            if reserved in self.options:
+                raise InvalidInputError(
+                    f"architecture: option {reserved!r} is set by Expunge from the dataset"
+                )
+
+    @classmethod
+    def from_json(cls, document: object) -> "ArchitectureSpec":
+        """Return the spec that ``to_json`` wrote, or that a user wrote; a preset's name expands.
+
+        Raises:
+            InvalidInputError: the document has another form.
+        """
+        if not isinstance(document, Mapping):
+            raise InvalidInputError("architecture: must be an object")
+        unknown = sorted(str(key) for key in set(document) - {"name", "options", "factory"})
+        if unknown:
+            raise InvalidInputError(f"architecture: unknown field {unknown[0]!r}")
+        name = document.get("name")
+        if not isinstance(name, str):
+            raise InvalidInputError("architecture: name must be text")
+        options = document.get("options")
+        factory = document.get("factory")
+        if name in PRESETS:
+            if options or factory is not None:
+                raise InvalidInputError(f"architecture: the preset {name!r} takes no options")
+            return PRESETS[name]
+        return cls(name=name, options={} if options is None else options, factory=factory)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as plain JSON values."""
+        document: dict[str, Any] = {"name": self.name, "options": dict(self.options)}
+        if self.factory is not None:
+            document["factory"] = self.factory
+        return document
+
+
+def _check_no_options(options: Mapping[str, Any]) -> None:
+    for option in options:
+        raise InvalidInputError(f"architecture: logistic takes no option {option!r}")
+
+
+def _check_widths(name: str, option: str, options: Mapping[str, Any], *, fewest: int) -> None:
+    for given in options:
+        if given != option:
+            raise InvalidInputError(f"architecture: {name} takes no option {given!r}")
+    widths = options.get(option)
+    if (
+        not isinstance(widths, list | tuple)
+        or not fewest <= len(widths) <= _MOST_LAYERS
+        or not all(type(width) is int and 1 <= width <= _WIDEST_LAYER for width in widths)
+    ):
+        raise InvalidInputError(
+            f"architecture: {name} needs {option!r}, a list of {fewest} to {_MOST_LAYERS} "
+            f"whole numbers between 1 and {_WIDEST_LAYER}"
+        )
+
+
+_OPTION_CHECKS: Final[Mapping[str, Callable[[Mapping[str, Any]], None]]] = {
+    "logistic": _check_no_options,
+    "mlp": lambda options: _check_widths("mlp", "hidden", options, fewest=0),
+    "cnn": lambda options: _check_widths("cnn", "channels", options, fewest=1),
+}
+
+PRESETS: Mapping[str, ArchitectureSpec] = {}
+PRESETS = MappingProxyType(
+    {
+        # Koloskova et al. 2025, appendix B: 784-5-10 for MNIST, 20,042 parameters for CIFAR-10.
+        "koloskova_mnist": ArchitectureSpec(name="mlp", options={"hidden": [5]}),
+        "koloskova_cifar": ArchitectureSpec(name="cnn", options={"channels": [32, 64]}),
+    }
+)
+"""Named architectures of published experiments."""

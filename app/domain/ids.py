@@ -1,0 +1,8 @@
+"""Opaque identifiers: a prefix that tells the kind, and 128 random bits."""
+
+from uuid import uuid4
+
+
+def new_id(prefix: str) -> str:
+    """Return a fresh id such as ``run_5b0c…``; nothing can be read from it but its kind."""
+    return f"{prefix}_{uuid4().hex}"

@@ -1,0 +1,37 @@
+"""A plan: a mechanism with all its parameters, its predicted cost and its guarantee."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do, fixed before it reads a weight.
+
+    Attributes:
+        mechanism: the mechanism's name, the same in accounting and workers.
+        parameters: keyword arguments of the accountant's ``account``, all of them.
+        epsilon, delta: the target.
+        budget_epochs: passes over the retained records, noisy steps included.
+        predicted: what the planner expects; shown to users, never relied upon.
+    """
+
+    mechanism: str
+    parameters: Mapping[str, float]
+    epsilon: float
+    delta: float
+    budget_epochs: float
+    predicted: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self) | {
+            "parameters": dict(self.parameters),
+            "predicted": dict(self.predicted),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Plan":
+        """Read what ``to_json`` wrote."""
+        return cls(**document)

@@ -1,0 +1,67 @@
+"""A model's policy: what is promised to people who ask to be forgotten, and at what cost."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from app.domain.checks import (
+    require_delta,
+    require_non_negative,
+    require_positive,
+)
+from app.domain.errors import InvalidInputError
+from app.domain.states import FirstRelease, Serving
+
+THIRTY_DAYS_S = 30 * 24 * 3600
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Target, mechanism, deadline and budget.
+
+    Attributes:
+        epsilon, delta: the certified target.
+        mechanism: a mechanism's name, or ``auto``.
+        parameters: mechanism parameters fixed by the operator; planning fills in the others.
+        adaptive: whether requests may depend on earlier releases.
+        first_release: what is published before anyone asks to be forgotten.
+        serving: what is served while obligations are open.
+        window_s: how long to wait for more requests before a run starts.
+        deadline_s: when a request is overdue, counted from its receipt.
+        budget_epochs: gradient budget of one run in passes over the retained records, noisy steps
+            included; None means as many as the training recipe has.
+    """
+
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    mechanism: str = "auto"
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    adaptive: bool = False
+    first_release: FirstRelease = FirstRelease.CERTIFY
+    serving: Serving = Serving.SERVE_UNTIL_REPLACED
+    window_s: float = 0.0
+    deadline_s: float = THIRTY_DAYS_S
+    budget_epochs: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no plan could meet."""
+        require_positive("epsilon", self.epsilon)
+        require_delta(self.delta)
+        require_non_negative("window_s", self.window_s)
+        require_positive("deadline_s", self.deadline_s)
+        if self.budget_epochs is not None:
+            require_positive("budget_epochs", self.budget_epochs)
+        if self.window_s > self.deadline_s:
+            raise InvalidInputError("window_s must not exceed deadline_s")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self) | {"parameters": dict(self.parameters)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Policy":
+        """Read what ``to_json`` wrote."""
+        values = dict(document)
+        values["first_release"] = FirstRelease(values["first_release"])
+        values["serving"] = Serving(values["serving"])
+        return cls(**values)

@@ -1,0 +1,105 @@
+"""The states that things pass through, and the choices that a policy offers."""
+
+from enum import StrEnum
+
+
+class RequestState(StrEnum):
+    """accepted -> unlearning -> certified -> completed; or failed, or cancelled."""
+
+    ACCEPTED = "accepted"
+    UNLEARNING = "unlearning"
+    CERTIFIED = "certified"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class ObligationState(StrEnum):
+    """What one request is owed by one model."""
+
+    OPEN = "open"
+    RUNNING = "running"
+    CERTIFIED = "certified"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Basis(StrEnum):
+    """Why an obligation ended, or why a certificate was issued."""
+
+    CERTIFIED_RELEASE = "certified_release"
+    UNLEARNED = "unlearned"
+    EXCLUDED_FROM_TRAINING = "excluded_from_training"
+    RELEASED_AS_TRAINED = "released_as_trained"
+
+
+class RunKind(StrEnum):
+    """What a run does."""
+
+    TRAIN = "train"
+    CERTIFY = "certify"
+    UNLEARN = "unlearn"
+
+
+class RunState(StrEnum):
+    """queued -> leased -> running -> published; or failed."""
+
+    QUEUED = "queued"
+    LEASED = "leased"
+    RUNNING = "running"
+    PUBLISHED = "published"
+    FAILED = "failed"
+
+
+ACTIVE_RUN_STATES = (RunState.QUEUED, RunState.LEASED, RunState.RUNNING)
+
+
+class Phase(StrEnum):
+    """Where a run is, as shown to users."""
+
+    LOADING = "loading"
+    TRAINING = "training"
+    UNLEARNING = "unlearning"
+    FINE_TUNING = "fine_tuning"
+    EVALUATING = "evaluating"
+    PUBLISHING = "publishing"
+
+
+class VersionState(StrEnum):
+    """private (never leaves the workers) or certified; then retired, then shredded."""
+
+    PRIVATE = "private"
+    CERTIFIED = "certified"
+    RETIRED = "retired"
+    SHREDDED = "shredded"
+
+
+class BlobState(StrEnum):
+    """pending while it is written, live while it is referenced, doomed, then shredded."""
+
+    PENDING = "pending"
+    LIVE = "live"
+    DOOMED = "doomed"
+    SHREDDED = "shredded"
+
+
+class FirstRelease(StrEnum):
+    """What a model publishes before anyone has asked to be forgotten."""
+
+    CERTIFY = "certify"
+    NONE = "none"
+    AS_TRAINED = "as_trained"
+
+
+class Serving(StrEnum):
+    """What is served while obligations are open."""
+
+    SERVE_UNTIL_REPLACED = "serve_until_replaced"
+    WITHDRAW_ON_REQUEST = "withdraw_on_request"
+
+
+class WeightsSource(StrEnum):
+    """Whether a model is trained here or its weights are brought from elsewhere."""
+
+    TRAIN = "train"
+    UPLOAD = "upload"

@@ -1,0 +1,87 @@
+"""Real PostgreSQL and Redis for one machine, from wheels, in a data directory."""
+
+from pathlib import Path
+
+from app.embedded.home import Home
+from app.embedded.postgres import Postgres
+from app.embedded.redis import Redis
+
+
+class EmbeddedServers:
+    """PostgreSQL and Redis for one machine: daemons that listen on unix sockets only.
+
+    They outlive the process that started them; the next `start` reuses or replaces them, whatever
+    was killed meanwhile. Any number of processes may hold an object for one directory: they take
+    turns through a file lock. Run as root, the servers get an account of their own. Only that
+    account, root and the account that started them can reach the sockets.
+
+    Methods raise ConfigurationError, with the log to look at, when a server cannot be had.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        """Name the directory. Nothing is created or started.
+
+        Args:
+            data_dir: where PostgreSQL keeps its files and both servers their logs.
+        """
+        self._home = Home(data_dir)
+        self._postgres = Postgres(self._home)
+        self._redis = Redis(self._home)
+
+    @property
+    def database_url(self) -> str:
+        """The URL for SQLAlchemy; it follows from the directory alone."""
+        return self._postgres.url
+
+    @property
+    def redis_url(self) -> str:
+        """The URL for redis-py; it follows from the directory alone."""
+        return self._redis.url
+
+    def start(self) -> None:
+        """Have both servers running and the database ``expunge`` in place."""
+        self.start_postgres()
+        self.start_redis()
+
+    def stop(self) -> None:
+        """Stop both servers cleanly. Stopped servers are left alone."""
+        self.stop_redis()
+        self.stop_postgres()
+
+    def start_postgres(self) -> None:
+        """Have PostgreSQL accept connections, after crash recovery if it needs any (60 s)."""
+        with self._home.exclusive():
+            self._postgres.start()
+
+    def start_redis(self) -> None:
+        """Have Redis answer. A Redis that hangs is replaced; its content is disposable."""
+        with self._home.exclusive():
+            self._redis.start()
+
+    def stop_postgres(self) -> None:
+        """Disconnect clients, write a checkpoint and stop."""
+        if self._home.exists():
+            with self._home.exclusive():
+                self._postgres.stop()
+
+    def stop_redis(self) -> None:
+        """Stop Redis and drop its content."""
+        if self._home.exists():
+            with self._home.exclusive():
+                self._redis.stop()
+
+    def postgres_running(self) -> bool:
+        """Tell whether PostgreSQL accepts connections now."""
+        return self._postgres.running()
+
+    def redis_running(self) -> bool:
+        """Tell whether Redis answers a PING now."""
+        return self._redis.running()
+
+    def postgres_pid(self) -> int | None:
+        """Return the process id of this directory's live PostgreSQL, if any."""
+        return self._postgres.pid()
+
+    def redis_pid(self) -> int | None:
+        """Return the process id of this directory's live Redis, if any."""
+        return self._redis.pid()

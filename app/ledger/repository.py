@@ -1,0 +1,211 @@
+"""All SQL about requests, obligations and runs."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import exists, func, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from app.certificates.tables import CertificateRow
+from app.datasets.tables import DatasetRow, RecordRow
+from app.domain.errors import NotFoundError
+from app.domain.states import ACTIVE_RUN_STATES, ObligationState, RequestState, RunState
+from app.ledger.tables import (
+    ForgetRequestRow,
+    ForgottenRecordRow,
+    ObligationRow,
+    RunRow,
+)
+from app.registry.tables import ModelRow
+
+
+def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetRequestRow:
+    """Return a forget request, or raise ``NotFoundError``."""
+    row = session.get(ForgetRequestRow, request_id, with_for_update=lock or None)
+    if row is None:
+        raise NotFoundError("forget request", request_id)
+    return row
+
+
+def earlier_request(
+    session: Session, api_key_id: str, *, external_id: str | None, idempotency_key: str | None
+) -> ForgetRequestRow | None:
+    """Return the caller's earlier request with the same external id or idempotency key."""
+    for column, value in (
+        (ForgetRequestRow.external_id, external_id),
+        (ForgetRequestRow.idempotency_key, idempotency_key),
+    ):
+        if value is not None:
+            query = select(ForgetRequestRow).where(
+                ForgetRequestRow.api_key_id == api_key_id, column == value
+            )
+            row = session.scalar(query)
+            if row is not None:
+                return row
+    return None
+
+
+def requests(
+    session: Session,
+    *,
+    state: RequestState | None,
+    model: str | None,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> Sequence[ForgetRequestRow]:
+    """Return a page of requests, newest first, older than the cursor ``after``."""
+    query = select(ForgetRequestRow)
+    if state is not None:
+        query = query.where(ForgetRequestRow.state == state)
+    if model is not None:
+        query = query.where(
+            exists().where(
+                ObligationRow.request_id == ForgetRequestRow.id,
+                ObligationRow.model_id == ModelRow.id,
+                ModelRow.name == model,
+            )
+        )
+    if after is not None:
+        query = query.where(tuple_(ForgetRequestRow.received_at, ForgetRequestRow.id) < after)
+    order = (ForgetRequestRow.received_at.desc(), ForgetRequestRow.id.desc())
+    return session.scalars(query.order_by(*order).limit(limit)).all()
+
+
+def dataset_of(session: Session, request_row: ForgetRequestRow) -> DatasetRow:
+    """Return the dataset that a request is about."""
+    return session.get_one(DatasetRow, request_row.dataset_id)
+
+
+def restore_records(session: Session, cancelled: ForgetRequestRow) -> int:
+    """Take back the mark of records that only this cancelled request names; return how many."""
+    named_elsewhere = (
+        select(ForgottenRecordRow.record_seq)
+        .join(ForgetRequestRow, ForgetRequestRow.id == ForgottenRecordRow.request_id)
+        .where(ForgetRequestRow.state != RequestState.CANCELLED)
+    )
+    restored = session.scalars(
+        update(RecordRow)
+        .where(
+            RecordRow.forgotten_epoch == cancelled.forget_epoch,
+            RecordRow.dataset_id == cancelled.dataset_id,
+            RecordRow.erased_at.is_(None),
+            RecordRow.seq.not_in(named_elsewhere),
+        )
+        .values(forgotten_epoch=None)
+        .returning(RecordRow.seq)
+        .execution_options(synchronize_session=False)
+    )
+    return len(restored.all())
+
+
+def certified_requests(session: Session) -> Sequence[str]:
+    """Return the ids of requests whose records can now be erased."""
+    query = select(ForgetRequestRow.id).where(ForgetRequestRow.state == RequestState.CERTIFIED)
+    return session.scalars(query.order_by(ForgetRequestRow.received_at)).all()
+
+
+def records_of(session: Session, request_id: str) -> Sequence[RecordRow]:
+    """Return the records that a request names."""
+    return session.scalars(
+        select(RecordRow)
+        .join(ForgottenRecordRow, ForgottenRecordRow.record_seq == RecordRow.seq)
+        .where(ForgottenRecordRow.request_id == request_id)
+        .order_by(RecordRow.seq)
+    ).all()
+
+
+def commitments_of(session: Session, request_id: str) -> Sequence[bytes]:
+    """Return the salted commitments of a request's records."""
+    query = select(ForgottenRecordRow.commitment)
+    return session.scalars(query.where(ForgottenRecordRow.request_id == request_id)).all()
+
+
+def forgotten_for(
+    session: Session, dataset_id: str, *, through_epoch: int
+) -> list[tuple[RecordRow, str, bytes]]:
+    """Return (record, request id, commitment) of all that was forgotten up to an epoch."""
+    query = (
+        select(RecordRow, ForgottenRecordRow.request_id, ForgottenRecordRow.commitment)
+        .join(ForgottenRecordRow, ForgottenRecordRow.record_seq == RecordRow.seq)
+        .join(ForgetRequestRow, ForgetRequestRow.id == ForgottenRecordRow.request_id)
+        .where(
+            RecordRow.dataset_id == dataset_id,
+            RecordRow.forgotten_epoch <= through_epoch,
+            ForgetRequestRow.forget_epoch <= through_epoch,
+        )
+    )
+    return [(row, request_id, commitment) for row, request_id, commitment in session.execute(query)]
+
+
+def obligations_of_request(session: Session, request_id: str) -> Sequence[ObligationRow]:
+    """Return what a request is owed."""
+    query = select(ObligationRow).where(ObligationRow.request_id == request_id)
+    return session.scalars(query.order_by(ObligationRow.id)).all()
+
+
+def obligations_of_model(
+    session: Session, model_id: str, states: Collection[ObligationState]
+) -> Sequence[ObligationRow]:
+    """Return a model's obligations in the given states, oldest first."""
+    query = select(ObligationRow).where(
+        ObligationRow.model_id == model_id, ObligationRow.state.in_(states)
+    )
+    return session.scalars(query.order_by(ObligationRow.id)).all()
+
+
+def obligations_of_run(session: Session, run_id: str) -> Sequence[ObligationRow]:
+    """Return the obligations that a run took on."""
+    return session.scalars(select(ObligationRow).where(ObligationRow.run_id == run_id)).all()
+
+
+def run(session: Session, run_id: str, *, lock: bool = False) -> RunRow:
+    """Return a run, or raise ``NotFoundError``."""
+    row = session.get(RunRow, run_id, with_for_update=lock or None)
+    if row is None:
+        raise NotFoundError("run", run_id)
+    return row
+
+
+def active_run(session: Session, model_id: str) -> RunRow | None:
+    """Return the model's run that is queued or going, if any."""
+    query = select(RunRow).where(RunRow.model_id == model_id, RunRow.state.in_(ACTIVE_RUN_STATES))
+    return session.scalar(query)
+
+
+def latest_run(session: Session, model_id: str) -> RunRow | None:
+    """Return the model's newest run."""
+    query = select(RunRow).where(RunRow.model_id == model_id)
+    return session.scalar(query.order_by(RunRow.created_at.desc(), RunRow.id).limit(1))
+
+
+def expired_runs(session: Session) -> Sequence[RunRow]:
+    """Lock and return runs whose worker has gone silent."""
+    query = select(RunRow).where(
+        RunRow.state.in_((RunState.LEASED, RunState.RUNNING)),
+        RunRow.lease_expires_at < func.clock_timestamp(),
+    )
+    return session.scalars(query.with_for_update(skip_locked=True)).all()
+
+
+def queued_runs(session: Session, *, enqueued_before: timedelta) -> Sequence[RunRow]:
+    """Lock and return runs that were handed to the queue a while ago and still wait."""
+    query = select(RunRow).where(
+        RunRow.state == RunState.QUEUED,
+        RunRow.enqueued_at < func.clock_timestamp() - enqueued_before,
+    )
+    return session.scalars(query.with_for_update(skip_locked=True)).all()
+
+
+def certificate(session: Session, certificate_id: str) -> CertificateRow:
+    """Return a certificate, or raise ``NotFoundError``."""
+    row = session.get(CertificateRow, certificate_id)
+    if row is None:
+        raise NotFoundError("certificate", certificate_id)
+    return row
+
+
+def last_certificate(session: Session, model_id: str) -> CertificateRow | None:
+    """Return the model's newest certificate, of any basis."""
+    query = select(CertificateRow).where(CertificateRow.model_id == model_id)
+    order = (CertificateRow.created_at.desc(), CertificateRow.id)
+    return session.scalar(query.order_by(*order).limit(1))

@@ -1,0 +1,225 @@
+"""Runs: created, leased, kept alive, requeued or failed. Time is the database's own."""
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import func, update
+from sqlalchemy.orm import Session
+
+from app.datasets import repository as datasets
+from app.datasets.tables import DatasetRow
+from app.domain.errors import ConflictError, LeaseLostError
+from app.domain.ids import new_id
+from app.domain.plan import Plan
+from app.domain.policy import Policy
+from app.domain.recipe import TrainingRecipe
+from app.domain.states import ObligationState, RunKind, RunState
+from app.ledger import log, outbox, repository
+from app.ledger.obligations import (
+    fail_obligations,
+    reopen_obligations,
+    start_obligations,
+    void_obligations,
+)
+from app.ledger.tables import RunRow
+from app.planning.planner import make_plan
+from app.registry.membership import membership_of
+from app.registry.tables import ModelRow
+
+_RETRY_DELAY_S = 1.0
+
+
+def plan_for(session: Session, model: ModelRow) -> Plan:
+    """Return the plan of a model's next run; ``PlanError`` if its policy cannot be met."""
+    recipe = TrainingRecipe.from_json(model.recipe)
+    remembered, _, _ = datasets.counts(session, model.dataset_id)
+    training = max(1, remembered * (1 - recipe.held_out_fraction))
+    return make_plan(
+        policy=Policy.from_json(model.policy),
+        recipe_epochs=recipe.epochs,
+        steps_per_epoch=math.ceil(training / recipe.batch_size),
+    )
+
+
+def create_run(session: Session, model: ModelRow, kind: RunKind) -> RunRow:
+    """Create a queued run with its plan and hand it to the dispatcher."""
+    row = RunRow(
+        id=new_id("run"),
+        model_id=model.id,
+        kind=kind,
+        state=RunState.QUEUED,
+        plan=plan_for(session, model).to_json(),
+    )
+    session.add(row)
+    session.flush()
+    outbox.post(session, outbox.Topic.ENQUEUE_RUN, row.id)
+    log.append(session, "run.queued", run=row.id, model=model.id, run_kind=kind)
+    return row
+
+
+def schedule_model(session: Session, model_id: str) -> RunRow | None:
+    """Turn a model's open obligations into one run, unless one is going or has still to train.
+
+    Obligations that arrive while a run is going wait for the next one.
+    """
+    model = session.get_one(ModelRow, model_id, with_for_update=True)
+    if repository.active_run(session, model.id) is not None or model.head_version_id is None:
+        return None
+    if not repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
+        return None
+    return create_run(session, model, RunKind.UNLEARN)
+
+
+def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
+    """Take a queued run; None if someone else has it or it is over. Hands out a fencing token."""
+    row = repository.run(session, run_id, lock=True)
+    if row.state != RunState.QUEUED:
+        return None
+    row.state = RunState.LEASED
+    row.attempt += 1
+    row.fencing_token += 1
+    row.lease_expires_at = func.clock_timestamp() + timedelta(seconds=lease_s)
+    row.started_at = func.clock_timestamp()
+    row.phase = row.step = row.total_steps = row.epsilon = row.loss = None
+    log.append(session, "run.leased", run=row.id, attempt=row.attempt)
+    session.flush()
+    session.refresh(row)
+    return row
+
+
+def holder(session: Session, run_id: str, fencing_token: int) -> RunRow:
+    """Lock and return a run that is still held under ``fencing_token``.
+
+    Raises:
+        LeaseLostError: another worker holds it, or it is over.
+    """
+    row = repository.run(session, run_id, lock=True)
+    if row.fencing_token != fencing_token or row.state not in (RunState.LEASED, RunState.RUNNING):
+        raise LeaseLostError("the run is held by another worker or is over")
+    return row
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The records that a run may read, fixed at one moment.
+
+    Attributes:
+        retain: sequence numbers of the records to learn from.
+        held_out: sequence numbers of the records to evaluate on.
+    """
+
+    retain: frozenset[int]
+    held_out: frozenset[int]
+
+
+def begin(session: Session, run_id: str, fencing_token: int) -> Selection:
+    """Fix which records a run reads and which forgotten ones it covers.
+
+    A ``train`` run starts from nothing each time it begins: whatever an earlier attempt read is
+    gone, so nothing is owed for records that this attempt leaves out.
+
+    Raises:
+        LeaseLostError: another worker holds the run, or it is over.
+    """
+    row = holder(session, run_id, fencing_token)
+    model = session.get_one(ModelRow, row.model_id)
+    dataset = session.get_one(DatasetRow, model.dataset_id, with_for_update=True)
+    session.refresh(model, with_for_update=True)
+    row.state = RunState.RUNNING
+    row.forget_epoch = dataset.forget_epoch
+    if row.kind == RunKind.TRAIN:
+        model.trained_through = datasets.highest_seq(session, dataset.id)
+        model.trained_after_epoch = dataset.forget_epoch
+        void_obligations(session, model.id, "training began without these records")
+    else:
+        start_obligations(session, row)
+    log.append(session, "run.running", run=row.id, forget_epoch=row.forget_epoch)
+    return _select(session, model)
+
+
+def _select(session: Session, model: ModelRow) -> Selection:
+    membership = membership_of(model)
+    if membership is None:
+        raise ConflictError("the model has no training set yet")
+    held_out: set[int] = set()
+    retain: set[int] = set()
+    for seq, key in datasets.remembered(session, model.dataset_id, through=membership.through):
+        (held_out if membership.is_held_out(key) else retain).add(seq)
+    return Selection(retain=frozenset(retain), held_out=frozenset(held_out))
+
+
+def heartbeat(
+    session: Session,
+    run_id: str,
+    fencing_token: int,
+    *,
+    lease_s: float,
+    progress: dict[str, object],
+) -> None:
+    """Prolong a lease and note progress.
+
+    Raises:
+        LeaseLostError: another worker holds the run, or it is over.
+    """
+    alive = session.execute(
+        update(RunRow)
+        .where(
+            RunRow.id == run_id,
+            RunRow.fencing_token == fencing_token,
+            RunRow.state.in_((RunState.LEASED, RunState.RUNNING)),
+        )
+        .values(lease_expires_at=func.clock_timestamp() + timedelta(seconds=lease_s), **progress)
+        .returning(RunRow.id)
+    ).scalar()
+    if alive is None:
+        raise LeaseLostError("the run is held by another worker or is over")
+
+
+def give_up_attempt(
+    session: Session, row: RunRow, *, reason: str, permanent: bool, max_attempts: int
+) -> None:
+    """End one attempt: queue the run again while attempts are left, else fail it."""
+    row.lease_expires_at = None
+    row.fencing_token += 1
+    if not permanent and row.attempt < max_attempts:
+        row.state = RunState.QUEUED
+        row.enqueued_at = None
+        outbox.post(
+            session, outbox.Topic.ENQUEUE_RUN, row.id, delay_s=_RETRY_DELAY_S * (row.attempt - 1)
+        )
+        log.append(session, "run.requeued", run=row.id, attempt=row.attempt)
+        return
+    row.state = RunState.FAILED
+    row.failure_reason = reason
+    row.finished_at = func.clock_timestamp()
+    log.append(session, "run.failed", run=row.id, attempt=row.attempt)
+    if row.kind == RunKind.TRAIN:
+        _forget_training(session, row.model_id)
+    else:
+        fail_obligations(session, row, reason)
+
+
+def _forget_training(session: Session, model_id: str) -> None:
+    """Note that no weights of a model exist: training failed, and they were in memory alone."""
+    model = session.get_one(ModelRow, model_id, with_for_update=True)
+    model.trained_through = None
+    model.trained_after_epoch = None
+    void_obligations(session, model_id, "training failed, so no weights of this model exist")
+
+
+def retry_run(session: Session, run_id: str) -> RunRow:
+    """Create a new run like one that failed.
+
+    Raises:
+        NotFoundError: there is no such run.
+        ConflictError: it did not fail, or another run of its model is going.
+    """
+    row = repository.run(session, run_id)
+    if row.state != RunState.FAILED:
+        raise ConflictError(f"the run is {row.state}; only a failed run can be tried again")
+    model = session.get_one(ModelRow, row.model_id, with_for_update=True)
+    if repository.active_run(session, model.id) is not None:
+        raise ConflictError("another run of this model is queued or going")
+    reopen_obligations(session, row)
+    return create_run(session, model, RunKind(row.kind))

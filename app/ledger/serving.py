@@ -1,0 +1,54 @@
+"""Which version may be served now, given what people have asked to be forgotten."""
+
+from sqlalchemy.orm import Session
+
+from app.domain.errors import GoneError, NotReadyError
+from app.domain.policy import Policy
+from app.domain.states import ObligationState, Serving, VersionState
+from app.ledger import repository
+from app.registry import repository as registry
+from app.registry.tables import ModelRow, VersionRow
+
+_UNMET = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
+
+
+def current_version(session: Session, model: ModelRow) -> VersionRow:
+    """Return the version that the model serves now.
+
+    Raises:
+        NotReadyError: no version was released yet.
+        GoneError: the policy withdraws the model until open requests are met.
+    """
+    head = registry.head_version(session, model)
+    if head is None or head.state != VersionState.CERTIFIED:
+        raise NotReadyError(f"model {model.name!r} has no released version yet")
+    if _is_withdrawn(session, model):
+        raise GoneError(f"model {model.name!r} is withdrawn until open forget requests are met")
+    return head
+
+
+def find_current_version(session: Session, model: ModelRow) -> VersionRow | None:
+    """Return the version that the model serves now, or None."""
+    try:
+        return current_version(session, model)
+    except (NotReadyError, GoneError):
+        return None
+
+
+def served_version(session: Session, model: ModelRow, number: int) -> VersionRow:
+    """Return a version by number, if it may still be served.
+
+    Raises:
+        NotFoundError: there is no such version.
+        GoneError: it was retired, or the model is withdrawn.
+    """
+    version = registry.version_numbered(session, model, number)
+    if version.state != VersionState.CERTIFIED:
+        raise GoneError(f"version {number} of {model.name!r} is {version.state}: {version.reason}")
+    return current_version(session, model)
+
+
+def _is_withdrawn(session: Session, model: ModelRow) -> bool:
+    if Policy.from_json(model.policy).serving is not Serving.WITHDRAW_ON_REQUEST:
+        return False
+    return bool(repository.obligations_of_model(session, model.id, _UNMET))

@@ -1,0 +1,190 @@
+"""The publishing transaction, and what follows from it.
+
+Version, certificate, obligations and the model's head change together or not at all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func
+from sqlalchemy.orm import Session
+
+from app.certificates.signing import StatementSigner
+from app.certificates.statement import (
+    NoisyPhase,
+    Subject,
+    Times,
+    as_trained_statement,
+    unlearning_statement,
+)
+from app.domain.errors import TargetNotMetError
+from app.domain.ids import new_id
+from app.domain.policy import Policy
+from app.domain.states import Basis, FirstRelease, ObligationState, RunKind, RunState, VersionState
+from app.ledger import certifying, log, outbox, repository
+from app.ledger.obligations import certify_obligations
+from app.ledger.runs import holder
+from app.ledger.tables import RunRow
+from app.registry import repository as registry
+from app.registry.tables import ModelRow, VersionRow
+from app.storage.blobs import Blobs, StoredBlob
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run has to show.
+
+    Attributes:
+        weights: the stored checkpoint.
+        phase: how the target was met; None for weights published as they were trained.
+        evaluation: figures outside the guarantee.
+        certified_at: when the target was met.
+        phase_seconds: how long each phase took.
+    """
+
+    weights: StoredBlob
+    phase: NoisyPhase | None
+    evaluation: Mapping[str, Any]
+    certified_at: datetime
+    phase_seconds: Mapping[str, float]
+
+
+def publish(
+    session: Session,
+    blobs: Blobs,
+    signer: StatementSigner,
+    *,
+    run_id: str,
+    fencing_token: int,
+    result: RunResult,
+) -> VersionRow:
+    """Publish a run's result: version, certificate, obligations and head in one transaction.
+
+    Calling it again after a commit whose answer was lost returns what was published.
+
+    Raises:
+        LeaseLostError: another worker holds the run; nothing is published.
+        TargetNotMetError: uncertified weights, where the policy does not ask for them.
+    """
+    published = _published_before(session, run_id, fencing_token)
+    if published is not None:
+        return published
+    run = holder(session, run_id, fencing_token)
+    model = session.get_one(ModelRow, run.model_id, with_for_update=True)
+    basis = _basis(run, Policy.from_json(model.policy), result)
+    previous = registry.head_version(session, model)
+    version = _new_version(session, run, model, basis, result)
+    certificate = certifying.issue(
+        session,
+        signer,
+        model=model,
+        version_id=version.id,
+        basis=basis,
+        statement=_statement(session, run, model, version, result, basis=basis),
+    )
+    version.certificate_id = certificate.id
+    if previous is not None:
+        _retire(session, blobs, previous, reason=f"replaced by version {version.number}")
+    session.flush()
+    session.add(version)
+    blobs.adopt(session, version.blob_id)
+    session.flush()
+    model.head_version_id = version.id
+    if model.imported_blob_id is not None:
+        blobs.doom(session, model.imported_blob_id)
+        model.imported_blob_id = None
+    run.state = RunState.PUBLISHED
+    run.finished_at = func.clock_timestamp()
+    run.phase = run.step = run.total_steps = None
+    run.phase_seconds = dict(result.phase_seconds)
+    run.lease_expires_at = None
+    log.append(session, "version.published", version=version.id, model=model.id, run=run.id)
+    certify_obligations(session, run, certificate.id)
+    if repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
+        outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
+    return version
+
+
+def _published_before(session: Session, run_id: str, fencing_token: int) -> VersionRow | None:
+    run = repository.run(session, run_id, lock=True)
+    if run.state != RunState.PUBLISHED or run.fencing_token != fencing_token:
+        return None
+    return registry.version_of_run(session, run_id)
+
+
+def _basis(run: RunRow, policy: Policy, result: RunResult) -> Basis:
+    if run.kind == RunKind.UNLEARN:
+        basis = Basis.UNLEARNED
+    elif policy.first_release is FirstRelease.AS_TRAINED:
+        basis = Basis.RELEASED_AS_TRAINED
+    else:
+        basis = Basis.CERTIFIED_RELEASE
+    if (result.phase is None) != (basis is Basis.RELEASED_AS_TRAINED):
+        raise TargetNotMetError("the run's result does not fit the policy's first release")
+    return basis
+
+
+def _new_version(
+    session: Session, run: RunRow, model: ModelRow, basis: Basis, result: RunResult
+) -> VersionRow:
+    withheld = (
+        Policy.from_json(model.policy).first_release is FirstRelease.NONE
+        and basis is Basis.CERTIFIED_RELEASE
+    )
+    return VersionRow(
+        id=new_id("ver"),
+        model_id=model.id,
+        run_id=run.id,
+        number=registry.next_number(session, model.id),
+        state=VersionState.PRIVATE if withheld else VersionState.CERTIFIED,
+        blob_id=result.weights.id,
+        sha256=result.weights.sha256,
+        size_bytes=result.weights.size_bytes,
+        covers_epoch=run.forget_epoch,
+        evaluation=dict(result.evaluation),
+    )
+
+
+def _statement(
+    session: Session,
+    run: RunRow,
+    model: ModelRow,
+    version: VersionRow,
+    result: RunResult,
+    *,
+    basis: Basis,
+) -> dict[str, Any]:
+    subject = Subject(model=model.name, version=version.number, weights_sha256=version.sha256)
+    times = Times(
+        started_at=run.started_at or result.certified_at, certified_at=result.certified_at
+    )
+    if result.phase is None:
+        return as_trained_statement(subject=subject, evaluation=result.evaluation, times=times)
+    return unlearning_statement(
+        basis=basis,
+        subject=subject,
+        coverage=certifying.coverage_of(session, model, through_epoch=version.covers_epoch),
+        phase=result.phase,
+        evaluation=result.evaluation,
+        previous_certificate=certifying.previous_digest(session, model.id),
+        times=times,
+    )
+
+
+def _retire(session: Session, blobs: Blobs, version: VersionRow, *, reason: str) -> None:
+    version.state = VersionState.RETIRED
+    version.retired_at = func.clock_timestamp()
+    version.reason = reason
+    blobs.doom(session, version.blob_id)
+    log.append(session, "version.retired", version=version.id)
+
+
+def note_shredded(session: Session) -> int:
+    """Mark retired versions whose bytes are gone; return how many."""
+    shredded = registry.retired_and_shredded(session)
+    for version in shredded:
+        version.state = VersionState.SHREDDED
+        log.append(session, "version.shredded", version=version.id)
+    return len(shredded)

@@ -1,0 +1,162 @@
+"""Forget requests, obligations, runs, outbox, log and API keys."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Identity,
+    Index,
+    UniqueConstraint,
+    func,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.database import Base
+
+
+class ApiKeyRow(Base):
+    """A caller. Only a hash of the key is stored."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    key_hash: Mapped[bytes] = mapped_column(unique=True)
+    scopes: Mapped[list[str]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    revoked_at: Mapped[datetime | None]
+
+
+class ForgetRequestRow(Base):
+    """The demand that some records or subjects be forgotten."""
+
+    __tablename__ = "forget_requests"
+    __table_args__ = (
+        UniqueConstraint("api_key_id", "external_id"),
+        UniqueConstraint("api_key_id", "idempotency_key"),
+        CheckConstraint(
+            "state IN ('accepted', 'unlearning', 'certified', 'completed', 'failed', 'cancelled')",
+            name="state",
+        ),
+        Index("ix_forget_requests_received_at_id", "received_at", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    api_key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
+    external_id: Mapped[str | None]
+    idempotency_key: Mapped[str | None]
+    request_digest: Mapped[bytes]
+    state: Mapped[str] = mapped_column(index=True)
+    salt: Mapped[bytes]
+    forget_epoch: Mapped[int] = mapped_column(BigInteger)
+    record_count: Mapped[int]
+    received_at: Mapped[datetime]
+    due_at: Mapped[datetime]
+    completed_at: Mapped[datetime | None]
+    failure_reason: Mapped[str | None]
+
+
+class ForgottenRecordRow(Base):
+    """A record named by a request, with its salted commitment."""
+
+    __tablename__ = "forget_request_records"
+
+    request_id: Mapped[str] = mapped_column(ForeignKey("forget_requests.id"), primary_key=True)
+    record_seq: Mapped[int] = mapped_column(
+        BigInteger, ForeignKey("records.seq"), primary_key=True, index=True
+    )
+    commitment: Mapped[bytes]
+
+
+class RunRow(Base):
+    """One piece of worker work on one model."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        CheckConstraint("kind IN ('train', 'certify', 'unlearn')", name="kind"),
+        CheckConstraint(
+            "state IN ('queued', 'leased', 'running', 'published', 'failed')", name="state"
+        ),
+        CheckConstraint("epsilon IS NULL OR epsilon >= 0", name="epsilon"),
+        Index(
+            "uq_runs_one_active",
+            "model_id",
+            unique=True,
+            postgresql_where="state IN ('queued', 'leased', 'running')",
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"), index=True)
+    kind: Mapped[str]
+    state: Mapped[str] = mapped_column(index=True)
+    plan: Mapped[dict[str, Any]]
+    attempt: Mapped[int] = mapped_column(server_default="0")
+    fencing_token: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    lease_expires_at: Mapped[datetime | None]
+    enqueued_at: Mapped[datetime | None]
+    forget_epoch: Mapped[int | None] = mapped_column(BigInteger)
+    """Everything forgotten up to this epoch is left out and covered; fixed when data is read."""
+    phase: Mapped[str | None]
+    step: Mapped[int | None]
+    total_steps: Mapped[int | None]
+    epsilon: Mapped[float | None]
+    loss: Mapped[float | None]
+    failure_reason: Mapped[str | None]
+    phase_seconds: Mapped[dict[str, Any] | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class ObligationRow(Base):
+    """What one request is owed by one model."""
+
+    __tablename__ = "obligations"
+    __table_args__ = (
+        UniqueConstraint("request_id", "model_id"),
+        CheckConstraint(
+            "state IN ('open', 'running', 'certified', 'failed', 'cancelled')", name="state"
+        ),
+        CheckConstraint("(state = 'certified') = (certificate_id IS NOT NULL)", name="certificate"),
+        Index("ix_obligations_model_id_state", "model_id", "state"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    request_id: Mapped[str] = mapped_column(ForeignKey("forget_requests.id"))
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"))
+    run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id"), index=True)
+    certificate_id: Mapped[str | None] = mapped_column(ForeignKey("certificates.id"))
+    state: Mapped[str]
+    basis: Mapped[str]
+    failure_reason: Mapped[str | None]
+
+
+class OutboxRow(Base):
+    """Something that must happen after the transaction that wrote it: at least once."""
+
+    __tablename__ = "outbox"
+    __table_args__ = (
+        CheckConstraint("topic IN ('schedule_model', 'enqueue_run')", name="topic"),
+        Index("ix_outbox_available_at", "available_at"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    topic: Mapped[str]
+    subject_id: Mapped[str]
+    available_at: Mapped[datetime]
+
+
+class LogEntryRow(Base):
+    """One decision, in canonical JSON. Indices have no gaps."""
+
+    __tablename__ = "log_entries"
+
+    index: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    kind: Mapped[str]
+    body: Mapped[str]
+    recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())

@@ -1,0 +1,64 @@
+"""Which records touched a model, decided from numbers that never change.
+
+A dataset's records are numbered in the order of upload, and its forget requests in the order of
+receipt. A model remembers how far both counts were when its training data were read. So whether a
+record touched the lineage can be told for ever, without a list of every record of every model.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from app.domain.recipe import TrainingRecipe
+from app.domain.states import WeightsSource
+from app.registry.tables import ModelRow
+
+_TWO_TO_64 = 2**64
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The training set of one model.
+
+    Attributes:
+        through: records numbered above this came later and are not part of the model.
+        after_epoch: records forgotten at or before this epoch were left out from the start.
+        split_salt: decides which records are held out for evaluation.
+        held_out_fraction: expected share of held-out records.
+        held_out_is_clean: False where weights came from elsewhere and may have seen every record.
+    """
+
+    through: int
+    after_epoch: int
+    split_salt: bytes
+    held_out_fraction: float
+    held_out_is_clean: bool
+
+    def is_held_out(self, record_key: bytes) -> bool:
+        """Say whether a record is held out; this depends on no other record."""
+        digest = hashlib.sha256(self.split_salt + record_key).digest()
+        return int.from_bytes(digest[:8]) < self.held_out_fraction * _TWO_TO_64
+
+    def includes(self, *, seq: int, forgotten_epoch: int | None) -> bool:
+        """Say whether a record belongs to the model, for training or for evaluation."""
+        return seq <= self.through and (
+            forgotten_epoch is None or forgotten_epoch > self.after_epoch
+        )
+
+    def touched(self, *, seq: int, forgotten_epoch: int | None, record_key: bytes) -> bool:
+        """Say whether a record may have influenced the model's weights."""
+        if not self.includes(seq=seq, forgotten_epoch=forgotten_epoch):
+            return False
+        return not self.held_out_is_clean or not self.is_held_out(record_key)
+
+
+def membership_of(model: ModelRow) -> Membership | None:
+    """Return a model's membership, or None before its training data were first read."""
+    if model.trained_through is None or model.trained_after_epoch is None:
+        return None
+    return Membership(
+        through=model.trained_through,
+        after_epoch=model.trained_after_epoch,
+        split_salt=model.split_salt,
+        held_out_fraction=TrainingRecipe.from_json(model.recipe).held_out_fraction,
+        held_out_is_clean=model.weights_source == WeightsSource.TRAIN,
+    )

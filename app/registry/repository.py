@@ -1,0 +1,80 @@
+"""All SQL about models and versions."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.domain.errors import NotFoundError
+from app.domain.states import BlobState, VersionState
+from app.registry.tables import ModelRow, VersionRow
+from app.storage.tables import BlobRow
+
+
+def model_named(session: Session, name: str, *, lock: bool = False) -> ModelRow:
+    """Return a model, or raise ``NotFoundError``."""
+    query = select(ModelRow).where(ModelRow.name == name)
+    row = session.scalar(query.with_for_update() if lock else query)
+    if row is None:
+        raise NotFoundError("model", name)
+    return row
+
+
+def find_model(session: Session, name: str) -> ModelRow | None:
+    """Return a model or None."""
+    return session.scalar(select(ModelRow).where(ModelRow.name == name))
+
+
+def models(session: Session) -> Sequence[ModelRow]:
+    """Return all models by name."""
+    return session.scalars(select(ModelRow).order_by(ModelRow.name)).all()
+
+
+def models_of_dataset(session: Session, dataset_id: str) -> Sequence[ModelRow]:
+    """Return the models trained on a dataset, locked in a fixed order."""
+    query = select(ModelRow).where(ModelRow.dataset_id == dataset_id).order_by(ModelRow.id)
+    return session.scalars(query.with_for_update()).all()
+
+
+def head_version(session: Session, model: ModelRow) -> VersionRow | None:
+    """Return the lineage's head, published or private."""
+    if model.head_version_id is None:
+        return None
+    return session.get_one(VersionRow, model.head_version_id)
+
+
+def version_numbered(session: Session, model: ModelRow, number: int) -> VersionRow:
+    """Return one version, or raise ``NotFoundError``."""
+    query = select(VersionRow).where(VersionRow.model_id == model.id, VersionRow.number == number)
+    row = session.scalar(query)
+    if row is None or row.state == VersionState.PRIVATE:
+        raise NotFoundError(f"version of {model.name}", str(number))
+    return row
+
+
+def versions(session: Session, model_id: str) -> Sequence[VersionRow]:
+    """Return a model's versions, newest first."""
+    query = select(VersionRow).where(VersionRow.model_id == model_id)
+    return session.scalars(query.order_by(VersionRow.number.desc())).all()
+
+
+def version_of_run(session: Session, run_id: str) -> VersionRow | None:
+    """Return the version that a run published."""
+    return session.scalar(select(VersionRow).where(VersionRow.run_id == run_id))
+
+
+def retired_and_shredded(session: Session) -> Sequence[VersionRow]:
+    """Lock and return retired versions whose blobs are shredded."""
+    query = (
+        select(VersionRow)
+        .join(BlobRow, BlobRow.id == VersionRow.blob_id)
+        .where(VersionRow.state == VersionState.RETIRED, BlobRow.state == BlobState.SHREDDED)
+        .with_for_update(of=VersionRow, skip_locked=True)
+    )
+    return session.scalars(query).all()
+
+
+def next_number(session: Session, model_id: str) -> int:
+    """Return the number that a model's next version takes."""
+    query = select(func.max(VersionRow.number)).where(VersionRow.model_id == model_id)
+    return (session.scalar(query) or 0) + 1

@@ -1,0 +1,86 @@
+"""Everything that runs is put together here, from the settings and nothing else."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis import Redis
+
+from app.certificates.signing import StatementSigner
+from app.database import Database
+from app.datasets.pseudonyms import Pseudonyms
+from app.datasets.service import Records
+from app.embedded import EmbeddedServers
+from app.ledger import repository, settlement
+from app.ledger.requests import ForgetRequests
+from app.settings import Settings
+from app.storage.blobs import Blobs
+from app.storage.objects import LocalObjectStore
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts that the API and the workers share."""
+
+    settings: Settings
+    database: Database
+    blobs: Blobs
+    signer: StatementSigner
+    records: Records
+    forget_requests: ForgetRequests
+
+    def clean_up(self) -> None:
+        """Erase what may be erased and shred what was given up; safe to repeat at any time."""
+        with self.database.transaction() as session:
+            certified = repository.certified_requests(session)
+        for request_id in certified:
+            with self.database.transaction() as session:
+                self.forget_requests.complete(session, request_id)
+        if self.blobs.sweep():
+            with self.database.transaction() as session:
+                settlement.note_shredded(session)
+
+
+def database_url(settings: Settings) -> str:
+    """Return the configured database, or the embedded one's URL."""
+    return settings.database_url or EmbeddedServers(settings.data_dir).database_url
+
+
+def redis_url(settings: Settings) -> str:
+    """Return the configured Redis, or the embedded one's URL."""
+    return settings.redis_url or EmbeddedServers(settings.data_dir).redis_url
+
+
+def redis_connection(settings: Settings) -> Redis:
+    """Return a client of the configured Redis; it connects when first used."""
+    return Redis.from_url(redis_url(settings))
+
+
+def signing_key_file(settings: Settings) -> Path:
+    """Where the private signing key lies."""
+    return settings.data_dir / "keys" / "signing-ed25519.pem"
+
+
+def pseudonym_key_file(settings: Settings) -> Path:
+    """Where the key of the owners' pseudonyms lies."""
+    return settings.data_dir / "keys" / "pseudonyms.key"
+
+
+def open_services(settings: Settings) -> Services:
+    """Put the services together.
+
+    Raises:
+        ConfigurationError: a key is missing; run ``expunge init``.
+    """
+    database = Database(database_url(settings))
+    blobs = Blobs(database, LocalObjectStore(settings.data_dir / "blobs"))
+    pseudonyms = Pseudonyms.from_file(pseudonym_key_file(settings))
+    signer = StatementSigner.from_file(signing_key_file(settings))
+    records = Records(database, blobs, pseudonyms)
+    return Services(
+        settings=settings,
+        database=database,
+        blobs=blobs,
+        signer=signer,
+        records=records,
+        forget_requests=ForgetRequests(pseudonyms=pseudonyms, signer=signer, records=records),
+    )

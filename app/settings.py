@@ -1,0 +1,40 @@
+"""Configuration, read once from the environment (``EXPUNGE_…``)."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Everything that an operator may set. Secrets have no default.
+
+    Attributes:
+        data_dir: keys, blobs and the embedded servers' files.
+        database_url, redis_url: servers of your own; the embedded ones when unset.
+        environment: ``production`` refuses every stand-in that is named insecure.
+        host, port: where the API listens.
+        api_url, api_key: where the command line finds the API, and its key.
+        allowed_factories: import paths of model factories that workers may call.
+        max_upload_bytes: the largest request body that is accepted.
+        lease_s: how long a run stays with a worker that has gone silent.
+        max_attempts: how often a run is tried before it has failed for good.
+        poll_interval_s: how often the dispatcher looks for work.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="EXPUNGE_", extra="ignore", frozen=True)
+
+    data_dir: Path = Path(".expunge")
+    database_url: str | None = None
+    redis_url: str | None = None
+    environment: Literal["production", "development", "test"] = "production"
+    host: str = "127.0.0.1"
+    port: int = Field(default=8100, ge=0, le=65535)
+    api_url: str | None = None
+    api_key: SecretStr | None = None
+    allowed_factories: tuple[str, ...] = ()
+    max_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
+    lease_s: float = Field(default=30.0, gt=0)
+    max_attempts: int = Field(default=3, ge=1)
+    poll_interval_s: float = Field(default=0.25, gt=0)

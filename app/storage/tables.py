@@ -1,0 +1,25 @@
+"""Blobs: what is stored outside the database."""
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, CheckConstraint, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.database import Base
+
+
+class BlobRow(Base):
+    """One stored object. The row outlives the object, to show that it was shredded."""
+
+    __tablename__ = "blobs"
+    __table_args__ = (
+        CheckConstraint("state IN ('pending', 'live', 'doomed', 'shredded')", name="state"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    state: Mapped[str] = mapped_column(index=True)
+    sha256: Mapped[str | None]
+    size_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    shredded_at: Mapped[datetime | None]

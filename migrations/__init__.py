@@ -1,0 +1,1 @@
+"""Schema migrations, one concern a file; they never import the application's code."""

@@ -1,0 +1,156 @@
+"""Real servers for the whole session, a fresh database for each test that asks for one."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from fastapi.testclient import TestClient
+from rq import SimpleWorker
+from rq.serializers import JSONSerializer
+from sqlalchemy import create_engine, text
+
+from app import schema
+from app.certificates.signing import StatementSigner
+from app.datasets.pseudonyms import Pseudonyms
+from app.embedded import EmbeddedServers
+from app.ledger import api_keys
+from app.ledger.api_keys import Scope
+from app.main import create_app
+from app.services import (
+    Services,
+    open_services,
+    pseudonym_key_file,
+    redis_connection,
+    signing_key_file,
+)
+from app.settings import Settings
+from workers.dispatcher import Dispatcher
+from workers.queue import NAME, open_queue
+
+_TEMPLATE = "expunge_template"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _clean_environment() -> None:
+    """Keep the developer's own EXPUNGE_ settings out of the tests."""
+    for name in [name for name in os.environ if name.startswith("EXPUNGE_")]:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[EmbeddedServers]:
+    """PostgreSQL and Redis for all tests; what they hold may be lost, so nothing is synced."""
+    with tempfile.TemporaryDirectory(prefix="expunge-tests-") as directory:
+        servers = EmbeddedServers(Path(directory))
+        servers.start()
+        with _admin(servers) as execute:
+            execute("ALTER SYSTEM SET fsync = off")
+            execute("ALTER SYSTEM SET synchronous_commit = off")
+            execute("SELECT pg_reload_conf()")
+        yield servers
+        servers.stop()
+
+
+@pytest.fixture(scope="session")
+def template(servers: EmbeddedServers) -> str:
+    """The name of a migrated, empty database."""
+    with _admin(servers) as execute:
+        execute(f"CREATE DATABASE {_TEMPLATE}")
+    schema.upgrade(_url_of(servers, _TEMPLATE))
+    return _TEMPLATE
+
+
+@pytest.fixture
+def database_url(servers: EmbeddedServers, template: str) -> Iterator[str]:
+    """A migrated, empty database of this test's own."""
+    name = f"test_{uuid4().hex}"
+    with _admin(servers) as execute:
+        execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield _url_of(servers, name)
+    with _admin(servers) as execute:
+        execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def settings(
+    servers: EmbeddedServers,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Settings:
+    """Settings of a service with keys and an empty database; also in the environment."""
+    monkeypatch.setenv("EXPUNGE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("EXPUNGE_DATABASE_URL", database_url)
+    monkeypatch.setenv("EXPUNGE_REDIS_URL", servers.redis_url)
+    monkeypatch.setenv("EXPUNGE_ENVIRONMENT", "test")
+    settings = Settings()
+    settings.data_dir.mkdir()
+    StatementSigner.from_file(signing_key_file(settings), create=True)
+    Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
+    return settings
+
+
+@pytest.fixture
+def services(settings: Settings) -> Iterator[Services]:
+    """The services over this test's own database."""
+    services = open_services(settings)
+    yield services
+    services.database.dispose()
+
+
+@pytest.fixture
+def admin_key(services: Services) -> str:
+    """The secret of a key that may do everything."""
+    with services.database.transaction() as session:
+        return api_keys.create_key(session, name="admin", scopes=[Scope.ADMIN])[1]
+
+
+@pytest.fixture
+def api(services: Services, admin_key: str) -> Iterator[TestClient]:
+    """The API with an admin key."""
+    with TestClient(
+        create_app(services), headers={"Authorization": f"Bearer {admin_key}"}
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def work(services: Services) -> Callable[[], None]:
+    """Dispatch and work, through the real queue, until nothing is left to do."""
+    connection = redis_connection(services.settings)
+    connection.flushdb()
+    queue = open_queue(connection)
+    dispatcher = Dispatcher(services, queue)
+
+    def until_idle() -> None:
+        for _ in range(20):
+            dispatcher.tick()
+            if not queue.count:
+                return
+            worker = SimpleWorker([NAME], connection=connection, serializer=JSONSerializer)
+            worker.work(burst=True, logging_level="WARNING")
+        raise AssertionError("the queue never became empty")
+
+    return until_idle
+
+
+class _admin:  # noqa: N801 - used like a function
+    """Run statements outside of transactions on the servers' maintenance database."""
+
+    def __init__(self, servers: EmbeddedServers) -> None:
+        self._engine = create_engine(_url_of(servers, "postgres"), isolation_level="AUTOCOMMIT")
+
+    def __enter__(self) -> Callable[[str], None]:
+        self._connection = self._engine.connect()
+        return lambda statement: self._connection.execute(text(statement)) and None
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+        self._engine.dispose()
+
+
+def _url_of(servers: EmbeddedServers, database: str) -> str:
+    return servers.database_url.replace("/expunge?", f"/{database}?")

@@ -1,0 +1,42 @@
+"""scikit-learn's handwritten digits as records: 1,797 images of 8 x 8, ten classes."""
+
+from functools import cache
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from app.datasets.files import record_table, to_parquet
+
+RECORDS_PER_SUBJECT = 10
+DATASET = {
+    "name": "digits",
+    "features": {"shape": [8, 8], "dtype": "uint8", "offset": 0.0, "scale": 0.0625},
+    "classes": 10,
+}
+RECIPE = {"epochs": 2, "batch_size": 64, "learning_rate": 0.1, "held_out_fraction": 0.2}
+
+
+@cache
+def digits_parquet(records: int = 300) -> bytes:
+    """Return the first ``records`` digits: ids ``record-0`` …, one subject per ten records."""
+    images, labels = load_digits(return_X_y=True)
+    numbers = np.arange(records)
+    return to_parquet(
+        record_table(
+            record_ids=[f"record-{i}" for i in numbers],
+            subject_ids=[f"subject-{i // RECORDS_PER_SUBJECT}" for i in numbers],
+            labels=labels[:records],
+            features=images[:records].reshape(-1, 8, 8).astype(np.uint8),
+        )
+    )
+
+
+def model(name: str = "digits-mlp", **policy: object) -> dict[str, object]:
+    """Return a model definition with a small recipe."""
+    return {
+        "name": name,
+        "dataset": "digits",
+        "architecture": {"name": "mlp", "options": {"hidden": [16]}},
+        "recipe": RECIPE,
+        "policy": policy,
+    }

@@ -1,0 +1,115 @@
+"""The reference frame: independent of data and of hidden randomness, and a correct change."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from app.domain.architecture import PRESETS
+from app.domain.errors import RunFailedError
+from workers.mechanisms.frame import Centre, ReferenceFrame
+from workers.training.architectures import build
+from workers.training.network import Network
+
+CPU = torch.device("cpu")
+
+
+def normalised():
+    return nn.Sequential(nn.Linear(300, 200), nn.BatchNorm1d(200), nn.Linear(200, 3))
+
+
+def cifar():
+    return build(
+        PRESETS["koloskova_cifar"], input_shape=(3, 32, 32), classes=10, allowed_factories=[]
+    )
+
+
+def test_scale_is_the_standard_deviation_of_the_initialisation():
+    scale = ReferenceFrame.of(cifar).scale
+    expected = {
+        "0.weight": (2 / 27) ** 0.5,
+        "3.weight": (2 / 288) ** 0.5,
+        "8.weight": (2 / 64) ** 0.5,
+    }
+    for name, deviation in expected.items():
+        assert scale[name] == pytest.approx(deviation, rel=0.05)
+
+
+def test_constant_tensors_are_their_own_centre_and_take_the_median_scale():
+    frame = ReferenceFrame.of(normalised)
+    assert torch.equal(frame.centre["1.weight"], torch.ones(200))
+    assert torch.equal(frame.centre["1.bias"], torch.zeros(200))
+    assert not frame.centre["0.weight"].any()
+    random = sorted(frame.scale[name] for name in ("0.weight", "0.bias", "2.weight", "2.bias"))
+    assert frame.scale["1.weight"] == frame.scale["1.bias"] == pytest.approx(sum(random[1:3]) / 2)
+
+
+def test_a_network_without_random_tensors_has_scale_1():
+    frame = ReferenceFrame.of(lambda: nn.Sequential(nn.BatchNorm1d(3)))
+    assert set(frame.scale.values()) == {1.0}
+
+
+def test_the_frame_is_the_same_each_time_and_leaves_torchs_generator_alone():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = ReferenceFrame.of(normalised)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(2)
+    second = ReferenceFrame.of(normalised)
+    assert first.scale == second.scale
+    assert all(torch.equal(first.centre[name], second.centre[name]) for name in first.centre)
+
+
+def test_public_weights_become_the_centre():
+    public = {name: tensor.numpy() for name, tensor in normalised().state_dict().items()}
+    frame = ReferenceFrame.of(normalised, public_weights=public)
+    assert frame.to_json()["centre"] == "public_weights"
+    assert frame.origin is Centre.PUBLIC_WEIGHTS
+    network = Network(normalised, device=CPU)
+    network.load(public)
+    flat = network.flat
+    assert not frame.on(flat.shapes, CPU).position_of(flat.values).any()
+
+
+@pytest.mark.parametrize("fault", ["missing", "shape", "nan"])
+def test_public_weights_that_do_not_fit_are_refused_by_name(fault):
+    public = dict(normalised().state_dict())
+    if fault == "missing":
+        del public["2.bias"]
+    elif fault == "shape":
+        public["2.bias"] = torch.zeros(4)
+    else:
+        public["2.bias"] = torch.full((3,), torch.nan)
+    with pytest.raises(RunFailedError, match=r"2\.bias"):
+        ReferenceFrame.of(normalised, public_weights=public)
+
+
+def test_change_of_coordinates_matches_its_definition_tensor_by_tensor():
+    network = Network(normalised, device=CPU)
+    flat = network.flat
+    frame = ReferenceFrame.of(normalised)
+    on = frame.on(flat.shapes, CPU)
+    position = on.position_of(flat.values)
+    pulled = on.pull_back_(torch.ones(flat.size))
+    sizes = [shape.numel() for shape in flat.shapes.values()]
+    for name, u, w in zip(flat.shapes, position.split(sizes), pulled.split(sizes), strict=True):
+        weights = network.module.get_parameter(name).detach()
+        expected = (weights - frame.centre[name]) / frame.scale[name]
+        torch.testing.assert_close(u, expected.reshape(-1))
+        torch.testing.assert_close(w, torch.full_like(w, frame.scale[name]))
+    again = torch.empty(flat.size)
+    on.weights_at(position, out=again)
+    torch.testing.assert_close(again, flat.values)
+
+
+def test_the_frame_of_another_architecture_is_refused():
+    flat = Network(cifar, device=CPU).flat
+    with pytest.raises(RunFailedError, match="another architecture"):
+        ReferenceFrame.of(normalised).on(flat.shapes, CPU)
+
+
+def test_json_holds_every_tensor_and_nothing_but_plain_numbers():
+    document = json.loads(json.dumps(ReferenceFrame.of(normalised).to_json()))
+    assert document["centre"] == "initialisation_mean"
+    assert list(document["scale"]) == [name for name, _ in normalised().named_parameters()]

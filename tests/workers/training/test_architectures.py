@@ -1,0 +1,145 @@
+"""Specs and the networks built from them."""
+
+import json
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from app.domain.architecture import PRESETS, ArchitectureSpec
+from app.domain.errors import InvalidInputError, RunFailedError
+from workers.training.architectures import build
+
+CALLS = []
+
+
+def factory(*, input_shape, classes, width=4):
+    CALLS.append((input_shape, classes, width))
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(width), nn.Linear(width, classes)).double()
+
+
+def broken(*, input_shape, classes):
+    raise OSError("a secret path")
+
+
+def wrong_size(*, input_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes + 1))
+
+
+def not_a_module(*, input_shape, classes):
+    return 7
+
+
+@pytest.fixture
+def package(monkeypatch):
+    module = types.ModuleType("operators_networks")
+    for function in (factory, broken, wrong_size, not_a_module):
+        setattr(module, function.__name__, function)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    CALLS.clear()
+    return module.__name__
+
+
+def make(spec, input_shape=(64,), classes=10, allowed=()):
+    return build(spec, input_shape=input_shape, classes=classes, allowed_factories=allowed)
+
+
+def parameters(module):
+    return sum(tensor.numel() for tensor in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("document", "shape", "size"),
+    [
+        ({"name": "logistic"}, (64,), 650),
+        ({"name": "mlp", "options": {"hidden": [7, 3]}}, (8, 8), 64 * 7 + 7 + 24 + 40),
+        ({"name": "cnn", "options": {"channels": [4]}}, (8, 8), 40 + 50),
+        ({"name": "koloskova_mnist"}, (28, 28), 784 * 5 + 5 + 60),
+        ({"name": "koloskova_cifar"}, (3, 32, 32), 20_042),
+    ],
+)
+def test_the_zoo_has_the_sizes_it_says(document, shape, size):
+    module = make(ArchitectureSpec.from_json(document), shape)
+    assert parameters(module) == size
+    assert module(torch.zeros(3, *shape)).shape == (3, 10)
+    assert module.training
+
+
+@pytest.mark.parametrize(
+    ("channels", "shape"), [([4, 4, 4, 4], (8, 8)), ([4], (64,)), ([4], (1, 1, 8))]
+)
+def test_images_too_small_for_a_cnn_are_refused(channels, shape):
+    with pytest.raises(RunFailedError, match="cnn"):
+        make(ArchitectureSpec("cnn", {"channels": channels}), shape)
+
+
+def test_a_factory_runs_only_if_it_is_allowed(package):
+    spec = ArchitectureSpec("custom", {"width": 6}, f"{package}:factory")
+    for allowed in ([], [f"{package}:broken"], [package], ["*"], [f"{package[:-1]}:*"]):
+        with pytest.raises(RunFailedError, match="EXPUNGE_ALLOWED_FACTORIES"):
+            make(spec, allowed=allowed)
+    assert not CALLS
+    for allowed in ([f"{package}:factory"], [f"{package}:*"]):
+        module = make(spec, allowed=allowed)
+        assert module(torch.zeros(2, 64)).dtype == torch.float32
+    assert CALLS == [((64,), 10, 6)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("broken", "OSError"),
+        ("wrong_size", "one logit for each of 10"),
+        ("not_a_module", "Module"),
+        ("absent", "cannot be imported"),
+    ],
+)
+def test_a_factory_that_fails_says_how_without_its_own_words(package, name, words):
+    with pytest.raises(RunFailedError, match=words) as caught:
+        make(ArchitectureSpec("custom", {}, f"{package}:{name}"), allowed=[f"{package}:*"])
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {"name": 3},
+        {"name": "resnet"},
+        {"name": "mlp"},
+        {"name": "mlp", "options": {"hidden": [0]}},
+        {"name": "mlp", "options": {"hidden": [True]}},
+        {"name": "mlp", "options": {"hidden": "12"}},
+        {"name": "mlp", "options": {"hidden": [3], "width": 3}},
+        {"name": "cnn", "options": {"channels": []}},
+        {"name": "cnn", "options": {"channels": [70_000]}},
+        {"name": "logistic", "options": {"hidden": []}},
+        {"name": "logistic", "factory": "a:b"},
+        {"name": "logistic", "options": []},
+        {"name": "logistic", "layers": 3},
+        {"name": "custom"},
+        {"name": "custom", "factory": "os.system"},
+        {"name": "custom", "factory": "a:b; import os"},
+        {"name": "custom", "factory": "a:b\n"},
+        {"name": "custom", "factory": "a:b", "options": {"classes": 3}},
+        {"name": "koloskova_mnist", "options": {"hidden": [3]}},
+    ],
+)
+def test_specs_that_cannot_be_built_are_refused(document):
+    with pytest.raises(InvalidInputError, match="architecture"):
+        ArchitectureSpec.from_json(document)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *PRESETS.values(),
+        ArchitectureSpec("logistic"),
+        ArchitectureSpec("custom", {"a": 1}, "p.q:f"),
+    ],
+)
+def test_json_round_trip(spec):
+    assert ArchitectureSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec

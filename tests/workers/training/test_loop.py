@@ -1,0 +1,121 @@
+"""Training and evaluation on real digits."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from app.domain.errors import RunFailedError
+from app.domain.recipe import TrainingRecipe
+from workers.training.data import Examples
+from workers.training.evaluate import evaluate
+from workers.training.loop import train
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        TrainingRecipe(),
+        TrainingRecipe(schedule="constant", learning_rate=0.05),
+        TrainingRecipe(optimizer="adamw", learning_rate=0.01, weight_decay=0.01),
+    ],
+)
+def test_training_learns_digits(recipe, digits, held_out):
+    module = mlp()
+    train(module, digits, recipe, epochs=10)
+    result = evaluate(module, held_out)
+    assert result.accuracy > 0.88
+    assert result.mean_loss < 0.5
+    assert result.examples == len(held_out)
+
+
+def test_progress_reports_each_step_and_epochs_may_be_fractions(digits):
+    recipe, seen = TrainingRecipe(batch_size=100), []
+    steps = train(
+        mlp(),
+        digits,
+        recipe,
+        epochs=1.25,
+        on_progress=lambda step, total, loss: seen.append((step, total, float(loss))),
+    )
+    assert steps == 12
+    assert [(step, total) for step, total, _ in seen] == [(step, 12) for step in range(1, 13)]
+    assert seen[-1][2] < seen[0][2]
+
+
+def test_no_epochs_change_nothing(digits):
+    module = mlp()
+    before = [tensor.clone() for tensor in module.parameters()]
+    assert train(module, digits, TrainingRecipe(), epochs=0) == 0
+    assert all(map(torch.equal, before, module.parameters()))
+
+
+@pytest.mark.parametrize("epochs", [0.1, 0.2, 0.3, 1])
+def test_one_cycle_rises_to_the_peak_and_falls(digits, epochs, monkeypatch):
+    rates = []
+    step = torch.optim.SGD.step
+    monkeypatch.setattr(
+        torch.optim.SGD,
+        "step",
+        lambda self: (rates.append(self.param_groups[0]["lr"]), step(self))[1],
+    )
+    steps = train(mlp(), digits, TrainingRecipe(batch_size=100), epochs=epochs)
+    assert len(rates) == steps
+    assert min(rates) > 0.001
+    assert max(rates) <= 0.1
+    if steps == 10:
+        # 0.04 times the peak at first, the peak after 30 % of the steps, then down towards 0.
+        line = np.interp(np.arange(10), [0, 0.3 * 11 - 1, 10], [0.004, 0.1, 0.0])
+        np.testing.assert_allclose(rates, line, atol=1e-6)
+
+
+def test_divergence_is_an_error_that_says_what_to_do(digits):
+    recipe = TrainingRecipe(learning_rate=1e30, schedule="constant", momentum=0.0)
+    with pytest.raises(RunFailedError, match="lower learning_rate"):
+        train(mlp(), digits, recipe, epochs=2)
+
+
+def test_divergence_ends_the_training_early(digits):
+    recipe = TrainingRecipe(learning_rate=1e30, schedule="constant", batch_size=10)
+    seen = []
+    with pytest.raises(RunFailedError):
+        train(mlp(), digits, recipe, epochs=2, on_progress=lambda step, *_: seen.append(step))
+    assert len(seen) < 40
+
+
+def test_a_last_step_that_breaks_the_weights_is_noticed(digits):
+    recipe = TrainingRecipe(learning_rate=1e39, schedule="constant", batch_size=1000)
+    with pytest.raises(RunFailedError, match="lower learning_rate"):
+        train(mlp(), digits, recipe, epochs=1)
+
+
+def test_batch_norm_survives_one_example_more_than_the_batch(digits):
+    train(mlp(), digits.select(np.arange(129)), TrainingRecipe(batch_size=128), epochs=2)
+
+
+def test_evaluation_counts_and_keeps_modes_and_statistics(digits):
+    module = mlp()
+    module[2].eval()
+    before = module[1].running_mean.clone()
+    result = evaluate(module, digits)
+    assert module.training
+    assert not module[2].training
+    assert torch.equal(before, module[1].running_mean)
+    module.eval()
+    (features, labels), *_ = digits.in_order(1000, device=torch.device("cpu"))
+    logits = module(features).detach().double()
+    assert result.accuracy == float((logits.argmax(1) == labels).double().mean())
+    expected = float(nn.functional.cross_entropy(logits, labels))
+    assert result.mean_loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_nothing_to_evaluate_is_an_error(digits):
+    nothing = digits.select(np.array([], dtype=np.int64))
+    assert isinstance(nothing, Examples)
+    with pytest.raises(RunFailedError, match="held-out"):
+        evaluate(mlp(), nothing)

@@ -1,0 +1,20 @@
+"""``python -m workers PART``: what the ``expunge`` command starts."""
+
+import importlib
+import sys
+
+from app import logs
+
+_PARTS = ("worker", "dispatcher", "demo")
+
+
+def main() -> None:
+    """Run the part named on the command line; only that part is imported."""
+    if len(sys.argv) != 2 or sys.argv[1] not in _PARTS:
+        sys.exit(f"usage: python -m workers {'|'.join(_PARTS)}")
+    logs.configure()
+    importlib.import_module(f"workers.{sys.argv[1]}").main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Three models that the demo trains for itself, with nothing certified about them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from app.domain.architecture import ArchitectureSpec
+from app.domain.recipe import TrainingRecipe
+from workers.mechanisms.frame import ReferenceFrame
+from workers.training.architectures import build
+from workers.training.data import Examples
+from workers.training.device import choose_device
+from workers.training.network import Network
+
+_CLASSES = 10
+
+
+class Baselines:
+    """Models of one definition, trained without the service.
+
+    Args:
+        definition: as sent to the service.
+        everyone: all records.
+        retained: the records of those who were not forgotten.
+    """
+
+    def __init__(
+        self, definition: Mapping[str, Any], *, everyone: Examples, retained: Examples
+    ) -> None:
+        self._architecture = ArchitectureSpec.from_json(definition["architecture"])
+        self._recipe = TrainingRecipe.from_json(definition["recipe"])
+        self._everyone = everyone
+        self._retained = retained
+
+    def original(self, test: Examples) -> float:
+        """Return the accuracy of a model trained on everyone."""
+        return self._trained(Network(self._factory, device=choose_device()), self._everyone, test)
+
+    def retrained(self, test: Examples) -> float:
+        """Return the accuracy of a model retrained from scratch on the retained records."""
+        return self._trained(Network(self._factory, device=choose_device()), self._retained, test)
+
+    def random_start(self, test: Examples) -> float:
+        """Return the accuracy from a Gaussian start of the initialisation's scale."""
+        network = Network(self._factory, device=choose_device())
+        flat = network.flat
+        frame = ReferenceFrame.of(self._factory).on(flat.shapes, flat.device)
+        frame.weights_at(torch.randn_like(flat.values), out=flat.values)
+        return self._trained(network, self._retained, test)
+
+    def accuracy_of(self, tensors: Mapping[str, torch.Tensor], test: Examples) -> float:
+        """Return the accuracy of given weights."""
+        network = Network(self._factory, device=choose_device())
+        network.load(tensors)
+        return network.evaluate(test).accuracy
+
+    def _trained(self, network: Network, examples: Examples, test: Examples) -> float:
+        network.train(examples, self._recipe, epochs=self._recipe.epochs)
+        return network.evaluate(test).accuracy
+
+    def _factory(self) -> nn.Module:
+        return build(
+            self._architecture,
+            input_shape=self._everyone.input_shape,
+            classes=_CLASSES,
+            allowed_factories=(),
+        )

@@ -1,0 +1,165 @@
+"""The reference frame u = (x - c) / w in which an update rule clips, decays and adds noise.
+
+A fixed affine change of coordinates leaves every theorem of MATH.md section 3 as it is, provided
+that centre c and scale w do not depend on the training data. Both come from the architecture alone,
+under public seeds, or from weights that are public.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from app.domain.errors import RunFailedError
+
+# Public and never changed: the frame of an architecture is the same on every worker.
+SEEDS: Final = tuple(range(8))
+_SCALE_WITHOUT_RANDOM_TENSORS: Final = 1.0
+_DIGITS: Final = 6
+
+
+class Centre(StrEnum):
+    """Where the centre came from."""
+
+    INITIALISATION_MEAN = "initialisation_mean"
+    PUBLIC_WEIGHTS = "public_weights"
+
+
+@dataclass(frozen=True)
+class ReferenceFrame:
+    """Centre and scale of every trainable tensor, both independent of the training data.
+
+    Attributes:
+        origin: where the centre came from.
+        scale: positive, one number per tensor, by its name.
+        centre: float32 tensor per name on the CPU, broadcastable to the tensor's shape.
+    """
+
+    origin: Centre
+    scale: Mapping[str, float]
+    centre: Mapping[str, torch.Tensor] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        factory: Callable[[], nn.Module],
+        *,
+        public_weights: Mapping[str, np.ndarray | torch.Tensor] | None = None,
+    ) -> "ReferenceFrame":
+        """Return the frame of an architecture.
+
+        Several instances are built under ``SEEDS``; torch's own generator is left as it was. A
+        tensor that is the same in all of them is constant: it is its own centre. Every other
+        tensor is random, with centre 0. A random tensor's scale is the root mean square of its
+        entries over all instances: the initialisation's standard deviation. A constant tensor has
+        none and takes the median of the random tensors' scales, or 1 if the network has none.
+
+        Args:
+            factory: builds the network, drawing from torch's global generator.
+            public_weights: the centre instead, by tensor name; published weights that do not
+                depend on the training data.
+
+        Raises:
+            RunFailedError: ``public_weights`` do not fit the network, or are not finite.
+        """
+        first = _build_under(SEEDS[0], factory)
+        squares = {name: _squares(tensor) for name, tensor in first.items()}
+        constant = set(first)
+        for seed in SEEDS[1:]:
+            other = _build_under(seed, factory)
+            constant = {name for name in constant if torch.equal(first[name], other[name])}
+            squares = {name: squares[name] + _squares(other[name]) for name in first}
+        measured = {
+            name: _rounded((squares[name] / (len(SEEDS) * first[name].numel())) ** 0.5)
+            for name in first
+            if name not in constant
+        }
+        fallback = median(measured.values()) if measured else _SCALE_WITHOUT_RANDOM_TENSORS
+        scale = {name: measured.get(name, fallback) for name in first}
+        if public_weights is not None:
+            centre = {name: _public(name, first[name], public_weights) for name in first}
+            return cls(origin=Centre.PUBLIC_WEIGHTS, scale=scale, centre=centre)
+        centre = {name: first[name] if name in constant else torch.zeros(()) for name in first}
+        return cls(origin=Centre.INITIALISATION_MEAN, scale=scale, centre=centre)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the certificate says of the frame."""
+        return {"centre": str(self.origin), "scale": dict(self.scale)}
+
+    def on(self, shapes: Mapping[str, torch.Size], device: torch.device) -> "FlatFrame":
+        """Return the frame for one flat buffer that holds tensors of ``shapes`` in their order.
+
+        Raises:
+            RunFailedError: the tensors are not those of this frame.
+        """
+        if list(shapes) != list(self.scale):
+            raise RunFailedError("the reference frame belongs to another architecture")
+        centre = [self.centre[name].expand(shape).reshape(-1) for name, shape in shapes.items()]
+        scale = [torch.full((shapes[name].numel(),), self.scale[name]) for name in shapes]
+        return FlatFrame(torch.cat(centre).to(device), torch.cat(scale).to(device))
+
+
+class FlatFrame:
+    """Centre and scale as flat float32 buffers beside the weights they belong to.
+
+    Args:
+        centre: float32 [size].
+        scale: float32 [size], positive.
+    """
+
+    def __init__(self, centre: torch.Tensor, scale: torch.Tensor) -> None:
+        self._centre = centre if bool(centre.any()) else None
+        self._scale = scale
+
+    def position_of(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return u = (x - c) / w as a new buffer."""
+        shifted = weights.clone() if self._centre is None else weights - self._centre
+        return shifted.div_(self._scale)
+
+    def weights_at(self, position: torch.Tensor, *, out: torch.Tensor) -> None:
+        """Write x = c + w u into ``out``."""
+        if self._centre is None:
+            torch.mul(self._scale, position, out=out)
+        else:
+            torch.addcmul(self._centre, self._scale, position, out=out)
+
+    def pull_back_(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Turn a gradient by x into the gradient by u, w g, in place."""
+        return gradient.mul_(self._scale)
+
+
+def _build_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch.Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        module = factory()
+    return {name: tensor.detach().cpu() for name, tensor in module.named_parameters()}
+
+
+def _squares(tensor: torch.Tensor) -> float:
+    return float(tensor.double().square().sum())
+
+
+def _rounded(scale: float) -> float:
+    """Round to the digits that the certificate prints, so that it states what was used."""
+    return float(f"{scale:.{_DIGITS}g}")
+
+
+def _public(
+    name: str, like: torch.Tensor, weights: Mapping[str, np.ndarray | torch.Tensor]
+) -> torch.Tensor:
+    if name not in weights:
+        raise RunFailedError(f"the public weights lack the tensor {name!r}")
+    tensor = torch.as_tensor(weights[name]).detach().to("cpu", torch.float32)
+    if tensor.shape != like.shape:
+        raise RunFailedError(
+            f"the public weights' tensor {name!r} has shape {list(tensor.shape)}, "
+            f"the network's {list(like.shape)}"
+        )
+    if not bool(torch.isfinite(tensor).all()):
+        raise RunFailedError(f"the public weights' tensor {name!r} is not finite")
+    return tensor.clone()

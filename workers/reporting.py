@@ -1,0 +1,52 @@
+"""Progress of a run, a few times a second: the guarantee before the target, the loss after it."""
+
+import time
+
+import torch
+
+from app.accounting.guarantees import Guarantee
+from app.domain.plan import Plan
+from workers.lease import Lease
+from workers.noisy_phase import NoisyProgress
+from workers.training.loop import TrainingProgress
+
+_INTERVAL_S = 0.2
+
+
+class _Throttle:
+    """Says yes at most once per interval, and for the last step."""
+
+    def __init__(self) -> None:
+        self._last = -_INTERVAL_S
+
+    def due(self, step: int, steps: int) -> bool:
+        now = time.monotonic()
+        if step < steps and now - self._last < _INTERVAL_S:
+            return False
+        self._last = now
+        return True
+
+
+def epsilon_reporter(lease: Lease, plan: Plan) -> NoisyProgress:
+    """Return a callback that reports step and epsilon so far, and nothing else."""
+    throttle = _Throttle()
+
+    def report(step: int, steps: int, guarantee: Guarantee) -> None:
+        lease.check()
+        if throttle.due(step, steps):
+            epsilon = guarantee.epsilon(delta=plan.delta)
+            lease.report(step=step, total_steps=steps, epsilon=epsilon)
+
+    return report
+
+
+def loss_reporter(lease: Lease) -> TrainingProgress:
+    """Return a callback that reports step and loss; only for weights that may be published."""
+    throttle = _Throttle()
+
+    def report(step: int, steps: int, loss: torch.Tensor) -> None:
+        lease.check()
+        if throttle.due(step, steps):
+            lease.report(step=step, total_steps=steps, loss=float(loss))
+
+    return report

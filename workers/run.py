@@ -1,0 +1,194 @@
+"""One run, from lease to publication.
+
+ 1. Lease the run: a fencing token and a heartbeat.
+ 2. Read the records into memory; from then on only retained ones are there.
+ 3. Put the start behind a seal: trained here, uploaded, or the lineage's head.
+ 4. Take noisy steps until the odometer meets the target. Only then the seal opens.
+ 5. Fine-tune without noise on retained records, and evaluate.
+ 6. Publish version, certificate and obligations in one transaction.
+ 7. Retire what was replaced, erase what was forgotten.
+
+Nothing before step 4's end reaches a disk, a queue or a log. A crash anywhere starts the run again
+from the same head with fresh noise.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import safetensors.numpy
+from numpy.typing import NDArray
+from sqlalchemy.exc import OperationalError
+from torch import nn
+
+from app.certificates.statement import NoisyPhase
+from app.domain.plan import Plan
+from app.domain.states import FirstRelease, Phase, RunKind
+from app.ledger import settlement
+from app.services import Services
+from workers.lease import Lease
+from workers.loading import ModelSpec, RunData, load_model, load_records, load_start
+from workers.mechanisms.catalogue import mechanism_for
+from workers.mechanisms.frame import ReferenceFrame
+from workers.noise import SecureNoise
+from workers.reporting import epsilon_reporter, loss_reporter
+from workers.sealed import Certified, Sealed
+from workers.training.architectures import build
+from workers.training.device import choose_device
+from workers.training.network import Network
+
+_PUBLISHING_ATTEMPTS = 30
+_PUBLISHING_DELAY_S = 1.0
+
+
+def execute(services: Services, lease: Lease) -> None:
+    """Carry out a leased run and publish its result."""
+    plan = Plan.from_json(lease.plan)
+    model = load_model(services, lease)
+    with lease.phase(Phase.LOADING):
+        data = load_records(services, lease, model)
+        factory = _factory(services, model)
+    if lease.kind is RunKind.TRAIN and model.policy.first_release is FirstRelease.AS_TRAINED:
+        tensors, phase, evaluation = _train_openly(lease, model, data, factory)
+    else:
+        sealed = _seal_start(services, lease, model, data, factory, plan)
+        certified, phase = _unlearn(lease, model, data, factory, plan, sealed)
+        _fine_tune(lease, model, data, plan, certified)
+        evaluation = _evaluate(lease, data, certified)
+        tensors = certified.tensors()
+    certified_at = datetime.now(UTC)
+    with lease.phase(Phase.PUBLISHING):
+        result = settlement.RunResult(
+            weights=services.blobs.put("weights", safetensors.numpy.save(dict(tensors))),
+            phase=phase,
+            evaluation=evaluation,
+            certified_at=certified_at,
+            phase_seconds=lease.phase_seconds,
+        )
+        _publish(services, lease, result)
+    services.clean_up()
+
+
+def _factory(services: Services, model: ModelSpec) -> Callable[[], nn.Module]:
+    def factory() -> nn.Module:
+        return build(
+            model.architecture,
+            input_shape=model.schema.shape,
+            classes=model.schema.classes,
+            allowed_factories=services.settings.allowed_factories,
+        )
+
+    return factory
+
+
+def _seal_start(
+    services: Services,
+    lease: Lease,
+    model: ModelSpec,
+    data: RunData,
+    factory: Callable[[], nn.Module],
+    plan: Plan,
+) -> Sealed:
+    sealed = Sealed(factory, epsilon=plan.epsilon, delta=plan.delta, device=choose_device())
+    if lease.kind is not RunKind.TRAIN:
+        sealed.load(load_start(services, lease))
+        return sealed
+    with lease.phase(Phase.TRAINING):
+        sealed.train(
+            data.retain,
+            model.recipe,
+            epochs=model.recipe.epochs,
+            on_progress=lambda step, steps: lease.report(step=step, total_steps=steps),
+        )
+    return sealed
+
+
+def _unlearn(
+    lease: Lease,
+    model: ModelSpec,
+    data: RunData,
+    factory: Callable[[], nn.Module],
+    plan: Plan,
+    sealed: Sealed,
+) -> tuple[Certified, NoisyPhase]:
+    frame = ReferenceFrame.of(factory)
+    noise = SecureNoise()
+    with lease.phase(Phase.UNLEARNING):
+        sealed.unlearn(
+            mechanism_for(plan),
+            data.retain,
+            frame=frame,
+            noise=noise,
+            batch_size=model.recipe.batch_size,
+            on_progress=epsilon_reporter(lease, plan),
+        )
+        noise.destroy()
+        certified = sealed.open()
+    return certified, NoisyPhase(
+        plan=plan,
+        parameters={**plan.parameters, "steps": certified.noisy_steps},
+        frame=frame.to_json(),
+        noise_generator=noise.name,
+    )
+
+
+def _fine_tune(
+    lease: Lease, model: ModelSpec, data: RunData, plan: Plan, certified: Certified
+) -> None:
+    spent = certified.noisy_steps / data.retain.steps_per_epoch(model.recipe.batch_size)
+    with lease.phase(Phase.FINE_TUNING):
+        certified.fine_tune(
+            data.retain,
+            model.recipe,
+            epochs=max(0.0, plan.budget_epochs - spent),
+            on_progress=loss_reporter(lease),
+        )
+
+
+def _evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict[str, Any]:
+    with lease.phase(Phase.EVALUATING):
+        if len(data.held_out) == 0:
+            return {"held_out_records": 0}
+        measured = network.evaluate(data.held_out)
+        return {
+            "held_out_records": measured.examples,
+            "held_out_accuracy": measured.accuracy,
+            "held_out_loss": measured.mean_loss,
+        }
+
+
+def _train_openly(
+    lease: Lease, model: ModelSpec, data: RunData, factory: Callable[[], nn.Module]
+) -> tuple[Mapping[str, NDArray[Any]], None, dict[str, Any]]:
+    """Train a model that its policy publishes as it is; there is nothing to seal."""
+    network = Network(factory, device=choose_device())
+    with lease.phase(Phase.TRAINING):
+        network.train(
+            data.retain,
+            model.recipe,
+            epochs=model.recipe.epochs,
+            on_progress=loss_reporter(lease),
+        )
+    return network.tensors(), None, _evaluate(lease, data, network)
+
+
+def _publish(services: Services, lease: Lease, result: settlement.RunResult) -> None:
+    """Publish, and outlast a restart of Postgres: repeating it publishes nothing twice."""
+    for attempt in range(1, _PUBLISHING_ATTEMPTS + 1):
+        try:
+            with services.database.transaction() as session:
+                settlement.publish(
+                    session,
+                    services.blobs,
+                    services.signer,
+                    run_id=lease.run_id,
+                    fencing_token=lease.fencing_token,
+                    result=result,
+                )
+        except OperationalError:
+            if attempt == _PUBLISHING_ATTEMPTS:
+                raise
+            time.sleep(_PUBLISHING_DELAY_S)
+        else:
+            return

@@ -1,0 +1,69 @@
+"""Exceptions that carry nothing out of the place where weights and records are.
+
+Frames hold tensors in their local variables, contexts hold more frames, and messages of foreign
+exceptions can quote records ("Target 7 is out of bounds"). None of it may reach a log.
+"""
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from app.domain.errors import ExpungeError
+
+Result = TypeVar("Result")
+
+
+class _CallerError(Exception):
+    """Brings an exception of the caller's own callback through frames that hold weights."""
+
+    def __init__(self, original: BaseException) -> None:
+        super().__init__()
+        self.original = original
+
+
+def scrubbed(what: str, work: Callable[[], Result], *, on_failure: Callable[[], None]) -> Result:
+    """Do ``work`` and return its result; on failure call ``on_failure`` and raise, scrubbed.
+
+    Our own errors keep type and message, and lose frames and context. What a callback wrapped by
+    ``from_caller`` raised comes out as it was. Every other exception becomes a ``RuntimeError``
+    that names ``what``, the exception's type and the line that raised it.
+
+    Raises:
+        ExpungeError: raised on purpose by ``work``.
+        RuntimeError: anything else.
+    """
+    failure: BaseException
+    try:
+        return work()
+    except _CallerError as error:
+        failure = error.original
+    except (ExpungeError, KeyboardInterrupt, SystemExit) as error:
+        error.__cause__ = error.__context__ = None
+        failure = error.with_traceback(None)
+    except BaseException as error:  # noqa: BLE001 - replaced, not swallowed
+        failure = RuntimeError(f"{what} failed: {_where(error)}")
+    on_failure()
+    # Outside of any handler, so that Python attaches no context; hence no "from" either.
+    raise failure
+
+
+def from_caller(callback: Callable[..., None] | None) -> Callable[..., None]:
+    """Return ``callback`` for use inside ``work``: its exceptions reach the caller unchanged."""
+
+    def report(*progress: object) -> None:
+        if callback is None:
+            return
+        try:
+            callback(*progress)
+        except BaseException as error:  # noqa: BLE001 - carried on
+            raise _CallerError(error) from None
+
+    return report
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return type(error).__name__
+    return f"{type(error).__name__} in {Path(frames[-1].filename).name}, line {frames[-1].lineno}"

@@ -1,0 +1,104 @@
+"""Buffers are state that no accountant covers (MATH.md section 3a').
+
+Statistics of normalisation layers are the only buffers that Expunge can handle: they are reset
+before the noisy phase, absent during it, and computed anew from retained records with the certified
+parameters. Every other buffer makes the architecture unusable, by name.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from app.domain.errors import PlanError
+
+# Name to initial value.
+_STATISTICS = {"running_mean": 0, "running_var": 1, "num_batches_tracked": 0}
+
+
+def require_supported_buffers(module: nn.Module) -> None:
+    """Check that every buffer is a normalisation layer's statistic.
+
+    Raises:
+        PlanError: another buffer, or extra state, is there; the message names it.
+    """
+    known = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    for path, layer in module.named_modules(remove_duplicate=False):
+        for name, buffer in layer.named_buffers(recurse=False):
+            full_name = f"{path}.{name}".lstrip(".")
+            if not isinstance(layer, _NormBase) or name not in _STATISTICS:
+                raise PlanError(
+                    f"buffer {full_name!r} could carry forgotten records past the noise: Expunge "
+                    "handles the running statistics of normalisation layers and no other buffer"
+                )
+            known.add(full_name)
+            if buffer.is_floating_point() and buffer.dtype != torch.float32:
+                raise PlanError(f"buffer {full_name!r} is {buffer.dtype}: use float32")
+    for name in module.state_dict():
+        if name not in known:
+            raise PlanError(f"extra state {name!r} could carry forgotten records past the noise")
+
+
+def reset_buffers(module: nn.Module) -> None:
+    """Set all running statistics to their initial values: mean 0, variance 1, no batches."""
+    for layer in _tracking_layers(module):
+        for name, initial in _STATISTICS.items():
+            buffer = layer._buffers.get(name)  # noqa: SLF001
+            if buffer is not None:
+                buffer.fill_(initial)
+
+
+@contextmanager
+def without_buffers(module: nn.Module) -> Iterator[None]:
+    """Take the statistics away: in training mode a layer then has nothing to read or update.
+
+    Switching ``track_running_stats`` off would not do: InstanceNorm updates them all the same.
+    """
+    layers = list(_tracking_layers(module))
+    kept = [dict(layer._buffers) for layer in layers]  # noqa: SLF001
+    for layer in layers:
+        layer._buffers.update(dict.fromkeys(layer._buffers))  # noqa: SLF001
+    try:
+        yield
+    finally:
+        for layer, statistics in zip(layers, kept, strict=True):
+            layer._buffers.update(statistics)  # noqa: SLF001
+
+
+def recompute_buffers(
+    module: nn.Module, batches: Callable[[], Iterable[tuple[torch.Tensor, torch.Tensor]]]
+) -> None:
+    """Compute the running statistics as plain averages over one pass of retained batches.
+
+    Args:
+        module: a network with its final parameters; its training mode is kept.
+        batches: makes the pass; not called if the network has no statistics.
+    """
+    layers = list(_tracking_layers(module))
+    if not layers:
+        return
+    reset_buffers(module)
+    modes = [(part, part.training) for part in module.modules()]
+    momenta = [layer.momentum for layer in layers]
+    module.eval()  # dropout off: the statistics of the network as it predicts
+    try:
+        for layer in layers:
+            layer.train()
+        with torch.no_grad():
+            for done, (features, _) in enumerate(batches()):
+                for layer in layers:
+                    layer.momentum = 1 / (done + 1)  # an average in which every batch counts alike
+                module(features)
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+        for part, training in modes:
+            part.training = training
+
+
+def _tracking_layers(module: nn.Module) -> Iterator[_NormBase]:
+    for layer in module.modules():
+        if isinstance(layer, _NormBase) and layer.running_mean is not None:
+            yield layer

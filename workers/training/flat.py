@@ -1,0 +1,101 @@
+"""All trainable parameters of a module as views into one flat buffer, and their gradients too."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from app.domain.errors import PlanError, SealedStateError
+
+
+class FlatParameters:
+    """Moves a module's trainable parameters into one flat float32 buffer, in place.
+
+    The module goes on working: its parameters become views. Tied parameters appear once, under the
+    first of their names; the order is that of ``named_parameters``.
+
+    Attributes:
+        values: float32 [size], what the parameters hold.
+        gradients: float32 [size] between ``attach_gradients`` and ``release_gradients``, else
+            empty; ``backward`` adds to it.
+        shapes: name to shape of every tensor, in order.
+
+    Raises:
+        PlanError: a parameter is frozen, not float32, or there is none: the guarantee speaks of
+            trainable float32 parameters only.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._parameters = dict(module.named_parameters())
+        _refuse_unsupported(self._parameters)
+        self.shapes = {name: tensor.shape for name, tensor in self._parameters.items()}
+        self.values = torch.cat([tensor.detach().reshape(-1) for tensor in self])
+        self.gradients = self.values.new_empty(0)
+        for tensor, value in zip(self, self._split(self.values), strict=True):
+            tensor.data = value
+
+    def __iter__(self) -> Iterator[nn.Parameter]:
+        return iter(self._parameters.values())
+
+    @property
+    def size(self) -> int:
+        """Number of trainable scalars."""
+        return self.values.numel()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffers are."""
+        return self.values.device
+
+    def attach_gradients(self) -> None:
+        """Make every parameter's gradient a view of ``gradients``, all zeros."""
+        self.gradients = torch.zeros_like(self.values)
+        for tensor, gradient in zip(self, self._split(self.gradients), strict=True):
+            tensor.grad = gradient
+
+    def release_gradients(self) -> None:
+        """Overwrite the gradients and give their memory back."""
+        self.gradients.zero_()
+        self.gradients = self.values.new_empty(0)
+        for tensor in self:
+            tensor.grad = None
+
+    def require_attached(self) -> None:
+        """Check that the module still computes with this buffer and no other.
+
+        Raises:
+            SealedStateError: a parameter was added, replaced or moved: it escaped the buffer.
+        """
+        now = dict(self._module.named_parameters())
+        for (name, shape), value in zip(self.shapes.items(), self._split(self.values), strict=True):
+            tensor = now.pop(name, None)
+            if tensor is None or tensor.shape != shape or tensor.data_ptr() != value.data_ptr():
+                raise SealedStateError(f"the network moved its parameter {name!r}")
+        for name in now:
+            raise SealedStateError(f"the network made itself a new parameter {name!r}")
+
+    def destroy(self) -> None:
+        """Overwrite values and gradients with zeros."""
+        self.values.zero_()
+        self.release_gradients()
+
+    def _split(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        return [
+            piece.view(shape)
+            for piece, shape in zip(torch.split(flat, sizes), self.shapes.values(), strict=True)
+        ]
+
+
+def _refuse_unsupported(parameters: dict[str, nn.Parameter]) -> None:
+    if not parameters:
+        raise PlanError("the architecture has no parameters")
+    for name, tensor in parameters.items():
+        if not tensor.requires_grad:
+            raise PlanError(
+                f"parameter {name!r} is frozen, so no mechanism covers it: make it trainable, or "
+                "compute its layer's output beforehand and store that as features"
+            )
+        if tensor.dtype != torch.float32:
+            raise PlanError(f"parameter {name!r} is {tensor.dtype}: only float32 is supported")

@@ -1,0 +1,106 @@
+"""Training without noise: at first, and again once the target is met."""
+
+from collections.abc import Callable
+from itertools import islice
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+
+from app.domain.errors import RunFailedError
+from app.domain.recipe import TrainingRecipe
+from workers.training.data import Examples
+
+TrainingProgress = Callable[[int, int, torch.Tensor], None]
+"""Step taken (from 1), all steps, and the batch's mean loss as a detached 0-dim tensor.
+
+Reading the loss waits for the device: do it a few times a second. Whether it may be shown is the
+caller's to know.
+"""
+
+# A loss on a GPU is waited for only this often.
+_STEPS_BETWEEN_CHECKS = 32
+
+
+def train(
+    module: nn.Module,
+    examples: Examples,
+    recipe: TrainingRecipe,
+    *,
+    epochs: float,
+    on_progress: TrainingProgress | None = None,
+) -> int:
+    """Minimise the cross-entropy of ``examples`` with a fresh optimiser; return the steps taken.
+
+    Args:
+        module: trained in place, on its own device; left in training mode.
+        examples: at least one.
+        recipe: optimiser, batch size and schedule; ``recipe.epochs`` is not used.
+        epochs: passes over the examples, fractions allowed; the schedule spans exactly these.
+        on_progress: called after each step; what it raises ends the training.
+
+    Raises:
+        RunFailedError: there are no examples, or the loss or a weight is not finite any more.
+    """
+    steps = round(epochs * examples.steps_per_epoch(recipe.batch_size))
+    if steps < 1:
+        return 0
+    device = next(module.parameters()).device
+    optimizer = _optimizer(module, recipe)
+    schedule = _schedule(optimizer, recipe, steps)
+    loss_sum = torch.zeros((), device=device)
+    module.train()
+    batches = islice(examples.forever(recipe.batch_size, device=device), steps)
+    for step, (features, labels) in enumerate(batches, start=1):
+        optimizer.zero_grad(set_to_none=True)
+        loss = cross_entropy(module(features), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        loss_sum += loss.detach()
+        if step % _STEPS_BETWEEN_CHECKS == 0 or step == steps:
+            _require_finite(loss_sum)
+        if on_progress is not None:
+            on_progress(step, steps, loss.detach())
+    for tensor in module.parameters():
+        _require_finite(tensor.detach().sum())
+    return steps
+
+
+def _optimizer(module: nn.Module, recipe: TrainingRecipe) -> torch.optim.Optimizer:
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(
+            module.parameters(),
+            lr=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            fused=True,
+        )
+    return torch.optim.SGD(
+        module.parameters(),
+        lr=recipe.learning_rate,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+
+
+def _schedule(
+    optimizer: torch.optim.Optimizer, recipe: TrainingRecipe, steps: int
+) -> LRScheduler | None:
+    if recipe.schedule == "constant":
+        return None
+    # One step more than is taken: the last step of the schedule would have almost no rate.
+    return OneCycleLR(
+        optimizer,
+        max_lr=recipe.learning_rate,
+        total_steps=steps + 1,
+        anneal_strategy="linear",
+        cycle_momentum=False,
+    )
+
+
+def _require_finite(number: torch.Tensor) -> None:
+    if not bool(torch.isfinite(number)):
+        raise RunFailedError("training diverged: lower learning_rate")

@@ -1,0 +1,116 @@
+"""A network in memory with its flat parameters: what training, unlearning and fine-tuning act on.
+
+It guards nothing: weights under a target live in ``workers.sealed.Sealed``, which holds one of
+these. Used bare where there is nothing to protect: retraining, and a first release ``as_trained``.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from app.domain.errors import RunFailedError
+from app.domain.recipe import TrainingRecipe
+from workers.training.buffers import require_supported_buffers
+from workers.training.data import Examples
+from workers.training.evaluate import Evaluation, evaluate
+from workers.training.flat import FlatParameters
+from workers.training.loop import TrainingProgress, train
+
+Tensors = Mapping[str, NDArray[Any] | torch.Tensor]
+
+
+class Network:
+    """A freshly initialised network on its device.
+
+    Args:
+        factory: builds the module from torch's global generator, which gets a fresh seed from the
+            operating system for the time of the call.
+        device: where everything happens.
+
+    Attributes:
+        module: the network; its parameters are views into ``flat``.
+        flat: its trainable parameters and their gradients.
+
+    Raises:
+        PlanError: the architecture holds state that no mechanism covers.
+    """
+
+    def __init__(self, factory: Callable[[], nn.Module], *, device: torch.device) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int.from_bytes(os.urandom(8)))
+            self.module = factory().to(device)
+        require_supported_buffers(self.module)
+        self.flat = FlatParameters(self.module)
+
+    def __repr__(self) -> str:
+        return f"<Network: {self.flat.size} parameters on {self.flat.device}>"
+
+    def load(self, tensors: Tensors) -> None:
+        """Replace all parameters and buffers.
+
+        Args:
+            tensors: by their ``state_dict`` names, parameters and buffers alike.
+
+        Raises:
+            RunFailedError: a tensor is missing, unknown, of another shape, or not finite.
+        """
+        own = self.module.state_dict()
+        for name in own:
+            if name not in tensors:
+                raise RunFailedError(f"the weights lack the tensor {name!r}")
+        for name in tensors:
+            if name not in own:
+                raise RunFailedError(f"the weights hold an unknown tensor {name!r}")
+        with torch.no_grad():
+            for name, target in own.items():
+                tensor = torch.as_tensor(tensors[name])
+                if tensor.shape != target.shape:
+                    raise RunFailedError(
+                        f"the weights' tensor {name!r} has shape {list(tensor.shape)}, "
+                        f"the network's {list(target.shape)}"
+                    )
+                target.copy_(tensor)
+                if not bool(torch.isfinite(target).all()):
+                    raise RunFailedError(f"the weights' tensor {name!r} is not finite")
+
+    def train(
+        self,
+        examples: Examples,
+        recipe: TrainingRecipe,
+        *,
+        epochs: float,
+        on_progress: TrainingProgress | None = None,
+    ) -> int:
+        """Train without noise and with a fresh optimiser; return the steps taken.
+
+        Raises:
+            RunFailedError: there are no examples, or training diverged.
+        """
+        return train(self.module, examples, recipe, epochs=epochs, on_progress=on_progress)
+
+    def evaluate(self, examples: Examples) -> Evaluation:
+        """Return accuracy and mean loss.
+
+        Raises:
+            RunFailedError: there are no examples.
+        """
+        return evaluate(self.module, examples)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Return copies of all parameters and buffers by their ``state_dict`` names, on the CPU."""
+        return {
+            name: np.array(tensor.detach().cpu().numpy(), copy=True, order="C")
+            for name, tensor in self.module.state_dict().items()
+        }
+
+    def destroy(self) -> None:
+        """Overwrite parameters, gradients and buffers with zeros."""
+        self.flat.destroy()
+        with torch.no_grad():
+            for tensor in self.module.state_dict().values():
+                tensor.zero_()
