@@ -172,6 +172,10 @@ class ExpungeClient:
         """Create an API key; the answer holds its secret."""
         return self._object("POST", "/v1/api-keys", json={"name": name, "scopes": list(scopes)})
 
+    def plans(self, policy: Mapping[str, Any], *, model: str) -> Json:
+        """Return every mechanism's quote for a policy and a model."""
+        return self._object("POST", "/v1/plans", json={"policy": dict(policy), "model": model})
+
     def wait_for_request(
         self,
         request_id: str,

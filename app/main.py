@@ -2,7 +2,17 @@
 
 from fastapi import FastAPI
 
-from app.api import certificates, datasets, errors, forget_requests, keys, models, operations, runs
+from app.api import (
+    certificates,
+    datasets,
+    errors,
+    forget_requests,
+    keys,
+    models,
+    operations,
+    plans,
+    runs,
+)
 from app.services import Services, open_services
 from app.settings import Settings
 
@@ -24,6 +34,7 @@ def create_app(services: Services) -> FastAPI:
         runs,
         keys,
         operations,
+        plans,
     ):
         app.include_router(resource.router)
     return app

@@ -13,41 +13,19 @@ from app.api.access import ModelsReader, ModelsWriter, ServicesOf
 from app.api.certificates import BundleAnswer, bundle_of
 from app.api.datasets import LimitedBody
 from app.api.errors import problem_responses
+from app.api.policies import PolicyBody
 from app.api.runs import RunAnswer, run_answer
 from app.api.schemas import Answer, Body, Name
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
-from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.recipe import TrainingRecipe
-from app.domain.states import FirstRelease, Serving, VersionState, WeightsSource
+from app.domain.states import VersionState, WeightsSource
 from app.ledger import lineage, repository, serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 _CHUNK_BYTES = 1024 * 1024
-
-
-class PolicyBody(Body):
-    """What is promised to people who ask to be forgotten."""
-
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    mechanism: str = "auto"
-    parameters: dict[str, float] = Field(default_factory=dict)
-    adaptive: bool = False
-    first_release: Literal["certify", "none", "as_trained"] = "certify"
-    serving: Literal["serve_until_replaced", "withdraw_on_request"] = "serve_until_replaced"
-    window_s: float = 0.0
-    deadline_s: float = THIRTY_DAYS_S
-    budget_epochs: float | None = None
-
-    def to_policy(self) -> Policy:
-        """Return the policy, checked."""
-        values = self.model_dump()
-        values["first_release"] = FirstRelease(self.first_release)
-        values["serving"] = Serving(self.serving)
-        return Policy(**values)
 
 
 class ModelBody(Body):

@@ -6,13 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from app.accounting import catalogue, gaussian
+from app.accounting import catalogue
 from app.accounting.guarantees import GaussianGuarantee
 from app.certificates.verification import VerifiedStep
 from app.certificates.verification import verify as verify_bundle
-from app.cli.connection import errors_in_words
+from app.cli.connection import connect, errors_in_words
+from app.cli.quotes import show_quotes
 from app.domain.errors import InvalidInputError, VerificationError
-from app.planning.planner import gradient_clipping_parameters
+from app.domain.policy import Policy
+from app.planning.planner import quote_all
+from app.planning.shape import ModelShape
 
 Parameters = Annotated[
     list[str] | None, typer.Option("--param", help="NAME=VALUE; repeat for more.")
@@ -70,21 +73,34 @@ def plan(
     *,
     epsilon: Annotated[float, typer.Option(help="Target epsilon.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Target delta.")] = 1e-5,
+    mechanism: Annotated[str, typer.Option(help="A mechanism, or auto.")] = "auto",
     param: Parameters = None,
+    budget_epochs: Annotated[float | None, typer.Option(help="Gradient budget.")] = None,
+    records: Annotated[int, typer.Option(help="Retained records.")] = 50_000,
+    batch_size: Annotated[int, typer.Option(help="Records per step.")] = 128,
+    epochs: Annotated[float, typer.Option(help="Epochs of one training.")] = 50.0,
+    model: Annotated[str | None, typer.Option(help="Ask the service about this model.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Complete the parameters of gradient clipping for a target; --param fixes some of them."""
+    """Quote every mechanism for a target; --param fixes parameters of a mechanism."""
     with errors_in_words():
-        parameters = gradient_clipping_parameters(epsilon=epsilon, delta=delta, fixed=_parse(param))
-        mu = gaussian.mu_of(epsilon=epsilon, delta=delta)
-        answer = {
-            "mechanism": "gradient_clipping",
-            **parameters,
+        policy = {
             "epsilon": epsilon,
             "delta": delta,
-            "surviving_information_bits": gaussian.surviving_information_bits(mu=mu),
+            "mechanism": mechanism,
+            "parameters": _parse(param),
+            "budget_epochs": budget_epochs,
         }
-        _print(answer, as_json=as_json)
+        if model is not None:
+            with connect() as client:
+                answer = client.plans(policy, model=model)
+        else:
+            shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
+            answer = quote_all(policy=Policy(**policy), shape=shape).describe(delta=delta)  # type: ignore[arg-type]
+        if as_json:
+            typer.echo(json.dumps(answer, indent=2))
+        else:
+            show_quotes(answer)
 
 
 def _parse(pairs: list[str] | None) -> dict[str, float]:

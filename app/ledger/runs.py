@@ -1,6 +1,5 @@
 """Runs: created, leased, kept alive, requeued or failed. Time is the database's own."""
 
-import math
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -24,6 +23,8 @@ from app.ledger.obligations import (
 )
 from app.ledger.tables import RunRow
 from app.planning.planner import make_plan
+from app.planning.shape import ModelShape
+from app.registry import repository as registry
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
 
@@ -32,13 +33,18 @@ _RETRY_DELAY_S = 1.0
 
 def plan_for(session: Session, model: ModelRow) -> Plan:
     """Return the plan of a model's next run; ``PlanError`` if its policy cannot be met."""
+    return make_plan(policy=Policy.from_json(model.policy), shape=shape_of(session, model))
+
+
+def shape_of(session: Session, model: ModelRow) -> ModelShape:
+    """Return the size of a model's next run."""
     recipe = TrainingRecipe.from_json(model.recipe)
     remembered, _, _ = datasets.counts(session, model.dataset_id)
-    training = max(1, remembered * (1 - recipe.held_out_fraction))
-    return make_plan(
-        policy=Policy.from_json(model.policy),
+    return ModelShape(
+        retained=max(1, round(remembered * (1 - recipe.held_out_fraction))),
+        batch_size=recipe.batch_size,
         recipe_epochs=recipe.epochs,
-        steps_per_epoch=math.ceil(training / recipe.batch_size),
+        earlier_releases=registry.next_number(session, model.id) - 1,
     )
 
 

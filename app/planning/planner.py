@@ -1,123 +1,144 @@
-"""From a policy to a plan.
+"""From a policy to a plan: every mechanism is asked for a quote, retraining included.
 
-Gradient clipping, by default, ends where a fresh initialisation would: with noise of the
-initialisation's own size. The information bound of MATH.md section 3d says that a certified model
-cannot keep more of the original than that, so any other place to end costs accuracy.
-
-In the reference frame an initialisation has one unit of spread per coordinate. The allowed drift
-at that spread is mu, the Gaussian form of the target. Half of it is spent on the start
-(contraction^steps * 2 initial_clip = mu/2), half on the gradients
-(shift * (1 - contraction^steps) / (1 - contraction) = mu/2).
+``auto`` takes, among the offers that the workers can run, the one with the fewest gradient
+computations; at equal cost the one with the smaller epsilon; then the first by name.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from app.accounting import catalogue, gaussian, gradient_clipping
-from app.domain.errors import PlanError
+from app.accounting import (
+    dp_sgd,
+    gradient_clipping,
+    model_clipping,
+    noisy_gd_convex,
+    noisy_gd_nonconvex,
+    output_perturbation,
+    projected_noisy_sgd,
+    retraining,
+    tracked_release,
+)
+from app.accounting.guarantees import GaussianGuarantee
+from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
-
-DEFAULT_STEPS = 20
-DEFAULT_INITIAL_CLIP = 1.0
-DEFAULT_LEARNING_RATE = 0.1
-_LARGEST_SHARE_OF_BUDGET = 0.25
-_PARAMETERS = (
-    "initial_clip",
-    "gradient_clip",
-    "learning_rate",
-    "weight_decay",
-    "noise_std",
-    "steps",
+from app.planning.any_start import (
+    quote_gradient_clipping,
+    quote_model_clipping,
+    quote_output_perturbation,
 )
+from app.planning.convex import (
+    quote_noisy_gd_convex,
+    quote_projected_noisy_sgd,
+    quote_tracked_release,
+)
+from app.planning.others import quote_dp_sgd, quote_noisy_gd_nonconvex, quote_retraining
+from app.planning.quote import Declined, Quote, Quotes
+from app.planning.shape import ModelShape
+
+AUTO = "auto"
+
+# Those for which the workers have an update rule.
+RUNNABLE = frozenset({gradient_clipping.NAME})
+
+# Those that protect the records still present, so that requests may depend on earlier releases.
+_CARRY_ADAPTIVE = frozenset({noisy_gd_convex.NAME})
+
+_QUOTE: Mapping[str, Callable[[Policy, ModelShape], Quote]] = {
+    gradient_clipping.NAME: quote_gradient_clipping,
+    model_clipping.NAME: quote_model_clipping,
+    output_perturbation.NAME: quote_output_perturbation,
+    tracked_release.NAME: quote_tracked_release,
+    projected_noisy_sgd.NAME: quote_projected_noisy_sgd,
+    noisy_gd_convex.NAME: quote_noisy_gd_convex,
+    noisy_gd_nonconvex.NAME: quote_noisy_gd_nonconvex,
+    dp_sgd.NAME: quote_dp_sgd,
+    retraining.NAME: quote_retraining,
+}
 
 
-def make_plan(*, policy: Policy, recipe_epochs: float, steps_per_epoch: int) -> Plan:
+def quote_all(*, policy: Policy, shape: ModelShape) -> Quotes:
+    """Ask every mechanism, and choose.
+
+    Parameters that the policy fixes belong to the policy's mechanism; under ``auto`` a mechanism
+    that does not have them declines.
+
+    Raises:
+        PlanError: the policy names an unknown mechanism.
+    """
+    if policy.mechanism not in (AUTO, *_QUOTE):
+        raise PlanError(f"mechanism must be {AUTO} or one of {', '.join(_QUOTE)}")
+    offers: list[Quote] = []
+    declined: list[Declined] = []
+    for name, quote in _QUOTE.items():
+        try:
+            offers.append(_quote_within(policy, shape, name, quote))
+        except (PlanError, ParameterError, CalibrationError) as error:
+            declined.append(Declined(name, str(error)))
+    return Quotes(tuple(offers), tuple(declined), _choose(policy, offers))
+
+
+def make_plan(*, policy: Policy, shape: ModelShape) -> Plan:
     """Return the plan of one run.
 
-    Args:
-        policy: target, mechanism, parameters fixed by the operator, and budget.
-        recipe_epochs: the training recipe's epochs, the budget where the policy sets none.
-        steps_per_epoch: batches in one pass over the retained records.
-
     Raises:
-        PlanError: no plan satisfies the policy.
-        ParameterError: a fixed parameter is out of its range.
+        PlanError: no mechanism that the workers can run satisfies the policy; it says why.
     """
-    if policy.mechanism not in ("auto", gradient_clipping.NAME):
-        raise PlanError(f"mechanism must be auto or {', '.join(catalogue.ACCOUNTANTS)}")
-    if policy.adaptive:
-        raise PlanError(
-            "adaptive requests need a mechanism that also protects the records still present; "
-            f"{gradient_clipping.NAME} does not: set adaptive to false"
-        )
-    budget_epochs = policy.budget_epochs or recipe_epochs
-    budget_steps = math.floor(budget_epochs * steps_per_epoch)
-    parameters = gradient_clipping_parameters(
-        epsilon=policy.epsilon,
-        delta=policy.delta,
-        fixed=policy.parameters,
-        default_steps=max(1, min(DEFAULT_STEPS, int(budget_steps * _LARGEST_SHARE_OF_BUDGET))),
-    )
-    if parameters["steps"] > budget_steps:
-        raise PlanError(
-            f"the plan takes {parameters['steps']:.0f} noisy steps but budget_epochs allows "
-            f"{budget_steps}: raise budget_epochs or lower steps"
-        )
-    guarantee = catalogue.account(gradient_clipping.NAME, parameters)
-    mu = gaussian.mu_of(epsilon=policy.epsilon, delta=policy.delta)
-    return Plan(
-        mechanism=gradient_clipping.NAME,
-        parameters=parameters,
-        epsilon=policy.epsilon,
-        delta=policy.delta,
-        budget_epochs=budget_epochs,
-        predicted={
-            "epsilon": guarantee.epsilon(delta=policy.delta),
-            "noisy_steps": parameters["steps"],
-            "gradient_steps": budget_steps,
-            "surviving_information_bits": gaussian.surviving_information_bits(mu=mu),
-        },
-    )
-
-
-def gradient_clipping_parameters(
-    *, epsilon: float, delta: float, fixed: Mapping[str, float], default_steps: int = DEFAULT_STEPS
-) -> dict[str, float]:
-    """Return all parameters of gradient clipping for a target, keeping those in ``fixed``.
-
-    Raises:
-        PlanError: a fixed parameter is unknown, or a fixed noise_std misses the target.
-        ParameterError: a parameter is out of its range.
-    """
-    for name in fixed:
-        if name not in _PARAMETERS:
-            raise PlanError(f"unknown parameter {name!r}; expected {', '.join(_PARAMETERS)}")
-    steps = int(fixed.get("steps", default_steps))
-    if steps != fixed.get("steps", steps) or steps < 1:
-        raise PlanError("steps must be a whole number of at least 1")
-    half_drift = gaussian.mu_of(epsilon=epsilon, delta=delta) / 2
-    initial_clip = fixed.get("initial_clip", DEFAULT_INITIAL_CLIP)
-    learning_rate = fixed.get("learning_rate", DEFAULT_LEARNING_RATE)
-    contraction = min(0.999, (half_drift / (2 * initial_clip)) ** (1 / steps))
-    weight_decay = fixed.get("weight_decay", (1 - contraction) / learning_rate)
-    contraction = 1 - learning_rate * weight_decay
-    passes = steps if weight_decay == 0 else (1 - contraction**steps) / (1 - contraction)
-    parameters = {
-        "initial_clip": initial_clip,
-        "gradient_clip": fixed.get("gradient_clip", half_drift / (2 * learning_rate * passes)),
-        "learning_rate": learning_rate,
-        "weight_decay": weight_decay,
-        "steps": steps,
+    quotes = quote_all(policy=policy, shape=shape)
+    if policy.mechanism == AUTO:
+        chosen = quotes.choice
+    else:
+        chosen = policy.mechanism
+        if chosen not in RUNNABLE:
+            raise PlanError(f"the workers cannot run {chosen} yet; see POST /v1/plans for others")
+    quote = None if chosen is None else quotes.offer(chosen)
+    if quote is None:
+        names = RUNNABLE if chosen is None else (chosen,)
+        reasons = "; ".join(f"{name}: {quotes.reason(name)}" for name in sorted(names))
+        raise PlanError(f"no plan satisfies the policy. {reasons}")
+    predicted = {
+        "epsilon": quote.guarantee.epsilon(delta=policy.delta),
+        "certifying_gradients": quote.certifying_gradients,
+        "gradient_computations": quote.gradient_computations,
+        "noise_per_coordinate": quote.noise_per_coordinate,
     }
-    if "noise_std" not in fixed:
-        noise_std = gradient_clipping.calibrate(epsilon=epsilon, delta=delta, **parameters)
-        return parameters | {"noise_std": noise_std}
-    parameters["noise_std"] = fixed["noise_std"]
-    guarantee = catalogue.account(gradient_clipping.NAME, parameters)
-    if not guarantee.meets(epsilon=epsilon, delta=delta):
+    if quote.surviving_information_bits is not None:
+        predicted["surviving_information_bits"] = quote.surviving_information_bits
+    if isinstance(quote.guarantee, GaussianGuarantee):
+        predicted["mu"] = quote.guarantee.mu
+    return Plan(
+        mechanism=quote.mechanism,
+        parameters=quote.parameters,
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        budget_epochs=policy.budget_epochs or shape.recipe_epochs,
+        predicted=predicted,
+    )
+
+
+def _quote_within(
+    policy: Policy,
+    shape: ModelShape,
+    name: str,
+    quote: Callable[[Policy, ModelShape], Quote],
+) -> Quote:
+    if policy.adaptive and name not in _CARRY_ADAPTIVE:
         raise PlanError(
-            f"noise_std gives epsilon {guarantee.epsilon(delta=delta):.4g}, not {epsilon:.4g}: "
-            "leave it out and it will be computed"
+            "adaptive requests need a mechanism that also protects the records still present: "
+            "set adaptive to false"
         )
-    return parameters
+    return quote(policy, shape)
+
+
+def _choose(policy: Policy, offers: list[Quote]) -> str | None:
+    runnable = [quote for quote in offers if quote.mechanism in RUNNABLE]
+    if not runnable:
+        return None
+    best = min(
+        runnable,
+        key=lambda quote: (
+            quote.gradient_computations,
+            quote.guarantee.epsilon(delta=policy.delta),
+            quote.mechanism,
+        ),
+    )
+    return best.mechanism

@@ -1,0 +1,157 @@
+"""Quotes of the mechanisms that forget any start: gradient clipping, model clipping, output noise.
+
+By default each ends where a fresh initialisation would: with noise of the initialisation's own
+size, one unit per coordinate of the reference frame. The information bound of MATH.md section 3d
+says that no such release keeps more of the original, so any other place to end costs accuracy, and
+what the model then scores comes from fine-tuning within the budget.
+"""
+
+import math
+
+from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
+from app.accounting.guarantees import GaussianGuarantee
+from app.domain.errors import PlanError
+from app.domain.policy import Policy
+from app.planning.fixed import refuse_unknown, whole_steps
+from app.planning.quote import Quote
+from app.planning.shape import Fixed, ModelShape
+
+DEFAULT_STEPS = 20
+DEFAULT_INITIAL_CLIP = 1.0
+DEFAULT_LEARNING_RATE = 0.1
+_INITIALISATION_STD = 1.0
+_LARGEST_SHARE_OF_BUDGET = 0.25
+
+
+def quote_gradient_clipping(policy: Policy, shape: ModelShape) -> Quote:
+    """Quote gradient clipping.
+
+    The drift allowed at one unit of noise is mu. Half of it is spent on the start
+    (contraction^steps * 2 initial_clip = mu/2), half on the gradients
+    (shift * (1 - contraction^steps) / (1 - contraction) = mu/2).
+    """
+    budget_steps = _budget_steps(policy, shape)
+    parameters = complete_gradient_clipping(
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        fixed=policy.parameters,
+        default_steps=max(1, min(DEFAULT_STEPS, int(budget_steps * _LARGEST_SHARE_OF_BUDGET))),
+    )
+    steps = int(parameters["steps"])
+    guarantee = gradient_clipping.account(**parameters)  # type: ignore[arg-type]
+    variance = 0.0
+    contraction = 1 - parameters["learning_rate"] * parameters["weight_decay"]
+    for _ in range(steps):
+        variance = contraction**2 * variance + parameters["noise_std"] ** 2
+    return _quote(gradient_clipping.NAME, parameters, guarantee, steps, variance, policy, shape)
+
+
+def complete_gradient_clipping(
+    *, epsilon: float, delta: float, fixed: Fixed, default_steps: int = DEFAULT_STEPS
+) -> dict[str, float]:
+    """Return all parameters of gradient clipping for a target, keeping those in ``fixed``.
+
+    Raises:
+        PlanError: a fixed parameter is unknown, or a fixed noise_std misses the target.
+        ParameterError: a parameter is out of its range.
+    """
+    refuse_unknown(fixed, gradient_clipping.account)
+    steps = whole_steps(fixed, default_steps)
+    half_drift = gaussian.mu_of(epsilon=epsilon, delta=delta) * _INITIALISATION_STD / 2
+    initial_clip = fixed.get("initial_clip", DEFAULT_INITIAL_CLIP)
+    learning_rate = fixed.get("learning_rate", DEFAULT_LEARNING_RATE)
+    contraction = min(0.999, (half_drift / (2 * initial_clip)) ** (1 / steps))
+    weight_decay = fixed.get("weight_decay", (1 - contraction) / learning_rate)
+    contraction = 1 - learning_rate * weight_decay
+    passes = steps if weight_decay == 0 else (1 - contraction**steps) / (1 - contraction)
+    parameters = {
+        "initial_clip": initial_clip,
+        "gradient_clip": fixed.get("gradient_clip", half_drift / (2 * learning_rate * passes)),
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "steps": steps,
+    }
+    noise_std = fixed.get("noise_std")
+    if noise_std is None:
+        noise_std = gradient_clipping.calibrate(epsilon=epsilon, delta=delta, **parameters)
+    parameters["noise_std"] = noise_std
+    guarantee = gradient_clipping.account(**parameters)
+    _refuse_missed(guarantee, epsilon, delta)
+    return parameters
+
+
+def quote_output_perturbation(policy: Policy, shape: ModelShape) -> Quote:
+    """Quote output perturbation: clip and add noise once."""
+    fixed = policy.parameters
+    refuse_unknown(fixed, output_perturbation.account)
+    mu = gaussian.mu_of(epsilon=policy.epsilon, delta=policy.delta)
+    initial_clip = fixed.get("initial_clip", mu * _INITIALISATION_STD / 2)
+    noise_std = fixed.get("noise_std") or output_perturbation.calibrate(
+        epsilon=policy.epsilon, delta=policy.delta, initial_clip=initial_clip
+    )
+    guarantee = output_perturbation.account(initial_clip=initial_clip, noise_std=noise_std)
+    _refuse_missed(guarantee, policy.epsilon, policy.delta)
+    parameters = {"initial_clip": initial_clip, "noise_std": noise_std}
+    variance = noise_std**2
+    return _quote(output_perturbation.NAME, parameters, guarantee, 0, variance, policy, shape)
+
+
+def quote_model_clipping(policy: Policy, shape: ModelShape) -> Quote:
+    """Quote model clipping: the last step's noise is the release's."""
+    fixed = {name: value for name, value in policy.parameters.items() if name != "steps"}
+    refuse_unknown(fixed, model_clipping.account)
+    sizes = {
+        "initial_clip": fixed.get("initial_clip", DEFAULT_INITIAL_CLIP),
+        "model_clip": fixed.get("model_clip", _INITIALISATION_STD),
+        "noise_std": fixed.get("noise_std", _INITIALISATION_STD),
+        "initial_noise_std": fixed.get("initial_noise_std", 0.0),
+    }
+    needed = model_clipping.steps_needed(epsilon=policy.epsilon, delta=policy.delta, **sizes)
+    steps = whole_steps(policy.parameters, needed)
+    if steps < needed:
+        raise PlanError(f"these clips and noise need {needed} steps, not {steps}")
+    parameters = {"epsilon": policy.epsilon, **sizes, "steps": steps}
+    guarantee = model_clipping.account(**parameters)  # type: ignore[arg-type]
+    variance = sizes["noise_std"] ** 2
+    return _quote(model_clipping.NAME, parameters, guarantee, steps, variance, policy, shape)
+
+
+def _quote(
+    mechanism: str,
+    parameters: dict[str, float],
+    guarantee: object,
+    steps: int,
+    variance: float,
+    policy: Policy,
+    shape: ModelShape,
+) -> Quote:
+    budget_steps = _budget_steps(policy, shape)
+    if steps > budget_steps:
+        raise PlanError(
+            f"the plan takes {steps} noisy steps but budget_epochs allows {budget_steps}: raise "
+            "budget_epochs or lower steps"
+        )
+    bits = (
+        guarantee.surviving_information_bits() if isinstance(guarantee, GaussianGuarantee) else None
+    )
+    return Quote(
+        mechanism=mechanism,
+        parameters=parameters,
+        guarantee=guarantee,  # type: ignore[arg-type]
+        certifying_gradients=steps * shape.batch_size,
+        gradient_computations=budget_steps * shape.batch_size,
+        noise_per_coordinate=math.sqrt(variance),
+        surviving_information_bits=bits,
+    )
+
+
+def _budget_steps(policy: Policy, shape: ModelShape) -> int:
+    return math.floor((policy.budget_epochs or shape.recipe_epochs) * shape.steps_per_epoch)
+
+
+def _refuse_missed(guarantee: GaussianGuarantee, epsilon: float, delta: float) -> None:
+    if not guarantee.meets(epsilon=epsilon, delta=delta):
+        raise PlanError(
+            f"noise_std gives epsilon {guarantee.epsilon(delta=delta):.4g}, not {epsilon:.4g}: "
+            "leave it out and it will be computed"
+        )
