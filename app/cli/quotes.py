@@ -1,31 +1,27 @@
-"""Quotes as a table."""
+"""Quotes in words."""
 
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
 
 def show_quotes(answer: dict[str, Any]) -> None:
     """Print offers, the choice and the reasons of those that declined."""
-    console = Console()
-    table = Table("mechanism", "epsilon", "gradients", "noise", "bits that survive", "parameters")
     for quote in answer["quotes"]:
+        chosen = "  <- auto" if quote["mechanism"] == answer["choice"] else ""
+        typer.secho(quote["mechanism"] + chosen, bold=True)
         bits = quote["surviving_information_bits"]
-        chosen = " *" if quote["mechanism"] == answer["choice"] else ""
-        parameters = "\n".join(f"{k}={_short(v)}" for k, v in quote["parameters"].items())
-        table.add_row(
-            quote["mechanism"] + chosen,
-            _short(quote["guarantee"]["epsilon"]),
-            _short(quote["gradient_computations"]),
-            _short(quote["noise_per_coordinate"]),
-            "" if bits is None else _short(bits),
-            parameters,
-        )
-    console.print(table)
-    console.print("* what auto chooses among those that the workers run")
+        facts = {
+            "epsilon": quote["guarantee"]["epsilon"],
+            "gradients": quote["gradient_computations"],
+            "noise per coordinate": quote["noise_per_coordinate"],
+        } | ({} if bits is None else {"bits that survive": bits})
+        typer.echo("    " + ", ".join(f"{name} {_short(fact)}" for name, fact in facts.items()))
+        parameters = ", ".join(f"{k}={_short(v)}" for k, v in quote["parameters"].items())
+        if parameters:
+            typer.echo("    " + parameters)
     for declined in answer["declined"]:
-        console.print(f"{declined['mechanism']}: {declined['reason']}")
+        typer.echo(f"{declined['mechanism']}: declines, {declined['reason']}")
 
 
 def _short(number: float | str) -> str:
