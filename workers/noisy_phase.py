@@ -37,7 +37,7 @@ class NoisyRun(Protocol):
     def guarantee(self) -> Guarantee:
         """Return what the steps taken guarantee."""
 
-    def step(self, position: torch.Tensor, gradient: torch.Tensor, noise: NoiseSource) -> None:
+    def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Move ``position`` by one noisy step in place; ``gradient`` is scratch."""
 
 
@@ -48,8 +48,14 @@ class Mechanism(Protocol):
     def steps(self) -> int:
         """How many steps the plan expects, and the most that a run takes."""
 
-    def begin(self, position: torch.Tensor, *, epsilon: float, delta: float) -> NoisyRun:
-        """Prepare the start in place; raise ``TargetNotMetError`` if no run can meet the target."""
+    def begin(
+        self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
+    ) -> NoisyRun:
+        """Prepare the start in place, with noise if the rule says so.
+
+        Raises:
+            TargetNotMetError: no run of this rule can meet the target.
+        """
 
 
 def run_noisy_phase(
@@ -78,7 +84,7 @@ def run_noisy_phase(
     module, flat = network.module, network.flat
     flat_frame = frame.on(flat.shapes, flat.device)
     position = flat_frame.position_of(flat.values)
-    run = mechanism.begin(position, epsilon=epsilon, delta=delta)
+    run = mechanism.begin(position, noise=noise, epsilon=epsilon, delta=delta)
     flat_frame.weights_at(position, out=flat.values)
     reset_buffers(module)
     module.train()
@@ -91,7 +97,7 @@ def run_noisy_phase(
             features, labels = next(batches)
             flat.gradients.zero_()
             cross_entropy(module(features), labels).backward()  # type: ignore[no-untyped-call]
-            run.step(position, flat_frame.pull_back_(flat.gradients), noise)
+            run.step(position, flat_frame.pull_back_(flat.gradients))
             flat_frame.weights_at(position, out=flat.values)
             on_progress(run.steps, mechanism.steps, run.guarantee())
     flat.require_attached()

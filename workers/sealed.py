@@ -4,6 +4,7 @@ A trust state machine. ``Sealed`` is HELD from its making, MET once the noisy ph
 target, and SPENT after ``open`` or after any failure:
 
     Sealed(...) -> HELD --train, load--> HELD --unlearn--> MET --open--> SPENT, and a Certified
+                   HELD --retrain-----------------------> MET
                     any failure or destroy() -> SPENT, weights overwritten
 
 Invariants:
@@ -28,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from app.accounting import retraining
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipe import TrainingRecipe
@@ -58,6 +60,7 @@ class _Met:
 @dataclass(eq=False, repr=False)
 class _Held:
     network: Network
+    fresh: bool = True
     met: _Met | None = None
 
 
@@ -102,6 +105,7 @@ class Sealed:
             SealedStateError: the noisy phase has begun, or the object is spent.
         """
         held = self._require_held()
+        held.fresh = False
         self._inside("loading", lambda: held.network.load(tensors))
 
     def train(
@@ -119,6 +123,7 @@ class Sealed:
             SealedStateError: the noisy phase has begun, or the object is spent.
         """
         held = self._require_held()
+        held.fresh = False
         report = from_caller(on_progress)
         return self._inside(
             "training",
@@ -129,6 +134,27 @@ class Sealed:
                 on_progress=lambda step, steps, _: report(step, steps),
             ),
         )
+
+    def retrain(
+        self,
+        retain: Examples,
+        recipe: TrainingRecipe,
+        *,
+        epochs: float,
+        on_progress: SealedProgress | None = None,
+    ) -> Guarantee:
+        """Train the fresh initialisation on retained records alone; the guarantee is exact.
+
+        Raises:
+            RunFailedError: there are no records, or training diverged.
+            SealedStateError: the network is not fresh any more, or the object is spent.
+        """
+        held = self._require_held()
+        if not held.fresh:
+            raise SealedStateError("retraining starts from a fresh initialisation")
+        self.train(retain, recipe, epochs=epochs, on_progress=on_progress)
+        held.met = _Met(retraining.account(), steps=0, recompute_buffers=lambda: None)
+        return held.met.guarantee
 
     def unlearn(
         self,

@@ -112,7 +112,7 @@ def account(
     odometer = Odometer(
         epsilon=epsilon, initial_clip=initial_clip, initial_noise_std=initial_noise_std
     )
-    separation = _separation(model_clip, noise_std)
+    separation = separation_of(model_clip, noise_std)
     for _ in range(require_steps("steps", steps)):
         odometer.step(separation)
     return odometer.guarantee()
@@ -137,7 +137,7 @@ def steps_needed(
     odometer = Odometer(
         epsilon=epsilon, initial_clip=initial_clip, initial_noise_std=initial_noise_std
     )
-    separation = _separation(model_clip, noise_std)
+    separation = separation_of(model_clip, noise_std)
     for _ in range(MOST_STEPS):
         before = odometer.log_delta
         if odometer.step(separation) <= target and odometer.guarantee().at_delta <= delta:
@@ -195,6 +195,11 @@ def calibrate(
     raise CalibrationError("the search for the noise of model clipping did not converge")
 
 
-def _separation(model_clip: float, noise_std: float) -> float:
+def separation_of(model_clip: float, noise_std: float) -> float:
+    """Return 2 model_clip / noise_std, rounded up.
+
+    Raises:
+        ParameterError: a number is not positive.
+    """
     radius = require_positive("model_clip", model_clip)
     return 2 * radius / require_noise("noise_std", noise_std) * (1 + 1e-15)

@@ -1,7 +1,7 @@
 """A plan: a mechanism with all its parameters, its predicted cost and its guarantee."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -14,6 +14,7 @@ class Plan:
         parameters: keyword arguments of the accountant's ``account``, all of them.
         epsilon, delta: the target.
         budget_epochs: passes over the retained records, noisy steps included.
+        settings: what the update rule needs and the guarantee does not depend on.
         predicted: what the planner expects; shown to users, never relied upon.
     """
 
@@ -23,12 +24,14 @@ class Plan:
     delta: float
     budget_epochs: float
     predicted: Mapping[str, float]
+    settings: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return asdict(self) | {
             "parameters": dict(self.parameters),
             "predicted": dict(self.predicted),
+            "settings": dict(self.settings),
         }
 
     @classmethod

@@ -7,6 +7,7 @@ what the model then scores comes from fine-tuning within the budget.
 """
 
 import math
+from dataclasses import replace
 
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
 from app.accounting.guarantees import GaussianGuarantee
@@ -113,7 +114,8 @@ def quote_model_clipping(policy: Policy, shape: ModelShape) -> Quote:
     parameters = {"epsilon": policy.epsilon, **sizes, "steps": steps}
     guarantee = model_clipping.account(**parameters)  # type: ignore[arg-type]
     variance = sizes["noise_std"] ** 2
-    return _quote(model_clipping.NAME, parameters, guarantee, steps, variance, policy, shape)
+    quote = _quote(model_clipping.NAME, parameters, guarantee, steps, variance, policy, shape)
+    return replace(quote, settings={"learning_rate": DEFAULT_LEARNING_RATE, "weight_decay": 0.0})
 
 
 def _quote(

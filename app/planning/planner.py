@@ -38,7 +38,9 @@ from app.planning.shape import ModelShape
 AUTO = "auto"
 
 # Those for which the workers have an update rule.
-RUNNABLE = frozenset({gradient_clipping.NAME})
+RUNNABLE = frozenset(
+    {gradient_clipping.NAME, model_clipping.NAME, output_perturbation.NAME, retraining.NAME}
+)
 
 # Those that protect the records still present, so that requests may depend on earlier releases.
 _CARRY_ADAPTIVE = frozenset({noisy_gd_convex.NAME})
@@ -112,6 +114,7 @@ def make_plan(*, policy: Policy, shape: ModelShape) -> Plan:
         delta=policy.delta,
         budget_epochs=policy.budget_epochs or shape.recipe_epochs,
         predicted=predicted,
+        settings=quote.settings,
     )
 
 

@@ -21,6 +21,7 @@ class Quote:
             coordinates in which the mechanism works; 0 without noise.
         surviving_information_bits: what the release can tell of the original model, where the
             guarantee bounds that: under ``any_start`` for GDP, and 0 for retraining.
+        settings: what the update rule needs and the guarantee does not depend on.
     """
 
     mechanism: str
@@ -30,6 +31,7 @@ class Quote:
     gradient_computations: float
     noise_per_coordinate: float
     surviving_information_bits: float | None = None
+    settings: Mapping[str, float] = field(default_factory=dict)
 
     def describe(self, *, delta: float) -> dict[str, Any]:
         """Return the offer as plain JSON values, its epsilon taken at ``delta``."""

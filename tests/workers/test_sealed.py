@@ -168,8 +168,8 @@ def test_a_mechanism_that_lies_opens_nothing(marked, digits):
     class Liar:
         steps = 4
 
-        def begin(self, position, *, epsilon, delta):
-            return honest.begin(position, epsilon=8.0, delta=delta)
+        def begin(self, position, *, noise, epsilon, delta):
+            return honest.begin(position, noise=noise, epsilon=8.0, delta=delta)
 
     unlearn(marked, digits, Liar())
     with pytest.raises(TargetNotMetError):
@@ -370,3 +370,22 @@ def test_an_architecture_with_other_state_is_refused():
 
     with pytest.raises(PlanError, match=r"0\.weight"):
         Sealed(frozen, device=CPU, **TARGET)
+
+
+def test_retraining_from_a_fresh_start_is_exact_and_opens(digits):
+    sealed = Sealed(factory, device=CPU, **TARGET)
+    guarantee = sealed.retrain(digits, TrainingRecipe(), epochs=1)
+    assert guarantee.epsilon(delta=1e-5) == 0.0
+    assert sealed.open().noisy_steps == 0
+
+
+def test_a_network_that_was_trained_or_loaded_cannot_be_retrained(digits):
+    trained = Sealed(factory, device=CPU, **TARGET)
+    trained.train(digits, TrainingRecipe(), epochs=0.5)
+    loaded = Sealed(factory, device=CPU, **TARGET)
+    loaded.load(marked_tensors())
+    for sealed in (trained, loaded):
+        with pytest.raises(SealedStateError):
+            sealed.retrain(digits, TrainingRecipe(), epochs=1)
+        with pytest.raises(TargetNotMetError):
+            sealed.open()

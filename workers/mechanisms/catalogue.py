@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 
 from app.domain.errors import PlanError
 from app.domain.plan import Plan
-from workers.mechanisms.gradient_clipping import NAME as GRADIENT_CLIPPING
-from workers.mechanisms.gradient_clipping import GradientClipping
+from workers.mechanisms import gradient_clipping, model_clipping, output_perturbation
 from workers.noisy_phase import Mechanism
 
-_RULES: Mapping[str, Callable[[Mapping[str, float]], Mechanism]] = {
-    GRADIENT_CLIPPING: GradientClipping.from_parameters,
+_RULES: Mapping[str, Callable[[Plan], Mechanism]] = {
+    gradient_clipping.NAME: gradient_clipping.GradientClipping.from_plan,
+    model_clipping.NAME: model_clipping.ModelClipping.from_plan,
+    output_perturbation.NAME: output_perturbation.OutputPerturbation.from_plan,
 }
 
 
@@ -22,4 +23,4 @@ def mechanism_for(plan: Plan) -> Mechanism:
     """
     if plan.mechanism not in _RULES:
         raise PlanError(f"this worker knows no mechanism {plan.mechanism!r}: update it")
-    return _RULES[plan.mechanism](plan.parameters)
+    return _RULES[plan.mechanism](plan)

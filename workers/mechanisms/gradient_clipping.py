@@ -15,24 +15,20 @@ it may be reported.
 Numbers are rounded so that float32 errs on the safe side: clips and contraction down, noise up.
 """
 
-import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Final
 
-import numpy as np
 import torch
 
 from app.accounting import gaussian
 from app.accounting.gradient_clipping import NAME, Odometer, account, step_size
 from app.accounting.guarantees import GaussianGuarantee
-from app.domain.errors import ParameterError, TargetNotMetError
+from app.domain.errors import TargetNotMetError
+from app.domain.plan import Plan
+from workers.mechanisms.parameters import fill
+from workers.mechanisms.vectors import clip_, rounded_down, rounded_up
 from workers.noise import NoiseSource
 
 __all__ = ["NAME", "GradientClipping", "GradientClippingRun"]
-
-# Covers the rounding of the factor and of every product to float32, 2^-24 relative each.
-_CLIP_MARGIN: Final = 1 - 2.0**-22
 
 
 @dataclass(frozen=True)
@@ -56,28 +52,18 @@ class GradientClipping:
     steps: int
 
     @classmethod
-    def from_parameters(cls, parameters: Mapping[str, float]) -> "GradientClipping":
-        """Return the mechanism of a plan's parameters.
+    def from_plan(cls, plan: Plan) -> "GradientClipping":
+        """Return the mechanism of a plan.
 
         Raises:
             ParameterError: a parameter is missing, unknown or out of its range.
         """
-        known = cls.__dataclass_fields__
-        for name in parameters:
-            if name not in known:
-                raise ParameterError(name, f"one of {', '.join(known)}")
-        for name in known:
-            if name not in parameters:
-                raise ParameterError(name, "given")
-        steps = parameters["steps"]
-        if isinstance(steps, float) and steps.is_integer():
-            steps = int(steps)
-        mechanism = cls(**{**parameters, "steps": steps})  # type: ignore[arg-type]
+        mechanism = fill(cls, plan.parameters)
         account(**asdict(mechanism))
         return mechanism
 
     def begin(
-        self, position: torch.Tensor, *, epsilon: float, delta: float
+        self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> "GradientClippingRun":
         """Clip the start ``position`` (float32 [size]) in place and return the run.
 
@@ -85,7 +71,7 @@ class GradientClipping:
             TargetNotMetError: ``steps`` steps cannot meet (epsilon, delta). Nothing was changed.
             ParameterError: a parameter is out of its range.
         """
-        run = GradientClippingRun(self, epsilon=epsilon, delta=delta)
+        run = GradientClippingRun(self, noise=noise, epsilon=epsilon, delta=delta)
         clip_(position, self.initial_clip)
         return run
 
@@ -93,7 +79,9 @@ class GradientClipping:
 class GradientClippingRun:
     """One run: counts each step it takes and knows when the target is met."""
 
-    def __init__(self, mechanism: GradientClipping, *, epsilon: float, delta: float) -> None:
+    def __init__(
+        self, mechanism: GradientClipping, *, noise: NoiseSource, epsilon: float, delta: float
+    ) -> None:
         planned = account(**asdict(mechanism))
         self._target_mu = gaussian.mu_of(epsilon=epsilon, delta=delta)
         if not planned.mu <= self._target_mu:
@@ -107,8 +95,9 @@ class GradientClippingRun:
             weight_decay=mechanism.weight_decay,
         )
         self._mechanism = mechanism
-        self._contraction = _rounded_down(self._size.contraction)
-        self._noise_std = _rounded_up(mechanism.noise_std)
+        self._noise = noise
+        self._contraction = rounded_down(self._size.contraction)
+        self._noise_std = rounded_up(mechanism.noise_std)
         self._odometer = Odometer(initial_clip=mechanism.initial_clip)
 
     @property
@@ -119,46 +108,23 @@ class GradientClippingRun:
     @property
     def met(self) -> bool:
         """Whether the steps taken meet the target."""
-        return self._odometer.mu <= self._target_mu
+        odometer = self._odometer
+        return odometer.mu <= self._target_mu and odometer.guarantee().mu <= self._target_mu
 
     def guarantee(self) -> GaussianGuarantee:
         """Return what the steps taken guarantee."""
         return self._odometer.guarantee()
 
-    def step(self, position: torch.Tensor, gradient: torch.Tensor, noise: NoiseSource) -> None:
+    def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step in place.
 
         Args:
             position: u, float32 [size].
-            gradient: g by u, float32 [size]; used as scratch, it holds nothing useful afterwards.
-            noise: fills the scratch with N(0, 1).
+            gradient: g by u, float32 [size]; used as scratch for the noise afterwards.
         """
         mechanism = self._mechanism
         clip_(gradient, mechanism.gradient_clip)
         position.mul_(self._contraction).sub_(gradient, alpha=mechanism.learning_rate)
-        noise.normal_(gradient)
+        self._noise.normal_(gradient)
         position.add_(gradient, alpha=self._noise_std)
         self._odometer.step(self._size, mechanism.noise_std)
-
-
-def clip_(vector: torch.Tensor, clip_norm: float) -> None:
-    """Scale ``vector`` down to ``clip_norm`` in place; a vector that is not finite becomes zero.
-
-    The norm is accumulated in float64.
-    """
-    norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
-    if not math.isfinite(norm):
-        vector.zero_()
-    elif norm > clip_norm * _CLIP_MARGIN:
-        vector.mul_(clip_norm / norm * _CLIP_MARGIN)
-
-
-def _rounded_down(number: float) -> float:
-    """Return the largest float32 that is not above ``number``."""
-    nearest = np.float32(number)
-    return float(nearest if nearest <= number else np.nextafter(nearest, np.float32(-np.inf)))
-
-
-def _rounded_up(number: float) -> float:
-    """Return the smallest float32 that is not below ``number``."""
-    return -_rounded_down(-number)

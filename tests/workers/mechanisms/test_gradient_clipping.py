@@ -8,7 +8,9 @@ import torch
 
 from app.accounting import gradient_clipping as accountant
 from app.domain.errors import ParameterError, TargetNotMetError
-from workers.mechanisms.gradient_clipping import GradientClipping, clip_
+from app.domain.plan import Plan
+from workers.mechanisms.gradient_clipping import GradientClipping
+from workers.mechanisms.vectors import clip_
 from workers.noise import InsecureNoise, SecureNoise
 
 SIZE = 500
@@ -16,10 +18,23 @@ EPSILON, DELTA = 1.0, 1e-5
 SETTING = {"initial_clip": 20.0, "gradient_clip": 10.0, "learning_rate": 0.01, "weight_decay": 50.0}
 
 
+def plan_of(parameters):
+    return Plan(
+        mechanism=accountant.NAME,
+        parameters=parameters,
+        epsilon=EPSILON,
+        delta=DELTA,
+        budget_epochs=1.0,
+        predicted={},
+    )
+
+
 def mechanism(steps=11, **changes):
     parameters = SETTING | changes
     noise_std = accountant.calibrate(epsilon=EPSILON, delta=DELTA, steps=steps, **parameters)
-    return GradientClipping.from_parameters(parameters | {"noise_std": noise_std, "steps": steps})
+    return GradientClipping.from_plan(
+        plan_of(parameters | {"noise_std": noise_std, "steps": steps})
+    )
 
 
 def gradient_at(position):
@@ -48,11 +63,11 @@ def reference_trajectory(rule, start, seed):
 def run(rule, start, seed):
     position = torch.tensor(start, dtype=torch.float32)
     noise = InsecureNoise(seed, environment="test")
-    going = rule.begin(position, epsilon=EPSILON, delta=DELTA)
+    going = rule.begin(position, noise=noise, epsilon=EPSILON, delta=DELTA)
     positions = [position.clone()]
     while not going.met:
         gradient = torch.from_numpy(gradient_at(position.double().numpy())).float()
-        going.step(position, gradient, noise)
+        going.step(position, gradient)
         positions.append(position.clone())
     return going, positions
 
@@ -113,7 +128,7 @@ def test_too_little_noise_is_refused_before_anything_changes():
     weaker = GradientClipping(**{**vars(rule), "noise_std": rule.noise_std * 0.999})
     position = torch.full((SIZE,), 100.0)
     with pytest.raises(TargetNotMetError):
-        weaker.begin(position, epsilon=EPSILON, delta=DELTA)
+        weaker.begin(position, noise=SecureNoise(), epsilon=EPSILON, delta=DELTA)
     assert (position == 100.0).all()
 
 
@@ -121,7 +136,7 @@ def test_the_start_is_clipped_and_a_start_inside_the_clip_is_left_alone():
     rule = mechanism()
     outside, inside = torch.full((SIZE,), 100.0), torch.full((SIZE,), 0.1)
     for position in (outside, inside):
-        rule.begin(position, epsilon=EPSILON, delta=DELTA)
+        rule.begin(position, noise=SecureNoise(), epsilon=EPSILON, delta=DELTA)
     assert 20.0 * (1 - 1e-6) < float(outside.double().norm()) <= 20.0
     assert (inside == 0.1).all()
 
@@ -141,12 +156,13 @@ def test_what_is_not_finite_counts_as_zero(value):
     rule = mechanism()
     start = torch.full((SIZE,), 1.0)
     start[3] = value
-    going = rule.begin(start, epsilon=EPSILON, delta=DELTA)
+    noise = InsecureNoise(4, environment="test")
+    going = rule.begin(start, noise=noise, epsilon=EPSILON, delta=DELTA)
     assert not start.any()
     gradient = torch.ones(SIZE)
     gradient[0] = value
     position = torch.ones(SIZE)
-    going.step(position, gradient, InsecureNoise(4, environment="test"))
+    going.step(position, gradient)
     expected = torch.empty(SIZE)
     InsecureNoise(4, environment="test").normal_(expected)
     torch.testing.assert_close(position, 0.5 + rule.noise_std * expected)
@@ -156,8 +172,8 @@ def test_noise_has_the_standard_deviation_that_was_accounted_for():
     size = 200_000
     rule = mechanism(steps=1)
     position = torch.zeros(size)
-    going = rule.begin(position, epsilon=EPSILON, delta=DELTA)
-    going.step(position, torch.zeros(size), SecureNoise())
+    going = rule.begin(position, noise=SecureNoise(), epsilon=EPSILON, delta=DELTA)
+    going.step(position, torch.zeros(size))
     # Six standard errors: fails by chance less than once in 1e8 runs.
     assert float(position.double().std()) == pytest.approx(
         rule.noise_std, rel=6 / (2 * size) ** 0.5
@@ -167,7 +183,7 @@ def test_noise_has_the_standard_deviation_that_was_accounted_for():
 @pytest.mark.parametrize("fault", ["missing", "unknown", "range"])
 def test_parameters_of_a_plan_are_checked_by_name(fault):
     parameters = SETTING | {"noise_std": 1.0, "steps": 3.0}
-    assert GradientClipping.from_parameters(parameters).steps == 3
+    assert GradientClipping.from_plan(plan_of(parameters)).steps == 3
     if fault == "missing":
         del parameters["gradient_clip"]
     elif fault == "unknown":
@@ -175,4 +191,4 @@ def test_parameters_of_a_plan_are_checked_by_name(fault):
     else:
         parameters["weight_decay"] = 100.0
     with pytest.raises(ParameterError):
-        GradientClipping.from_parameters(parameters)
+        GradientClipping.from_plan(plan_of(parameters))

@@ -1,0 +1,130 @@
+"""Model clipping: the update rule of ``app.accounting.model_clipping``.
+
+Koloskova et al. 2025, equation 4, on one flat float32 buffer u in the reference frame (g is the
+gradient by u, from retained records only):
+
+    u <- clip(u, initial_clip) + N(0, initial_noise_std^2 I)                                  once
+    u <- clip(u - learning_rate (g + weight_decay u), model_clip) + N(0, noise_std^2 I)
+
+A vector that is not finite is clipped to zero, as in ``gradient_clipping`` and for its reasons.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from app.accounting.guarantees import PointGuarantee
+from app.accounting.model_clipping import NAME, Odometer, account, separation_of
+from app.domain.errors import TargetNotMetError
+from app.domain.plan import Plan
+from workers.mechanisms.parameters import fill
+from workers.mechanisms.vectors import clip_, rounded_up
+from workers.noise import NoiseSource
+
+__all__ = ["NAME", "ModelClipping", "ModelClippingRun"]
+
+
+@dataclass(frozen=True)
+class ModelClipping:
+    """The mechanism with all its parameters, named as in the accountant.
+
+    Attributes:
+        epsilon: of the target; the guarantee is a point at this epsilon.
+        initial_clip: C0, norm of the start.
+        initial_noise_std: of the noise on the start; may be 0.
+        model_clip: C2, norm of every iterate before its noise.
+        noise_std: sigma, per coordinate and step.
+        steps: how many steps the plan expects; a run never takes more.
+        learning_rate, weight_decay: of the step; the guarantee does not depend on them.
+    """
+
+    epsilon: float
+    initial_clip: float
+    initial_noise_std: float
+    model_clip: float
+    noise_std: float
+    steps: int
+    learning_rate: float
+    weight_decay: float
+
+    @classmethod
+    def from_plan(cls, plan: Plan) -> "ModelClipping":
+        """Return the mechanism of a plan.
+
+        Raises:
+            ParameterError: a parameter is missing, unknown or out of its range.
+        """
+        account(**plan.parameters)  # type: ignore[arg-type]
+        return fill(cls, {**plan.parameters, **plan.settings})
+
+    def begin(
+        self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
+    ) -> "ModelClippingRun":
+        """Clip the start ``position`` (float32 [size]) in place, add its noise, return the run.
+
+        Raises:
+            TargetNotMetError: ``steps`` steps cannot meet (epsilon, delta). Nothing was changed.
+        """
+        run = ModelClippingRun(self, noise=noise, epsilon=epsilon, delta=delta)
+        clip_(position, self.initial_clip)
+        if self.initial_noise_std > 0:
+            perturbation = torch.empty_like(position)
+            noise.normal_(perturbation)
+            position.add_(perturbation, alpha=rounded_up(self.initial_noise_std))
+        return run
+
+
+class ModelClippingRun:
+    """One run: counts each step it takes and knows when the target is met."""
+
+    def __init__(
+        self, mechanism: ModelClipping, *, noise: NoiseSource, epsilon: float, delta: float
+    ) -> None:
+        planned = account(
+            epsilon=mechanism.epsilon,
+            initial_clip=mechanism.initial_clip,
+            model_clip=mechanism.model_clip,
+            noise_std=mechanism.noise_std,
+            steps=mechanism.steps,
+            initial_noise_std=mechanism.initial_noise_std,
+        )
+        if mechanism.epsilon != epsilon or not planned.meets(epsilon=epsilon, delta=delta):
+            raise TargetNotMetError(
+                f"{mechanism.steps} steps reach delta = {planned.at_delta:.3g} at epsilon = "
+                f"{planned.at_epsilon:.3g}, not the target: raise noise_std or steps"
+            )
+        self._separation = separation_of(mechanism.model_clip, mechanism.noise_std)
+        self._mechanism = mechanism
+        self._noise = noise
+        self._noise_std = rounded_up(mechanism.noise_std)
+        self._target_log_delta = math.log(delta)
+        self._odometer = Odometer(
+            epsilon=mechanism.epsilon,
+            initial_clip=mechanism.initial_clip,
+            initial_noise_std=mechanism.initial_noise_std,
+        )
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return self._odometer.steps
+
+    @property
+    def met(self) -> bool:
+        """Whether the steps taken meet the target."""
+        return self._odometer.log_delta < self._target_log_delta - 1e-12
+
+    def guarantee(self) -> PointGuarantee:
+        """Return what the steps taken guarantee."""
+        return self._odometer.guarantee()
+
+    def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Take one step in place; ``gradient`` (float32 [size]) is scratch afterwards."""
+        mechanism = self._mechanism
+        position.mul_(1 - mechanism.learning_rate * mechanism.weight_decay)
+        position.sub_(gradient, alpha=mechanism.learning_rate)
+        clip_(position, mechanism.model_clip)
+        self._noise.normal_(gradient)
+        position.add_(gradient, alpha=self._noise_std)
+        self._odometer.step(self._separation)

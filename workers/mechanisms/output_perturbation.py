@@ -1,0 +1,80 @@
+"""Output perturbation: the update rule of ``app.accounting.output_perturbation``.
+
+Koloskova et al. 2025, equation 1, in the reference frame: clip the start and add noise, once. There
+is no gradient step; everything that the model then scores comes from fine-tuning.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn
+
+import torch
+
+from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.output_perturbation import NAME, account
+from app.domain.errors import SealedStateError, TargetNotMetError
+from app.domain.plan import Plan
+from workers.mechanisms.parameters import fill
+from workers.mechanisms.vectors import clip_, rounded_up
+from workers.noise import NoiseSource
+
+__all__ = ["NAME", "OutputPerturbation"]
+
+
+@dataclass(frozen=True)
+class OutputPerturbation:
+    """The mechanism with all its parameters, named as in the accountant.
+
+    Attributes:
+        initial_clip: C0, norm of the start.
+        noise_std: sigma, per coordinate.
+    """
+
+    steps: ClassVar[int] = 0
+
+    initial_clip: float
+    noise_std: float
+
+    @classmethod
+    def from_plan(cls, plan: Plan) -> "OutputPerturbation":
+        """Return the mechanism of a plan.
+
+        Raises:
+            ParameterError: a parameter is missing, unknown or out of its range.
+        """
+        account(**plan.parameters)
+        return fill(cls, plan.parameters)
+
+    def begin(
+        self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
+    ) -> "_Perturbed":
+        """Clip ``position`` (float32 [size]) and add noise in place.
+
+        Raises:
+            TargetNotMetError: the noise does not meet (epsilon, delta). Nothing was changed.
+        """
+        guarantee = account(initial_clip=self.initial_clip, noise_std=self.noise_std)
+        if not guarantee.meets(epsilon=epsilon, delta=delta):
+            raise TargetNotMetError("the noise does not meet the target: raise noise_std")
+        clip_(position, self.initial_clip)
+        perturbation = torch.empty_like(position)
+        noise.normal_(perturbation)
+        position.add_(perturbation, alpha=rounded_up(self.noise_std))
+        return _Perturbed(guarantee)
+
+
+class _Perturbed:
+    """A run that is over when it has begun."""
+
+    steps = 0
+    met = True
+
+    def __init__(self, guarantee: GaussianGuarantee) -> None:
+        self._guarantee = guarantee
+
+    def guarantee(self) -> GaussianGuarantee:
+        """Return what the perturbation guarantees."""
+        return self._guarantee
+
+    def step(self, position: torch.Tensor, gradient: torch.Tensor) -> NoReturn:  # noqa: ARG002
+        """Refuse: there are no steps."""
+        raise SealedStateError("output perturbation takes no steps")
