@@ -25,8 +25,8 @@ def plan(noise_std=None):
     )
 
 
-def begin(position, plan=plan(), noise=None):
-    return OutputPerturbation.from_plan(plan).begin(
+def begin(position, planned=None, noise=None):
+    return OutputPerturbation.from_plan(planned or plan()).begin(
         position, noise=noise or SecureNoise(), epsilon=EPSILON, delta=DELTA
     )
 
