@@ -201,7 +201,7 @@ def steps_needed(
     if rate == 1:
         guess = ratio
     else:
-        guess = math.log1p(ratio * (1 - rate) * (1 + rate)) / (-2 * math.log(rate))
+        guess = math.log1p(ratio * (1 - rate) * (1 + rate)) / (-2 * math.log1p(rate - 1))
     if not guess < MOST_STEPS:
         raise CalibrationError("more than a thousand million iterations are needed")
     for steps in range(max(1, math.floor(guess) - 1), math.floor(guess) + 4):
