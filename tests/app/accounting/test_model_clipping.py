@@ -100,7 +100,7 @@ def test_calibrated_noise_meets_its_target_and_is_smallest():
 def test_the_odometer_counts_what_account_predicts():
     odometer = model_clipping.Odometer(epsilon=1.0, initial_clip=1.0)
     for _ in range(6):
-        odometer.step(2.0)
+        assert odometer.step(2.0) == odometer.log_delta
     assert odometer.guarantee().at_delta == pytest.approx(2.65341e-8, abs=5e-14)
     assert odometer.steps == 6
 
