@@ -150,6 +150,8 @@ MUTATIONS = [
     *_accountant("projected_noisy_sgd", "test_projected_noisy_sgd", better_guarantee),
     Mutation("projected_noisy_sgd.steps_needed", "test_projected_noisy_sgd", fewer),
     Mutation("projected_noisy_sgd.noise_std_of", "test_projected_noisy_sgd", larger),
+    Mutation("projected_noisy_sgd.account_present", "test_projected_noisy_sgd", better_guarantee),
+    *_accountant("noisy_history", "test_noisy_history", better_guarantee),
     *_accountant("tracked_release", "test_tracked_release", better_guarantee),
     Mutation("tracked_release.remaining_drift", "test_tracked_release", smaller),
     *_accountant("noisy_gd_convex", "test_noisy_gd_convex", better_guarantee),

@@ -35,6 +35,18 @@ PARAMETERS = {
         "steps": 6,
     },
     "projected_noisy_sgd": {**CONVEX, "drift": 0.1, "noise_std": 0.1, "steps": 5},
+    "noisy_history": {
+        "ledger": {
+            **CONVEX,
+            "lipschitz": 1.0,
+            "batch_size": 8,
+            "batches": 4,
+            "neighbours": "zero_out",
+            "radius": None,
+            "events": [{"steps": 9}, {"forget": [[1, 1]]}, {"steps": 3}],
+        },
+        "noise_std": 0.5,
+    },
     "tracked_release": {**CONVEX, "drift": 0.1, "noise_std": 0.1, "neighbours": "replacement"},
     "noisy_gd_convex": {**FULL, "noise_std": 0.1, "training_steps": 9, "unlearning_steps": 9},
     "noisy_gd_nonconvex": {

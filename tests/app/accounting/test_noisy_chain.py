@@ -79,7 +79,7 @@ def test_closed_form_equals_the_walk(start_distance, decay, shift, noise_std, st
         steps=steps,
     )
     assert closed == pytest.approx(
-        walked(start_distance, [(contraction, shift, noise_std)] * steps), rel=1e-11, abs=1e-280
+        walked(start_distance, [(contraction, shift, noise_std)] * steps), rel=1e-11, abs=1e-270
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting import gaussian, projected_noisy_sgd
+from app.accounting import gaussian, present_records, projected_noisy_sgd
 from app.accounting.drift import Recipe, worst_case_drift
 from app.accounting.terms import Neighbours
 from app.domain.errors import ParameterError
@@ -103,6 +103,21 @@ def test_the_odometer_counts_what_account_predicts():
     assert odometer.mu == pytest.approx(expected, rel=1e-12)
     assert odometer.guarantee().terms.neighbours is Neighbours.REPLACEMENT
     assert odometer.steps == 12
+
+
+def test_present_records_are_those_of_the_worst_position_and_groups_add():
+    given_ = {"learning_rate": 2.0, "weight_decay": 0.05, "smoothness": 0.25, "noise_std": 0.1}
+    given_ |= {"lipschitz": 1.0, "batch_size": 8, "batches": 3, "steps": 9}
+    found = projected_noisy_sgd.account_present(**given_)
+    # Visits at the last step of each of three cycles: shifts of 0.25 at steps 1, 4 and 7 of 7.
+    expected = present_records.minorant_mu(
+        start_distance=0.0,
+        contractions=[0.9] * 7,
+        shifts=[0.25, 0.0, 0.0, 0.25, 0.0, 0.0, 0.25],
+        noise_stds=[0.1] * 7,
+    )
+    assert found.mu == pytest.approx(expected, rel=1e-12)
+    assert projected_noisy_sgd.account_present(**given_, group=4).mu == pytest.approx(4 * found.mu)
 
 
 def test_nothing_to_forget_is_exact():
