@@ -57,8 +57,8 @@ class Recipe:
         require_steps("batches", self.batches)
         if self.radius is not None:
             require_positive("radius", self.radius)
-        object.__setattr__(self, "neighbours", Neighbours(self.neighbours))
         _ = self.contraction, self.shift
+        object.__setattr__(self, "neighbours", Neighbours(self.neighbours))
 
     @property
     def contraction(self) -> float:

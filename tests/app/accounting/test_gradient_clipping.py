@@ -117,6 +117,19 @@ def test_the_odometer_counts_what_account_predicts():
     assert odometer.guarantee().terms == gradient_clipping.TERMS
 
 
+def test_an_odometer_with_calibrated_noise_meets_the_target_on_time():
+    for steps in (1, 11, 20_000):
+        setting_ = {**setting(ROWS[4]), "steps": steps}
+        noise_std = gradient_clipping.calibrate(epsilon=1.0, delta=1e-5, **setting_)
+        size = gradient_clipping.step_size(
+            gradient_clip=10.0, learning_rate=0.01, weight_decay=50.0
+        )
+        odometer = gradient_clipping.Odometer(initial_clip=20.0)
+        for _ in range(steps):
+            odometer.step(size, noise_std)
+        assert odometer.guarantee().meets(epsilon=1.0, delta=1e-5)
+
+
 def test_an_odometer_without_steps_guarantees_nothing():
     with pytest.raises(ParameterError):
         gradient_clipping.Odometer(initial_clip=1.0).guarantee()
