@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.accounting import gaussian, projected_noisy_sgd
-from app.accounting.drift import Recipe, worst_case_drift
+from app.accounting import gaussian, noisy_history, projected_noisy_sgd
+from app.accounting.drift import DriftLedger, Recipe, worst_case_drift
 from app.accounting.published import chien_theorem_3_2
 from app.accounting.published.chien import Setting
 from app.accounting.terms import Neighbours
@@ -184,6 +184,9 @@ def one_epoch_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
                     # The paper cuts after four decimals.
                     "reproduced": math.floor(theirs * 1e4) == round(sigma * 1e4),
                     "our_sigma": noise_std / math.sqrt(2 * problem.learning_rate),
+                    "our_sigma_with_training_noise": _ours_with_training_noise(
+                        problem, batch_size, float(epsilon)
+                    ),
                 }
             )
     return rows
@@ -231,3 +234,18 @@ def _theirs_for_one_epoch(problem: Problem, batch_size: int, epsilon: float) -> 
             if gain < epsilon
         )
     )
+
+
+def _ours_with_training_noise(problem: Problem, batch_size: int, epsilon: float) -> float:
+    """Return our sigma where the noise of training counts, for a record in the last batch."""
+    recipe = problem.recipe(batch_size=batch_size, neighbours=Neighbours.REPLACEMENT)
+    ledger = (
+        DriftLedger(recipe)
+        .after_steps(TRAINING_EPOCHS[batch_size] * recipe.batches)
+        .after_request({recipe.batches - 1: 1})
+        .after_steps(recipe.batches)
+    )
+    noise_std = noisy_history.calibrate(
+        epsilon=epsilon, delta=problem.delta, ledger=ledger.to_json()
+    )
+    return noise_std / math.sqrt(2 * problem.learning_rate)

@@ -66,6 +66,7 @@ COLUMNS = {
         "sigma": "published sigma",
         "sigma_with_their_bound": "their bound",
         "our_sigma": "ours, replacement",
+        "our_sigma_with_training_noise": "ours, training noise counted",
         "reproduced": "reproduced",
     },
 }

@@ -57,8 +57,8 @@ class Recipe:
         require_steps("batches", self.batches)
         if self.radius is not None:
             require_positive("radius", self.radius)
-        object.__setattr__(self, "neighbours", Neighbours(self.neighbours))
         _ = self.contraction, self.shift
+        object.__setattr__(self, "neighbours", Neighbours(self.neighbours))
 
     @property
     def contraction(self) -> float:
@@ -121,7 +121,7 @@ class DriftLedger:
         for event in self.events:
             if isinstance(event, Forget):
                 _check_request(event, self.recipe)
-        if max(self._still_present(0)) > self.recipe.batch_size:
+        if max(self.still_present(0)) > self.recipe.batch_size:
             raise ParameterError("records", f"at most {self.recipe.batch_size} of one batch")
 
     def after_steps(self, count: int) -> "DriftLedger":
@@ -142,7 +142,7 @@ class DriftLedger:
 
     def forgotten(self) -> int:
         """Return how many records were forgotten so far."""
-        return sum(self._still_present(0))
+        return sum(self.still_present(0))
 
     def drift(self) -> float:
         """Return D for the union of all records forgotten so far, rounded up.
@@ -153,12 +153,12 @@ class DriftLedger:
         drift, position = 0.0, 0
         for index, event in enumerate(self.events):
             if isinstance(event, Steps):
-                present = self._still_present(index)
+                present = self.still_present(index)
                 drift = _walk(recipe, drift, position, event.count, present)
                 position = (position + event.count) % recipe.batches
         return drift * (1 + _ROUNDING)
 
-    def _still_present(self, index: int) -> list[int]:
+    def still_present(self, index: int) -> list[int]:
         """Return, by batch, how many records forgotten by now were still there at an event."""
         present = [0] * self.recipe.batches
         for event in self.events[index:]:

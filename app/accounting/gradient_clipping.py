@@ -191,7 +191,7 @@ def calibrate(
         noise_std=1.0,
         steps=steps,
     )
-    # The margin covers the difference in rounding between noise 1 and the noise returned.
+    # The margin covers the rounding of an odometer that walks the same steps.
     return math.nextafter(unit.mu / target * (1 + 1e-13 + 4e-15 * steps), math.inf)
 
 

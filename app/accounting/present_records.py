@@ -100,12 +100,16 @@ def minorant_mu(
         shrunk.append(scale)
     if waiting > 0.0:
         raise ParameterError("noise_stds", "above 0 in the last step that has a shift")
-    squared = math.fsum(rise * rise / run for rise, run in zip(rises, runs, strict=True))
-    if not math.isfinite(squared):
-        raise ParameterError("shifts", "small enough for mu to stay finite")
-    if squared == 0 and start_distance == 0 and not any(shifts):
+    if start_distance == 0 and not any(shifts):
         return 0.0
-    return max(math.sqrt(squared), 1e-290) * (1 + 1e-13 + 4e-15 * steps)
+    # The addition outweighs what a rise may have lost to underflow. hypot does not over- or
+    # underflow on the way.
+    mu = math.hypot(
+        *((rise + 1e-300) / math.sqrt(run) for rise, run in zip(rises, runs, strict=True))
+    )
+    if not math.isfinite(mu):
+        raise ParameterError("shifts", "small enough for mu to stay finite")
+    return mu * (1 + 1e-13 + 4e-15 * steps)
 
 
 def cyclic_mu(

@@ -10,7 +10,7 @@ Guarantee: one point (epsilon, delta). Neighbouring relation: add_remove. Assump
 
 import math
 
-from app.accounting import dp_sgd
+from app.accounting import dp_sgd, gaussian
 from app.accounting.guarantees import PointGuarantee
 from app.accounting.search import smallest_noise
 from app.accounting.terms import Terms
@@ -25,7 +25,7 @@ TERMS = Terms(
     assumptions=dp_sgd.TERMS.assumptions,
     source="Koloskova et al. 2025, section 5.3; Vadhan 2017, Lemma 2.2",
 )
-_SMALLEST_LOG_DELTA = -40.0
+_SMALLEST_LOG_DELTA = math.log(dp_sgd.SMALLEST_DELTA)
 
 
 def account(
@@ -35,7 +35,7 @@ def account(
 
     Raises:
         ParameterError: a parameter is out of its range.
-        CalibrationError: no delta_1 above e^-40 is small enough.
+        CalibrationError: no delta_1 above 1e-10 is small enough.
     """
     delta = require_delta(delta)
     group = require_steps("group_size", group_size)
@@ -53,8 +53,8 @@ def account(
     high = low = math.log(delta)
     while not excess(low) <= 0:
         high, low = low, low - 1
-        if low < _SMALLEST_LOG_DELTA:
-            raise CalibrationError("generic group privacy needs a delta_1 below e^-40")
+        if low <= _SMALLEST_LOG_DELTA:
+            raise CalibrationError("generic group privacy needs a delta_1 below 1e-10")
     while high - low > 1e-6:
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
@@ -87,5 +87,6 @@ def calibrate(
             return False
         return guarantee.at_epsilon <= epsilon
 
-    scale = max(0.5, sampling_rate * group_size * math.sqrt(require_steps("steps", steps)))
+    scale = sampling_rate * group_size * math.sqrt(require_steps("steps", steps))
+    scale = max(0.5, 2 * scale / gaussian.mu_of(epsilon=epsilon, delta=delta))
     return smallest_noise(meets, scale=scale, relative_width=1e-3)

@@ -5,8 +5,9 @@
                                       + C1/lambda)^2
 
 The theorem is stated for eps < 3 log(1/delta). Its first case does not hold that far: the noise
-gives mu = 2 eps/(3 sqrt(log(1/delta))), whose true epsilon exceeds eps from about 0.26 log(1/delta)
-on. Mironov's conversion proves it up to 0.257 log(1/delta), the limit here. The second case gives
+gives mu = 2 eps/(3 sqrt(log(1/delta))), whose true epsilon exceeds eps from 0.95 log(1/delta) on at
+delta = 1e-5, from 0.55 at 1e-15, and from 0.257 as delta goes to 0. Mironov's conversion proves it
+up to 0.257 log(1/delta) for every delta, the limit here. The second case gives
 mu <= eps/(3 sqrt(log(1/delta))) and holds as stated.
 
 Guarantee: one point (epsilon, delta). Neighbouring relation: any two starts. Assumptions: as

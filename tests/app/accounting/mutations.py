@@ -1,0 +1,257 @@
+"""One per cent more optimistic: does any test notice?
+
+``MUTATIONS`` names, for every accountant, its formula (a function), how to make its answer 1 %
+better than was proved, and the test module that owes the protest. ``caught_by`` swaps the formula
+everywhere in ``app.accounting`` and runs that module's own test functions, those that pytest runs,
+until one fails. Only a failed assertion counts. Retraining is exact and cannot be more optimistic.
+"""
+
+import contextlib
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+import pytest
+
+from app.accounting.guarantees import (
+    GaussianGuarantee,
+    Guarantee,
+    PointGuarantee,
+    ProfileGuarantee,
+    RenyiGuarantee,
+)
+
+SHARE = 0.99
+PACKAGE = "app.accounting"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One formula and who must notice when it turns optimistic.
+
+    Attributes:
+        target: module and attribute below ``app.accounting``, such as ``gaussian.mu_of``.
+        tests: test module below ``tests.app.accounting``.
+        better: from the honest answer to one that is 1 % more optimistic.
+    """
+
+    target: str
+    tests: str
+    better: Callable[[object], object]
+
+    def __str__(self) -> str:
+        return f"{self.target} by {self.better.__name__}"
+
+
+def smaller(value: object) -> object:
+    """1 % less mu, epsilon, delta, drift, noise or advantage."""
+    return value * SHARE
+
+
+def larger(value: object) -> object:
+    """1 % more: the mu that a target allows."""
+    return value / SHARE
+
+
+def smaller_log(value: object) -> object:
+    """1 % less of what the logarithm stands for."""
+    return value + math.log(SHARE)
+
+
+def fewer(value: object) -> object:
+    """1 % fewer steps, at least one fewer."""
+    if isinstance(value, tuple):
+        return tuple(math.floor(count * SHARE) for count in value)
+    return math.floor(value * SHARE)
+
+
+def smaller_conversion(value: object) -> object:
+    """1 % less epsilon after conversion from Renyi."""
+    return replace(value, value=value.value * SHARE)
+
+
+def smaller_log_conversion(value: object) -> object:
+    """1 % less delta after conversion from Renyi."""
+    return replace(value, value=value.value + math.log(SHARE))
+
+
+def better_guarantee(value: object) -> object:
+    """1 % less of whatever a guarantee is made of."""
+    if isinstance(value, GaussianGuarantee):
+        return replace(value, mu=value.mu * SHARE)
+    if isinstance(value, RenyiGuarantee):
+        curve = value.curve
+        return replace(value, curve=lambda order: curve(order) * SHARE)
+    if isinstance(value, ProfileGuarantee):
+        delta_at, epsilon_at = value.delta_at, value.epsilon_at
+        return replace(
+            value,
+            delta_at=lambda epsilon: delta_at(epsilon) * SHARE,
+            epsilon_at=lambda delta: epsilon_at(delta) * SHARE,
+        )
+    raise TypeError(type(value))
+
+
+def better_point_epsilon(value: PointGuarantee) -> Guarantee:
+    """1 % less epsilon of a point."""
+    return replace(value, at_epsilon=value.at_epsilon * SHARE)
+
+
+def better_point_delta(value: PointGuarantee) -> Guarantee:
+    """1 % less delta of a point."""
+    return replace(value, at_delta=value.at_delta * SHARE)
+
+
+def _accountant(name: str, tests: str, better: Callable[[object], object]) -> list[Mutation]:
+    return [
+        Mutation(f"{name}.account", tests, better),
+        Mutation(f"{name}.calibrate", tests, smaller),
+    ]
+
+
+MUTATIONS = [
+    # The conversions that everything rests on.
+    Mutation("gaussian.log_delta", "test_gaussian", smaller_log),
+    Mutation("gaussian.rounded_log_delta", "test_gaussian", smaller_log),
+    Mutation("gaussian.delta_of", "test_gaussian", smaller),
+    Mutation("gaussian.epsilon_of", "test_gaussian", smaller),
+    Mutation("gaussian.mu_of", "test_gaussian", larger),
+    Mutation("gaussian.advantage_of", "test_gaussian", smaller),
+    Mutation("gaussian.surviving_information_bits", "test_gaussian", smaller),
+    Mutation("renyi.best_epsilon", "test_renyi", smaller_conversion),
+    Mutation("renyi.best_log_delta", "test_renyi", smaller_log_conversion),
+    Mutation("renyi.advantage", "test_renyi", smaller),
+    Mutation("guarantees.PointGuarantee.advantage", "test_guarantees", smaller),
+    # What several mechanisms share.
+    Mutation("noisy_chain.constant_mu", "test_noisy_chain", smaller),
+    Mutation("noisy_chain.prefix_mu", "test_noisy_chain", smaller),
+    Mutation("noisy_chain.NoisyChain.step", "test_gradient_clipping", smaller),
+    Mutation("noisy_chain.NoisyChain.certified_mu", "test_noisy_chain", smaller),
+    Mutation("strong_convexity.contraction", "test_strong_convexity", smaller),
+    Mutation("strong_convexity.gradient_shift", "test_strong_convexity", smaller),
+    Mutation("drift.DriftLedger.drift", "test_drift", smaller),
+    Mutation("drift.worst_case_drift", "test_drift", smaller),
+    Mutation("present_records.constant_mu", "test_present_records", smaller),
+    Mutation("present_records.minorant_mu", "test_present_records", smaller),
+    Mutation("present_records.cyclic_mu", "test_present_records", smaller),
+    Mutation("adaptive.compose", "test_adaptive", better_guarantee),
+    # The mechanisms.
+    *_accountant("gradient_clipping", "test_gradient_clipping", better_guarantee),
+    *_accountant("output_perturbation", "test_output_perturbation", better_guarantee),
+    *_accountant("model_clipping", "test_model_clipping", better_point_delta),
+    Mutation("model_clipping.steps_needed", "test_model_clipping", fewer),
+    Mutation("model_clipping.Odometer.step", "test_model_clipping", smaller_log),
+    Mutation("gaussian.rounded_log_delta", "test_model_clipping", smaller_log),
+    Mutation("model_clipping.Odometer.guarantee", "test_model_clipping", better_point_delta),
+    *_accountant("projected_noisy_sgd", "test_projected_noisy_sgd", better_guarantee),
+    Mutation("projected_noisy_sgd.steps_needed", "test_projected_noisy_sgd", fewer),
+    Mutation("projected_noisy_sgd.noise_std_of", "test_projected_noisy_sgd", larger),
+    Mutation("projected_noisy_sgd.account_present", "test_projected_noisy_sgd", better_guarantee),
+    *_accountant("noisy_history", "test_noisy_history", better_guarantee),
+    *_accountant("tracked_release", "test_tracked_release", better_guarantee),
+    Mutation("tracked_release.remaining_drift", "test_tracked_release", smaller),
+    *_accountant("noisy_gd_convex", "test_noisy_gd_convex", better_guarantee),
+    Mutation("noisy_gd_convex.account_present", "test_noisy_gd_convex", better_guarantee),
+    *_accountant("noisy_gd_nonconvex", "test_noisy_gd_nonconvex", better_guarantee),
+    Mutation("noisy_gd_nonconvex.steps_needed", "test_noisy_gd_nonconvex", fewer),
+    Mutation("noisy_gd_nonconvex.present_divergence", "test_noisy_gd_nonconvex", smaller),
+    *_accountant("dp_sgd", "test_dp_sgd", better_guarantee),
+    # The papers' own bounds.
+    *_accountant(
+        "published.koloskova_theorem_4_1", "published.test_koloskova", better_point_epsilon
+    ),
+    *_accountant("published.koloskova_theorem_4_2", "published.test_koloskova", better_point_delta),
+    Mutation("published.koloskova_theorem_4_2.steps_needed", "published.test_koloskova", fewer),
+    *_accountant("published.koloskova_theorem_a_9", "published.test_koloskova", better_guarantee),
+    *_accountant(
+        "published.koloskova_output_perturbation",
+        "published.test_koloskova",
+        better_point_epsilon,
+    ),
+    *(
+        mutation
+        for theorem in (
+            "theorem_3_2",
+            "corollary_3_7",
+            "corollary_3_8",
+            "corollary_3_10",
+            "theorem_3_11",
+            "corollary_j_1",
+        )
+        for mutation in _accountant(
+            f"published.chien_{theorem}", "published.test_chien", better_guarantee
+        )
+    ),
+    *_accountant("published.neel_theorem_9", "published.test_baselines", better_point_epsilon),
+    *_accountant("published.neel_theorem_28", "published.test_baselines", better_point_epsilon),
+    *_accountant("published.langevin_unlearning", "published.test_baselines", better_guarantee),
+    *_accountant("published.chourasia_theorem_5_1", "published.test_baselines", better_guarantee),
+    Mutation(
+        "published.chourasia_theorem_5_1.account_present",
+        "published.test_baselines",
+        better_guarantee,
+    ),
+    Mutation("published.chourasia_theorem_5_1.steps_needed", "published.test_baselines", fewer),
+    *_accountant("published.dp_sgd_group_privacy", "test_dp_sgd", better_point_epsilon),
+]
+
+
+def caught_by(mutation: Mutation) -> str | None:
+    """Return the name of the first test that fails under ``mutation``, or None."""
+    tests = importlib.import_module(f"tests.app.accounting.{mutation.tests}")
+    with mutated(mutation):
+        for name, test in plain_tests(tests):
+            try:
+                test()
+            except (AssertionError, pytest.fail.Exception):
+                return f"{mutation.tests}.{name}"
+    return None
+
+
+def plain_tests(module: ModuleType) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield the module's own test functions that need no arguments; hypothesis ones go last."""
+    found = [
+        (name, test)
+        for name, test in vars(module).items()
+        if name.startswith("test_") and inspect.isfunction(test)
+    ]
+    for searching in (False, True):
+        for name, test in found:
+            searches = hasattr(test, "hypothesis")
+            needs = inspect.signature(test).parameters
+            if searches is searching and (searches or not needs):
+                yield name, test
+
+
+@contextlib.contextmanager
+def mutated(mutation: Mutation) -> Iterator[None]:
+    """Replace the formula wherever the package refers to it, and put it back afterwards."""
+    module_name, *path = _split(mutation.target)
+    owner = importlib.import_module(f"{PACKAGE}.{module_name}")
+    for attribute in path[:-1]:
+        owner = getattr(owner, attribute)
+    honest = getattr(owner, path[-1])
+    better = mutation.better
+
+    def optimistic(*args: object, **kwargs: object) -> object:
+        return better(honest(*args, **kwargs))
+
+    places = [(owner, path[-1])]
+    for name, module in list(sys.modules.items()):
+        if name.startswith((PACKAGE, "benchmarks.", "tests.app.accounting.test_")):
+            places += [(module, key) for key, value in vars(module).items() if value is honest]
+    with pytest.MonkeyPatch.context() as patch:
+        for place, key in places:
+            patch.setattr(place, key, optimistic)
+        yield
+
+
+def _split(target: str) -> list[str]:
+    parts = target.split(".")
+    if parts[0] == "published":
+        return [".".join(parts[:2]), *parts[2:]]
+    return parts

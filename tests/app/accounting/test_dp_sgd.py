@@ -1,0 +1,118 @@
+import math
+
+import dp_accounting
+import pytest
+
+from app.accounting import dp_sgd, gaussian
+from app.accounting.published import dp_sgd_group_privacy
+from app.domain.errors import ParameterError
+
+GOOD = {"noise_multiplier": 2.0, "sampling_rate": 0.02, "steps": 100, "group_size": 1}
+
+
+def test_without_sampling_a_group_is_one_gaussian():
+    found = dp_sgd.account(noise_multiplier=10.0, sampling_rate=1.0, steps=4, group_size=3)
+    mu = 3 * 2 / 10.0
+    exact = gaussian.epsilon_of(mu=mu, delta=1e-5)
+    assert exact * (1 - 1e-6) <= found.epsilon(delta=1e-5) <= exact * 1.002
+    assert found.delta(epsilon=1.0) == pytest.approx(
+        gaussian.delta_of(mu=mu, epsilon=1.0), rel=5e-3
+    )
+
+
+def test_one_record_agrees_with_dp_accountings_own_event():
+    oracle = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3)
+    event = dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(2.0))
+    oracle.compose(event, 100)
+    found = dp_sgd.account(**GOOD)
+    assert found.epsilon(delta=1e-5) == pytest.approx(oracle.get_epsilon(1e-5), rel=1e-4)
+    assert found.delta(epsilon=0.5) == pytest.approx(oracle.get_delta(0.5), rel=1e-3)
+
+
+def test_one_group_step_against_the_mixture_itself():
+    # delta(epsilon) of removing two records in one step, by quadrature on a fine grid.
+    found = dp_sgd.account(noise_multiplier=1.0, sampling_rate=0.1, steps=1, group_size=2)
+    epsilon, width, total, back = 0.3, 1e-3, 0.0, 0.0
+    for cell in range(-9000, 12000):
+        x = cell * width
+        density = [math.exp(-((x - mean) ** 2) / 2) / math.sqrt(2 * math.pi) for mean in range(3)]
+        mixture = 0.81 * density[0] + 0.18 * density[1] + 0.01 * density[2]
+        total += max(0.0, mixture - math.exp(epsilon) * density[0]) * width
+        back += max(0.0, density[0] - math.exp(epsilon) * mixture) * width
+    truth = max(total, back)
+    assert truth * (1 - 1e-6) <= found.delta(epsilon=epsilon) <= truth * 1.002
+
+
+def test_groups_cost_less_than_generic_group_privacy():
+    group = {**GOOD, "group_size": 3}
+    tight = dp_sgd.account(**group).epsilon(delta=1e-5)
+    generic = dp_sgd_group_privacy.account(delta=1e-5, **group)
+    assert dp_sgd.account(**GOOD).epsilon(delta=1e-5) < tight < generic.at_epsilon
+
+
+def test_generic_group_privacy_in_closed_form():
+    generic = dp_sgd_group_privacy.account(delta=1e-5, **{**GOOD, "group_size": 3})
+    single = dp_sgd.account(**GOOD)
+    # Find the delta_1 whose group form is 1e-5, independently, on a grid.
+    best = min(
+        3 * epsilon
+        for epsilon, delta in (
+            (single.epsilon(delta=math.exp(-point / 50)), math.exp(-point / 50))
+            for point in range(600, 1150)
+        )
+        if 3 * math.exp(2 * epsilon) * delta <= 1e-5
+    )
+    assert generic.at_epsilon == pytest.approx(best, rel=2e-3)
+    assert generic.at_epsilon <= best * (1 + 1e-9)
+
+
+def test_advantage_is_delta_at_zero():
+    found = dp_sgd.account(**GOOD)
+    assert found.advantage() == found.delta(epsilon=0.0)
+    assert 0 < found.advantage() < 1
+
+
+def test_a_delta_below_the_rounding_of_the_composition_is_refused():
+    assert dp_sgd.account(**GOOD).epsilon(delta=1e-10) > dp_sgd.account(**GOOD).epsilon(delta=1e-5)
+    with pytest.raises(ParameterError) as caught:
+        dp_sgd.account(**GOOD).epsilon(delta=1e-12)
+    assert caught.value.name == "delta"
+    assert dp_sgd.account(**GOOD).delta(epsilon=50.0) >= dp_sgd.FOURIER_ROUNDING
+
+
+def test_calibrated_noise_meets_its_target():
+    target = {"epsilon": 0.5, "delta": 1e-5}
+    setting = {"sampling_rate": 1.0, "steps": 1, "group_size": 1}
+    noise = dp_sgd.calibrate(**target, **setting)
+    assert dp_sgd.account(noise_multiplier=noise, **setting).meets(**target)
+    exact = 1 / gaussian.mu_of(**target)
+    assert exact <= noise <= exact * 1.004
+
+
+def test_calibrated_generic_noise_meets_its_target():
+    target = {"epsilon": 0.5, "delta": 1e-5}
+    setting = {"sampling_rate": 1.0, "steps": 1, "group_size": 2}
+    noise = dp_sgd_group_privacy.calibrate(**target, **setting)
+    found = dp_sgd_group_privacy.account(delta=1e-5, noise_multiplier=noise, **setting)
+    assert found.meets(**target)
+    assert noise > 2 / gaussian.mu_of(**target)
+    below = dp_sgd_group_privacy.account(delta=1e-5, noise_multiplier=noise * 0.99, **setting)
+    assert not below.meets(**target)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("noise_multiplier", 0.0),
+        ("noise_multiplier", math.nan),
+        ("sampling_rate", 0.0),
+        ("sampling_rate", 1.1),
+        ("steps", 0),
+        ("group_size", 0),
+        ("group_size", 201),
+    ],
+)
+def test_refuses_parameters_outside_their_range(name, bad):
+    with pytest.raises(ParameterError) as caught:
+        dp_sgd.account(**{**GOOD, name: bad})
+    assert caught.value.name == name

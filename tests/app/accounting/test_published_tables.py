@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+from benchmarks import published_tables
+from benchmarks.published_tables import compute
+
+FOLDER = Path(__file__).parents[3] / "benchmarks" / "published"
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return compute(FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "count"),
+    [
+        ("koloskova", "gradient_clipping", 10),
+        ("koloskova", "model_clipping", 6),
+        ("koloskova", "output_perturbation", 3),
+        ("chien", "requests", 18),
+        ("chien", "one_epoch", 12),
+    ],
+)
+def test_every_published_row_is_reproduced_with_the_authors_bound(tables, paper, table, count):
+    rows = tables[paper][table]
+    assert len(rows) == count
+    assert [row for row in rows if not row["reproduced"]] == []
+
+
+def test_ours_beats_every_sequential_row(tables):
+    for row in tables["chien"]["requests"]:
+        assert row["our_epochs_replacement"] < row["total_epochs"]
+        assert row["our_epochs_zero_out"] < row["our_epochs_replacement"]
+
+
+def test_ours_needs_less_noise_for_one_epoch(tables):
+    for row in tables["chien"]["one_epoch"]:
+        assert row["our_sigma"] < row["sigma"]
+
+
+def test_the_papers_figures_are_read_from_the_environment_where_asked(monkeypatch, tmp_path):
+    monkeypatch.delenv("EXPUNGE_BENCH_PUBLISHED", raising=False)
+    assert published_tables.published_folder() == FOLDER
+    monkeypatch.setenv("EXPUNGE_BENCH_PUBLISHED", str(tmp_path))
+    assert published_tables.published_folder() == tmp_path

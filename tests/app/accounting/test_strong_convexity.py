@@ -1,0 +1,52 @@
+import math
+from fractions import Fraction
+
+import pytest
+
+from app.accounting import strong_convexity
+from app.accounting.terms import Neighbours
+from app.domain.errors import ParameterError
+
+GOOD = {"learning_rate": 2.0, "weight_decay": 0.1, "smoothness": 0.25}
+
+
+def test_contraction_is_one_minus_the_decay_rounded_up():
+    found = strong_convexity.contraction(**GOOD)
+    assert Fraction(found) >= 1 - Fraction(2.0) * Fraction(0.1)
+    assert found == pytest.approx(0.8, abs=1e-15)
+
+
+def test_a_step_of_exactly_the_bound_is_allowed():
+    rate = 1 / (0.25 + 0.1)
+    assert strong_convexity.contraction(**{**GOOD, "learning_rate": rate}) < 1
+    assert strong_convexity.contraction(**{**GOOD, "weight_decay": 0.0}) == 1.0
+
+
+def test_shift_of_one_record_by_neighbouring_relation():
+    given = {"learning_rate": 2.0, "lipschitz": 3.0, "batch_size": 4}
+    assert strong_convexity.gradient_shift(neighbours=Neighbours.ZERO_OUT, **given) == 1.5
+    assert strong_convexity.gradient_shift(neighbours=Neighbours.REPLACEMENT, **given) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("learning_rate", 3.0),
+        ("learning_rate", 2.8572),
+        ("learning_rate", math.nan),
+        ("weight_decay", -0.1),
+        ("smoothness", 0.0),
+        ("smoothness", math.inf),
+    ],
+)
+def test_refuses_a_step_size_above_its_bound_and_other_nonsense(name, bad):
+    with pytest.raises(ParameterError) as caught:
+        strong_convexity.contraction(**{**GOOD, name: bad})
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize("bad", [Neighbours.ANY_START, Neighbours.ADD_REMOVE, "other"])
+def test_refuses_a_relation_without_drift(bad):
+    with pytest.raises(ParameterError) as caught:
+        strong_convexity.factor(bad)
+    assert caught.value.name == "neighbours"
