@@ -35,6 +35,7 @@ from app.accounting.published import (
     neel_theorem_9,
     neel_theorem_28,
 )
+from app.accounting.quantities import QUANTITIES
 from app.domain.errors import NotFoundError, ParameterError
 
 _MECHANISMS: tuple[ModuleType, ...] = (
@@ -101,6 +102,18 @@ def calibrate(name: str, parameters: Mapping[str, Any]) -> float:
         CalibrationError: the search did not converge.
     """
     return cast("float", _call(accountant(name).calibrate, parameters))
+
+
+def compute(name: str, parameters: Mapping[str, Any]) -> float:
+    """Return one of ``quantities.QUANTITIES``.
+
+    Raises:
+        NotFoundError: there is no such quantity.
+        ParameterError: a parameter is missing, unknown or out of its range.
+    """
+    if name not in QUANTITIES:
+        raise NotFoundError("mechanism or quantity", name)
+    return cast("float", _call(QUANTITIES[name], parameters))
 
 
 def _call(function: Callable[..., object], parameters: Mapping[str, Any]) -> object:

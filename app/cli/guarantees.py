@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from app.accounting import catalogue
-from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.guarantees import GaussianGuarantee, PointGuarantee
 from app.certificates.verification import VerifiedStep
 from app.certificates.verification import verify as verify_bundle
 from app.cli.connection import connect, errors_in_words
@@ -51,9 +51,20 @@ def account(
     delta: Annotated[float, typer.Option(help="Report epsilon at this delta.")] = 1e-5,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a mechanism with the given parameters guarantees."""
+    """Say what a mechanism, or a bound from a paper, guarantees with the given parameters.
+
+    Numbers that are no guarantees go by the names gaussian_mu, gaussian_epsilon, gaussian_delta,
+    chain_mu, present_mu, worst_case_drift and model_clipping_steps.
+    """
     with errors_in_words():
-        guarantee = catalogue.account(mechanism, _parse(param))
+        parameters = _parse(param)
+        if mechanism not in catalogue.ACCOUNTANTS:
+            value = catalogue.compute(mechanism, parameters)
+            _print({"quantity": mechanism, "value": value}, as_json=as_json)
+            return
+        guarantee = catalogue.account(mechanism, parameters)
+        if isinstance(guarantee, PointGuarantee):
+            delta = guarantee.at_delta
         answer: dict[str, Any] = {
             "mechanism": mechanism,
             "epsilon": guarantee.epsilon(delta=delta),
@@ -61,6 +72,8 @@ def account(
             "attacker_advantage": guarantee.advantage(),
             "neighbouring_relation": guarantee.terms.neighbours,
             "adaptive": guarantee.terms.adaptive,
+            "direction": guarantee.terms.direction,
+            "reference": guarantee.terms.reference,
             "source": guarantee.terms.source,
         }
         if isinstance(guarantee, GaussianGuarantee):
@@ -103,15 +116,19 @@ def plan(
             show_quotes(answer)
 
 
-def _parse(pairs: list[str] | None) -> dict[str, float]:
-    parameters: dict[str, float] = {}
+def _parse(pairs: list[str] | None) -> dict[str, Any]:
+    """Read NAME=VALUE: a number, a JSON list or object, or else a word."""
+    parameters: dict[str, Any] = {}
     for pair in pairs or []:
-        name, _, text = pair.partition("=")
+        name, equals, text = pair.partition("=")
+        if not equals or not name or not text:
+            raise InvalidInputError(f"--param {pair}: expected NAME=VALUE")
         try:
-            number = float(text)
-        except ValueError as error:
-            raise InvalidInputError(f"--param {pair}: expected NAME=NUMBER") from error
-        parameters[name] = int(number) if number.is_integer() else number
+            parameters[name] = json.loads(text)
+        except ValueError:
+            parameters[name] = text
+        if isinstance(parameters[name], float) and parameters[name].is_integer():
+            parameters[name] = int(parameters[name])
     return parameters
 
 

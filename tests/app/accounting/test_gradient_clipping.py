@@ -145,7 +145,7 @@ def test_an_odometer_without_steps_guarantees_nothing():
     decay=st.sampled_from([0.0, 0.01, 0.5, 0.999999]),
     steps=st.sampled_from([1, 2, 17, 1000, 10**6]),
 )
-def test_calibrate_then_account_meets_the_target(  # noqa: PLR0917
+def test_calibrate_then_account_meets_the_target(
     epsilon, delta, initial_clip, gradient_clip, learning_rate, decay, steps
 ):
     given_ = {

@@ -92,9 +92,7 @@ def test_closed_form_equals_the_walk(start_distance, decay, shift, noise_std, st
     steps=st.integers(1, 100),
     factor=st.floats(1.01, 2.0),
 )
-def test_closed_form_is_monotone(  # noqa: PLR0917
-    start_distance, contraction, shift, noise_std, steps, factor
-):
+def test_closed_form_is_monotone(start_distance, contraction, shift, noise_std, steps, factor):
     def mu(**change):
         given_ = {
             "start_distance": start_distance,

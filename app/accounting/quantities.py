@@ -1,0 +1,109 @@
+"""Numbers that are no guarantees by themselves, by name: for the command line and for checking."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from app.accounting import gaussian, model_clipping, noisy_chain, present_records
+from app.accounting.drift import Recipe
+from app.accounting.drift import worst_case_drift as drift_of
+from app.accounting.terms import Neighbours
+from app.domain.checks import require_steps
+from app.domain.errors import ParameterError
+
+Schedule = float | Sequence[float]
+
+
+def chain_mu(
+    *,
+    start_distance: float,
+    contraction: Schedule,
+    shift: Schedule,
+    noise_std: Schedule,
+    steps: int,
+) -> float:
+    """Return mu of a noisy chain, the same maps in both worlds (MATH.md section 3).
+
+    Raises:
+        ParameterError: a number is out of range, or a schedule has the wrong length.
+    """
+    chain = noisy_chain.NoisyChain(start_distance=start_distance)
+    columns = (
+        _column("contraction", contraction, steps),
+        _column("shift", shift, steps),
+        _column("noise_std", noise_std, steps),
+    )
+    for rate, moved, noise in zip(*columns, strict=True):
+        noisy_chain.check_step(contraction=rate, shift=moved, noise_std=noise)
+        chain.step(rate, moved, noise)
+    return chain.certified_mu()
+
+
+def present_mu(
+    *,
+    contraction: Schedule,
+    shift: Schedule,
+    noise_std: Schedule,
+    steps: int,
+    start_distance: float = 0.0,
+) -> float:
+    """Return mu for records still present, whose maps differ at every step (MATH.md section 7).
+
+    Raises:
+        ParameterError: a number is out of range, or a schedule has the wrong length.
+    """
+    return present_records.minorant_mu(
+        start_distance=start_distance,
+        contractions=_column("contraction", contraction, steps),
+        shifts=_column("shift", shift, steps),
+        noise_stds=_column("noise_std", noise_std, steps),
+    )
+
+
+def worst_case_drift(
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    smoothness: float,
+    lipschitz: float,
+    batch_size: int,
+    batches: int,
+    neighbours: str = Neighbours.ZERO_OUT,
+    records: int = 1,
+) -> float:
+    """Return Z, the drift bound for ``records`` records at the worst position (MATH.md 5b).
+
+    Raises:
+        ParameterError: a number is out of range.
+    """
+    if neighbours not in (Neighbours.ZERO_OUT, Neighbours.REPLACEMENT):
+        raise ParameterError("neighbours", f"{Neighbours.ZERO_OUT} or {Neighbours.REPLACEMENT}")
+    recipe = Recipe(
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        smoothness=smoothness,
+        lipschitz=lipschitz,
+        batch_size=batch_size,
+        batches=batches,
+        neighbours=Neighbours(neighbours),
+    )
+    return drift_of(recipe=recipe, records=records)
+
+
+QUANTITIES: Mapping[str, Callable[..., float]] = {
+    "gaussian_mu": gaussian.mu_of,
+    "gaussian_epsilon": gaussian.epsilon_of,
+    "gaussian_delta": gaussian.delta_of,
+    "chain_mu": chain_mu,
+    "present_mu": present_mu,
+    "worst_case_drift": worst_case_drift,
+    "model_clipping_steps": model_clipping.steps_needed,
+}
+"""What ``expunge account`` can compute beside the guarantees in ``catalogue``."""
+
+
+def _column(name: str, schedule: Schedule, steps: int) -> list[float]:
+    require_steps("steps", steps)
+    if isinstance(schedule, int | float):
+        return [float(schedule)] * steps
+    if len(schedule) != steps:
+        raise ParameterError(name, f"one number or {steps} of them, one per step")
+    return [float(number) for number in schedule]

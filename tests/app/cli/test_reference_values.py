@@ -1,0 +1,137 @@
+"""Every reference value of MATH.md, through ``expunge account … --json``."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import app
+
+SGD = {
+    "weight_decay": 1e-6 * 11264,
+    "smoothness": 0.25,
+    "lipschitz": 1.0,
+    "learning_rate": 1 / (0.25 + 1e-6 * 11264),
+}
+KOLOSKOVA = {
+    "initial_clip": 20,
+    "gradient_clip": 10,
+    "learning_rate": 0.01,
+    "weight_decay": 50,
+    "noise_std": 0.25679,
+    "steps": 11,
+}
+
+
+def account(mechanism, **parameters):
+    command = ["account", "--mechanism", mechanism, "--json"]
+    for name, value in parameters.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        command += ["--param", f"{name}={text}"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def quantity(name, **parameters):
+    return account(name, **parameters)["value"]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "expected", "digits"),
+    [
+        ("gaussian_mu", {"epsilon": 1, "delta": 1e-5}, 0.268051123211, 12),
+        ("gaussian_mu", {"epsilon": 0.1, "delta": 1e-5}, 0.032520784056, 12),
+        ("gaussian_mu", {"epsilon": 8, "delta": 1e-5}, 1.666030597846, 12),
+        ("gaussian_epsilon", {"mu": 1, "delta": 1e-5}, 4.377178095681, 11),
+        ("gaussian_epsilon", {"mu": 0.5, "delta": 1e-5}, 1.993091404415, 11),
+        ("gaussian_epsilon", {"mu": 2, "delta": 1e-5}, 9.997256146434, 11),
+        (
+            "chain_mu",
+            {"contraction": 0.5, "shift": 0.2, "noise_std": 0.25679, "start_distance": 40}
+            | {"steps": 11},
+            1.41421246110,  # MATH.md prints 1.4142124610; the last digit is a rounding slip
+            10,
+        ),
+        (
+            "chain_mu",
+            {"contraction": 1, "shift": 0.02, "noise_std": 0.5, "start_distance": 2, "steps": 50},
+            0.848528137424,
+            12,
+        ),
+        (
+            "chain_mu",
+            {"contraction": 1, "shift": 0.02, "noise_std": 0.5, "start_distance": 2, "steps": 400},
+            0.8,
+            12,
+        ),
+        (
+            "chain_mu",
+            {"contraction": 1, "shift": 0.2, "noise_std": [5] + [0.01] * 20}
+            | {"start_distance": 1, "steps": 21},
+            0.24,
+            12,
+        ),
+        (
+            "present_mu",
+            {"contraction": 0.95, "shift": 0.1, "noise_std": 0.3, "steps": 100},
+            2.069377704,
+            9,
+        ),
+        (
+            "present_mu",
+            {"contraction": 0.95, "shift": 0.1, "noise_std": [0.3] * 20 + [0.03] * 20, "steps": 40},
+            14.3763,
+            4,
+        ),
+        (
+            "worst_case_drift",
+            SGD | {"batch_size": 128, "batches": 88, "neighbours": "replacement"},
+            0.0610687987,
+            10,
+        ),
+        (
+            "worst_case_drift",
+            SGD | {"batch_size": 11264, "batches": 1, "neighbours": "replacement"},
+            0.0157632118,
+            10,
+        ),
+        (
+            "worst_case_drift",
+            SGD | {"batch_size": 128, "batches": 88},
+            0.0610687987 / 2,
+            10,
+        ),
+    ],
+)
+def test_a_number_comes_out_to_the_digits_given(name, parameters, expected, digits):
+    assert quantity(name, **parameters) == pytest.approx(expected, abs=0.5001 * 10**-digits)
+
+
+def test_the_published_gradient_clipping_settings_are_not_epsilon_one():
+    found = account("gradient_clipping", **KOLOSKOVA)
+    assert round(found["mu"], 6) == 1.414212
+    assert round(found["epsilon"], 3) == 6.573
+
+
+@pytest.mark.parametrize(
+    ("model_clip", "steps", "printed"), [(0.5, 6, 18), (0.625, 9, 29), (0.975, 36, 134)]
+)
+def test_model_clipping_takes_fewer_steps_than_theorem_4_2(model_clip, steps, printed):
+    sizes = {"initial_clip": 1.0, "model_clip": model_clip, "noise_std": 0.5}
+    assert quantity("model_clipping_steps", epsilon=1, delta=1e-5, **sizes) == steps
+    named = account("koloskova_theorem_4_2", epsilon=1, **sizes, steps=printed)
+    assert named["epsilon"] == 1
+
+
+@pytest.mark.parametrize(("steps", "delta"), [(5, 2.483e-4), (6, 2.65341e-8)])
+def test_model_clipping_reaches_the_stated_delta(steps, delta):
+    sizes = {"initial_clip": 1.0, "model_clip": 0.5, "noise_std": 0.5}
+    found = account("model_clipping", epsilon=1, **sizes, steps=steps)
+    assert found["delta"] == pytest.approx(delta, rel=1e-3 if steps == 5 else 1e-5)
+
+
+def test_an_unknown_name_is_an_error_in_words():
+    result = CliRunner().invoke(app, ["account", "--mechanism", "magic"])
+    assert result.exit_code == 1
+    assert "magic" in result.output
