@@ -53,7 +53,7 @@ def noise_against_epsilon(path: Path, koloskova: dict[str, Any]) -> Path:
     axes[1].set_title("weight decay\nC0=20, C1=10, γ=0.01, λ=50, T=11")
     for axis in axes:
         axis.set(xscale="log", yscale="log", xlabel="ε at δ = 1e-5", ylabel="noise a step, σ")
-        axis.legend(fontsize=9, loc="lower left")
+        axis.legend(fontsize=9, loc="upper right")
     return _save(figure, path)
 
 
