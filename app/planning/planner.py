@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 
 from app.accounting import catalogue, gaussian, gradient_clipping
+from app.domain.checks import require_non_negative, require_positive
 from app.domain.errors import PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
@@ -30,6 +31,7 @@ _PARAMETERS = (
     "noise_std",
     "steps",
 )
+_POSITIVE = ("initial_clip", "learning_rate", "noise_std")
 
 
 def make_plan(*, policy: Policy, recipe_epochs: float, steps_per_epoch: int) -> Plan:
@@ -53,17 +55,19 @@ def make_plan(*, policy: Policy, recipe_epochs: float, steps_per_epoch: int) -> 
         )
     budget_epochs = policy.budget_epochs or recipe_epochs
     budget_steps = math.floor(budget_epochs * steps_per_epoch)
+    if policy.parameters.get("steps", 0) > budget_steps:
+        raise PlanError(
+            f"the plan takes {policy.parameters['steps']:.0f} noisy steps but budget_epochs allows "
+            f"{budget_steps}: raise budget_epochs or lower steps"
+        )
+    if budget_steps < 1:
+        raise PlanError("budget_epochs allows no step at all: raise it")
     parameters = gradient_clipping_parameters(
         epsilon=policy.epsilon,
         delta=policy.delta,
         fixed=policy.parameters,
         default_steps=max(1, min(DEFAULT_STEPS, int(budget_steps * _LARGEST_SHARE_OF_BUDGET))),
     )
-    if parameters["steps"] > budget_steps:
-        raise PlanError(
-            f"the plan takes {parameters['steps']:.0f} noisy steps but budget_epochs allows "
-            f"{budget_steps}: raise budget_epochs or lower steps"
-        )
     guarantee = catalogue.account(gradient_clipping.NAME, parameters)
     mu = gaussian.mu_of(epsilon=policy.epsilon, delta=policy.delta)
     return Plan(
@@ -90,9 +94,19 @@ def gradient_clipping_parameters(
         PlanError: a fixed parameter is unknown, or a fixed noise_std misses the target.
         ParameterError: a parameter is out of its range.
     """
-    for name in fixed:
+    for name, number in fixed.items():
         if name not in _PARAMETERS:
             raise PlanError(f"unknown parameter {name!r}; expected {', '.join(_PARAMETERS)}")
+        (require_positive if name in _POSITIVE else require_non_negative)(name, number)
+    try:
+        return _complete(epsilon=epsilon, delta=delta, fixed=fixed, default_steps=default_steps)
+    except ArithmeticError as error:
+        raise PlanError("the fixed parameters leave the range of floating point") from error
+
+
+def _complete(
+    *, epsilon: float, delta: float, fixed: Mapping[str, float], default_steps: int
+) -> dict[str, float]:
     steps = int(fixed.get("steps", default_steps))
     if steps != fixed.get("steps", steps) or steps < 1:
         raise PlanError("steps must be a whole number of at least 1")
