@@ -1,19 +1,26 @@
-"""Keeps a machine's processes going: children are started again when they end by themselves."""
+"""Keeps a machine's processes going: children are started again when they end by themselves.
+
+A child that this module started stops when the supervisor is gone, even if that was killed: no
+second supervisor finds the port taken or a run held by processes that nobody looks after.
+"""
 
 import logging
+import math
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from app.logs import describe
+from app.stopping import GRACE_S, StopSignal, stop_with_parent
+
 _log = logging.getLogger("expunge.supervisor")
+_SUPERVISOR = "EXPUNGE_SUPERVISOR_PID"
 _CHECK_INTERVAL_S = 0.5
 _RESTART_DELAY_S = 1.0
-_STOP_TIMEOUT_S = 20.0
 
 
 @dataclass
@@ -23,51 +30,72 @@ class Child:
     name: str
     command: Sequence[str]
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    started_at: float = 0.0
+    started_at: float = -math.inf
 
     def start(self) -> None:
         """Start the process in a session of its own, so that it stops when it is told to."""
-        self.process = subprocess.Popen(self.command, start_new_session=True)
         self.started_at = time.monotonic()
+        environment = os.environ | {_SUPERVISOR: str(os.getpid())}
+        self.process = subprocess.Popen(self.command, env=environment, start_new_session=True)
 
     def has_ended(self) -> bool:
         """Say whether the process is not running."""
         return self.process is None or self.process.poll() is not None
 
-    def stop(self) -> None:
-        """Ask the process to stop; kill it and its children if it does not."""
+    def keep_up(self) -> None:
+        """Start the process again if it has ended, at most once a second."""
+        if self.has_ended() and time.monotonic() - self.started_at > _RESTART_DELAY_S:
+            if self.process is not None:
+                _log.warning("%s ended; starting it again", self.name)
+            self.start()
+
+    def ask_to_stop(self) -> None:
+        """Ask the process to stop."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def wait_until_stopped(self) -> None:
+        """Wait for a process that was asked to stop; kill it if it does not."""
         if self.process is None:
             return
-        self.process.terminate()
         try:
-            self.process.wait(_STOP_TIMEOUT_S)
+            self.process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
 
-def supervise(children: Sequence[Child], *, keep_up: Callable[[], None] = lambda: None) -> None:
-    """Run children until SIGTERM or SIGINT, then stop them in reverse order.
+def supervise(
+    children: Sequence[Child], stop: StopSignal, *, keep_up: Callable[[], None] = lambda: None
+) -> None:
+    """Run children until told to stop, then stop them.
 
     Args:
         children: started in this order, and again whenever one ends.
-        keep_up: called twice a second, for servers that are no children.
+        stop: ends this.
+        keep_up: called twice a second, for servers that are no children. What goes wrong there,
+            or in starting a child, is tried again.
     """
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    for child in children:
-        child.start()
     try:
-        while not stop.wait(_CHECK_INTERVAL_S):
-            keep_up()
-            for child in children:
-                if child.has_ended() and time.monotonic() - child.started_at > _RESTART_DELAY_S:
-                    _log.warning("%s ended; starting it again", child.name)
-                    child.start()
+        while not stop.is_set():
+            for attempt in (keep_up, *(child.keep_up for child in children)):
+                try:
+                    attempt()
+                except Exception as error:  # noqa: BLE001 - whatever it is, the others must go on
+                    _log.error("trying again: %s", describe(error))
+            stop.wait(_CHECK_INTERVAL_S)
     finally:
-        for child in reversed(children):
-            child.stop()
+        for child in children:
+            child.ask_to_stop()
+        for child in children:
+            child.wait_until_stopped()
+
+
+def stop_with_supervisor() -> None:
+    """Stop this process when the supervisor that started it is gone; without one, do nothing."""
+    supervisor = os.environ.pop(_SUPERVISOR, None)
+    if supervisor is not None:
+        stop_with_parent(int(supervisor))
 
 
 def python_command(*arguments: str) -> list[str]:

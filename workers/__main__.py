@@ -4,6 +4,7 @@ import importlib
 import sys
 
 from app import logs
+from app.supervisor import stop_with_supervisor
 
 _PARTS = ("worker", "dispatcher", "demo")
 
@@ -13,6 +14,7 @@ def main() -> None:
     if len(sys.argv) != 2 or sys.argv[1] not in _PARTS:
         sys.exit(f"usage: python -m workers {'|'.join(_PARTS)}")
     logs.configure()
+    stop_with_supervisor()
     importlib.import_module(f"workers.{sys.argv[1]}").main()
 
 

@@ -1,42 +1,50 @@
 """The dispatcher: from the outbox to the queue, and back onto the rails.
 
-Any number of dispatchers may run. Each tick is a set of short transactions on Postgres, which is
-the truth; Redis only carries ids to workers.
+Any number of dispatchers may run. Each step is a set of short transactions on Postgres, which is
+the truth; Redis only carries ids to workers, and steps that need no Redis do not wait for it.
 """
 
 import logging
-import signal
-import threading
+from collections.abc import Callable
 from datetime import timedelta
 
-from redis import RedisError
 from rq import Queue
 from sqlalchemy import func
-from sqlalchemy.exc import DBAPIError
 
 from app.ledger import outbox, repository, runs
+from app.logs import describe
 from app.services import Services, open_services, redis_connection
 from app.settings import Settings
+from app.stopping import StopSignal
 from workers.queue import enqueue_run, open_queue, waiting_runs
 
 _log = logging.getLogger("expunge.dispatcher")
 _REENQUEUE_AFTER = timedelta(seconds=5)
+_OUTAGE_DELAY_S = 1.0
 
 
 class Dispatcher:
-    """Turns obligations into runs, runs into jobs, and silent workers' runs into queued ones."""
+    """Turns obligations into runs, runs into jobs, and silent workers' runs into queued ones.
+
+    Attributes:
+        steps: all there is to do, each on its own and safe to repeat.
+    """
 
     def __init__(self, services: Services, queue: Queue) -> None:
         self._services = services
         self._queue = queue
+        self.steps: tuple[Callable[[], None], ...] = (
+            self._schedule_models,
+            self._requeue_silent_runs,
+            self._enqueue_runs,
+            self._reenqueue_lost_jobs,
+            services.clean_up,
+        )
 
     def tick(self) -> None:
         """Do all that is due now."""
-        self._schedule_models()
-        self._enqueue_runs()
-        self._requeue_silent_runs()
-        self._reenqueue_lost_jobs()
-        self._services.clean_up()
+        for step in self.steps:
+            step()
 
     def _schedule_models(self) -> None:
         """Turn the due obligations of each model into one run."""
@@ -47,6 +55,20 @@ class Dispatcher:
             for row in due:
                 session.delete(row)
 
+    def _requeue_silent_runs(self) -> None:
+        """Give the runs of workers that went silent to others."""
+        settings = self._services.settings
+        with self._services.database.transaction() as session:
+            for row in repository.expired_runs(session, lease_s=settings.lease_s):
+                runs.give_up_attempt(
+                    session,
+                    row,
+                    reason=f"the worker died {row.attempt} times, the last time in phase "
+                    f"{row.phase}: it may lack memory for this model",
+                    permanent=False,
+                    max_attempts=settings.max_attempts,
+                )
+
     def _enqueue_runs(self) -> None:
         """Hand new runs to the queue; if Redis is away the transaction rolls back and waits."""
         with self._services.database.transaction() as session:
@@ -54,19 +76,6 @@ class Dispatcher:
                 enqueue_run(self._queue, row.subject_id)
                 repository.run(session, row.subject_id).enqueued_at = func.clock_timestamp()
                 session.delete(row)
-
-    def _requeue_silent_runs(self) -> None:
-        """Give the runs of workers that went silent to others."""
-        with self._services.database.transaction() as session:
-            for row in repository.expired_runs(session):
-                runs.give_up_attempt(
-                    session,
-                    row,
-                    reason=f"the worker died {row.attempt} times in phase {row.phase}: "
-                    "it may lack memory for this model",
-                    permanent=False,
-                    max_attempts=self._services.settings.max_attempts,
-                )
 
     def _reenqueue_lost_jobs(self) -> None:
         """Enqueue again what Redis has forgotten."""
@@ -82,17 +91,21 @@ class Dispatcher:
 
 
 def main() -> None:
-    """Dispatch until SIGTERM or SIGINT; outages of Postgres and Redis are waited out."""
+    """Dispatch until SIGTERM or SIGINT; what fails now is tried again."""
+    stop = StopSignal().listen()
     settings = Settings()
     services = open_services(settings)
     dispatcher = Dispatcher(services, open_queue(redis_connection(settings)))
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    while not stop.wait(settings.poll_interval_s):
-        try:
-            dispatcher.tick()
-        except (DBAPIError, RedisError) as error:
-            _log.warning("waiting for a server: %s", type(error).__name__)
-            stop.wait(1.0)
+    failing: set[str] = set()
+    while not stop.wait(_OUTAGE_DELAY_S if failing else settings.poll_interval_s):
+        for step in dispatcher.steps:
+            name = step.__name__.strip("_")
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - the other steps must go on
+                if name not in failing:
+                    _log.warning("%s has to wait: %s", name, describe(error))
+                failing.add(name)
+            else:
+                failing.discard(name)
     services.database.dispose()

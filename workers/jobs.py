@@ -2,43 +2,65 @@
 
 import logging
 
-from app.domain.errors import LeaseLostError
+from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.ledger import runs
+from app.logs import describe
 from app.services import Services, open_services
 from app.settings import Settings
-from workers.failures import describe, is_permanent
+from app.stopping import StopSignal
+from workers.failures import is_permanent
 from workers.lease import Lease
 from workers.run import execute
 
 _log = logging.getLogger("expunge.worker")
 
+stop = StopSignal()
+"""Set when this process is told to stop; its run then goes back to the queue at the next step."""
+
 
 def execute_run(run_id: str) -> None:
-    """Carry out one run, if it is still waiting for a worker."""
-    services = open_services(Settings())
-    lease = Lease.take(services.database, run_id, lease_s=services.settings.lease_s)
-    if lease is None:
-        return
-    _log.info("run %s: %s", run_id, lease.kind)
+    """Carry out one run, if it is still waiting for a worker.
+
+    Raises nothing: what goes wrong before there is a lease is tried again, because the dispatcher
+    enqueues every run that still waits.
+    """
+    try:
+        services = open_services(Settings())
+        try:
+            lease = Lease.take(
+                services.database, run_id, lease_s=services.settings.lease_s, stop=stop
+            )
+            if lease is not None:
+                _execute(services, lease)
+        finally:
+            services.database.dispose()
+    except Exception as error:  # noqa: BLE001 - Redis would keep its message
+        _log.error("run %s: could not be taken: %s", run_id, describe(error))
+
+
+def _execute(services: Services, lease: Lease) -> None:
+    _log.info("run %s: %s", lease.run_id, lease.kind)
     try:
         with lease:
             execute(services, lease)
     except LeaseLostError:
-        _log.warning("run %s: the lease was lost; stopping", run_id)
+        _log.warning("run %s: the lease was lost; stopping", lease.run_id)
     except Exception as error:  # noqa: BLE001 - reported to the ledger, never to Redis
-        _give_up(services, lease, error)
+        _end_attempt(services, lease, error)
     else:
-        _log.info("run %s: published", run_id)
-    finally:
-        services.database.dispose()
+        _log.info("run %s: published", lease.run_id)
+        _clean_up(services)
 
 
-def _give_up(services: Services, lease: Lease, error: Exception) -> None:
+def _end_attempt(services: Services, lease: Lease, error: Exception) -> None:
     reason = describe(error)
     _log.error("run %s: %s", lease.run_id, reason)
     try:
         with services.database.transaction() as session:
             row = runs.holder(session, lease.run_id, lease.fencing_token)
+            if isinstance(error, RunInterruptedError):
+                runs.hand_back(session, row)
+                return
             runs.give_up_attempt(
                 session,
                 row,
@@ -48,3 +70,11 @@ def _give_up(services: Services, lease: Lease, error: Exception) -> None:
             )
     except Exception as second:  # noqa: BLE001 - the lease will expire, and the dispatcher sees to it
         _log.error("run %s: could not be given up: %s", lease.run_id, describe(second))
+
+
+def _clean_up(services: Services) -> None:
+    """Erase and shred at once what the run made superfluous."""
+    try:
+        services.clean_up()
+    except Exception as error:  # noqa: BLE001 - the run is published; the dispatcher cleans up too
+        _log.warning("cleaning up is left to the dispatcher: %s", describe(error))

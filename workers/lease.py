@@ -4,6 +4,7 @@ The thread writes to Postgres a few times a second at most; the work never waits
 Postgres is away the thread keeps trying: the lease is lost only when Postgres says so.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -11,13 +12,16 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.database import Database
-from app.domain.errors import LeaseLostError
+from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.domain.states import Phase, RunKind
 from app.ledger import runs
+from app.logs import describe
+from app.stopping import StopSignal
 
+_log = logging.getLogger("expunge.lease")
 _REPORT_INTERVAL_S = 0.25
 
 
@@ -41,6 +45,7 @@ class Lease:
         model_id: str,
         plan: Mapping[str, Any],
         lease_s: float,
+        stop: StopSignal,
     ) -> None:
         self.run_id = run_id
         self.fencing_token = fencing_token
@@ -50,6 +55,7 @@ class Lease:
         self.phase_seconds: dict[str, float] = {}
         self._database = database
         self._lease_s = lease_s
+        self._stop_signal = stop
         self._progress: dict[str, object] = {}
         self._changed = False
         self._lost = threading.Event()
@@ -57,8 +63,17 @@ class Lease:
         self._thread = threading.Thread(target=self._keep_alive, name="lease", daemon=True)
 
     @classmethod
-    def take(cls, database: Database, run_id: str, *, lease_s: float) -> "Lease | None":
-        """Lease a queued run; None if someone else has it or it is over."""
+    def take(
+        cls, database: Database, run_id: str, *, lease_s: float, stop: StopSignal
+    ) -> "Lease | None":
+        """Lease a queued run; None if someone else has it or it is over.
+
+        Args:
+            database: where the run is.
+            run_id: which one.
+            lease_s: how long the lease holds without a sign of life.
+            stop: interrupts the run when it is set.
+        """
         with database.transaction() as session:
             row = runs.lease(session, run_id, lease_s=lease_s)
             if row is None:
@@ -71,6 +86,7 @@ class Lease:
                 model_id=row.model_id,
                 plan=row.plan,
                 lease_s=lease_s,
+                stop=stop,
             )
 
     def __enter__(self) -> Self:
@@ -101,19 +117,28 @@ class Lease:
 
         Raises:
             LeaseLostError: another worker holds the run; stop without a trace.
+            RunInterruptedError: this worker was told to stop.
         """
         self.check()
         self._progress = {**self._progress, **progress}
         self._changed = True
 
     def check(self) -> None:
-        """Raise ``LeaseLostError`` if the lease was lost."""
+        """Say whether the work may go on; costs nothing.
+
+        Raises:
+            LeaseLostError: another worker holds the run; stop without a trace.
+            RunInterruptedError: this worker was told to stop.
+        """
         if self._lost.is_set():
             raise LeaseLostError("the run is held by another worker or is over")
+        if self._stop_signal.is_set():
+            raise RunInterruptedError("the worker was told to stop")
 
     def _keep_alive(self) -> None:
         beat_s = self._lease_s / 3
         last = time.monotonic()
+        failing = False
         while not self._stop.wait(_REPORT_INTERVAL_S):
             if not self._changed and time.monotonic() - last < beat_s:
                 continue
@@ -127,9 +152,14 @@ class Lease:
                         lease_s=self._lease_s,
                         progress=self._progress,
                     )
-                last = time.monotonic()
             except LeaseLostError:
                 self._lost.set()
                 return
-            except OperationalError:
+            except SQLAlchemyError as error:
                 self._changed = True
+                if not failing:
+                    _log.warning("run %s: no sign of life: %s", self.run_id, describe(error))
+                failing = True
+            else:
+                failing = False
+                last = time.monotonic()

@@ -12,42 +12,48 @@ Nothing before step 4's end reaches a disk, a queue or a log. A crash anywhere s
 from the same head with fresh noise.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import safetensors.numpy
 from numpy.typing import NDArray
-from sqlalchemy.exc import OperationalError
 from torch import nn
 
 from app.certificates.statement import NoisyPhase
+from app.domain.errors import ExpungeError
 from app.domain.plan import Plan
 from app.domain.states import FirstRelease, Phase, RunKind
 from app.ledger import settlement
 from app.services import Services
+from app.storage.blobs import StoredBlob
 from workers.lease import Lease
 from workers.loading import ModelSpec, RunData, load_model, load_records, load_start
 from workers.mechanisms.catalogue import mechanism_for
 from workers.mechanisms.frame import ReferenceFrame
 from workers.noise import SecureNoise
+from workers.patience import outlast_outages
 from workers.reporting import epsilon_reporter, loss_reporter
 from workers.sealed import Certified, Sealed
 from workers.training.architectures import build
 from workers.training.device import choose_device
 from workers.training.network import Network
 
-_PUBLISHING_ATTEMPTS = 30
-_PUBLISHING_DELAY_S = 1.0
-
 
 def execute(services: Services, lease: Lease) -> None:
-    """Carry out a leased run and publish its result."""
+    """Carry out a leased run and publish its result.
+
+    Outages of Postgres are outlasted.
+
+    Raises:
+        LeaseLostError: another worker holds the run; nothing was published.
+        RunInterruptedError: this worker was told to stop; nothing was published.
+        RunFailedError, TargetNotMetError, PlanError: trying again cannot help.
+    """
     plan = Plan.from_json(lease.plan)
-    model = load_model(services, lease)
+    model = outlast_outages(lease.check, lambda: load_model(services, lease))
     with lease.phase(Phase.LOADING):
-        data = load_records(services, lease, model)
+        data = outlast_outages(lease.check, lambda: load_records(services, lease, model))
         factory = _factory(services, model)
     if lease.kind is RunKind.TRAIN and model.policy.first_release is FirstRelease.AS_TRAINED:
         tensors, phase, evaluation = _train_openly(lease, model, data, factory)
@@ -60,14 +66,13 @@ def execute(services: Services, lease: Lease) -> None:
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
         result = settlement.RunResult(
-            weights=services.blobs.put("weights", safetensors.numpy.save(dict(tensors))),
+            weights=_store(services, lease, safetensors.numpy.save(dict(tensors))),
             phase=phase,
             evaluation=evaluation,
             certified_at=certified_at,
             phase_seconds=lease.phase_seconds,
         )
         _publish(services, lease, result)
-    services.clean_up()
 
 
 def _factory(services: Services, model: ModelSpec) -> Callable[[], nn.Module]:
@@ -92,7 +97,7 @@ def _seal_start(
 ) -> Sealed:
     sealed = Sealed(factory, epsilon=plan.epsilon, delta=plan.delta, device=choose_device())
     if lease.kind is not RunKind.TRAIN:
-        sealed.load(load_start(services, lease))
+        sealed.load(outlast_outages(lease.check, lambda: load_start(services, lease)))
         return sealed
     with lease.phase(Phase.TRAINING):
         sealed.train(
@@ -173,22 +178,28 @@ def _train_openly(
     return network.tensors(), None, _evaluate(lease, data, network)
 
 
+def _store(services: Services, lease: Lease, content: bytes) -> StoredBlob:
+    blob_id = outlast_outages(lease.check, lambda: services.blobs.reserve("weights"))
+    return outlast_outages(lease.check, lambda: services.blobs.fill(blob_id, content))
+
+
 def _publish(services: Services, lease: Lease, result: settlement.RunResult) -> None:
-    """Publish, and outlast a restart of Postgres: repeating it publishes nothing twice."""
-    for attempt in range(1, _PUBLISHING_ATTEMPTS + 1):
-        try:
-            with services.database.transaction() as session:
-                settlement.publish(
-                    session,
-                    services.blobs,
-                    services.signer,
-                    run_id=lease.run_id,
-                    fencing_token=lease.fencing_token,
-                    result=result,
-                )
-        except OperationalError:
-            if attempt == _PUBLISHING_ATTEMPTS:
-                raise
-            time.sleep(_PUBLISHING_DELAY_S)
-        else:
-            return
+    """Publish; repeating it after a commit whose answer was lost publishes nothing twice."""
+
+    def publish() -> None:
+        with services.database.transaction() as session:
+            settlement.publish(
+                session,
+                services.blobs,
+                services.signer,
+                run_id=lease.run_id,
+                fencing_token=lease.fencing_token,
+                result=result,
+            )
+
+    try:
+        outlast_outages(lease.check, publish)
+    except ExpungeError:
+        # It may have been published nevertheless, by a commit whose answer was lost.
+        services.blobs.abandon(result.weights.id)
+        raise

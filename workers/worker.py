@@ -3,20 +3,94 @@
 Torch is imported before forking, so that a child starts at once; CUDA is never touched here.
 """
 
+import logging
+import os
+import signal
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
 import torch  # noqa: F401 - imported once, for all children
-from rq import Worker
+from redis import RedisError
+from rq import Queue, Worker
+from rq.exceptions import StopRequested
+from rq.job import Job
 from rq.serializers import JSONSerializer
 
-import workers.jobs  # noqa: F401 - likewise
+from app.logs import describe
 from app.services import redis_connection
 from app.settings import Settings
+from app.stopping import StopSignal, stop_with_parent
+from workers import jobs
 from workers.queue import NAME
+
+_log = logging.getLogger("expunge.worker")
+_RECONNECT_DELAY_S = 1.0
+_stop = StopSignal()
+
+
+class RunWorker(Worker):
+    """RQ's worker, for long runs that matter more than Redis.
+
+    It is told to stop by SIGTERM or SIGINT: the run goes back to the queue and the worker ends.
+    The child that carries out a run does the same when this process dies.
+    """
+
+    max_connection_wait_time = 2.0
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+        """Note the wish to stop, even where RQ fails to because Redis is away."""
+        _stop.set()
+        super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
+
+    def handle_warm_shutdown_request(self) -> None:
+        """Let the child hand its run back; RQ would wait for the run's end."""
+        if self.horse_pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.horse_pid, signal.SIGTERM)
+
+    def setup_work_horse_signals(self) -> None:
+        """Let the child hand its run back when it is told to, or when this process is gone."""
+        super().setup_work_horse_signals()  # type: ignore[no-untyped-call]
+        signal.signal(signal.SIGTERM, jobs.stop.set)
+        if self.pid is not None:
+            stop_with_parent(self.pid)
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """Carry out a job to its end, even if Redis goes away meanwhile."""
+        try:
+            super().execute_job(job, queue)
+        except RedisError:
+            self.wait_for_horse()
+            raise
+
+    def handle_exception(self, job: Job, *exc_info: Any) -> None:  # noqa: ANN401
+        """Log an exception without its message: jobs raise nothing, so it is RQ's own."""
+        _log.warning("job %s: %s", job.id, describe(exc_info[1]))
+
+    def handle_job_failure(self, job: Job, queue: Queue, *_: object, **__: object) -> None:
+        """Note a failed job in Redis, without the traceback."""
+        super().handle_job_failure(job, queue)
+
+    def teardown(self) -> None:
+        """Sign off from Redis if it is there."""
+        with suppress(RedisError):
+            super().teardown()  # type: ignore[no-untyped-call]
+        if self.pubsub_thread is not None:
+            self.pubsub_thread.stop()
 
 
 def main() -> None:
-    """Work until SIGTERM or SIGINT."""
+    """Work until SIGTERM or SIGINT; outages of Redis are waited out."""
     connection = redis_connection(Settings())
-    worker = Worker(
-        [NAME], connection=connection, serializer=JSONSerializer, log_job_description=False
-    )
-    worker.work(logging_level="WARNING")
+    while not _stop.is_set():
+        try:
+            worker = RunWorker(
+                [NAME], connection=connection, serializer=JSONSerializer, log_job_description=False
+            )
+            worker.work(logging_level="WARNING")
+        except StopRequested:
+            return
+        except RedisError as error:
+            _log.warning("waiting for Redis: %s", type(error).__name__)
+        _stop.wait(_RECONNECT_DELAY_S)

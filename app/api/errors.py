@@ -7,7 +7,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
 from app.domain import errors
@@ -28,6 +29,7 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], int, str], ...] = (
     (errors.UnknownRecordsError, 422, "unknown-records"),
     (errors.ParameterError, 422, "parameter-out-of-range"),
     (errors.PlanError, 422, "no-plan"),
+    (errors.CalibrationError, 422, "no-plan"),
     (errors.InvalidInputError, 422, "invalid-input"),
 )
 
@@ -45,11 +47,10 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI entries of an endpoint's errors."""
     return {
         status: {
-            "model": Problem,
             "description": HTTPStatus(status).phrase,
-            "content": {PROBLEM_MEDIA_TYPE: {}},
+            "content": {PROBLEM_MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
         }
-        for status in (401, 403, *statuses)
+        for status in (401, 403, 422, *statuses)
     }
 
 
@@ -59,6 +60,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(DBAPIError, _on_database_error)
+    app.add_exception_handler(PoolTimeoutError, _on_database_error)
     app.add_exception_handler(Exception, _on_unexpected)
 
 
@@ -127,7 +129,13 @@ def _on_http_exception(_: Request, error: Exception) -> JSONResponse:
     return _problem(status, phrase.lower().replace(" ", "-"), phrase, headers=headers)
 
 
-def _on_database_error(_: Request, __: Exception) -> JSONResponse:
+def _on_database_error(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, DataError):
+        detail = "a text or number cannot be stored: a NUL character, or out of range"
+        return _problem(422, "invalid-input", detail)
+    if isinstance(error, IntegrityError):
+        detail = "another call changed the same thing at the same moment; look again and repeat"
+        return _problem(409, "conflict", detail)
     return _problem(
         503,
         "unavailable",

@@ -1,6 +1,7 @@
 """``/v1/api-keys``."""
 
 from datetime import datetime
+from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -19,7 +20,8 @@ class KeyBody(Body):
     """A new key."""
 
     name: Name = Field(examples=["privacy-desk"])
-    scopes: set[Scope] = Field(
+    # JSON has neither sets nor enumerations, so these two are read from lists and texts.
+    scopes: set[Annotated[Scope, Field(strict=False)]] = Field(
         min_length=1, examples=[["forget:write", "forget:read"]], strict=False
     )
 

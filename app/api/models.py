@@ -192,7 +192,7 @@ def download_weights(
         etag = f'"{version.sha256}"'
         size_bytes, blob_id = version.size_bytes, version.blob_id
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-    if if_none_match is not None and etag in (tag.strip() for tag in if_none_match.split(",")):
+    if if_none_match is not None and _names(if_none_match, etag):
         return Response(status_code=304, headers=headers)
     file = services.blobs.open(blob_id)
 
@@ -206,6 +206,12 @@ def download_weights(
         media_type="application/octet-stream",
         headers=headers | {"Content-Length": str(size_bytes)},
     )
+
+
+def _names(if_none_match: str, etag: str) -> bool:
+    """Say whether the header names the tag: weak comparison, RFC 9110 section 13.1.2."""
+    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return etag in tags or "*" in tags
 
 
 @router.get("/{name}/versions/{number}/certificate", responses=problem_responses(404))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -55,8 +56,10 @@ class StatementSigner:
         content = create_key_file(path, _new_key) if create else read_key_file(path)
         try:
             key = load_pem_private_key(content, password=None)
-        except ValueError as error:
-            raise ConfigurationError(f"{path} is not a private key in PEM format") from error
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise ConfigurationError(
+                f"{path} is not a private key in PEM format without a password"
+            ) from error
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigurationError(f"{path} is not an Ed25519 key")
         return cls(key)

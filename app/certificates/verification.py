@@ -12,16 +12,16 @@ The algorithm is fixed here; it is never read from the document.
 """
 
 import base64
-import binascii
 import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from securesystemslib.dsse import Envelope
@@ -83,18 +83,21 @@ def _envelope(bundle: bytes) -> Envelope:
         raise VerificationError("bundle", f"larger than {MAX_BUNDLE_BYTES} bytes")
     try:
         document = json.loads(bundle)
-        envelope = Envelope.from_dict(document["envelope"])
+        envelope = Envelope.from_dict(deepcopy(document["envelope"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError("bundle", "not a bundle") from error
     if not 1 <= len(envelope.signatures) <= MAX_SIGNATURES:
         raise VerificationError("bundle", f"needs 1 to {MAX_SIGNATURES} signatures")
+    # Base64 has spare bits and skips foreign characters: one signed content, one spelling.
+    if document["envelope"] != envelope.to_dict():
+        raise VerificationError("bundle", "its envelope is not in the form that was signed")
     return envelope
 
 
 def _check_signature(envelope: Envelope, key_pem: bytes) -> None:
     try:
         key = load_pem_public_key(key_pem)
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise VerificationError("signature", "the given key is not a PEM public key") from error
     if not isinstance(key, Ed25519PublicKey):
         raise VerificationError("signature", "the given key is not an Ed25519 key")
@@ -146,6 +149,7 @@ def _check_guarantee(predicate: Mapping[str, Any]) -> str:
     try:
         stated = predicate["guarantee"]
         if basis is Basis.RELEASED_AS_TRAINED:
+            _require(stated["kind"] == "none", "a model released as trained has no guarantee")
             return "none: this version protects nobody yet"
         if basis is Basis.EXCLUDED_FROM_TRAINING:
             _require(stated["kind"] == "exact", "an exclusion must be exact")
@@ -179,6 +183,10 @@ def _compare(stated: Mapping[str, Any], target: Mapping[str, Any], recomputed: G
     _require(stated["adaptive"] == recomputed.terms.adaptive, "adaptivity is not as stated")
     if isinstance(recomputed, GaussianGuarantee):
         _require(_at_most(recomputed.mu, stated["mu"]), "the stated mu is too small")
+        _require(
+            _at_most(recomputed.surviving_information_bits(), stated["surviving_information_bits"]),
+            "the stated surviving information is too small",
+        )
     _require(
         recomputed.meets(epsilon=target["epsilon"], delta=target["delta"]),
         "the target is not met",
@@ -198,8 +206,12 @@ def _require(condition: bool, reason: str) -> None:  # noqa: FBT001
 
 
 def payload_of(envelope_json: str) -> dict[str, Any]:
-    """Return an envelope's statement without checking anything; for display only."""
+    """Return an envelope's statement without checking anything; for display only.
+
+    Raises:
+        VerificationError: it cannot be read.
+    """
     try:
         return dict(json.loads(base64.b64decode(json.loads(envelope_json)["payload"])))
-    except (ValueError, KeyError, binascii.Error) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise VerificationError("bundle", "not a bundle") from error

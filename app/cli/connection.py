@@ -6,6 +6,8 @@ from pathlib import Path
 
 import httpx
 import typer
+from pydantic import ValidationError
+from sqlalchemy.exc import DBAPIError
 
 from app.client import ApiError, ExpungeClient
 from app.domain.errors import ConfigurationError, ExpungeError
@@ -50,7 +52,18 @@ def errors_in_words() -> Iterator[None]:
     except (ExpungeError, TimeoutError) as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(1) from error
-    except httpx.TransportError as error:
+    except ValidationError as error:
+        for fault in error.errors(include_input=False):
+            name = "_".join(("EXPUNGE", *(str(part).upper() for part in fault["loc"])))
+            typer.secho(f"error: {name}: {fault['msg']}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    except DBAPIError as error:
+        typer.secho("error: the database does not answer", fg="red", err=True)
+        raise typer.Exit(1) from error
+    except OSError as error:
+        typer.secho(f"error: {error.strerror}: {error.filename}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    except (httpx.TransportError, httpx.InvalidURL) as error:
         typer.secho(
             "error: the service cannot be reached; start it with 'expunge up' or set "
             "EXPUNGE_API_URL",

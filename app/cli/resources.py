@@ -191,9 +191,12 @@ def _features(records: RecordFile, offset: float, scale: float | None) -> dict[s
 
 def _json_file(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_text()))
-    except (ValueError, TypeError) as error:
-        raise InvalidInputError(f"{file} does not hold a JSON object") from error
+        document = json.loads(file.read_text())
+    except ValueError as error:
+        raise InvalidInputError(f"{file} does not hold JSON") from error
+    if not isinstance(document, dict):
+        raise InvalidInputError(f"{file} does not hold a JSON object")
+    return document
 
 
 def _show_model(client: ExpungeClient, shown: dict[str, Any], *, wait: bool) -> None:

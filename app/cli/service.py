@@ -1,6 +1,7 @@
 """Commands that set up and run the service on this machine."""
 
-import subprocess
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -17,8 +18,9 @@ from app.ledger.api_keys import Scope
 from app.main import app_from_environment
 from app.services import database_url, pseudonym_key_file, signing_key_file
 from app.settings import Settings
+from app.stopping import StopSignal
 from app.storage.keyfiles import create_key_file
-from app.supervisor import Child, python_command, supervise
+from app.supervisor import Child, python_command, stop_with_supervisor, supervise
 
 
 def init() -> None:
@@ -27,7 +29,7 @@ def init() -> None:
         settings = Settings()
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         servers = _embedded(settings)
-        if servers is not None:
+        if servers is not None and settings.database_url is None:
             servers.start_postgres()
         schema.upgrade(database_url(settings))
         signer = StatementSigner.from_file(signing_key_file(settings), create=True)
@@ -40,30 +42,24 @@ def init() -> None:
 
 def up() -> None:
     """Run everything on this machine: embedded servers, API, dispatcher and worker."""
+    stop = StopSignal().listen()
     settings = Settings()
-    init()
     servers = _embedded(settings)
 
     def keep_up() -> None:
         if servers is None:
             return
-        if not servers.postgres_running():
+        if settings.database_url is None and not servers.postgres_running():
             servers.start_postgres()
-        if not servers.redis_running():
+        if settings.redis_url is None and not servers.redis_running():
             servers.start_redis()
 
     with errors_in_words():
-        keep_up()
-        typer.echo(f"serving on http://{settings.host}:{settings.port} (Ctrl-C stops)")
         try:
-            supervise(
-                [
-                    Child("api", [*_EXPUNGE, "serve"]),
-                    Child("dispatcher", python_command("workers", "dispatcher")),
-                    Child("worker", python_command("workers", "worker")),
-                ],
-                keep_up=keep_up,
-            )
+            init()
+            keep_up()
+            typer.echo(f"serving on http://{settings.host}:{settings.port} (Ctrl-C stops)")
+            supervise([_api(), _dispatcher(), _worker()], stop, keep_up=keep_up)
         finally:
             if servers is not None:
                 servers.stop()
@@ -71,10 +67,17 @@ def up() -> None:
 
 def serve() -> None:
     """Run the API alone."""
+    stop_with_supervisor()
     settings = Settings()
     with errors_in_words():
         app = app_from_environment()
-    uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", access_log=False)
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+    )
 
 
 def worker(
@@ -84,25 +87,29 @@ def worker(
     ] = True,
 ) -> None:
     """Run a worker, with a dispatcher beside it."""
-    children = [Child("worker", python_command("workers", "worker"))]
-    if with_dispatcher:
-        children.append(Child("dispatcher", python_command("workers", "dispatcher")))
-    supervise(children)
+    supervise([_worker(), _dispatcher()] if with_dispatcher else [_worker()], StopSignal().listen())
 
 
 def dispatcher() -> None:
     """Run a dispatcher alone."""
-    raise typer.Exit(
-        subprocess.run(python_command("workers", "dispatcher"), check=False).returncode
-    )
+    supervise([_dispatcher()], StopSignal().listen())
 
 
 def demo() -> None:
     """Run the main job end to end on real data, in a fresh temporary data directory."""
-    raise typer.Exit(subprocess.run(python_command("workers", "demo"), check=False).returncode)
+    os.execv(sys.executable, python_command("workers", "demo"))  # noqa: S606 - a fixed command
 
 
-_EXPUNGE = python_command("app.cli")
+def _api() -> Child:
+    return Child("api", python_command("app.cli", "serve"))
+
+
+def _dispatcher() -> Child:
+    return Child("dispatcher", python_command("workers", "dispatcher"))
+
+
+def _worker() -> Child:
+    return Child("worker", python_command("workers", "worker"))
 
 
 def _embedded(settings: Settings) -> EmbeddedServers | None:

@@ -2,6 +2,7 @@
 
 import io
 import math
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from app.domain.errors import InvalidInputError
+
+# Ids are text, whatever they look like: 007 is not 7.
+_CSV_CONVERSION = pyarrow.csv.ConvertOptions(
+    column_types={"record_id": pa.string(), "subject_id": pa.string()},
+    strings_can_be_null=True,
+    null_values=[""],
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,9 @@ def read_record_file(path: Path) -> RecordFile:
         raise InvalidInputError(f"{path.name}: expected a .parquet, .csv or .npz file")
     try:
         table = readers[path.suffix](path)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except InvalidInputError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
         raise InvalidInputError(f"{path.name} cannot be read: {type(error).__name__}") from error
     for column in ("record_id", "label", "features"):
         if column not in table.column_names:
@@ -89,7 +99,9 @@ def to_parquet(table: pa.Table) -> bytes:
 
 
 def _read_csv(path: Path) -> pa.Table:
-    table = pyarrow.csv.read_csv(path)
+    table = pyarrow.csv.read_csv(path, convert_options=_CSV_CONVERSION)
+    if len(set(table.column_names)) != len(table.column_names):
+        raise InvalidInputError(f"{path.name}: every column needs a name of its own")
     known = [c for c in ("record_id", "subject_id", "label") if c in table.column_names]
     columns = [name for name in table.column_names if name not in known]
     if not columns:
@@ -108,6 +120,8 @@ def _read_npz(path: Path) -> pa.Table:
         for name in ("record_id", "label", "features"):
             if name not in arrays:
                 raise InvalidInputError(f"{path.name} has no array {name!r}")
+        if arrays["label"].dtype.kind not in "iu":
+            raise InvalidInputError(f"{path.name}: array 'label' must hold whole numbers")
         return record_table(
             record_ids=arrays["record_id"],
             labels=arrays["label"],

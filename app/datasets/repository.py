@@ -110,11 +110,13 @@ def records_by_key(
     return rows
 
 
-def records_by_seq(session: Session, seqs: Collection[int]) -> list[RecordRow]:
-    """Return the records with these sequence numbers."""
+def lock_records(session: Session, seqs: Collection[int]) -> list[RecordRow]:
+    """Lock, in their order, and return the records with these sequence numbers as they are now."""
     rows: list[RecordRow] = []
-    for batch in batches(list(seqs)):
-        rows.extend(session.scalars(select(RecordRow).where(RecordRow.seq.in_(batch))))
+    for batch in batches(sorted(seqs)):
+        query = select(RecordRow).where(RecordRow.seq.in_(batch)).order_by(RecordRow.seq)
+        fresh = query.with_for_update().execution_options(populate_existing=True)
+        rows.extend(session.scalars(fresh))
     return rows
 
 
@@ -152,6 +154,7 @@ def mark_forgotten(session: Session, seqs: Collection[int], *, epoch: int) -> No
             update(RecordRow)
             .where(RecordRow.seq.in_(batch), RecordRow.forgotten_epoch.is_(None))
             .values(forgotten_epoch=epoch)
+            .execution_options(synchronize_session="fetch")
         )
 
 
@@ -162,6 +165,7 @@ def mark_erased(session: Session, seqs: Collection[int]) -> None:
             update(RecordRow)
             .where(RecordRow.seq.in_(batch))
             .values(shard_id=None, erased_at=func.now())
+            .execution_options(synchronize_session="fetch")
         )
 
 

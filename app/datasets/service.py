@@ -130,7 +130,7 @@ class Records:
         The old shards are shredded by the next sweep, after the caller has committed.
         """
         by_shard: dict[str, list[int]] = {}
-        for record in repository.records_by_seq(session, seqs):
+        for record in repository.lock_records(session, seqs):
             if record.shard_id is not None:
                 by_shard.setdefault(record.shard_id, []).append(record.seq)
         for shard_id, erased in by_shard.items():

@@ -66,6 +66,10 @@ class _Problems:
         self._first: list[RowProblem] = []
         self._count = 0
 
+    @property
+    def none(self) -> bool:
+        return self._count == 0
+
     def add(self, row: int | None, column: str, reason: str) -> None:
         self._count += 1
         if len(self._first) < MAX_REPORTED_PROBLEMS:
@@ -94,6 +98,12 @@ def _read(content: bytes) -> pa.Table:
     for column in table.column_names:
         if column not in _COLUMNS:
             problems.add(None, column, f"unknown column; expected {', '.join(_COLUMNS)}")
+    kind = table.schema.field("features").type if problems.none else None
+    if isinstance(kind, pa.FixedShapeTensorType) and kind.permutation not in (
+        None,
+        list(range(len(kind.shape))),
+    ):
+        problems.add(None, "features", "must be a tensor in C order, without permutation")
     problems.raise_any()
     return table
 
@@ -106,7 +116,11 @@ def _ids(
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         problems.add(None, name, "must be a string or an integer column")
         return []
-    ids: list[str | None] = column.to_pylist()
+    try:
+        ids: list[str | None] = column.to_pylist()
+    except UnicodeDecodeError:
+        problems.add(None, name, "must be UTF-8 text")
+        return []
     for row, value in enumerate(ids):
         if value is None:
             if required:

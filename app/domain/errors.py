@@ -152,6 +152,10 @@ class LeaseLostError(ExpungeError):
     """Another worker holds the run now; this one must stop without a trace."""
 
 
+class RunInterruptedError(ExpungeError):
+    """The worker was told to stop in the middle of a run; the run waits for another one."""
+
+
 class RunFailedError(ExpungeError):
     """A run cannot succeed by trying again. The message tells a user what to do."""
 

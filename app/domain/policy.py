@@ -9,10 +9,12 @@ from app.domain.checks import (
     require_non_negative,
     require_positive,
 )
-from app.domain.errors import InvalidInputError
+from app.domain.errors import InvalidInputError, ParameterError
+from app.domain.recipe import MOST_EPOCHS
 from app.domain.states import FirstRelease, Serving
 
 THIRTY_DAYS_S = 30 * 24 * 3600
+_LONGEST_DEADLINE_S = 10 * 365 * 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ class Policy:
         require_positive("deadline_s", self.deadline_s)
         if self.budget_epochs is not None:
             require_positive("budget_epochs", self.budget_epochs)
+        if self.deadline_s > _LONGEST_DEADLINE_S:
+            raise ParameterError("deadline_s", f"at most {_LONGEST_DEADLINE_S} (ten years)")
+        if self.budget_epochs is not None and self.budget_epochs > MOST_EPOCHS:
+            raise ParameterError("budget_epochs", f"at most {MOST_EPOCHS}")
         if self.window_s > self.deadline_s:
             raise InvalidInputError("window_s must not exceed deadline_s")
 

@@ -9,7 +9,7 @@ from app.domain.errors import InvalidInputError
 
 OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("one_cycle", "constant")
-_MOST_EPOCHS = 100_000
+MOST_EPOCHS = 100_000
 _LARGEST_BATCH = 1_000_000
 
 
@@ -53,7 +53,7 @@ class TrainingRecipe:
         _require(
             "weight_decay", _is_number(self.weight_decay) and self.weight_decay >= 0, "0 or above"
         )
-        _require_whole("epochs", self.epochs, _MOST_EPOCHS)
+        _require_whole("epochs", self.epochs, MOST_EPOCHS)
         _require_whole("batch_size", self.batch_size, _LARGEST_BATCH)
         _require(
             "held_out_fraction",

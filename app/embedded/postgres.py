@@ -163,8 +163,8 @@ class Postgres:
         """Make lock files of a dead server harmless, even if its process id lives on elsewhere.
 
         PostgreSQL gives up when the process named in ``postmaster.pid`` exists at all. Removing
-        the file would also remove its other safeguard, the shared memory segment named there, so
-        only the process id is overwritten.
+        the file would also lose the name of the dead server's shared memory, by which PostgreSQL
+        makes sure that it is dead; so only the process id is overwritten.
         """
         self._socket.unlink(missing_ok=True)
         self._socket.with_name(f"{self._socket.name}.lock").unlink(missing_ok=True)

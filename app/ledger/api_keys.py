@@ -48,7 +48,6 @@ def create_key(session: Session, *, name: str, scopes: Collection[Scope]) -> tup
     row = ApiKeyRow(id=new_id("key"), name=name, key_hash=_hash(secret), scopes=sorted(set(scopes)))
     session.add(row)
     session.flush()
-    session.flush()
     session.refresh(row)
     log.append(session, "key.created", key=row.id, scopes=row.scopes)
     return row, secret

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sqlalchemy import func
 from sqlalchemy.orm import Session
 
 from app.certificates.signing import StatementSigner
@@ -70,6 +71,8 @@ def issue(
         basis=basis,
         envelope=signed.envelope,
         sha256=signed.sha256,
+        # Not the transaction's start: certificates are chained in the order of the model's lock.
+        created_at=func.clock_timestamp(),
     )
     session.add(row)
     log.append(

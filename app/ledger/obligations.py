@@ -1,6 +1,6 @@
 """What becomes of obligations, and so of the requests that they belong to."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy.orm import Session
 
@@ -33,9 +33,8 @@ def certify_obligations(session: Session, run: RunRow, certificate_id: str) -> i
     return len(obligations)
 
 
-def fail_obligations(session: Session, run: RunRow, reason: str) -> None:
-    """End a run's obligations in failure; the reason reaches the requests."""
-    obligations = repository.obligations_of_run(session, run.id)
+def fail_obligations(session: Session, obligations: Sequence[ObligationRow], reason: str) -> None:
+    """End obligations in failure; the reason reaches the requests."""
     for obligation in obligations:
         obligation.state = ObligationState.FAILED
         obligation.failure_reason = reason

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import exists, func, select, tuple_, update
+from sqlalchemy import exists, func, literal, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.certificates.tables import CertificateRow
@@ -27,22 +27,19 @@ def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetR
     return row
 
 
-def earlier_request(
+def earlier_requests(
     session: Session, api_key_id: str, *, external_id: str | None, idempotency_key: str | None
-) -> ForgetRequestRow | None:
-    """Return the caller's earlier request with the same external id or idempotency key."""
-    for column, value in (
-        (ForgetRequestRow.external_id, external_id),
-        (ForgetRequestRow.idempotency_key, idempotency_key),
-    ):
-        if value is not None:
-            query = select(ForgetRequestRow).where(
-                ForgetRequestRow.api_key_id == api_key_id, column == value
-            )
-            row = session.scalar(query)
-            if row is not None:
-                return row
-    return None
+) -> Sequence[ForgetRequestRow]:
+    """Return the caller's earlier requests with the same external id or idempotency key."""
+    # A None compares as NULL, which equals nothing.
+    query = select(ForgetRequestRow).where(
+        ForgetRequestRow.api_key_id == api_key_id,
+        or_(
+            ForgetRequestRow.external_id == literal(external_id),
+            ForgetRequestRow.idempotency_key == literal(idempotency_key),
+        ),
+    )
+    return session.scalars(query).all()
 
 
 def requests(
@@ -146,16 +143,27 @@ def obligations_of_request(session: Session, request_id: str) -> Sequence[Obliga
 def obligations_of_model(
     session: Session, model_id: str, states: Collection[ObligationState]
 ) -> Sequence[ObligationRow]:
-    """Return a model's obligations in the given states, oldest first."""
+    """Return a model's obligations in the given states, in the order to lock their requests."""
     query = select(ObligationRow).where(
         ObligationRow.model_id == model_id, ObligationRow.state.in_(states)
     )
-    return session.scalars(query.order_by(ObligationRow.id)).all()
+    return session.scalars(query.order_by(ObligationRow.request_id)).all()
 
 
 def obligations_of_run(session: Session, run_id: str) -> Sequence[ObligationRow]:
     """Return the obligations that a run took on."""
     return session.scalars(select(ObligationRow).where(ObligationRow.run_id == run_id)).all()
+
+
+def lock_models_of_request(session: Session, request_id: str) -> Sequence[ModelRow]:
+    """Lock, in a fixed order, and return the models that owe a request something."""
+    query = (
+        select(ModelRow)
+        .join(ObligationRow, ObligationRow.model_id == ModelRow.id)
+        .where(ObligationRow.request_id == request_id)
+        .order_by(ModelRow.id)
+    )
+    return session.scalars(query.with_for_update(of=ModelRow)).all()
 
 
 def run(session: Session, run_id: str, *, lock: bool = False) -> RunRow:
@@ -178,11 +186,16 @@ def latest_run(session: Session, model_id: str) -> RunRow | None:
     return session.scalar(query.order_by(RunRow.created_at.desc(), RunRow.id).limit(1))
 
 
-def expired_runs(session: Session) -> Sequence[RunRow]:
-    """Lock and return runs whose worker has gone silent."""
+def expired_runs(session: Session, *, lease_s: float) -> Sequence[RunRow]:
+    """Lock and return runs whose worker has gone silent.
+
+    No worker can prolong its lease while Postgres is away, so after a start of Postgres every
+    lease holds for another ``lease_s`` seconds.
+    """
     query = select(RunRow).where(
         RunRow.state.in_((RunState.LEASED, RunState.RUNNING)),
         RunRow.lease_expires_at < func.clock_timestamp(),
+        func.pg_postmaster_start_time() < func.clock_timestamp() - timedelta(seconds=lease_s),
     )
     return session.scalars(query.with_for_update(skip_locked=True)).all()
 

@@ -18,10 +18,9 @@ from app.domain.commitments import SALT_BYTES, record_commitment, subject_commit
 from app.domain.errors import ConflictError, InvalidInputError, UnknownRecordsError
 from app.domain.ids import new_id
 from app.domain.policy import THIRTY_DAYS_S, Policy
-from app.domain.states import Basis, ObligationState, RequestState, RunKind
+from app.domain.states import Basis, ObligationState, RequestState
 from app.ledger import certifying, log, outbox, repository
 from app.ledger.obligations import settle_request
-from app.ledger.runs import create_run
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.registry import repository as registry
 from app.registry.membership import membership_of
@@ -86,18 +85,18 @@ class ForgetRequests:
             raise InvalidInputError("name at least one of record_ids and subject_ids")
         dataset = datasets.dataset_named(session, demand.dataset, lock=True)
         digest = self._digest(dataset, demand)
-        earlier = repository.earlier_request(
+        earlier = repository.earlier_requests(
             session,
             api_key_id,
             external_id=demand.external_id,
             idempotency_key=demand.idempotency_key,
         )
-        if earlier is not None:
-            if earlier.request_digest != digest:
-                raise InvalidInputError(
-                    "external_id or Idempotency-Key was used before with another body"
-                )
-            return earlier, False
+        if any(request.request_digest != digest for request in earlier):
+            raise InvalidInputError(
+                "external_id or Idempotency-Key was used before with another body"
+            )
+        if earlier:
+            return earlier[0], False
         salt = os.urandom(SALT_BYTES)
         commitments = self._resolve(session, dataset, demand, salt)
         dataset.forget_epoch += 1
@@ -126,15 +125,17 @@ class ForgetRequests:
         log.append(session, "request.accepted", request=request.id, records=len(commitments))
         records = [record for record, _ in commitments.values()]
         datasets.mark_forgotten(session, list(commitments), epoch=dataset.forget_epoch)
-        for record in records:
-            session.refresh(record)
         for model in models:
             self._oblige(session, request, model, records)
         settle_request(session, request)
         return request, True
 
     def _digest(self, dataset: DatasetRow, demand: ForgetDemand) -> bytes:
-        body = [sorted(set(demand.record_ids)), sorted(set(demand.subject_ids))]
+        body = [
+            sorted(set(demand.record_ids)),
+            sorted(set(demand.subject_ids)),
+            demand.external_id,
+        ]
         return self._pseudonyms.upload(dataset.id, json.dumps(body).encode())
 
     def _resolve(
@@ -266,6 +267,9 @@ class ForgetRequests:
             NotFoundError: there is no such request.
             ConflictError: it is not merely accepted any more.
         """
+        dataset_id = repository.request(session, request_id).dataset_id
+        # Neither a run that begins nor a new request may see this half done.
+        session.get_one(DatasetRow, dataset_id, with_for_update=True)
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.ACCEPTED:
             raise ConflictError(f"the request is {request.state}; it can no longer be cancelled")
@@ -284,6 +288,8 @@ class ForgetRequests:
             NotFoundError: there is no such request.
             ConflictError: it has not failed.
         """
+        # Models before requests: the order in which runs take their locks.
+        models = repository.lock_models_of_request(session, request_id)
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.FAILED:
             raise ConflictError(f"the request is {request.state}; only a failed one can be retried")
@@ -293,11 +299,8 @@ class ForgetRequests:
             obligation.state = ObligationState.OPEN
             obligation.run_id = None
             obligation.failure_reason = None
-            model = session.get_one(ModelRow, obligation.model_id, with_for_update=True)
-            if model.head_version_id is not None:
-                outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
-            elif repository.active_run(session, model.id) is None:
-                create_run(session, model, RunKind.CERTIFY)
+        for model in models:
+            outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
         settle_request(session, request)
         return request
 

@@ -8,7 +8,13 @@ from sqlalchemy.orm import Session
 
 from app.datasets import repository as datasets
 from app.datasets.tables import DatasetRow
-from app.domain.errors import ConflictError, LeaseLostError
+from app.domain.errors import (
+    CalibrationError,
+    ConflictError,
+    LeaseLostError,
+    ParameterError,
+    PlanError,
+)
 from app.domain.ids import new_id
 from app.domain.plan import Plan
 from app.domain.policy import Policy
@@ -65,16 +71,24 @@ def create_run(session: Session, model: ModelRow, kind: RunKind) -> RunRow:
 
 
 def schedule_model(session: Session, model_id: str) -> RunRow | None:
-    """Turn a model's open obligations into one run, unless one is going or has still to train.
+    """Turn a model's open obligations into one run, unless one is going.
 
-    Obligations that arrive while a run is going wait for the next one.
+    Obligations that arrive while a run is going wait for the next one. If no plan can meet the
+    policy any more, they fail with the reason.
     """
     model = session.get_one(ModelRow, model_id, with_for_update=True)
-    if repository.active_run(session, model.id) is not None or model.head_version_id is None:
+    if repository.active_run(session, model.id) is not None:
         return None
-    if not repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
+    obligations = repository.obligations_of_model(session, model.id, (ObligationState.OPEN,))
+    if not obligations:
         return None
-    return create_run(session, model, RunKind.UNLEARN)
+    # Without a version, what obliges the model is the uploaded weights that failed to be certified.
+    kind = RunKind.CERTIFY if model.head_version_id is None else RunKind.UNLEARN
+    try:
+        return create_run(session, model, kind)
+    except (PlanError, ParameterError, CalibrationError) as error:
+        fail_obligations(session, obligations, str(error))
+        return None
 
 
 def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
@@ -182,28 +196,40 @@ def heartbeat(
         raise LeaseLostError("the run is held by another worker or is over")
 
 
+def hand_back(session: Session, row: RunRow) -> None:
+    """Queue a run again that its worker was told to leave; such an attempt does not count."""
+    row.attempt -= 1
+    _requeue(session, row, delay_s=0.0)
+
+
+def _requeue(session: Session, row: RunRow, *, delay_s: float) -> None:
+    row.lease_expires_at = None
+    row.fencing_token += 1
+    row.state = RunState.QUEUED
+    row.enqueued_at = None
+    outbox.post(session, outbox.Topic.ENQUEUE_RUN, row.id, delay_s=delay_s)
+    log.append(session, "run.requeued", run=row.id, attempt=row.attempt)
+
+
 def give_up_attempt(
     session: Session, row: RunRow, *, reason: str, permanent: bool, max_attempts: int
 ) -> None:
     """End one attempt: queue the run again while attempts are left, else fail it."""
+    if not permanent and row.attempt < max_attempts:
+        _requeue(session, row, delay_s=_RETRY_DELAY_S * (row.attempt - 1))
+        return
     row.lease_expires_at = None
     row.fencing_token += 1
-    if not permanent and row.attempt < max_attempts:
-        row.state = RunState.QUEUED
-        row.enqueued_at = None
-        outbox.post(
-            session, outbox.Topic.ENQUEUE_RUN, row.id, delay_s=_RETRY_DELAY_S * (row.attempt - 1)
-        )
-        log.append(session, "run.requeued", run=row.id, attempt=row.attempt)
-        return
     row.state = RunState.FAILED
     row.failure_reason = reason
     row.finished_at = func.clock_timestamp()
     log.append(session, "run.failed", run=row.id, attempt=row.attempt)
     if row.kind == RunKind.TRAIN:
         _forget_training(session, row.model_id)
-    else:
-        fail_obligations(session, row, reason)
+        return
+    fail_obligations(session, repository.obligations_of_run(session, row.id), reason)
+    # Those that came too late for this run would otherwise wait for ever.
+    outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)
 
 
 def _forget_training(session: Session, model_id: str) -> None:
@@ -219,13 +245,14 @@ def retry_run(session: Session, run_id: str) -> RunRow:
 
     Raises:
         NotFoundError: there is no such run.
-        ConflictError: it did not fail, or another run of its model is going.
+        ConflictError: it did not fail, or its model has had another run since.
     """
     row = repository.run(session, run_id)
     if row.state != RunState.FAILED:
         raise ConflictError(f"the run is {row.state}; only a failed run can be tried again")
     model = session.get_one(ModelRow, row.model_id, with_for_update=True)
-    if repository.active_run(session, model.id) is not None:
-        raise ConflictError("another run of this model is queued or going")
+    # A second training would forget which records the version that it made has seen.
+    if repository.latest_run(session, model.id) is not row:
+        raise ConflictError("a later run of this model exists; only the newest can be tried again")
     reopen_obligations(session, row)
     return create_run(session, model, RunKind(row.kind))

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
 from app.accounting.guarantees import GaussianGuarantee
+from app.domain.checks import require_non_negative, require_positive
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
 from app.planning.fixed import refuse_unknown, whole_steps
@@ -22,6 +23,7 @@ DEFAULT_INITIAL_CLIP = 1.0
 DEFAULT_LEARNING_RATE = 0.1
 _INITIALISATION_STD = 1.0
 _LARGEST_SHARE_OF_BUDGET = 0.25
+_POSITIVE = ("initial_clip", "learning_rate", "noise_std", "steps")
 
 
 def quote_gradient_clipping(policy: Policy, shape: ModelShape) -> Quote:
@@ -57,6 +59,17 @@ def complete_gradient_clipping(
         ParameterError: a parameter is out of its range.
     """
     refuse_unknown(fixed, gradient_clipping.account)
+    for name, number in fixed.items():
+        (require_positive if name in _POSITIVE else require_non_negative)(name, number)
+    try:
+        return _complete(epsilon=epsilon, delta=delta, fixed=fixed, default_steps=default_steps)
+    except ArithmeticError as error:
+        raise PlanError("the fixed parameters leave the range of floating point") from error
+
+
+def _complete(
+    *, epsilon: float, delta: float, fixed: Fixed, default_steps: int
+) -> dict[str, float]:
     steps = whole_steps(fixed, default_steps)
     half_drift = gaussian.mu_of(epsilon=epsilon, delta=delta) * _INITIALISATION_STD / 2
     initial_clip = fixed.get("initial_clip", DEFAULT_INITIAL_CLIP)
@@ -83,8 +96,11 @@ def complete_gradient_clipping(
 
 def quote_output_perturbation(policy: Policy, shape: ModelShape) -> Quote:
     """Quote output perturbation: clip and add noise once."""
+    _budget_steps(policy, shape)
     fixed = policy.parameters
     refuse_unknown(fixed, output_perturbation.account)
+    for name, number in fixed.items():
+        require_positive(name, number)
     mu = gaussian.mu_of(epsilon=policy.epsilon, delta=policy.delta)
     initial_clip = fixed.get("initial_clip", mu * _INITIALISATION_STD / 2)
     noise_std = fixed.get("noise_std") or output_perturbation.calibrate(
@@ -99,6 +115,7 @@ def quote_output_perturbation(policy: Policy, shape: ModelShape) -> Quote:
 
 def quote_model_clipping(policy: Policy, shape: ModelShape) -> Quote:
     """Quote model clipping: the last step's noise is the release's."""
+    _budget_steps(policy, shape)
     fixed = {name: value for name, value in policy.parameters.items() if name != "steps"}
     refuse_unknown(fixed, model_clipping.account)
     sizes = {
@@ -128,11 +145,7 @@ def _quote(
     shape: ModelShape,
 ) -> Quote:
     budget_steps = _budget_steps(policy, shape)
-    if steps > budget_steps:
-        raise PlanError(
-            f"the plan takes {steps} noisy steps but budget_epochs allows {budget_steps}: raise "
-            "budget_epochs or lower steps"
-        )
+    _refuse_beyond(steps, budget_steps)
     bits = (
         guarantee.surviving_information_bits() if isinstance(guarantee, GaussianGuarantee) else None
     )
@@ -148,7 +161,20 @@ def _quote(
 
 
 def _budget_steps(policy: Policy, shape: ModelShape) -> int:
-    return math.floor((policy.budget_epochs or shape.recipe_epochs) * shape.steps_per_epoch)
+    """Return how many steps the budget allows; refuse a fixed number of steps beyond it."""
+    steps = math.floor((policy.budget_epochs or shape.recipe_epochs) * shape.steps_per_epoch)
+    if steps < 1:
+        raise PlanError("budget_epochs allows no step at all: raise it")
+    _refuse_beyond(policy.parameters.get("steps", 0), steps)
+    return steps
+
+
+def _refuse_beyond(steps: float, budget_steps: int) -> None:
+    if steps > budget_steps:
+        raise PlanError(
+            f"the plan takes {steps:g} noisy steps but budget_epochs allows {budget_steps}: raise "
+            "budget_epochs or lower steps"
+        )
 
 
 def _refuse_missed(guarantee: GaussianGuarantee, epsilon: float, delta: float) -> None:

@@ -5,6 +5,7 @@ computations; at equal cost the one with the smaller epsilon; then the first by 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from app.accounting import (
     dp_sgd,
@@ -61,8 +62,8 @@ _QUOTE: Mapping[str, Callable[[Policy, ModelShape], Quote]] = {
 def quote_all(*, policy: Policy, shape: ModelShape) -> Quotes:
     """Ask every mechanism, and choose.
 
-    Parameters that the policy fixes belong to the policy's mechanism; under ``auto`` a mechanism
-    that does not have them declines.
+    Parameters that the policy fixes belong to the mechanism that it names; under ``auto`` a
+    mechanism that does not have them declines.
 
     Raises:
         PlanError: the policy names an unknown mechanism.
@@ -71,9 +72,9 @@ def quote_all(*, policy: Policy, shape: ModelShape) -> Quotes:
         raise PlanError(f"mechanism must be {AUTO} or one of {', '.join(_QUOTE)}")
     offers: list[Quote] = []
     declined: list[Declined] = []
-    for name, quote in _QUOTE.items():
+    for name in _QUOTE:
         try:
-            offers.append(_quote_within(policy, shape, name, quote))
+            offers.append(_quote(policy, shape, name))
         except (PlanError, ParameterError, CalibrationError) as error:
             declined.append(Declined(name, str(error)))
     return Quotes(tuple(offers), tuple(declined), _choose(policy, offers))
@@ -85,18 +86,7 @@ def make_plan(*, policy: Policy, shape: ModelShape) -> Plan:
     Raises:
         PlanError: no mechanism that the workers can run satisfies the policy; it says why.
     """
-    quotes = quote_all(policy=policy, shape=shape)
-    if policy.mechanism == AUTO:
-        chosen = quotes.choice
-    else:
-        chosen = policy.mechanism
-        if chosen not in RUNNABLE:
-            raise PlanError(f"the workers cannot run {chosen} yet; see POST /v1/plans for others")
-    quote = None if chosen is None else quotes.offer(chosen)
-    if quote is None:
-        names = RUNNABLE if chosen is None else (chosen,)
-        reasons = "; ".join(f"{name}: {quotes.reason(name)}" for name in sorted(names))
-        raise PlanError(f"no plan satisfies the policy. {reasons}")
+    quote = _chosen_quote(policy, shape)
     predicted = {
         "epsilon": quote.guarantee.epsilon(delta=policy.delta),
         "certifying_gradients": quote.certifying_gradients,
@@ -118,18 +108,29 @@ def make_plan(*, policy: Policy, shape: ModelShape) -> Plan:
     )
 
 
-def _quote_within(
-    policy: Policy,
-    shape: ModelShape,
-    name: str,
-    quote: Callable[[Policy, ModelShape], Quote],
-) -> Quote:
+def _chosen_quote(policy: Policy, shape: ModelShape) -> Quote:
+    if policy.mechanism in RUNNABLE:
+        return _quote(policy, shape, policy.mechanism)
+    if policy.mechanism != AUTO:
+        known = ", ".join(sorted(RUNNABLE))
+        raise PlanError(f"mechanism must be {AUTO} or one that the workers run: {known}")
+    quotes = quote_all(policy=policy, shape=shape)
+    quote = None if quotes.choice is None else quotes.offer(quotes.choice)
+    if quote is None:
+        reasons = "; ".join(f"{name}: {quotes.reason(name)}" for name in sorted(RUNNABLE))
+        raise PlanError(f"no plan satisfies the policy. {reasons}")
+    return quote
+
+
+def _quote(policy: Policy, shape: ModelShape, name: str) -> Quote:
     if policy.adaptive and name not in _CARRY_ADAPTIVE:
         raise PlanError(
             "adaptive requests need a mechanism that also protects the records still present: "
             "set adaptive to false"
         )
-    return quote(policy, shape)
+    if policy.mechanism not in (AUTO, name):
+        policy = replace(policy, parameters={})
+    return _QUOTE[name](policy, shape)
 
 
 def _choose(policy: Policy, offers: list[Quote]) -> str | None:

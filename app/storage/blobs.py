@@ -14,6 +14,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from app.database import Database
+from app.domain.errors import GoneError
 from app.domain.ids import new_id
 from app.domain.states import BlobState
 from app.storage.objects import ObjectStore
@@ -60,12 +61,26 @@ class Blobs:
         return blob
 
     def adopt(self, session: Session, blob_id: str) -> None:
-        """Make a pending blob live within the caller's transaction."""
-        session.get_one(BlobRow, blob_id, with_for_update=True).state = BlobState.LIVE
+        """Make a pending blob live within the caller's transaction.
+
+        Raises:
+            GoneError: it waited so long that it was given up.
+        """
+        row = session.get_one(BlobRow, blob_id, with_for_update=True)
+        if row.state != BlobState.PENDING:
+            raise GoneError(f"the stored object is {row.state}; it must be written again")
+        row.state = BlobState.LIVE
 
     def doom(self, session: Session, blob_id: str) -> None:
         """Give a blob up within the caller's transaction; ``sweep`` shreds it afterwards."""
         session.get_one(BlobRow, blob_id, with_for_update=True).state = BlobState.DOOMED
+
+    def abandon(self, blob_id: str) -> None:
+        """Give a blob up that no transaction has adopted; one that was adopted stays."""
+        with self._database.transaction() as session:
+            row = session.get_one(BlobRow, blob_id, with_for_update=True)
+            if row.state == BlobState.PENDING:
+                row.state = BlobState.DOOMED
 
     def open(self, blob_id: str) -> BinaryIO:
         """Open a blob for reading; ``GoneError`` if it was shredded."""

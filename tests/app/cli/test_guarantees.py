@@ -1,0 +1,115 @@
+"""Commands that need no service: numbers, and the offline check."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from app.certificates.signing import StatementSigner
+from app.cli.main import app
+from tests.support.workshop import Workshop
+
+runner = CliRunner()
+PAPER = [
+    "--param=initial_clip=20",
+    "--param=gradient_clip=10",
+    "--param=learning_rate=0.01",
+    "--param=weight_decay=50",
+    "--param=steps=11",
+]
+
+
+def test_account_prints_the_reference_values() -> None:
+    arguments = ["account", "--mechanism", "gradient_clipping", "--param", "noise_std=0.25679"]
+    answer = runner.invoke(app, [*arguments, *PAPER, "--delta", "1e-5", "--json"])
+
+    assert answer.exit_code == 0
+    printed = json.loads(answer.stdout)
+    assert printed["mu"] == pytest.approx(1.414212, abs=5e-7)
+    assert printed["epsilon"] == pytest.approx(6.573, abs=5e-4)
+    assert printed["neighbouring_relation"] == "any_start"
+
+
+def test_plan_prints_the_reference_noise() -> None:
+    answer = runner.invoke(app, ["plan", "--epsilon", "1", "--delta", "1e-5", *PAPER, "--json"])
+
+    assert answer.exit_code == 0
+    printed = json.loads(answer.stdout)
+    assert printed["noise_std"] == pytest.approx(1.3548, abs=5e-5)
+    assert (printed["steps"], printed["weight_decay"]) == (11, 50)
+
+
+def test_plan_prints_one_line_per_parameter() -> None:
+    lines = runner.invoke(app, ["plan", *PAPER]).stdout.splitlines()
+
+    assert any(line.split() == ["noise_std", "1.354809"] for line in lines) or any(
+        line.startswith("noise_std") and "1.3548" in line for line in lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["account", "--mechanism", "magic"], "no mechanism named 'magic'"),
+        (["account", "--mechanism", "gradient_clipping"], "initial_clip must be given"),
+        (["plan", "--param", "steps"], "expected NAME=NUMBER"),
+        (["plan", "--param", "sigma=1"], "unknown parameter"),
+        (["plan", "--param", "steps=nan"], "steps"),
+        (["plan", "--param", "steps=inf"], "steps"),
+        (["plan", "--param", "initial_clip=0"], "initial_clip must be above 0"),
+        (["plan", "--epsilon", "0"], "epsilon must be above 0"),
+        (["plan", "--delta", "2"], "delta must be"),
+    ],
+)
+def test_an_error_is_one_line_in_words(arguments: list[str], reason: str) -> None:
+    answer = runner.invoke(app, arguments)
+
+    assert answer.exit_code == 1
+    assert isinstance(answer.exception, SystemExit)
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert reason in line
+
+
+class TestVerify:
+    @pytest.fixture
+    def files(self, workshop: Workshop, tmp_path: Path) -> dict[str, Path]:
+        from app.ledger import repository
+
+        workshop.define()
+        version = workshop.work()
+        with workshop.transaction() as session:
+            envelope = repository.certificate(session, version.certificate_id).envelope
+        files = {name: tmp_path / name for name in ("bundle", "weights", "key")}
+        files["bundle"].write_text(json.dumps({"envelope": json.loads(envelope)}))
+        files["weights"].write_bytes(b"weights")
+        files["key"].write_text(workshop.services.signer.public_key_pem)
+        return files
+
+    def _run(self, files: dict[str, Path]) -> tuple[int, str]:
+        options = ["--weights", str(files["weights"]), "--key", str(files["key"])]
+        answer = runner.invoke(app, ["verify", str(files["bundle"]), *options])
+        assert answer.exception is None or isinstance(answer.exception, SystemExit)
+        return answer.exit_code, answer.stdout
+
+    def test_an_honest_certificate_exits_0_and_prints_each_step(self, files: dict) -> None:
+        code, printed = self._run(files)
+
+        assert code == 0
+        steps = [line.split()[1] for line in printed.splitlines() if line.startswith("ok")]
+        assert steps == ["bundle", "signature", "statement", "digest", "guarantee"]
+
+    def test_a_changed_file_exits_1_and_names_the_step(self, files: dict, tmp_path: Path) -> None:
+        stranger = StatementSigner.from_file(tmp_path / "stranger.pem", create=True)
+        changes = {
+            "weights": (b"Weights", "digest"),
+            "bundle": (b"{}", "bundle"),
+            "key": (stranger.public_key_pem.encode(), "signature"),
+        }
+        for name, (content, step) in changes.items():
+            honest = files[name].read_bytes()
+            files[name].write_bytes(content)
+            code, printed = self._run(files)
+            assert (code, printed.splitlines()[-1].split()[:2]) == (1, ["FAIL", f"{step}:"])
+            files[name].write_bytes(honest)

@@ -1,0 +1,142 @@
+"""Commands over HTTP: what the service says, in words."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from app.cli import connection
+from app.cli.main import app
+from app.client import ExpungeClient
+from tests.support.workshop import DATASET, Workshop
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def served(api: TestClient, admin_key: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let commands reach the API without a network."""
+    monkeypatch.setenv("EXPUNGE_API_KEY", admin_key)
+
+    def client(url: str, key: str) -> ExpungeClient:
+        return ExpungeClient(url, key, transport=_Bridge(api))
+
+    monkeypatch.setattr(connection, "ExpungeClient", client)
+    return iter(())
+
+
+class _Bridge(httpx.BaseTransport):
+    def __init__(self, api: TestClient) -> None:
+        self._api = api
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = self._api.request(
+            request.method,
+            request.url.raw_path.decode(),
+            content=request.read(),
+            headers=dict(request.headers),
+            follow_redirects=False,
+        )
+        headers = {k: v for k, v in answer.headers.items() if k != "content-encoding"}
+        return httpx.Response(answer.status_code, headers=headers, content=answer.content)
+
+
+def _run(*arguments: str) -> dict:
+    answer = runner.invoke(app, list(arguments))
+    assert answer.exit_code == 0, answer.output
+    return json.loads(answer.stdout)
+
+
+def _fail(*arguments: str) -> str:
+    answer = runner.invoke(app, list(arguments))
+    assert answer.exit_code == 1
+    assert isinstance(answer.exception, SystemExit), answer.exception
+    return answer.stderr
+
+
+def test_push_defines_the_dataset_and_adds_the_records(served: None, tmp_path: Path) -> None:
+    path = tmp_path / "digits.npz"
+    np.savez(path, record_id=["a", "b"], label=[0, 3], features=np.zeros((2, 4, 4), np.uint8))
+
+    assert _run("dataset", "push", "digits", str(path)) == {"added": 2, "already_present": 0}
+    assert _run("dataset", "push", "digits", str(path)) == {"added": 0, "already_present": 2}
+    shown = _run("dataset", "show", "digits")
+    assert (shown["records"], shown["classes"]) == (2, 4)
+    assert shown["features"] == {"shape": [4, 4], "dtype": "uint8", "offset": 0.0, "scale": 1 / 255}
+
+
+def test_faulty_rows_are_listed_line_by_line(served: None, tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("record_id,label,x\na,0,1\na,1,\n")
+
+    lines = _fail("dataset", "push", "people", str(path)).splitlines()
+
+    assert "row 1, column record_id: is the same as in row 0" in lines[1]
+    assert "row 1, column features" in lines[2]
+
+
+def test_forget_status_and_cancel(served: None, workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    trained, _ = workshop.split()
+
+    request = _run("forget", DATASET, "--record", trained[0], "--external-id", "t")
+    assert request["state"] == "accepted"
+    assert _run("status", request["id"])["external_id"] == "t"
+    assert len(runner.invoke(app, ["requests", "--state", "accepted"]).stdout) > 10
+    assert _run("cancel", request["id"], "--restore")["state"] == "cancelled"
+    assert "only a failed one" in _fail("retry", request["id"])
+
+
+def test_unknown_ids_are_listed(served: None, workshop: Workshop) -> None:
+    assert "unknown id: stranger" in _fail("forget", DATASET, "--record", "stranger")
+
+
+def test_download_writes_weights_and_certificate(
+    served: None, workshop: Workshop, tmp_path: Path
+) -> None:
+    workshop.define()
+    workshop.work()
+
+    answer = runner.invoke(app, ["download", "model", "--out", str(tmp_path / "out")])
+
+    assert answer.exit_code == 0, answer.output
+    names = {path.name: path for path in (tmp_path / "out").iterdir()}
+    assert names["model-v1.safetensors"].read_bytes() == b"weights"
+    assert not [name for name in names if name.endswith(".part")]
+
+
+def test_keys_are_made_over_http(served: None) -> None:
+    made = _run("key", "create", "desk", "--scope", "forget:write")
+    assert made["scopes"] == ["forget:write"]
+    assert "everything" not in made["scopes"]
+    assert "scopes" in _fail("key", "create", "desk", "--scope", "everything")
+
+
+def test_a_service_that_is_not_there(settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPUNGE_API_KEY", "k")
+    monkeypatch.setenv("EXPUNGE_API_URL", "http://127.0.0.1:9")
+    assert "cannot be reached" in _fail("dataset", "list")
+    monkeypatch.setenv("EXPUNGE_API_URL", "nonsense")
+    assert "cannot be reached" in _fail("dataset", "list")
+
+
+def test_without_a_key_it_says_how_to_get_one(settings) -> None:
+    assert "expunge init" in _fail("dataset", "list")
+
+
+def test_a_setting_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPUNGE_PORT", "eighty")
+    assert "EXPUNGE_PORT" in _fail("dataset", "list")
+
+
+def test_a_file_that_cannot_be_used(served: None, tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text("[]")
+    assert "JSON object" in _fail("model", "create", str(path))
+    assert "Is a directory" in _fail("model", "create", str(tmp_path))

@@ -1,0 +1,38 @@
+"""Fixtures of the tests that need no worker: one database for all of them, emptied for each."""
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from app.embedded import EmbeddedServers
+from app.schema import all_tables
+from app.services import Services
+from tests.support.workshop import Workshop
+
+
+@pytest.fixture(scope="session")
+def app_database(servers: EmbeddedServers, template: str) -> Engine:
+    """A migrated database that the tests of ``app`` share; it ends with the servers."""
+    admin = create_engine(_url(servers, "postgres"), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE test_app TEMPLATE {template}"))
+    admin.dispose()
+    return create_engine(_url(servers, "test_app"))
+
+
+@pytest.fixture
+def database_url(servers: EmbeddedServers, app_database: Engine) -> str:
+    """An empty database: emptying one is ten times as fast as making one."""
+    tables = ", ".join(all_tables().tables)
+    with app_database.begin() as connection:
+        connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
+    return _url(servers, "test_app")
+
+
+@pytest.fixture
+def workshop(services: Services) -> Workshop:
+    """A dataset of forty records, and every step of a run by hand."""
+    return Workshop(services)
+
+
+def _url(servers: EmbeddedServers, database: str) -> str:
+    return servers.database_url.replace("/expunge?", f"/{database}?")

@@ -1,0 +1,101 @@
+"""Plans: every one that is made meets its target; every refusal says what to change."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.accounting import catalogue
+from app.domain.errors import CalibrationError, ParameterError, PlanError
+from app.domain.plan import Plan
+from app.domain.policy import Policy
+from app.planning.any_start import complete_gradient_clipping
+from app.planning.planner import make_plan
+from app.planning.shape import ModelShape
+
+PAPER = {
+    "initial_clip": 20,
+    "gradient_clip": 10,
+    "learning_rate": 0.01,
+    "weight_decay": 50,
+    "steps": 11,
+}
+
+
+SHAPE = ModelShape(retained=1000, batch_size=100, recipe_epochs=30)
+
+
+def _plan(**policy: object) -> Plan:
+    policy = {"mechanism": "gradient_clipping", **policy}
+    return make_plan(policy=Policy(**policy), shape=SHAPE)
+
+
+@given(
+    epsilon=st.floats(0.01, 50),
+    delta=st.floats(1e-12, 0.1),
+    steps=st.one_of(st.none(), st.integers(1, 100)),
+    clip=st.one_of(st.none(), st.floats(0.01, 100)),
+    rate=st.one_of(st.none(), st.floats(1e-4, 1)),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_plan_meets_its_target(
+    epsilon: float, delta: float, steps: int | None, clip: float | None, rate: float | None
+) -> None:
+    fixed = {"steps": steps, "initial_clip": clip, "learning_rate": rate}
+    fixed = {name: number for name, number in fixed.items() if number is not None}
+
+    plan = _plan(epsilon=epsilon, delta=delta, parameters=fixed)
+
+    assert catalogue.account(plan.mechanism, plan.parameters).meets(epsilon=epsilon, delta=delta)
+    assert {name: plan.parameters[name] for name in fixed} == fixed
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_the_papers_parameters_need_the_papers_noise() -> None:
+    parameters = complete_gradient_clipping(epsilon=1.0, delta=1e-5, fixed=PAPER)
+
+    assert parameters["noise_std"] == pytest.approx(1.3548, abs=5e-5)
+
+
+@given(
+    name=st.sampled_from([*PAPER, "noise_std"]),
+    number=st.sampled_from(
+        [0, -1, -0.5, 1e-320, 1e-300, 1e300, float("inf"), float("nan"), float("-inf")]
+    ),
+    epsilon=st.sampled_from([1.0, 1e-300, 1e300]),
+)
+@settings(max_examples=120, deadline=None)
+def test_absurd_numbers_are_refused_in_words(name: str, number: float, epsilon: float) -> None:
+    try:
+        plan = _plan(epsilon=epsilon, parameters={name: number})
+    except (PlanError, ParameterError, CalibrationError):
+        return
+    assert catalogue.account(plan.mechanism, plan.parameters).meets(epsilon=epsilon, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ({"mechanism": "magic"}, "mechanism must be"),
+        ({"adaptive": True}, "set adaptive to false"),
+        ({"parameters": {"sigma": 1.0}}, "unknown parameter 'sigma'"),
+        ({"parameters": {"noise_std": 0.001}}, "leave it out"),
+        ({"parameters": {"steps": 1.5}}, "whole number"),
+        ({"parameters": {"steps": 301}}, "raise budget_epochs or lower steps"),
+        ({"parameters": {"steps": 10**12}}, "raise budget_epochs or lower steps"),
+        ({"budget_epochs": 0.01}, "raise it"),
+    ],
+)
+def test_a_policy_that_no_plan_meets_is_refused_with_what_to_change(
+    policy: dict, reason: str
+) -> None:
+    with pytest.raises(PlanError, match=reason):
+        _plan(**policy)
+
+
+def test_noisy_steps_leave_most_of_the_budget_to_fine_tuning() -> None:
+    shape = ModelShape(retained=2000, batch_size=100, recipe_epochs=1)
+    plan = make_plan(policy=Policy(mechanism="gradient_clipping"), shape=shape)
+
+    assert plan.parameters["steps"] == 5
+    assert plan.predicted["certifying_gradients"] == 500
+    assert plan.predicted["gradient_computations"] == 2000

@@ -1,0 +1,169 @@
+"""``expunge up`` as a user runs it, in processes that tests may kill."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+import psutil
+
+from app.cli.connection import admin_key_file
+from app.client import ApiError, ExpungeClient
+from app.database import Database
+from app.embedded import EmbeddedServers
+from app.settings import Settings
+from tests.support.slow import FACTORY
+
+Result = TypeVar("Result")
+
+LEASE_S = 2
+_REPOSITORY = Path(__file__).parents[2]
+PARTS = ("api", "dispatcher", "worker")
+_MODULES = {"api": "app.cli serve", "dispatcher": "workers dispatcher", "worker": "workers worker"}
+
+
+class Service:
+    """One data directory and the processes over it."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.servers = EmbeddedServers(data_dir)
+        self.log = data_dir.with_suffix(".log")
+        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the service and wait until it answers."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("EXPUNGE_")}
+        environment |= {
+            "EXPUNGE_DATA_DIR": str(self.data_dir),
+            "EXPUNGE_PORT": self.url.rpartition(":")[2],
+            "EXPUNGE_LEASE_S": str(LEASE_S),
+            "EXPUNGE_ENVIRONMENT": "test",
+            # Threads that wait for each other suffer most where tests of others run too.
+            "OMP_NUM_THREADS": "1",
+            "EXPUNGE_ALLOWED_FACTORIES": json.dumps([FACTORY]),
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "app.cli", "up"],
+                cwd=_REPOSITORY,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        until(lambda: httpx.get(f"{self.url}/readyz").status_code == 200)
+
+    def stop(self) -> int:
+        """Stop the service with SIGTERM; return its exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(60)
+
+    def discard(self) -> None:
+        """Leave nothing behind, whatever a test has done."""
+        kill(self.processes())
+        if self.process is not None:
+            self.process.wait()
+        self.servers.stop()
+
+    def client(self) -> ExpungeClient:
+        key = admin_key_file(Settings(data_dir=self.data_dir)).read_text()
+        return ExpungeClient(self.url, key)
+
+    def processes(self) -> list[psutil.Process]:
+        """Return every live process of the service but the embedded servers."""
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def part(self, name: str) -> psutil.Process:
+        """Return the process of a part, once it is there."""
+        assert self.process is not None
+        parent = psutil.Process(self.process.pid)
+        return until(
+            lambda: next(
+                child for child in parent.children() if _command(child).endswith(_MODULES[name])
+            )
+        )
+
+    def parts(self) -> list[int]:
+        """Return the process ids of all parts."""
+        return [self.part(name).pid for name in PARTS]
+
+    @contextmanager
+    def unsupervised(self) -> Iterator[None]:
+        """Keep the supervisor from starting anything again for a while."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    @contextmanager
+    def database(self) -> Iterator[Database]:
+        database = Database(self.servers.database_url)
+        try:
+            yield database
+        finally:
+            database.dispose()
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get("EXPUNGE_DATA_DIR") == str(self.data_dir)
+        except psutil.Error:
+            return False
+
+
+def kill(processes: list[psutil.Process]) -> None:
+    """Kill processes with SIGKILL and wait until they are gone."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    until(lambda: not any(is_alive(process) for process in processes))
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Say whether a process runs; one that nobody has waited for does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(condition: Callable[[], Result], timeout_s: float = 40.0) -> Result:
+    """Wait for a true answer and return it; what hints at a service being away is no answer."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        problem: Exception | None = None
+        try:
+            if answer := condition():
+                return answer
+        except (httpx.TransportError, StopIteration, psutil.Error, AssertionError) as error:
+            problem = error
+        except ApiError as error:
+            if error.status < 500:
+                raise
+            problem = error
+        if time.monotonic() > deadline:
+            raise TimeoutError("it did not happen in time") from problem
+        time.sleep(0.05)
+
+
+def _command(process: psutil.Process) -> str:
+    return " ".join(process.cmdline())
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

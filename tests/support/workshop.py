@@ -1,0 +1,236 @@
+"""A dataset and its models, worked on by hand: runs are leased, begun and published in the test."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.certificates.statement import NoisyPhase
+from app.datasets import repository as datasets
+from app.datasets.files import record_table, to_parquet
+from app.datasets.service import define_dataset
+from app.datasets.tables import RecordRow
+from app.domain.architecture import ArchitectureSpec
+from app.domain.plan import Plan
+from app.domain.policy import Policy
+from app.domain.recipe import TrainingRecipe
+from app.domain.schema import FeatureSchema
+from app.domain.states import FirstRelease, RunKind, WeightsSource
+from app.ledger import api_keys, lineage, outbox, repository, runs, settlement
+from app.ledger.api_keys import Scope
+from app.ledger.requests import ForgetDemand
+from app.ledger.runs import Selection
+from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
+from app.registry import repository as registry
+from app.registry.membership import Membership, membership_of
+from app.registry.tables import ModelRow, VersionRow
+from app.services import Services
+
+DATASET = "people"
+RECORDS = 40
+RECORDS_PER_SUBJECT = 4
+RECIPE = TrainingRecipe(epochs=4, batch_size=4, held_out_fraction=0.25)
+LEASE_S = 30.0
+
+
+def record_ids(count: int = RECORDS, *, first: int = 0) -> list[str]:
+    """Return ids as the workshop spells them."""
+    return [f"record-{i}" for i in range(first, first + count)]
+
+
+def records_parquet(count: int = RECORDS, *, first: int = 0) -> bytes:
+    """Return records of two float features, one subject per four records."""
+    numbers = range(first, first + count)
+    return to_parquet(
+        record_table(
+            record_ids=record_ids(count, first=first),
+            subject_ids=[f"subject-{i // RECORDS_PER_SUBJECT}" for i in numbers],
+            labels=[i % 2 for i in numbers],
+            features=np.array([[i, -i] for i in numbers], dtype=np.float32),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run under its fencing token."""
+
+    run_id: str
+    token: int
+
+
+class Workshop:
+    """Everything that a ledger test does, one line each."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.transaction = services.database.transaction
+        with self.transaction() as session:
+            self.key_id = api_keys.create_key(session, name="test", scopes=[Scope.ADMIN])[0].id
+            schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+            define_dataset(session, name=DATASET, schema=schema)
+        self.push()
+
+    def push(self, count: int = RECORDS, *, first: int = 0) -> None:
+        self.services.records.push(DATASET, records_parquet(count, first=first))
+
+    # Models and their runs
+
+    def define(self, name: str = "model", *, upload: bool = False, **policy: object) -> str:
+        """Define a model; return its name."""
+        if "first_release" in policy:
+            policy["first_release"] = FirstRelease(policy["first_release"])  # type: ignore[arg-type]
+        definition = lineage.ModelDefinition(
+            name=name,
+            dataset=DATASET,
+            architecture=ArchitectureSpec("logistic"),
+            recipe=RECIPE,
+            policy=Policy(**policy),  # type: ignore[arg-type]
+            weights_source=WeightsSource.UPLOAD if upload else WeightsSource.TRAIN,
+        )
+        with self.transaction() as session:
+            lineage.define_model(session, definition)
+        return name
+
+    def upload(self, name: str, content: bytes = b"uploaded") -> str:
+        """Bring weights; return the id of their blob."""
+        blob = self.services.blobs.put("imported-weights", content)
+        with self.transaction() as session:
+            lineage.import_weights(session, self.services.blobs, name, blob)
+        return blob.id
+
+    def active_run(self, name: str = "model") -> str | None:
+        with self.transaction() as session:
+            run = repository.active_run(session, registry.model_named(session, name).id)
+            return None if run is None else run.id
+
+    def lease(self, name: str = "model") -> Held:
+        run_id = self.active_run(name)
+        assert run_id is not None
+        with self.transaction() as session:
+            row = runs.lease(session, run_id, lease_s=LEASE_S)
+            assert row is not None
+            return Held(row.id, row.fencing_token)
+
+    def begin(self, held: Held) -> Selection:
+        with self.transaction() as session:
+            return runs.begin(session, held.run_id, held.token)
+
+    def result(self, held: Held, content: bytes = b"weights") -> settlement.RunResult:
+        """Return what a run that followed its plan would show."""
+        with self.transaction() as session:
+            run = repository.run(session, held.run_id)
+            policy = Policy.from_json(session.get_one(ModelRow, run.model_id).policy)
+            plan, kind = Plan.from_json(run.plan), run.kind
+        openly = kind != RunKind.UNLEARN and policy.first_release is FirstRelease.AS_TRAINED
+        phase = NoisyPhase(
+            plan=plan, parameters=plan.parameters, frame={"kind": "test"}, noise_generator="none"
+        )
+        return settlement.RunResult(
+            weights=self.services.blobs.put("weights", content),
+            phase=None if openly else phase,
+            evaluation={"held_out_records": 0},
+            certified_at=datetime.now(UTC),
+            phase_seconds={},
+        )
+
+    def publish(self, held: Held, result: settlement.RunResult | None = None) -> VersionRow:
+        result = result or self.result(held)
+        with self.transaction() as session:
+            return settlement.publish(
+                session,
+                self.services.blobs,
+                self.services.signer,
+                run_id=held.run_id,
+                fencing_token=held.token,
+                result=result,
+            )
+
+    def work(self, name: str = "model") -> VersionRow:
+        """Lease, begin and publish the model's waiting run."""
+        held = self.lease(name)
+        self.begin(held)
+        return self.publish(held)
+
+    def give_up(
+        self, held: Held, reason: str = "it broke", *, permanent: bool = True, attempts: int = 3
+    ) -> None:
+        with self.transaction() as session:
+            row = runs.holder(session, held.run_id, held.token)
+            runs.give_up_attempt(
+                session, row, reason=reason, permanent=permanent, max_attempts=attempts
+            )
+
+    def dispatch(self) -> None:
+        """Turn due obligations into runs, as the dispatcher does."""
+        with self.transaction() as session:
+            due = outbox.due(session, outbox.Topic.SCHEDULE_MODEL)
+            for model_id in sorted({row.subject_id for row in due}):
+                runs.schedule_model(session, model_id)
+            for row in due:
+                session.delete(row)
+
+    def waiting(self, topic: outbox.Topic) -> list[OutboxRow]:
+        """Return what waits in the outbox, due or not."""
+        with self.transaction() as session:
+            return list(session.scalars(select(OutboxRow).where(OutboxRow.topic == topic)))
+
+    # Requests
+
+    def forget(self, *records: str, subjects: Sequence[str] = (), **more: str) -> str:
+        """Submit a request; return its id."""
+        demand = ForgetDemand(DATASET, record_ids=records, subject_ids=subjects, **more)
+        with self.transaction() as session:
+            row, _ = self.services.forget_requests.submit(session, demand, api_key_id=self.key_id)
+            return row.id
+
+    def request(self, request_id: str) -> ForgetRequestRow:
+        with self.transaction() as session:
+            return repository.request(session, request_id)
+
+    def obligations(self, request_id: str) -> list[ObligationRow]:
+        with self.transaction() as session:
+            return list(repository.obligations_of_request(session, request_id))
+
+    # Facts
+
+    def model(self, name: str = "model") -> ModelRow:
+        with self.transaction() as session:
+            return registry.model_named(session, name)
+
+    def run(self, run_id: str) -> RunRow:
+        with self.transaction() as session:
+            return repository.run(session, run_id)
+
+    def runs(self) -> list[RunRow]:
+        with self.transaction() as session:
+            return list(session.scalars(select(RunRow).order_by(RunRow.created_at)))
+
+    def membership(self, name: str = "model") -> Membership:
+        membership = membership_of(self.model(name))
+        assert membership is not None
+        return membership
+
+    def record(self, session: Session, record_id: str) -> RecordRow:
+        dataset = datasets.dataset_named(session, DATASET)
+        key = self.services.forget_requests._pseudonyms.record(dataset.id, record_id)
+        (row,) = datasets.records_by_key(session, dataset.id, record_keys=[key])
+        return row
+
+    def seqs(self, *ids: str) -> set[int]:
+        with self.transaction() as session:
+            return {self.record(session, i).seq for i in ids}
+
+    def split(self, name: str = "model") -> tuple[list[str], list[str]]:
+        """Return the ids that the model trains on, and those that it holds out."""
+        membership = self.membership(name)
+        with self.transaction() as session:
+            held_out = {
+                i: membership.is_held_out(self.record(session, i).record_key) for i in record_ids()
+            }
+        return [i for i, out in held_out.items() if not out], [
+            i for i, out in held_out.items() if out
+        ]

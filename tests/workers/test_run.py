@@ -1,0 +1,261 @@
+"""One run from lease to publication, in this process."""
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+import safetensors.numpy
+from sqlalchemy.exc import OperationalError
+
+from app.domain.errors import LeaseLostError, RunFailedError, RunInterruptedError
+from app.domain.states import BlobState
+from app.ledger import runs, settlement
+from app.stopping import StopSignal
+from app.storage.tables import BlobRow
+from tests.support.workshop import Workshop
+from workers import patience
+from workers import run as run_module
+from workers.lease import Lease
+from workers.run import execute
+
+
+@pytest.fixture
+def workshop(services):
+    return Workshop(services)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(patience, "_DELAY_S", 0.01)
+
+
+def outage():
+    return OperationalError("SELECT", {}, Exception("server closed the connection"))
+
+
+def lease_of(workshop, stop=None):
+    database = workshop.services.database
+    return Lease.take(database, workshop.active_run(), lease_s=30.0, stop=stop or StopSignal())
+
+
+def carry_out(workshop):
+    lease = lease_of(workshop)
+    with lease:
+        execute(workshop.services, lease)
+    return lease
+
+
+def reports_of(lease):
+    """Record everything that a lease is told."""
+    told = []
+    report = lease.report
+    lease.report = lambda **progress: (told.append(progress), report(**progress))[1]
+    return told
+
+
+def blobs(workshop):
+    with workshop.transaction() as session:
+        rows = session.query(BlobRow).filter(BlobRow.kind == "weights")
+        return sorted(BlobState(row.state) for row in rows)
+
+
+def test_training_ends_with_a_certified_version(workshop):
+    workshop.define()
+    lease = carry_out(workshop)
+    run = workshop.run(lease.run_id)
+    assert run.state == "published"
+    assert set(run.phase_seconds) >= {"loading", "training", "unlearning", "fine_tuning"}
+    assert workshop.model().head_version_id is not None
+    assert blobs(workshop) == [BlobState.LIVE]
+
+
+def test_no_loss_is_told_before_the_target_is_met(workshop):
+    workshop.define()
+    lease = lease_of(workshop)
+    told = reports_of(lease)
+    with lease:
+        execute(workshop.services, lease)
+    phase, by_phase = None, {}
+    for progress in told:
+        phase = progress.get("phase", phase)
+        by_phase.setdefault(phase, []).append(progress)
+    sealed = by_phase["loading"] + by_phase["training"] + by_phase["unlearning"]
+    assert all(progress.get("loss") is None for progress in sealed)
+    names = {name for progress in sealed for name in progress}
+    assert names <= {"phase", "step", "total_steps", "epsilon", "loss"}
+    epsilons = [p["epsilon"] for p in by_phase["unlearning"] if "epsilon" in p]
+    assert epsilons[-1] <= 1.0
+    assert all(epsilon > 1.0 for epsilon in epsilons[:-1])
+    assert any(progress.get("loss") is not None for progress in by_phase["fine_tuning"])
+
+
+def test_the_published_weights_are_those_of_the_checkpoint(workshop):
+    workshop.define()
+    carry_out(workshop)
+    model = workshop.model()
+    with workshop.transaction() as session:
+        version = settlement.registry.head_version(session, model)
+        content = workshop.services.blobs.read(version.blob_id)
+    tensors = safetensors.numpy.load(content)
+    assert sum(tensor.size for tensor in tensors.values()) == 2 * 2 + 2
+
+
+def test_a_forgotten_record_is_not_read(workshop, monkeypatch):
+    workshop.define()
+    carry_out(workshop)
+    train, _ = workshop.split()
+    workshop.forget(train[0])
+    workshop.dispatch()
+    seen = []
+    load = run_module.load_records
+
+    def watch(services, lease, model):
+        data = load(services, lease, model)
+        seen.extend(data.retain.features[:, 0].int().tolist())
+        return data
+
+    monkeypatch.setattr(run_module, "load_records", watch)
+    carry_out(workshop)
+    assert len(seen) == len(train) - 1
+    assert int(train[0].removeprefix("record-")) not in seen
+
+
+def test_outages_while_loading_and_publishing_are_outlasted(workshop, monkeypatch):
+    workshop.define()
+    services = workshop.services
+    failures = dict.fromkeys(("begin", "reserve", "fill", "publish"), 2)
+
+    def flaky(name, work):
+        def attempt(*args, **kwargs):
+            if failures[name]:
+                failures[name] -= 1
+                raise outage()
+            return work(*args, **kwargs)
+
+        return attempt
+
+    monkeypatch.setattr(runs, "begin", flaky("begin", runs.begin))
+    monkeypatch.setattr(services.blobs, "reserve", flaky("reserve", services.blobs.reserve))
+    monkeypatch.setattr(services.blobs, "fill", flaky("fill", services.blobs.fill))
+    monkeypatch.setattr(settlement, "publish", flaky("publish", settlement.publish))
+    lease = carry_out(workshop)
+    assert failures == {"begin": 0, "reserve": 0, "fill": 0, "publish": 0}
+    run = workshop.run(lease.run_id)
+    assert (run.state, run.attempt) == ("published", 1)
+    assert blobs(workshop) == [BlobState.LIVE]
+
+
+def test_a_commit_whose_answer_is_lost_publishes_once(workshop, monkeypatch):
+    workshop.define()
+    database = workshop.services.database
+    publish, transaction = settlement.publish, type(database).transaction
+    published = []
+
+    def remember(*args, **kwargs):
+        published.append(publish(*args, **kwargs).id)
+        return published[-1]
+
+    @contextmanager
+    def losing_one_answer(self):
+        with transaction(self) as session:
+            yield session
+        if len(published) == 1 and threading.current_thread() is threading.main_thread():
+            published.append("lost")
+            raise outage()
+
+    monkeypatch.setattr(settlement, "publish", remember)
+    monkeypatch.setattr(type(database), "transaction", losing_one_answer)
+    lease = carry_out(workshop)
+    assert published == [published[0], "lost", published[0]]
+    assert workshop.run(lease.run_id).state == "published"
+    assert blobs(workshop) == [BlobState.LIVE]
+
+
+def test_a_run_that_another_worker_took_publishes_nothing_and_leaves_no_blob(workshop, monkeypatch):
+    workshop.define()
+    publish = settlement.publish
+
+    def overtaken(session, *args, **kwargs):
+        with workshop.transaction() as other:
+            row = runs.holder(other, kwargs["run_id"], kwargs["fencing_token"])
+            runs.give_up_attempt(other, row, reason="silent", permanent=False, max_attempts=3)
+        return publish(session, *args, **kwargs)
+
+    monkeypatch.setattr(settlement, "publish", overtaken)
+    lease = lease_of(workshop)
+    with lease, pytest.raises(LeaseLostError):
+        execute(workshop.services, lease)
+    assert workshop.model().head_version_id is None
+    assert blobs(workshop) == [BlobState.DOOMED]
+
+
+def test_an_abandoned_blob_that_was_published_after_all_stays(workshop):
+    workshop.define()
+    carry_out(workshop)
+    with workshop.transaction() as session:
+        version = settlement.registry.head_version(session, workshop.model())
+    workshop.services.blobs.abandon(version.blob_id)
+    assert blobs(workshop) == [BlobState.LIVE]
+
+
+@pytest.mark.parametrize("phase", ["training", "unlearning", "fine_tuning"])
+def test_a_run_is_interrupted_between_two_steps(workshop, phase):
+    workshop.define()
+    stop = StopSignal()
+    lease = lease_of(workshop, stop)
+    report = lease.report
+
+    def stop_in_phase(**progress):
+        report(**progress)
+        if progress.get("phase") == phase:
+            stop.set()
+
+    lease.report = stop_in_phase
+    with lease, pytest.raises(RunInterruptedError):
+        execute(workshop.services, lease)
+    assert workshop.model().head_version_id is None
+    assert blobs(workshop) == []
+
+
+def test_without_records_to_learn_from_the_reason_says_what_to_do(workshop):
+    workshop.define(first_release="as_trained")
+    carry_out(workshop)
+    train, _ = workshop.split()
+    workshop.forget(*train)
+    workshop.dispatch()
+    lease = lease_of(workshop)
+    with lease, pytest.raises(RunFailedError, match="push more records"):
+        execute(workshop.services, lease)
+
+
+def test_patience_ends(monkeypatch):
+    monkeypatch.setattr(patience, "_PATIENCE_S", 0.0)
+
+    def away():
+        raise outage()
+
+    with pytest.raises(OperationalError):
+        patience.outlast_outages(lambda: None, away)
+
+
+def test_other_errors_are_not_waited_out():
+    tried = []
+
+    def broken():
+        tried.append(1)
+        raise KeyError("broken")
+
+    with pytest.raises(KeyError, match="broken"):
+        patience.outlast_outages(lambda: None, broken)
+    assert tried == [1]
+
+
+def test_a_check_ends_the_waiting():
+    def lost():
+        raise LeaseLostError("lost")
+
+    def away():
+        raise outage()
+
+    with pytest.raises(LeaseLostError):
+        patience.outlast_outages(lost, away)

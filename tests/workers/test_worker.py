@@ -1,0 +1,84 @@
+"""Where the worker differs from RQ's: Redis away, signals, and what is kept of a failure."""
+
+import os
+import signal
+import time
+
+import pytest
+from redis import RedisError
+from rq import Worker
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+from app.services import redis_connection
+from workers.queue import NAME, open_queue
+from workers.worker import RunWorker
+
+SECRET = "record-17"
+
+
+@pytest.fixture
+def connection(services):
+    connection = redis_connection(services.settings)
+    connection.flushdb()
+    return connection
+
+
+@pytest.fixture
+def worker(connection):
+    return RunWorker([NAME], connection=connection, serializer=JSONSerializer)
+
+
+def fork(seconds):
+    """Fork a child like a run's, in a group of its own, that ends with the signal it gets."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.setpgrp()
+        time.sleep(seconds)
+        os._exit(0)
+    return child
+
+
+def test_a_run_goes_on_to_its_end_when_redis_is_away(worker, monkeypatch):
+    def lose_redis(self, job, queue):
+        self._horse_pid = fork(0.5)
+        raise RedisError
+
+    monkeypatch.setattr(Worker, "execute_job", lose_redis)
+    started = time.monotonic()
+    with pytest.raises(RedisError):
+        worker.execute_job(None, None)
+    assert time.monotonic() - started > 0.4
+    with pytest.raises(ChildProcessError):
+        os.waitpid(worker.horse_pid, os.WNOHANG)
+
+
+def test_a_wish_to_stop_reaches_the_child(worker):
+    worker._horse_pid = fork(30)
+    worker.handle_warm_shutdown_request()
+    _, status, _ = worker.wait_for_horse()
+    assert os.WTERMSIG(status) == signal.SIGTERM
+    worker.handle_warm_shutdown_request()
+
+
+def test_redis_and_the_log_keep_no_words_of_an_exception(worker, connection, caplog):
+    queue = open_queue(connection)
+    job = queue.enqueue_call("workers.jobs.execute_run", args=("run",), failure_ttl=60)
+    job = Job.fetch(job.id, connection=connection, serializer=JSONSerializer)
+    worker.prepare_execution(job)
+    error = ValueError(SECRET)
+    worker.handle_exception(job, ValueError, error, None)
+    worker.handle_job_failure(job=job, queue=queue, exc_string=f"ValueError: {SECRET}")
+    assert queue.failed_job_registry.count == 1
+    assert "ValueError" in caplog.text
+    assert SECRET not in caplog.text
+    assert job.latest_result().exc_string == ""
+
+
+def test_signing_off_without_redis_is_no_error(worker, monkeypatch):
+    def away(self):
+        raise RedisError
+
+    monkeypatch.setattr(Worker, "register_death", away)
+    worker.teardown()
