@@ -25,6 +25,7 @@ from workers.lease import Lease
 from workers.training.data import Examples
 
 _ATTEMPTS = 5
+_ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -76,27 +77,58 @@ def load_records(services: Services, lease: Lease, model: ModelSpec) -> RunData:
         RunFailedError: no record is left to learn from.
         LeaseLostError: another worker holds the run.
     """
-    seqs, labels, features = _read_shards(services, model)
+    shards = _read_shards(services, model)
     with services.database.transaction() as session:
         selection = runs.begin(session, lease.run_id, lease.fencing_token)
-
-    def chosen(numbers: frozenset[int]) -> Examples:
-        rows = np.isin(seqs, np.fromiter(numbers, dtype=np.int64, count=len(numbers)))
-        return Examples.from_arrays(
-            features[rows].reshape(-1, *model.schema.shape),
-            labels[rows],
-            offset=model.schema.offset,
-            scale=model.schema.scale,
-        )
-
     if not selection.retain:
         raise RunFailedError(
             "no record is left to learn from: push more records, or lower held_out_fraction"
         )
-    return RunData(retain=chosen(selection.retain), held_out=chosen(selection.held_out))
+    retain = _Selected(selection.retain, model.schema)
+    held_out = _Selected(selection.held_out, model.schema)
+    while shards:
+        shard = shards.pop()  # each is let go of before the next one is copied
+        retain.take(*shard)
+        held_out.take(*shard)
+    return RunData(retain=retain.examples(), held_out=held_out.examples())
 
 
-def _read_shards(services: Services, model: ModelSpec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+class _Selected:
+    """The chosen records, copied shard by shard into arrays of the final size."""
+
+    def __init__(self, seqs: frozenset[int], schema: FeatureSchema) -> None:
+        self._seqs = np.fromiter(seqs, dtype=np.int64, count=len(seqs))
+        self._schema = schema
+        dtype = np.uint8 if schema.dtype == "uint8" else np.float32
+        self._features = np.empty((len(seqs), schema.size), dtype=dtype)
+        self._labels = np.empty(len(seqs), dtype=np.int64)
+        self._count = 0
+
+    def take(self, seqs: np.ndarray, labels: np.ndarray, features: np.ndarray) -> None:
+        """Copy those of a shard's records that are chosen."""
+        rows = np.flatnonzero(np.isin(seqs, self._seqs))
+        end = self._count + len(rows)
+        self._labels[self._count : end] = labels[rows]
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            some = rows[start : start + _ROWS_AT_ONCE]
+            first = self._count + start
+            self._features[first : first + len(some)] = features[some]
+        self._count = end
+
+    def examples(self) -> Examples:
+        """Return what was taken."""
+        return Examples.from_arrays(
+            self._features[: self._count].reshape(-1, *self._schema.shape),
+            self._labels[: self._count],
+            offset=self._schema.offset,
+            scale=self._schema.scale,
+        )
+
+
+def _read_shards(
+    services: Services, model: ModelSpec
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return every shard's seqs, labels and features."""
     for _ in range(_ATTEMPTS):
         with services.database.transaction() as session:
             blob_ids = [s.blob_id for s in datasets.shards(session, model.dataset_id) if s.rows]
@@ -106,8 +138,7 @@ def _read_shards(services: Services, model: ModelSpec) -> tuple[np.ndarray, np.n
             continue  # an erasure rewrote a shard meanwhile: read the new ones
         if not parts:
             raise RunFailedError("the dataset has no records: push some first")
-        seqs, labels, features = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return seqs, labels, features
+        return parts
     raise GoneError("the dataset's shards kept changing while they were read")
 
 

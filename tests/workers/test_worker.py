@@ -31,12 +31,17 @@ def worker(connection):
 
 def fork(seconds):
     """Fork a child like a run's, in a group of its own, that ends with the signal it gets."""
+    ready, readying = os.pipe()
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setpgrp()
+        os.write(readying, b"!")
         time.sleep(seconds)
         os._exit(0)
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(readying)
     return child
 
 
