@@ -42,7 +42,12 @@ _MODEL: dict[str, Any] = {
     "dataset": "digits",
     "architecture": {"name": "mlp", "options": {"hidden": [64]}},
     "recipe": {"epochs": 60, "batch_size": 64, "learning_rate": 0.1},
-    "policy": {"epsilon": 1.0, "delta": 1e-5, "parameters": {"steps": 600}},
+    "policy": {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "mechanism": "gradient_clipping",
+        "parameters": {"steps": 600},
+    },
 }
 _TIMEOUT_S = 120.0
 

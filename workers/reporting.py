@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from app.accounting.guarantees import Guarantee
+from app.accounting.guarantees import Guarantee, PointGuarantee
 from app.domain.plan import Plan
 from workers.lease import Lease
 from workers.noisy_phase import NoisyProgress
@@ -34,10 +34,17 @@ def epsilon_reporter(lease: Lease, plan: Plan) -> NoisyProgress:
     def report(step: int, steps: int, guarantee: Guarantee) -> None:
         lease.check()
         if throttle.due(step, steps):
-            epsilon = guarantee.epsilon(delta=plan.delta)
+            epsilon = _epsilon_at(guarantee, plan.delta)
             lease.report(step=step, total_steps=steps, epsilon=epsilon)
 
     return report
+
+
+def _epsilon_at(guarantee: Guarantee, delta: float) -> float | None:
+    """Return epsilon at ``delta``; None while a single point has not come down to it."""
+    if isinstance(guarantee, PointGuarantee) and guarantee.at_delta > delta:
+        return None
+    return guarantee.epsilon(delta=delta)
 
 
 def loss_reporter(lease: Lease) -> TrainingProgress:

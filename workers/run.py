@@ -5,6 +5,8 @@
  3. Put the start behind a seal: trained here, uploaded, or the lineage's head.
  4. Take noisy steps until the odometer meets the target. Only then the seal opens.
  5. Fine-tune without noise on retained records, and evaluate.
+    (Where retraining is the plan, it takes the place of steps 3 to 5: a fresh network, trained on
+    retained records alone, is exactly what the target asks for.)
  6. Publish version, certificate and obligations in one transaction.
  7. Retire what was replaced, erase what was forgotten.
 
@@ -20,7 +22,8 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from torch import nn
 
-from app.certificates.statement import NoisyPhase
+from app.accounting import retraining
+from app.certificates.statement import CertifyingPhase
 from app.domain.errors import ExpungeError
 from app.domain.plan import Plan
 from app.domain.states import FirstRelease, Phase, RunKind
@@ -58,9 +61,7 @@ def execute(services: Services, lease: Lease) -> None:
     if lease.kind is RunKind.TRAIN and model.policy.first_release is FirstRelease.AS_TRAINED:
         tensors, phase, evaluation = _train_openly(lease, model, data, factory)
     else:
-        sealed = _seal_start(services, lease, model, data, factory, plan)
-        certified, phase = _unlearn(lease, model, data, factory, plan, sealed)
-        _fine_tune(lease, model, data, plan, certified)
+        certified, phase = _certify(services, lease, model, data, factory, plan)
         evaluation = _evaluate(lease, data, certified)
         tensors = certified.tensors()
     certified_at = datetime.now(UTC)
@@ -75,6 +76,39 @@ def execute(services: Services, lease: Lease) -> None:
         _publish(services, lease, result)
 
 
+def _certify(
+    services: Services,
+    lease: Lease,
+    model: ModelSpec,
+    data: RunData,
+    factory: Callable[[], nn.Module],
+    plan: Plan,
+) -> tuple[Certified, CertifyingPhase]:
+    """Return weights that meet the plan's target, and what it took."""
+    sealed = Sealed(factory, epsilon=plan.epsilon, delta=plan.delta, device=choose_device())
+    if plan.mechanism == retraining.NAME:
+        return _retrain(lease, model, data, plan, sealed)
+    _start(services, lease, model, data, sealed)
+    certified, phase = _unlearn(lease, model, data, factory, plan, sealed)
+    _fine_tune(lease, model, data, plan, certified)
+    return certified, phase
+
+
+def _retrain(
+    lease: Lease, model: ModelSpec, data: RunData, plan: Plan, sealed: Sealed
+) -> tuple[Certified, CertifyingPhase]:
+    """Train a fresh network on retained records alone: nothing of the old one is read."""
+    with lease.phase(Phase.TRAINING):
+        sealed.retrain(
+            data.retain,
+            model.recipe,
+            epochs=model.recipe.epochs,
+            on_progress=lambda step, steps: lease.report(step=step, total_steps=steps),
+        )
+    phase = CertifyingPhase(plan=plan, parameters={}, frame=None, noise_generator=None)
+    return sealed.open(), phase
+
+
 def _factory(services: Services, model: ModelSpec) -> Callable[[], nn.Module]:
     def factory() -> nn.Module:
         return build(
@@ -87,18 +121,13 @@ def _factory(services: Services, model: ModelSpec) -> Callable[[], nn.Module]:
     return factory
 
 
-def _seal_start(
-    services: Services,
-    lease: Lease,
-    model: ModelSpec,
-    data: RunData,
-    factory: Callable[[], nn.Module],
-    plan: Plan,
-) -> Sealed:
-    sealed = Sealed(factory, epsilon=plan.epsilon, delta=plan.delta, device=choose_device())
+def _start(
+    services: Services, lease: Lease, model: ModelSpec, data: RunData, sealed: Sealed
+) -> None:
+    """Put the start behind the seal: trained here, uploaded, or the lineage's head."""
     if lease.kind is not RunKind.TRAIN:
         sealed.load(outlast_outages(lease.check, lambda: load_start(services, lease)))
-        return sealed
+        return
     with lease.phase(Phase.TRAINING):
         sealed.train(
             data.retain,
@@ -106,7 +135,6 @@ def _seal_start(
             epochs=model.recipe.epochs,
             on_progress=lambda step, steps: lease.report(step=step, total_steps=steps),
         )
-    return sealed
 
 
 def _unlearn(
@@ -116,7 +144,7 @@ def _unlearn(
     factory: Callable[[], nn.Module],
     plan: Plan,
     sealed: Sealed,
-) -> tuple[Certified, NoisyPhase]:
+) -> tuple[Certified, CertifyingPhase]:
     frame = ReferenceFrame.of(factory)
     noise = SecureNoise()
     with lease.phase(Phase.UNLEARNING):
@@ -130,12 +158,20 @@ def _unlearn(
         )
         noise.destroy()
         certified = sealed.open()
-    return certified, NoisyPhase(
+    return certified, CertifyingPhase(
         plan=plan,
-        parameters={**plan.parameters, "steps": certified.noisy_steps},
+        parameters=_as_taken(plan, certified.noisy_steps),
         frame=frame.to_json(),
         noise_generator=noise.name,
     )
+
+
+def _as_taken(plan: Plan, steps: int) -> dict[str, float]:
+    """Return the accountant's parameters with the steps that were taken, not those planned."""
+    taken = dict(plan.parameters)
+    if "steps" in taken:
+        taken["steps"] = steps
+    return taken
 
 
 def _fine_tune(

@@ -10,7 +10,13 @@ from importlib import metadata
 from typing import Any
 
 from app.accounting import catalogue
-from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.guarantees import (
+    ExactGuarantee,
+    GaussianGuarantee,
+    PointGuarantee,
+    ProfileGuarantee,
+    RenyiGuarantee,
+)
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.domain.states import Basis
@@ -23,6 +29,13 @@ SCOPE = (
     "The subject and everything derived from it without the forgotten records is covered. "
     "Versions released before the deletion are outside this statement."
 )
+_KINDS = {
+    GaussianGuarantee: "gaussian",
+    RenyiGuarantee: "renyi",
+    PointGuarantee: "point",
+    ProfileGuarantee: "profile",
+    ExactGuarantee: "exact",
+}
 _SOFTWARE = ("expunge", "torch", "numpy", "scipy", "cryptography")
 
 
@@ -50,20 +63,20 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class NoisyPhase:
+class CertifyingPhase:
     """What a run did to reach its target, as counted while it happened.
 
     Attributes:
         plan: the plan it followed.
         parameters: keyword arguments of the accountant, with the steps actually taken.
-        frame: the reference frame's description.
-        noise_generator: the generator's name.
+        frame: the reference frame's description; None where nothing was clipped or noised.
+        noise_generator: the generator's name; None where there was no noise.
     """
 
     plan: Plan
     parameters: Mapping[str, Any]
-    frame: Mapping[str, Any]
-    noise_generator: str
+    frame: Mapping[str, Any] | None
+    noise_generator: str | None
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ def unlearning_statement(
     basis: Basis,
     subject: Subject,
     coverage: Coverage,
-    phase: NoisyPhase,
+    phase: CertifyingPhase,
     evaluation: Mapping[str, Any],
     previous_certificate: str | None,
     times: Times,
@@ -94,12 +107,14 @@ def unlearning_statement(
         "delta": phase.plan.delta,
         "neighbouring_relation": guarantee.terms.neighbours,
         "adaptive": guarantee.terms.adaptive,
+        "direction": guarantee.terms.direction,
+        "reference": guarantee.terms.reference,
         "releases_before": 0,
         "attacker_advantage": guarantee.advantage(),
+        "kind": _KINDS[type(guarantee)],
     }
     if isinstance(guarantee, GaussianGuarantee):
         described |= {
-            "kind": "gaussian",
             "mu": guarantee.mu,
             "surviving_information_bits": guarantee.surviving_information_bits(),
         }
@@ -112,7 +127,8 @@ def unlearning_statement(
             "mechanism": {
                 "name": phase.plan.mechanism,
                 "parameters": dict(phase.parameters),
-                "frame": dict(phase.frame),
+                "settings": dict(phase.plan.settings),
+                "frame": None if phase.frame is None else dict(phase.frame),
                 "noise_generator": phase.noise_generator,
             },
             "accountant": {

@@ -35,6 +35,7 @@ from app.domain.states import Basis
 
 MAX_BUNDLE_BYTES = 4 * 1024 * 1024
 MAX_SIGNATURES = 8
+MAX_STEPS = 10_000_000
 _RELATIVE_TOLERANCE = 1e-12
 _CHUNK_BYTES = 1024 * 1024
 
@@ -154,16 +155,23 @@ def _check_guarantee(predicate: Mapping[str, Any]) -> str:
         if basis is Basis.EXCLUDED_FROM_TRAINING:
             _require(stated["kind"] == "exact", "an exclusion must be exact")
             return "exact: the records never touched the weights"
-        recomputed = catalogue.account(
-            predicate["mechanism"]["name"], predicate["mechanism"]["parameters"]
-        )
-        return _compare(stated, predicate["target"], recomputed)
+        return _compare(stated, predicate["target"], _recompute(predicate["mechanism"]))
     except ExpungeError as error:
         if isinstance(error, VerificationError):
             raise
         raise VerificationError("guarantee", str(error)) from error
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise VerificationError("guarantee", "its parameters cannot be read") from error
+
+
+def _recompute(mechanism: Mapping[str, Any]) -> Guarantee:
+    """Account for what was done; only by our own accountants, and only if that is feasible."""
+    name, parameters = mechanism["name"], mechanism["parameters"]
+    _require(isinstance(parameters, Mapping), "its parameters cannot be read")
+    _require(name in catalogue.MECHANISMS, "no mechanism that this version certifies")
+    counts = [value for value in parameters.values() if isinstance(value, int)]
+    _require(all(count <= MAX_STEPS for count in counts), f"more than {MAX_STEPS} steps")
+    return catalogue.account(name, parameters)
 
 
 def _compare(stated: Mapping[str, Any], target: Mapping[str, Any], recomputed: Guarantee) -> str:
@@ -181,6 +189,8 @@ def _compare(stated: Mapping[str, Any], target: Mapping[str, Any], recomputed: G
         "the neighbouring relation is another",
     )
     _require(stated["adaptive"] == recomputed.terms.adaptive, "adaptivity is not as stated")
+    _require(stated["direction"] == recomputed.terms.direction, "the direction is not as stated")
+    _require(stated["reference"] == recomputed.terms.reference, "the reference is not as stated")
     if isinstance(recomputed, GaussianGuarantee):
         _require(_at_most(recomputed.mu, stated["mu"]), "the stated mu is too small")
         _require(

@@ -12,9 +12,9 @@ from app.certificates.verification import VerifiedStep
 from app.certificates.verification import verify as verify_bundle
 from app.cli.connection import connect, errors_in_words
 from app.cli.quotes import show_quotes
-from app.domain.errors import InvalidInputError, VerificationError
+from app.domain.errors import InvalidInputError, PlanError, VerificationError
 from app.domain.policy import Policy
-from app.planning.planner import quote_all
+from app.planning.planner import AUTO, quote_all
 from app.planning.shape import ModelShape
 
 Parameters = Annotated[
@@ -86,7 +86,7 @@ def plan(
     *,
     epsilon: Annotated[float, typer.Option(help="Target epsilon.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Target delta.")] = 1e-5,
-    mechanism: Annotated[str, typer.Option(help="A mechanism, or auto.")] = "auto",
+    mechanism: Annotated[str, typer.Option(help="A mechanism, or auto.")] = AUTO,
     param: Parameters = None,
     budget_epochs: Annotated[float | None, typer.Option(help="Gradient budget.")] = None,
     records: Annotated[int, typer.Option(help="Retained records.")] = 50_000,
@@ -101,7 +101,7 @@ def plan(
             "epsilon": epsilon,
             "delta": delta,
             "mechanism": mechanism,
-            "parameters": _parse(param),
+            "parameters": _numbers(_parse(param)),
             "budget_epochs": budget_epochs,
         }
         if model is not None:
@@ -109,7 +109,10 @@ def plan(
                 answer = client.plans(policy, model=model)
         else:
             shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
-            answer = quote_all(policy=Policy(**policy), shape=shape).describe(delta=delta)  # type: ignore[arg-type]
+            quotes = quote_all(policy=Policy(**policy), shape=shape)  # type: ignore[arg-type]
+            if mechanism != AUTO and quotes.offer(mechanism) is None:
+                raise PlanError(quotes.reason(mechanism))
+            answer = quotes.describe(delta=delta)
         if as_json:
             typer.echo(json.dumps(answer, indent=2))
         else:
@@ -123,12 +126,25 @@ def _parse(pairs: list[str] | None) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not name or not text:
             raise InvalidInputError(f"--param {pair}: expected NAME=VALUE")
+        parameters[name] = _value(text)
+    return parameters
+
+
+def _value(text: str) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    try:
+        number = float(text)
+    except ValueError:
         try:
-            parameters[name] = json.loads(text)
+            return json.loads(text)
         except ValueError:
-            parameters[name] = text
-        if isinstance(parameters[name], float) and parameters[name].is_integer():
-            parameters[name] = int(parameters[name])
+            return text
+    return int(number) if number.is_integer() else number
+
+
+def _numbers(parameters: dict[str, Any]) -> dict[str, float]:
+    for name, value in parameters.items():
+        if not isinstance(value, int | float):
+            raise InvalidInputError(f"--param {name}: expected a number")
     return parameters
 
 

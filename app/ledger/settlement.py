@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import (
-    NoisyPhase,
+    CertifyingPhase,
     Subject,
     Times,
     as_trained_statement,
@@ -45,7 +45,7 @@ class RunResult:
     """
 
     weights: StoredBlob
-    phase: NoisyPhase | None
+    phase: CertifyingPhase | None
     evaluation: Mapping[str, Any]
     certified_at: datetime
     phase_seconds: Mapping[str, float]

@@ -59,6 +59,15 @@ def quote_projected_noisy_sgd(policy: Policy, shape: ModelShape) -> Quote:
     )
 
 
+def quote_noisy_history(_: Policy, shape: ModelShape) -> Quote:
+    """Decline: this accountant reads what a lineage did, and does not say what it should do."""
+    _head(shape)
+    raise PlanError(
+        "accounts for the whole history of a lineage after the fact; projected_noisy_sgd is its "
+        "quote ahead of time"
+    )
+
+
 def quote_noisy_gd_convex(policy: Policy, shape: ModelShape) -> Quote:
     """Quote full-batch noisy gradient descent, which also protects the records still present."""
     head = _head(shape)

@@ -13,6 +13,7 @@ from app.accounting import (
     model_clipping,
     noisy_gd_convex,
     noisy_gd_nonconvex,
+    noisy_history,
     output_perturbation,
     projected_noisy_sgd,
     retraining,
@@ -29,6 +30,7 @@ from app.planning.any_start import (
 )
 from app.planning.convex import (
     quote_noisy_gd_convex,
+    quote_noisy_history,
     quote_projected_noisy_sgd,
     quote_tracked_release,
 )
@@ -52,6 +54,7 @@ _QUOTE: Mapping[str, Callable[[Policy, ModelShape], Quote]] = {
     output_perturbation.NAME: quote_output_perturbation,
     tracked_release.NAME: quote_tracked_release,
     projected_noisy_sgd.NAME: quote_projected_noisy_sgd,
+    noisy_history.NAME: quote_noisy_history,
     noisy_gd_convex.NAME: quote_noisy_gd_convex,
     noisy_gd_nonconvex.NAME: quote_noisy_gd_nonconvex,
     dp_sgd.NAME: quote_dp_sgd,

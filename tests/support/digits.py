@@ -38,5 +38,5 @@ def model(name: str = "digits-mlp", **policy: object) -> dict[str, object]:
         "dataset": "digits",
         "architecture": {"name": "mlp", "options": {"hidden": [16]}},
         "recipe": RECIPE,
-        "policy": policy,
+        "policy": {"mechanism": "gradient_clipping", **policy},
     }

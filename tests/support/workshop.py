@@ -8,7 +8,7 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.certificates.statement import NoisyPhase
+from app.certificates.statement import CertifyingPhase
 from app.datasets import repository as datasets
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
@@ -88,7 +88,7 @@ class Workshop:
             dataset=DATASET,
             architecture=ArchitectureSpec("logistic"),
             recipe=RECIPE,
-            policy=Policy(**policy),  # type: ignore[arg-type]
+            policy=Policy(**{"mechanism": "gradient_clipping", **policy}),  # type: ignore[arg-type]
             weights_source=WeightsSource.UPLOAD if upload else WeightsSource.TRAIN,
         )
         with self.transaction() as session:
@@ -126,7 +126,7 @@ class Workshop:
             policy = Policy.from_json(session.get_one(ModelRow, run.model_id).policy)
             plan, kind = Plan.from_json(run.plan), run.kind
         openly = kind != RunKind.UNLEARN and policy.first_release is FirstRelease.AS_TRAINED
-        phase = NoisyPhase(
+        phase = CertifyingPhase(
             plan=plan, parameters=plan.parameters, frame={"kind": "test"}, noise_generator="none"
         )
         return settlement.RunResult(

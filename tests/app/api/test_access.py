@@ -37,6 +37,7 @@ SCOPES = {
     "GET /v1/forget-requests/{request_id}/certificates": Scope.FORGET_READ,
     "GET /v1/certificates/{certificate_id}": Scope.MODELS_READ,
     "GET /v1/runs/{run_id}": Scope.MODELS_READ,
+    "POST /v1/plans": Scope.MODELS_READ,
     "POST /v1/runs/{run_id}/retry": Scope.MODELS_WRITE,
     "POST /v1/api-keys": Scope.ADMIN,
     "GET /v1/api-keys": Scope.ADMIN,
@@ -47,6 +48,7 @@ BODIES = {
     "POST /v1/models": {"name": "m", "dataset": "d", "architecture": {"name": "logistic"}},
     "POST /v1/forget-requests": {"dataset": "d", "record_ids": ["r"]},
     "POST /v1/api-keys": {"name": "k", "scopes": ["log:read"]},
+    "POST /v1/plans": {"shape": {"retained": 10, "batch_size": 2, "recipe_epochs": 1.0}},
 }
 
 

@@ -89,8 +89,9 @@ def test_invalid_input_names_its_field(
     ("part", "name"),
     [
         ({"policy": {"epsilon": 0.0}}, "parameter-out-of-range"),
-        ({"policy": {"epsilon": 1e300}}, "no-plan"),
-        ({"policy": {"parameters": {"initial_clip": 0}}}, "parameter-out-of-range"),
+        ({"policy": {"epsilon": 1e300, "mechanism": "gradient_clipping"}}, "no-plan"),
+        ({"policy": {"parameters": {"initial_clip": 0}, "mechanism": "gradient_clipping"}},
+         "parameter-out-of-range"),
         ({"policy": {"parameters": {"sigma": 1}}}, "no-plan"),
         ({"policy": {"adaptive": True}}, "no-plan"),
         ({"policy": {"deadline_s": 1e300}}, "parameter-out-of-range"),

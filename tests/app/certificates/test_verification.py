@@ -19,8 +19,8 @@ from securesystemslib.dsse import Envelope
 
 from app.certificates.signing import BUNDLE_MEDIA_TYPE, StatementSigner
 from app.certificates.statement import (
+    CertifyingPhase,
     Coverage,
-    NoisyPhase,
     Subject,
     Times,
     as_trained_statement,
@@ -37,12 +37,16 @@ from app.domain.errors import TargetNotMetError, VerificationError
 from app.domain.policy import Policy
 from app.domain.states import Basis
 from app.planning.planner import make_plan
+from app.planning.shape import ModelShape
 
 WEIGHTS = b"the weights of a model"
 SIGNER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"k" * 32))
 STRANGER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"s" * 32))
 KEY = SIGNER.public_key_pem.encode()
-PLAN = make_plan(policy=Policy(), recipe_epochs=30, steps_per_epoch=10)
+PLAN = make_plan(
+    policy=Policy(mechanism="gradient_clipping"),
+    shape=ModelShape(retained=1000, batch_size=100, recipe_epochs=30),
+)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -55,7 +59,7 @@ def _statement() -> dict[str, Any]:
         basis=Basis.UNLEARNED,
         subject=_subject(),
         coverage=Coverage(requests=1, records=3, commitments_root="00" * 32),
-        phase=NoisyPhase(
+        phase=CertifyingPhase(
             plan=PLAN,
             parameters=PLAN.parameters,
             frame={"kind": "test"},
@@ -394,7 +398,7 @@ def test_a_statement_is_not_made_unless_the_target_is_met() -> None:
             basis=Basis.UNLEARNED,
             subject=_subject(),
             coverage=Coverage(requests=1, records=3, commitments_root="00" * 32),
-            phase=NoisyPhase(
+            phase=CertifyingPhase(
                 plan=PLAN,
                 parameters={**PLAN.parameters, "steps": PLAN.parameters["steps"] - 1},
                 frame={},

@@ -11,6 +11,7 @@ from app.cli.main import app
 from tests.support.workshop import Workshop
 
 runner = CliRunner()
+NAMED = ["--mechanism", "gradient_clipping"]
 PAPER = [
     "--param=initial_clip=20",
     "--param=gradient_clip=10",
@@ -36,28 +37,30 @@ def test_plan_prints_the_reference_noise() -> None:
 
     assert answer.exit_code == 0
     printed = json.loads(answer.stdout)
-    assert printed["noise_std"] == pytest.approx(1.3548, abs=5e-5)
-    assert (printed["steps"], printed["weight_decay"]) == (11, 50)
+    (quote,) = printed["quotes"]
+    assert printed["choice"] == quote["mechanism"] == "gradient_clipping"
+    assert quote["parameters"]["noise_std"] == pytest.approx(1.3548, abs=5e-5)
+    assert (quote["parameters"]["steps"], quote["parameters"]["weight_decay"]) == (11, 50)
 
 
-def test_plan_prints_one_line_per_parameter() -> None:
-    lines = runner.invoke(app, ["plan", *PAPER]).stdout.splitlines()
+def test_plan_prints_every_offer_and_every_reason_in_words() -> None:
+    printed = runner.invoke(app, ["plan", *PAPER]).stdout
 
-    assert any(line.split() == ["noise_std", "1.354809"] for line in lines) or any(
-        line.startswith("noise_std") and "1.3548" in line for line in lines
-    )
+    assert "gradient_clipping  <- auto" in printed
+    assert "noise_std=1.3548" in printed
+    assert "tracked_release: declines, needs a linear head" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["account", "--mechanism", "magic"], "no mechanism named 'magic'"),
+        (["account", "--mechanism", "magic"], "no mechanism or quantity named 'magic'"),
         (["account", "--mechanism", "gradient_clipping"], "initial_clip must be given"),
-        (["plan", "--param", "steps"], "expected NAME=NUMBER"),
-        (["plan", "--param", "sigma=1"], "unknown parameter"),
-        (["plan", "--param", "steps=nan"], "steps"),
-        (["plan", "--param", "steps=inf"], "steps"),
-        (["plan", "--param", "initial_clip=0"], "initial_clip must be above 0"),
+        (["plan", "--param", "steps"], "expected NAME=VALUE"),
+        (["plan", *NAMED, "--param", "sigma=1"], "unknown parameter"),
+        (["plan", *NAMED, "--param", "steps=nan"], "steps"),
+        (["plan", *NAMED, "--param", "steps=inf"], "steps"),
+        (["plan", *NAMED, "--param", "initial_clip=0"], "initial_clip must be above 0"),
         (["plan", "--epsilon", "0"], "epsilon must be above 0"),
         (["plan", "--delta", "2"], "delta must be"),
     ],

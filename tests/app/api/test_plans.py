@@ -1,0 +1,121 @@
+"""Plans over HTTP: every mechanism answers, with an offer or with a reason."""
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.accounting import catalogue
+from tests.support.digits import DATASET, digits_parquet, model
+
+NETWORK = {"retained": 50_000, "batch_size": 128, "recipe_epochs": 50.0}
+HEAD = {
+    "lipschitz": 1.0,
+    "smoothness": 0.25,
+    "weight_decay": 0.011264,
+    "learning_rate": 1 / 0.261264,
+    "drift": 0.03,
+}
+
+
+def quotes(api: TestClient, **body: object) -> dict:
+    answer = api.post("/v1/plans", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def offers(answer: dict) -> dict[str, dict]:
+    return {quote["mechanism"]: quote for quote in answer["quotes"]}
+
+
+def test_every_mechanism_offers_or_says_why_not(api: TestClient) -> None:
+    answer = quotes(api, shape=NETWORK)
+
+    declined = {entry["mechanism"]: entry["reason"] for entry in answer["declined"]}
+    assert set(offers(answer)) | set(declined) == set(catalogue.MECHANISMS)
+    assert not set(offers(answer)) & set(declined)
+    assert all(declined.values())
+
+
+def test_every_offer_meets_the_target_by_its_own_accountant(api: TestClient) -> None:
+    for shape in (
+        NETWORK,
+        {**NETWORK, "convex": HEAD},
+        {**NETWORK, "convex": HEAD | {"noise_std": 0.01}},
+    ):
+        for quote in offers(quotes(api, shape=shape)).values():
+            guarantee = catalogue.account(quote["mechanism"], quote["parameters"])
+            assert guarantee.meets(epsilon=1.0, delta=1e-5), quote["mechanism"]
+
+
+def test_a_fresh_start_is_not_cheaper_than_retraining_and_auto_says_so(api: TestClient) -> None:
+    answer = quotes(api, shape=NETWORK)
+
+    of = offers(answer)
+    assert of["gradient_clipping"]["surviving_information_bits"] == pytest.approx(0.0518, abs=1e-4)
+    assert (
+        of["gradient_clipping"]["gradient_computations"]
+        == of["retraining"]["gradient_computations"]
+    )
+    assert answer["choice"] == "retraining"
+
+
+def test_under_a_smaller_budget_auto_forgets_instead_of_retraining(api: TestClient) -> None:
+    answer = quotes(api, shape=NETWORK, policy={"budget_epochs": 5.0})
+
+    assert answer["choice"] in ("gradient_clipping", "model_clipping", "output_perturbation")
+    assert (
+        "budget_epochs" in {d["mechanism"]: d["reason"] for d in answer["declined"]}["retraining"]
+    )
+
+
+def test_a_tracked_head_is_released_without_a_gradient(api: TestClient) -> None:
+    quote = offers(quotes(api, shape={**NETWORK, "convex": HEAD}))["tracked_release"]
+
+    assert quote["gradient_computations"] == 0
+    assert quote["noise_per_coordinate"] == pytest.approx(0.03 / 0.268051123211, rel=1e-6)
+
+
+def test_only_a_mechanism_that_protects_present_records_takes_adaptive_requests(
+    api: TestClient,
+) -> None:
+    shape = {**NETWORK, "convex": HEAD}
+    alone = offers(quotes(api, shape=shape, policy={"adaptive": True}))
+    later = offers(quotes(api, shape={**shape, "earlier_releases": 10}, policy={"adaptive": True}))
+
+    assert set(alone) == set(later) == {"noisy_gd_convex"}
+    assert alone["noisy_gd_convex"]["guarantee"]["adaptive"]
+    first, last = (of["noisy_gd_convex"]["noise_per_coordinate"] for of in (alone, later))
+    assert last > 1.5 * first
+
+
+def test_parameters_belong_to_the_mechanism_that_the_policy_names(api: TestClient) -> None:
+    policy = {"mechanism": "gradient_clipping", "parameters": {"steps": 7}}
+    of = offers(quotes(api, shape=NETWORK, policy=policy))
+
+    assert of["gradient_clipping"]["parameters"]["steps"] == 7
+    assert {"model_clipping", "output_perturbation", "retraining"} < set(of)
+
+
+def test_a_model_is_quoted_by_its_name(api: TestClient) -> None:
+    api.post("/v1/datasets", json=DATASET)
+    api.put("/v1/datasets/digits/records", content=digits_parquet())
+    api.post("/v1/models", json=model())
+
+    assert "gradient_clipping" in offers(quotes(api, model="digits-mlp"))
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 422),
+        ({"model": "a", "shape": NETWORK}, 422),
+        ({"model": "missing"}, 404),
+        ({"shape": {**NETWORK, "retained": 0}}, 422),
+        ({"shape": {**NETWORK, "convex": HEAD | {"lipschitz": -1.0}}}, 422),
+        ({"shape": NETWORK, "policy": {"mechanism": "magic"}}, 422),
+    ],
+)
+def test_bad_questions_are_problems(api: TestClient, body: dict, status: int) -> None:
+    answer = api.post("/v1/plans", json=body)
+
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
