@@ -41,12 +41,12 @@ _MODEL: dict[str, Any] = {
     "name": "digits-mlp",
     "dataset": "digits",
     "architecture": {"name": "mlp", "options": {"hidden": [64]}},
-    "recipe": {"epochs": 60, "batch_size": 64, "learning_rate": 0.1},
+    "recipe": {"epochs": 200, "batch_size": 64, "learning_rate": 0.1},
     "policy": {
         "epsilon": 1.0,
         "delta": 1e-5,
         "mechanism": "gradient_clipping",
-        "parameters": {"steps": 600},
+        "parameters": {"steps": 2000},
     },
 }
 _TIMEOUT_S = 120.0
