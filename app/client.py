@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx
 
@@ -15,6 +15,7 @@ _CHUNK_BYTES = 1024 * 1024
 _ENDED = {"completed", "failed", "cancelled"}
 
 Json = dict[str, Any]
+Seen = TypeVar("Seen")
 
 
 class ApiError(Exception):
@@ -185,16 +186,24 @@ class ExpungeClient:
     ) -> Json:
         """Poll a request until it has ended; tell of it and of its run each time.
 
+        A service that is away for a while is waited for.
+
         Raises:
             TimeoutError: it has not ended in time.
         """
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+
+        def look() -> tuple[Json, Json | None]:
             request = self.request(request_id)
             run_ids = [o["run"] for o in request["obligations"] if o["run"] is not None]
-            on_change(request, self.run(run_ids[-1]) if run_ids else None)
-            if request["state"] in _ENDED:
-                return request
+            return request, self.run(run_ids[-1]) if run_ids else None
+
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            seen = _unless_away(look)
+            if seen is not None:
+                on_change(*seen)
+                if seen[0]["state"] in _ENDED:
+                    return seen[0]
             time.sleep(_POLL_S)
         raise TimeoutError(f"request {request_id} has not ended within {timeout_s:g} s")
 
@@ -207,14 +216,16 @@ class ExpungeClient:
     ) -> Json:
         """Poll a model until its newest run has ended.
 
+        A service that is away for a while is waited for.
+
         Raises:
             TimeoutError: it has not ended in time.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            model = self.model(name)
-            run = model["latest_run"]
-            if run is not None:
+            model = _unless_away(lambda: self.model(name))
+            run = None if model is None else model["latest_run"]
+            if model is not None and run is not None:
                 on_change(run)
                 if run["state"] in ("published", "failed"):
                     return model
@@ -251,6 +262,18 @@ class ExpungeClient:
 
     def _list(self, method: str, path: str, **options: Any) -> list[Json]:  # noqa: ANN401
         return list(self._send(method, path, **options))
+
+
+def _unless_away(look: Callable[[], Seen]) -> Seen | None:
+    """Return what there is to see, or None while the service cannot be reached."""
+    try:
+        return look()
+    except httpx.TransportError:
+        return None
+    except ApiError as error:
+        if error.status != 503:
+            raise
+        return None
 
 
 def _error_of(answer: httpx.Response) -> ApiError:
