@@ -43,16 +43,18 @@ def fail_obligations(session: Session, obligations: Sequence[ObligationRow], rea
 
 def reopen_obligations(session: Session, run: RunRow) -> None:
     """Give a failed run's obligations another chance with the model's next run."""
-    obligations = [
-        obligation
-        for obligation in repository.obligations_of_run(session, run.id)
-        if obligation.state == ObligationState.FAILED
-    ]
-    for obligation in obligations:
+    reopened = reopen_failed(repository.obligations_of_run(session, run.id))
+    _settle_requests_of(session, reopened)
+
+
+def reopen_failed(obligations: Iterable[ObligationRow]) -> list[ObligationRow]:
+    """Open those obligations that failed again and return them; the caller settles requests."""
+    failed = [o for o in obligations if o.state == ObligationState.FAILED]
+    for obligation in failed:
         obligation.state = ObligationState.OPEN
         obligation.run_id = None
         obligation.failure_reason = None
-    _settle_requests_of(session, obligations)
+    return failed
 
 
 def void_obligations(session: Session, model_id: str, reason: str) -> None:

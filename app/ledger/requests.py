@@ -20,7 +20,7 @@ from app.domain.ids import new_id
 from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.states import Basis, ObligationState, RequestState
 from app.ledger import certifying, log, outbox, repository
-from app.ledger.obligations import settle_request
+from app.ledger.obligations import reopen_failed, settle_request
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.registry import repository as registry
 from app.registry.membership import membership_of
@@ -293,12 +293,7 @@ class ForgetRequests:
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.FAILED:
             raise ConflictError(f"the request is {request.state}; only a failed one can be retried")
-        for obligation in repository.obligations_of_request(session, request.id):
-            if obligation.state != ObligationState.FAILED:
-                continue
-            obligation.state = ObligationState.OPEN
-            obligation.run_id = None
-            obligation.failure_reason = None
+        reopen_failed(repository.obligations_of_request(session, request.id))
         for model in models:
             outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
         settle_request(session, request)
