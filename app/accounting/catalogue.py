@@ -6,8 +6,10 @@ from types import ModuleType
 from typing import Any, cast
 
 from app.accounting import (
+    delete_to_descent,
     dp_sgd,
     gradient_clipping,
+    langevin_unlearning,
     model_clipping,
     noisy_gd_convex,
     noisy_gd_nonconvex,
@@ -25,13 +27,13 @@ from app.accounting.published import (
     chien_corollary_j_1,
     chien_theorem_3_2,
     chien_theorem_3_11,
+    chien_theorem_p_2,
     chourasia_theorem_5_1,
     dp_sgd_group_privacy,
     koloskova_output_perturbation,
     koloskova_theorem_4_1,
     koloskova_theorem_4_2,
     koloskova_theorem_a_9,
-    langevin_unlearning,
     neel_theorem_9,
     neel_theorem_28,
 )
@@ -45,6 +47,8 @@ _MECHANISMS: tuple[ModuleType, ...] = (
     projected_noisy_sgd,
     noisy_history,
     tracked_release,
+    delete_to_descent,
+    langevin_unlearning,
     noisy_gd_convex,
     noisy_gd_nonconvex,
     dp_sgd,
@@ -63,7 +67,7 @@ _PUBLISHED: tuple[ModuleType, ...] = (
     chien_corollary_j_1,
     neel_theorem_9,
     neel_theorem_28,
-    langevin_unlearning,
+    chien_theorem_p_2,
     chourasia_theorem_5_1,
     dp_sgd_group_privacy,
 )

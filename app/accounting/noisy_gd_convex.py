@@ -15,15 +15,19 @@ minorant of ``present_records`` over the whole history. For every order this is 
 the paper's Renyi bound (``published.chourasia_theorem_5_1``), and its exponent is 2 eta lambda K
 where the paper has eta lambda K / 2.
 
+Requests that may depend on ``earlier_releases`` releases cost mu^2 = mu^2 + p mu_present^2
+(``adaptive``), where present is the privacy of the r records in any release made before they left.
+
 Guarantee: mu-GDP. Neighbouring relation: zero_out or replacement. Assumptions:
- 1. the loss is as in ``strong_convexity``, the step size at most 1 / (smoothness + weight_decay);
+ 1. loss and step size are as in ``strong_convexity``;
  2. both worlds start from the same distribution;
  3. nothing but the final iterate of a run is released.
 """
 
 import math
+from typing import cast
 
-from app.accounting import gaussian, present_records
+from app.accounting import adaptive, gaussian, present_records
 from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.noisy_chain import NoisyChain
 from app.accounting.strong_convexity import ASSUMPTIONS, contraction, factor
@@ -125,8 +129,13 @@ def account(
     unlearning_steps: int,
     forgotten: int = 1,
     neighbours: Neighbours = Neighbours.REPLACEMENT,
+    earlier_releases: int | None = None,
 ) -> GaussianGuarantee:
     """Return the deletion guarantee after ``unlearning_steps`` steps without the records.
+
+    Args:
+        earlier_releases: p, every release of the lineage so far; None for requests that were fixed
+            in advance.
 
     Raises:
         ParameterError: a parameter is out of its range.
@@ -141,7 +150,24 @@ def account(
     drift = max(rate**after, 1e-280) * shift * _length(rate, before)
     variance = _length(rate * rate, before + after)
     mu = drift / (noise * math.sqrt(variance)) * (1 + 1e-12)
-    return GaussianGuarantee(terms=terms(neighbours), mu=mu)
+    deletion = GaussianGuarantee(terms=terms(neighbours), mu=mu)
+    if earlier_releases is None:
+        return deletion
+    present = account_present(
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        smoothness=smoothness,
+        lipschitz=lipschitz,
+        records=records,
+        noise_std=noise_std,
+        steps=training_steps,
+        group=forgotten,
+        neighbours=neighbours,
+    )
+    composed = adaptive.compose(
+        deletion=deletion, present=present, earlier_releases=earlier_releases
+    )
+    return cast("GaussianGuarantee", composed)
 
 
 def account_present(
@@ -185,6 +211,7 @@ def calibrate(
     unlearning_steps: int,
     forgotten: int = 1,
     neighbours: Neighbours = Neighbours.REPLACEMENT,
+    earlier_releases: int | None = None,
 ) -> float:
     """Return the smallest noise_std that reaches (epsilon, delta), rounded up.
 
@@ -203,6 +230,7 @@ def calibrate(
         unlearning_steps=unlearning_steps,
         forgotten=forgotten,
         neighbours=neighbours,
+        earlier_releases=earlier_releases,
     )
     # The margin covers the rounding of an odometer that walks the same steps.
     margin = 1 + 1e-12 + 4e-15 * unlearning_steps

@@ -27,7 +27,7 @@ from app.accounting.noisy_chain import constant_mu
 from app.accounting.present_records import minorant_mu
 from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import require_noise
-from app.domain.errors import ParameterError
+from app.domain.errors import CalibrationError, ParameterError
 
 NAME = "noisy_history"
 VERSION = 1
@@ -85,6 +85,33 @@ def calibrate(*, epsilon: float, delta: float, ledger: Mapping[str, Any]) -> flo
     """
     target = gaussian.mu_of(epsilon=epsilon, delta=delta)
     return account(ledger=ledger, noise_std=1.0).mu / target * (1 + 1e-13)
+
+
+def steps_needed(
+    *, epsilon: float, delta: float, ledger: Mapping[str, Any], noise_std: float
+) -> int:
+    """Return the smallest number of further steps after which the target is met, at least 1.
+
+    Raises:
+        ParameterError: a parameter is out of its range.
+        CalibrationError: the history would become longer than two million steps.
+    """
+    history = DriftLedger.from_json(ledger)
+    target = gaussian.mu_of(epsilon=epsilon, delta=delta)
+
+    def meets(steps: int) -> bool:
+        later = history.after_steps(steps)
+        return account(ledger=later.to_json(), noise_std=noise_std).mu <= target
+
+    low, high = 0, 1
+    while not meets(high):
+        low, high = high, 2 * high
+        if history.steps + high > MOST_STEPS:
+            raise CalibrationError(f"the history would become longer than {MOST_STEPS} steps")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
 
 
 def _shifts(history: DriftLedger) -> list[float]:

@@ -3,9 +3,10 @@
     f(x) = (1/batch_size) sum over the batch of l(x; record) + (weight_decay/2) |x|^2
 
 with l convex, ``smoothness``-smooth and ``lipschitz``-Lipschitz in x. For a step size of at most
-1 / (smoothness + weight_decay) the map x -> x - learning_rate grad f(x) is c-Lipschitz with
+2 / (smoothness + 2 weight_decay) the map x -> x - learning_rate grad f(x) is c-Lipschitz with
 c = 1 - learning_rate weight_decay (Nesterov 2003, Theorem 2.1.12), also with records zeroed out,
-because dropping convex smooth terms keeps the sum convex and no less smooth.
+because dropping convex smooth terms keeps the sum convex and no less smooth. The papers ask for
+1 / (smoothness + weight_decay); so do their own bounds here (``papers_contraction``).
 
 Symbols of Chien et al. 2024: eta = learning_rate, m = weight_decay, L = smoothness + weight_decay,
 M = lipschitz, b = batch_size, n = records. Of Chourasia & Shah 2023: lambda = weight_decay,
@@ -23,7 +24,7 @@ _STEP_SIZE_SLACK = 1e-12
 
 ASSUMPTIONS: tuple[Assumption, ...] = enforced(
     "the loss of one record is convex, smooth and Lipschitz with the stated constants",
-    "the step size is at most 1 / (smoothness + weight_decay)",
+    "the step size is at most 2 / (smoothness + 2 weight_decay)",
     "batches are a fixed partition, drawn without looking at the data, visited cyclically",
     "every gradient after the request came from retained records",
     "all parameters were fixed before the run",
@@ -36,12 +37,42 @@ def contraction(*, learning_rate: float, weight_decay: float, smoothness: float)
     Raises:
         ParameterError: a number is out of range, or the step size is above its bound.
     """
-    learning_rate = require_positive("learning_rate", learning_rate)
-    weight_decay = require_non_negative("weight_decay", weight_decay)
-    smoothness = require_positive("smoothness", smoothness)
+    learning_rate, weight_decay, smoothness = _checked(learning_rate, weight_decay, smoothness)
+    if learning_rate * (smoothness + 2 * weight_decay) > 2:
+        raise ParameterError("learning_rate", "at most 2 / (smoothness + 2 weight_decay)")
+    return one_minus_product(learning_rate, weight_decay)
+
+
+def largest_learning_rate(*, weight_decay: float, smoothness: float) -> float:
+    """Return 2 / (smoothness + 2 weight_decay), rounded down: the step of Delete-to-Descent.
+
+    Raises:
+        ParameterError: a number is out of range.
+    """
+    _, weight_decay, smoothness = _checked(1.0, weight_decay, smoothness)
+    return 2 / (smoothness + 2 * weight_decay) * (1 - 1e-15)
+
+
+def papers_contraction(*, learning_rate: float, weight_decay: float, smoothness: float) -> float:
+    """Return the same for a step size within the papers' own condition.
+
+    Raises:
+        ParameterError: a number is out of range, or the step size is above their bound.
+    """
+    learning_rate, weight_decay, smoothness = _checked(learning_rate, weight_decay, smoothness)
     if learning_rate * (smoothness + weight_decay) > 1 + _STEP_SIZE_SLACK:
         raise ParameterError("learning_rate", "at most 1 / (smoothness + weight_decay)")
     return one_minus_product(learning_rate, weight_decay)
+
+
+def _checked(
+    learning_rate: float, weight_decay: float, smoothness: float
+) -> tuple[float, float, float]:
+    return (
+        require_positive("learning_rate", learning_rate),
+        require_non_negative("weight_decay", weight_decay),
+        require_positive("smoothness", smoothness),
+    )
 
 
 def gradient_shift(

@@ -16,6 +16,8 @@ Noise that both worlds add alike does not change D, so the ledger goes on unchan
 Source: Expunge; the drift is Chien et al. 2024, Lemma 3.3.
 """
 
+import math
+
 from app.accounting import gaussian
 from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.strong_convexity import ASSUMPTIONS, contraction, factor
@@ -26,9 +28,11 @@ from app.domain.checks import (
     require_non_negative,
     require_positive,
 )
+from app.domain.errors import CalibrationError
 
 NAME = "tracked_release"
 VERSION = 1
+MOST_STEPS = 10**9
 
 
 def terms(neighbours: Neighbours) -> Terms:
@@ -124,3 +128,42 @@ def calibrate(
         steps=steps,
     )
     return left / gaussian.mu_of(epsilon=epsilon, delta=delta) * (1 + 4e-15)
+
+
+def steps_needed(
+    *,
+    epsilon: float,
+    delta: float,
+    drift: float,
+    learning_rate: float,
+    weight_decay: float,
+    smoothness: float,
+    noise_std: float,
+) -> int:
+    """Return the smallest number of iterations that reaches (epsilon, delta); may be 0.
+
+    Raises:
+        ParameterError: a parameter is out of its range.
+        CalibrationError: no number of iterations is enough, or more than a thousand million.
+    """
+    allowed = gaussian.mu_of(epsilon=epsilon, delta=delta) * require_noise("noise_std", noise_std)
+    job = {
+        "drift": require_non_negative("drift", drift),
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "smoothness": smoothness,
+    }
+    rate = contraction(
+        learning_rate=learning_rate, weight_decay=weight_decay, smoothness=smoothness
+    )
+    if drift * (1 + 1e-14) <= allowed:
+        return 0
+    if rate == 1:
+        raise CalibrationError("without weight decay no step brings the worlds closer")
+    guess = math.log(drift / allowed) / -math.log1p(rate - 1)
+    if not guess < MOST_STEPS:
+        raise CalibrationError("more than a thousand million iterations are needed")
+    for steps in range(max(0, math.floor(guess) - 1), math.floor(guess) + 4):
+        if remaining_drift(**job, steps=steps) * (1 + 1e-14) <= allowed:
+            return steps
+    raise CalibrationError("the search for the number of iterations did not converge")

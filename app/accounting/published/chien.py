@@ -8,7 +8,7 @@ here because these accountants reproduce the paper. Distances are for replacemen
 import math
 from dataclasses import dataclass
 
-from app.accounting.strong_convexity import ASSUMPTIONS, contraction
+from app.accounting.strong_convexity import ASSUMPTIONS, papers_contraction
 from app.accounting.terms import Assumption, Neighbours, Terms, enforced
 from app.domain.checks import require_positive, require_steps
 from app.domain.errors import ParameterError
@@ -51,7 +51,7 @@ class Setting:
     @property
     def contraction(self) -> float:
         """Return c = 1 - eta m, rounded up."""
-        return contraction(
+        return papers_contraction(
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
             smoothness=self.smoothness,

@@ -48,6 +48,13 @@ PARAMETERS = {
         "noise_std": 0.5,
     },
     "tracked_release": {**CONVEX, "drift": 0.1, "noise_std": 0.1, "neighbours": "replacement"},
+    "delete_to_descent": {
+        "weight_decay": CONVEX["weight_decay"],
+        "smoothness": CONVEX["smoothness"],
+        "drift": 0.1,
+        "noise_std": 0.1,
+    },
+    "langevin_unlearning": {**CONVEX, "drift": 0.1, "noise_std": 0.1, "steps": 5},
     "noisy_gd_convex": {**FULL, "noise_std": 0.1, "training_steps": 9, "unlearning_steps": 9},
     "noisy_gd_nonconvex": {
         "learning_rate": 1e-6,
@@ -86,7 +93,7 @@ PARAMETERS = {
     },
     "neel_theorem_9": {**NEEL, "steps": 20},
     "neel_theorem_28": {**NEEL, "steps": 100, "dimension": 10},
-    "langevin_unlearning": {**FULL, "noise_scale": 0.1, "steps": 10},
+    "chien_theorem_p_2": {**FULL, "noise_scale": 0.1, "steps": 10},
     "chourasia_theorem_5_1": {**FULL, "noise_scale": 0.1, "unlearning_steps": 10},
     "dp_sgd_group_privacy": {
         "delta": 1e-5,

@@ -128,7 +128,7 @@ def test_mu_is_monotone(training, unlearning, decay, factor):
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
-        ("learning_rate", 4.0),
+        ("learning_rate", 8.0),
         ("learning_rate", math.nan),
         ("weight_decay", -1.0),
         ("smoothness", 0.0),
@@ -145,3 +145,28 @@ def test_refuses_parameters_outside_their_range(name, bad):
     with pytest.raises(ParameterError) as caught:
         noisy_gd_convex.account(**{**GOOD, name: bad})
     assert caught.value.name == name
+
+
+def test_adaptive_requests_pay_for_every_earlier_release():
+    given_ = {**GOOD, "training_steps": 30, "unlearning_steps": 20, "forgotten": 2}
+    fixed = noisy_gd_convex.account(**given_)
+    shown = noisy_gd_convex.account(**given_, earlier_releases=3)
+    of_one_release = {
+        k: v
+        for k, v in given_.items()
+        if k not in ("training_steps", "unlearning_steps", "forgotten")
+    }
+    present = noisy_gd_convex.account_present(**of_one_release, steps=30, group=2)
+    assert shown.mu == pytest.approx(math.sqrt(fixed.mu**2 + 3 * present.mu**2), rel=1e-9)
+    assert shown.mu >= math.sqrt(fixed.mu**2 + 3 * present.mu**2)
+    assert shown.terms.adaptive
+    assert not fixed.terms.adaptive
+
+
+def test_noise_for_adaptive_requests_meets_the_target():
+    given_ = {k: v for k, v in GOOD.items() if k != "noise_std"}
+    given_ |= {"training_steps": 30, "unlearning_steps": 20, "earlier_releases": 4}
+    noise_std = noisy_gd_convex.calibrate(epsilon=1.0, delta=1e-5, **given_)
+    found = noisy_gd_convex.account(**given_, noise_std=noise_std)
+    assert found.meets(epsilon=1.0, delta=1e-5)
+    assert found.epsilon(delta=1e-5) == pytest.approx(1.0, rel=1e-9)

@@ -133,3 +133,17 @@ def test_refuses_a_ledger_without_steps_or_with_too_many():
     long = DriftLedger(recipe()).after_steps(3_000_000).to_json()
     with pytest.raises(ParameterError):
         noisy_history.account(ledger=long, noise_std=1.0)
+
+
+def test_the_steps_needed_are_the_fewest_that_meet_the_target():
+    ledger = DriftLedger(recipe()).after_steps(40).after_request({1: 2})
+    target = {"epsilon": 1.0, "delta": 1e-5}
+    steps = noisy_history.steps_needed(**target, ledger=ledger.to_json(), noise_std=0.5)
+    assert steps > 1
+
+    def meets(count):
+        later = ledger.after_steps(count).to_json()
+        return noisy_history.account(ledger=later, noise_std=0.5).meets(**target)
+
+    assert meets(steps)
+    assert not meets(steps - 1)

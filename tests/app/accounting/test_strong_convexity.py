@@ -17,7 +17,8 @@ def test_contraction_is_one_minus_the_decay_rounded_up():
 
 
 def test_a_step_of_exactly_the_bound_is_allowed():
-    rate = 1 / (0.25 + 0.1)
+    rate = strong_convexity.largest_learning_rate(weight_decay=0.1, smoothness=0.25)
+    assert rate == pytest.approx(2 / 0.45)
     assert strong_convexity.contraction(**{**GOOD, "learning_rate": rate}) < 1
     assert strong_convexity.contraction(**{**GOOD, "weight_decay": 0.0}) == 1.0
 
@@ -31,8 +32,8 @@ def test_shift_of_one_record_by_neighbouring_relation():
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
-        ("learning_rate", 3.0),
-        ("learning_rate", 2.8572),
+        ("learning_rate", 5.0),
+        ("learning_rate", 4.4445),
         ("learning_rate", math.nan),
         ("weight_decay", -0.1),
         ("smoothness", 0.0),
@@ -50,3 +51,20 @@ def test_refuses_a_relation_without_drift(bad):
     with pytest.raises(ParameterError) as caught:
         strong_convexity.factor(bad)
     assert caught.value.name == "neighbours"
+
+
+def test_up_to_the_largest_step_size_the_slowest_direction_is_the_flattest():
+    """At a quadratic loss of the stated curvature, and at one without any, the map contracts."""
+    rate = strong_convexity.largest_learning_rate(weight_decay=0.1, smoothness=0.25)
+    factors = [abs(1 - rate * (curvature + 0.1)) for curvature in (0.0, 0.1, 0.25)]
+    assert max(factors) <= strong_convexity.contraction(**{**GOOD, "learning_rate": rate})
+
+
+@pytest.mark.parametrize("rate", [2.8572, 3.0])
+def test_the_papers_own_condition_is_stricter(rate):
+    given = {**GOOD, "learning_rate": rate}
+    assert strong_convexity.contraction(**given) < 1
+    with pytest.raises(ParameterError) as caught:
+        strong_convexity.papers_contraction(**given)
+    assert caught.value.name == "learning_rate"
+    assert strong_convexity.papers_contraction(**GOOD) == strong_convexity.contraction(**GOOD)

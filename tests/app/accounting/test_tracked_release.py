@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from app.accounting import gaussian, projected_noisy_sgd, tracked_release
 from app.accounting.terms import Neighbours
-from app.domain.errors import ParameterError
+from app.domain.errors import CalibrationError, ParameterError
 
 GOOD = {
     "drift": 0.06,
@@ -94,3 +94,28 @@ def test_refuses_parameters_outside_their_range(name, bad):
     with pytest.raises(ParameterError) as caught:
         tracked_release.account(**{**GOOD, name: bad})
     assert caught.value.name == name
+
+
+@settings(max_examples=60, deadline=None)
+@given(drift=st.floats(1e-6, 10.0), decay=st.floats(0.001, 0.2), noise=st.floats(1e-3, 1.0))
+def test_the_steps_needed_are_the_fewest_that_meet_the_target(drift, decay, noise):
+    job = {**GOOD, "drift": drift, "weight_decay": decay, "noise_std": noise}
+    job.pop("steps", None)
+    target = {"epsilon": 1.0, "delta": 1e-5}
+    steps = tracked_release.steps_needed(**target, **job)
+    assert tracked_release.account(**job, steps=steps).meets(**target)
+    if steps:
+        assert not tracked_release.account(**job, steps=steps - 1).meets(**target)
+
+
+def test_no_step_is_needed_where_the_drift_allows_it():
+    job = {**GOOD, "drift": 1e-4, "noise_std": 0.1}
+    job.pop("steps", None)
+    assert tracked_release.steps_needed(epsilon=1.0, delta=1e-5, **job) == 0
+
+
+def test_without_weight_decay_steps_do_not_help():
+    job = {**GOOD, "drift": 1.0, "noise_std": 0.1, "weight_decay": 0.0}
+    job.pop("steps", None)
+    with pytest.raises(CalibrationError, match="weight decay"):
+        tracked_release.steps_needed(epsilon=1.0, delta=1e-5, **job)

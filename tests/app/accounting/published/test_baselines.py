@@ -4,7 +4,7 @@ import pytest
 
 from app.accounting.published import (
     chourasia_theorem_5_1,
-    langevin_unlearning,
+    chien_theorem_p_2,
     neel_theorem_9,
     neel_theorem_28,
 )
@@ -85,8 +85,8 @@ def test_the_secret_state_is_on_the_certificate():
     assert any("noise-free weights that are kept" in statement for statement in statements)
 
 
-def test_langevin_unlearning_in_closed_form():
-    found = langevin_unlearning.account(noise_scale=0.1, steps=40, forgotten=3, **FULL)
+def test_chien_theorem_p_2_in_closed_form():
+    found = chien_theorem_p_2.account(noise_scale=0.1, steps=40, forgotten=3, **FULL)
     order = 5.0
     start = 4 * order * 9 / (0.05 * 0.01 * 1e6)
     assert found.curve(order) == pytest.approx(start * math.exp(-0.05 * 40 / order), rel=1e-10)
@@ -124,7 +124,7 @@ def test_theorem_5_1_step_count():
 
 def test_each_calibration_meets_its_target_and_is_smallest():
     for module, given in (
-        (langevin_unlearning, {"steps": 40}),
+        (chien_theorem_p_2, {"steps": 40}),
         (chourasia_theorem_5_1, {"unlearning_steps": 40}),
     ):
         noise_scale = module.calibrate(epsilon=1.0, delta=1e-5, **FULL, **given)
@@ -145,7 +145,7 @@ def test_each_calibration_meets_its_target_and_is_smallest():
 )
 def test_refuses_parameters_outside_their_range(name, bad):
     for module, steps in (
-        (langevin_unlearning, {"steps": 4}),
+        (chien_theorem_p_2, {"steps": 4}),
         (chourasia_theorem_5_1, {"unlearning_steps": 4}),
     ):
         given = {**FULL, "noise_scale": 0.1, "forgotten": 1, **steps, name: bad}
@@ -159,7 +159,7 @@ def test_theorem_5_1_needs_the_smaller_step_size():
     with pytest.raises(ParameterError) as caught:
         chourasia_theorem_5_1.account(noise_scale=0.1, unlearning_steps=4, **given)
     assert caught.value.name == "learning_rate"
-    langevin_unlearning.account(noise_scale=0.1, steps=4, **given)
+    chien_theorem_p_2.account(noise_scale=0.1, steps=4, **given)
 
 
 @pytest.mark.parametrize(

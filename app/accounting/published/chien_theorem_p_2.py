@@ -15,11 +15,11 @@ import math
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.search import smallest_noise
-from app.accounting.strong_convexity import ASSUMPTIONS, contraction
+from app.accounting.strong_convexity import ASSUMPTIONS, papers_contraction
 from app.accounting.terms import Neighbours, Terms, asserted, enforced
 from app.domain.checks import require_count, require_noise, require_positive, require_steps
 
-NAME = "langevin_unlearning"
+NAME = "chien_theorem_p_2"
 VERSION = 1
 TERMS = Terms(
     neighbours=Neighbours.REPLACEMENT,
@@ -54,7 +54,9 @@ def account(
     Raises:
         ParameterError: a parameter is out of its range.
     """
-    contraction(learning_rate=learning_rate, weight_decay=weight_decay, smoothness=smoothness)
+    papers_contraction(
+        learning_rate=learning_rate, weight_decay=weight_decay, smoothness=smoothness
+    )
     decay = require_positive("weight_decay", weight_decay)
     share = require_steps("forgotten", forgotten) / require_steps("records", records)
     reach = share * require_positive("lipschitz", lipschitz)
