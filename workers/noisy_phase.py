@@ -1,4 +1,4 @@
-"""The noisy phase: noisy steps on retained records until the target is met.
+"""The noisy phase: steps on retained records until the target is met.
 
 It owns everything beside the parameters that could carry the original model past the noise
 (MATH.md section 3a'): buffers are reset and taken away, there is no optimiser state, and neither
@@ -9,18 +9,18 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import TargetNotMetError
-from workers.mechanisms.frame import ReferenceFrame
+from workers.mechanisms.descent import Descent
+from workers.mechanisms.frame import Coordinates, RawWeights, ReferenceFrame
 from workers.noise import NoiseSource
 from workers.training.buffers import require_supported_buffers, reset_buffers, without_buffers
-from workers.training.data import Examples
+from workers.training.feeds import Feed
 from workers.training.network import Network
 
-NoisyProgress = Callable[[int, int, Guarantee], None]
-"""Step taken (from 1), planned steps, and the guarantee so far."""
+NoisyProgress = Callable[[int, int, Guarantee | None], None]
+"""Step taken (from 1), planned steps, and the guarantee so far, None while there is none."""
 
 
 class NoisyRun(Protocol):
@@ -34,8 +34,8 @@ class NoisyRun(Protocol):
     def met(self) -> bool:
         """Whether the steps taken meet the target."""
 
-    def guarantee(self) -> Guarantee:
-        """Return what the steps taken guarantee."""
+    def guarantee(self) -> Guarantee | None:
+        """Return what the steps taken guarantee; None while that is nothing."""
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Move ``position`` by one noisy step in place; ``gradient`` is scratch."""
@@ -61,19 +61,18 @@ class Mechanism(Protocol):
 def run_noisy_phase(
     network: Network,
     mechanism: Mechanism,
-    retain: Examples,
+    feed: Feed,
     *,
-    frame: ReferenceFrame,
+    frame: ReferenceFrame | None,
     noise: NoiseSource,
-    batch_size: int,
     epsilon: float,
     delta: float,
     on_progress: NoisyProgress,
 ) -> NoisyRun:
     """Take noisy steps in place until the odometer meets (epsilon, delta); return the run.
 
-    Buffers are left at their initial values. Minibatches come in an order drawn without looking at
-    weights or records.
+    Buffers are left at their initial values. Batches come in an order drawn without looking at
+    weights or records. Without a frame the rule works on the weights themselves.
 
     Raises:
         TargetNotMetError: the mechanism's parameters cannot meet the target.
@@ -81,26 +80,68 @@ def run_noisy_phase(
         SealedStateError: the network moved its parameters out of the flat buffer.
         PlanError: the network made itself a new buffer on the way.
     """
-    module, flat = network.module, network.flat
-    flat_frame = frame.on(flat.shapes, flat.device)
-    position = flat_frame.position_of(flat.values)
+    flat = network.flat
+    coordinates: Coordinates = RawWeights() if frame is None else frame.on(flat.shapes, flat.device)
+    position = coordinates.position_of(flat.values)
     run = mechanism.begin(position, noise=noise, epsilon=epsilon, delta=delta)
-    flat_frame.weights_at(position, out=flat.values)
-    reset_buffers(module)
+    coordinates.weights_at(position, out=flat.values)
+    reset_buffers(network.module)
+
+    def step(gradient: torch.Tensor) -> None:
+        if run.steps >= mechanism.steps:
+            raise TargetNotMetError("the planned steps did not meet the target")
+        run.step(position, coordinates.pull_back_(gradient))
+        coordinates.weights_at(position, out=flat.values)
+        on_progress(run.steps, mechanism.steps, run.guarantee())
+
+    _step_until(network, feed, step, done=lambda: run.met)
+    return run
+
+
+def descend(
+    network: Network,
+    descent: Descent,
+    feed: Feed,
+    *,
+    steps: int,
+    noise: NoiseSource,
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Take ``steps`` steps of ``descent`` in place: the training that a drift ledger tracks.
+
+    Raises:
+        SealedStateError: the network moved its parameters out of the flat buffer.
+        PlanError: the network made itself a new buffer on the way.
+    """
+    taken = 0
+
+    def step(gradient: torch.Tensor) -> None:
+        nonlocal taken
+        descent.step_(network.flat.values, gradient, noise)
+        taken += 1
+        on_progress(taken, steps)
+
+    _step_until(network, feed, step, done=lambda: taken >= steps)
+
+
+def _step_until(
+    network: Network,
+    feed: Feed,
+    step: Callable[[torch.Tensor], None],
+    *,
+    done: Callable[[], bool],
+) -> None:
+    """Hand each batch's gradient, float32 [size], to ``step``, which may spoil it."""
+    module, flat = network.module, network.flat
     module.train()
-    batches = retain.forever(batch_size, device=flat.device)
+    batches = feed.forever(flat.device)
     with without_buffers(module):
         flat.attach_gradients()
-        while not run.met:
-            if run.steps >= mechanism.steps:
-                raise TargetNotMetError("the planned steps did not meet the target")
+        while not done():
             features, labels = next(batches)
             flat.gradients.zero_()
-            cross_entropy(module(features), labels).backward()  # type: ignore[no-untyped-call]
-            run.step(position, flat_frame.pull_back_(flat.gradients))
-            flat_frame.weights_at(position, out=flat.values)
-            on_progress(run.steps, mechanism.steps, run.guarantee())
+            feed.loss(module(features), labels).backward()  # type: ignore[no-untyped-call]
+            step(flat.gradients)
     flat.require_attached()
     require_supported_buffers(module)
     flat.release_gradients()
-    return run

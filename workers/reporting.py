@@ -31,7 +31,7 @@ def epsilon_reporter(lease: Lease, plan: Plan) -> NoisyProgress:
     """Return a callback that reports step and epsilon so far, and nothing else."""
     throttle = _Throttle()
 
-    def report(step: int, steps: int, guarantee: Guarantee) -> None:
+    def report(step: int, steps: int, guarantee: Guarantee | None) -> None:
         lease.check()
         if throttle.due(step, steps):
             epsilon = _epsilon_at(guarantee, plan.delta)
@@ -40,8 +40,10 @@ def epsilon_reporter(lease: Lease, plan: Plan) -> NoisyProgress:
     return report
 
 
-def _epsilon_at(guarantee: Guarantee, delta: float) -> float | None:
-    """Return epsilon at ``delta``; None while a single point has not come down to it."""
+def _epsilon_at(guarantee: Guarantee | None, delta: float) -> float | None:
+    """Return epsilon at ``delta``; None while there is none, or a point has not come down to it."""
+    if guarantee is None:
+        return None
     if isinstance(guarantee, PointGuarantee) and guarantee.at_delta > delta:
         return None
     return guarantee.epsilon(delta=delta)

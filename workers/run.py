@@ -40,6 +40,7 @@ from workers.reporting import epsilon_reporter, loss_reporter
 from workers.sealed import Certified, Sealed
 from workers.training.architectures import build
 from workers.training.device import choose_device
+from workers.training.feeds import RandomBatches
 from workers.training.network import Network
 
 
@@ -150,10 +151,9 @@ def _unlearn(
     with lease.phase(Phase.UNLEARNING):
         sealed.unlearn(
             mechanism_for(plan),
-            data.retain,
+            RandomBatches(data.retain, model.recipe.batch_size),
             frame=frame,
             noise=noise,
-            batch_size=model.recipe.batch_size,
             on_progress=epsilon_reporter(lease, plan),
         )
         noise.destroy()

@@ -4,6 +4,7 @@ A trust state machine. ``Sealed`` is HELD from its making, MET once the noisy ph
 target, and SPENT after ``open`` or after any failure:
 
     Sealed(...) -> HELD --train, load--> HELD --unlearn--> MET --open--> SPENT, and a Certified
+                   HELD --descend---> HELD --unlearn, retrained--> MET
                    HELD --retrain-----------------------> MET
                     any failure or destroy() -> SPENT, weights overwritten
 
@@ -33,13 +34,15 @@ from app.accounting import retraining
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipe import TrainingRecipe
+from workers.mechanisms.descent import Descent, add_noise_
 from workers.mechanisms.frame import ReferenceFrame
 from workers.noise import NoiseSource
-from workers.noisy_phase import Mechanism, NoisyProgress, run_noisy_phase
+from workers.noisy_phase import Mechanism, NoisyProgress, descend, run_noisy_phase
 from workers.scrubbing import from_caller, scrubbed
 from workers.training.buffers import recompute_buffers
 from workers.training.data import Examples
 from workers.training.evaluate import Evaluation
+from workers.training.feeds import Feed
 from workers.training.loop import TrainingProgress
 from workers.training.network import Network, Tensors
 
@@ -61,7 +64,12 @@ class _Met:
 class _Held:
     network: Network
     fresh: bool = True
+    descended: bool = False
     met: _Met | None = None
+
+
+def _exactly_met() -> _Met:
+    return _Met(retraining.account(), steps=0, recompute_buffers=lambda: None)
 
 
 # Kept beside the objects and not in them: whoever inspects a Sealed finds nothing.
@@ -135,6 +143,47 @@ class Sealed:
             ),
         )
 
+    def descend(
+        self,
+        descent: Descent,
+        feed: Feed,
+        *,
+        steps: int,
+        noise: NoiseSource,
+        start_std: float = 0.0,
+        on_progress: SealedProgress | None = None,
+    ) -> None:
+        """Train by ``steps`` steps of descent, from zeros or from Gaussian weights.
+
+        Args:
+            descent: one step.
+            feed: batches of records to keep, and of no others.
+            steps: how many.
+            noise: fresh for this run.
+            start_std: of the start, per coordinate; 0 starts at zeros.
+            on_progress: called after each step; what it raises ends the run.
+
+        Raises:
+            SealedStateError: the network is not fresh any more, or the object is spent.
+        """
+        held = self._require_fresh()
+        values = held.network.flat.values
+        values.zero_()
+        if start_std > 0:
+            add_noise_(values, start_std, noise, scratch=torch.empty_like(values))
+        self._inside(
+            "training",
+            lambda: descend(
+                held.network,
+                descent,
+                feed,
+                steps=steps,
+                noise=noise,
+                on_progress=from_caller(on_progress),
+            ),
+        )
+        held.descended = True
+
     def retrain(
         self,
         retain: Examples,
@@ -149,31 +198,39 @@ class Sealed:
             RunFailedError: there are no records, or training diverged.
             SealedStateError: the network is not fresh any more, or the object is spent.
         """
-        held = self._require_held()
-        if not held.fresh:
-            raise SealedStateError("retraining starts from a fresh initialisation")
+        held = self._require_fresh()
         self.train(retain, recipe, epochs=epochs, on_progress=on_progress)
-        held.met = _Met(retraining.account(), steps=0, recompute_buffers=lambda: None)
+        held.met = _exactly_met()
+        return held.met.guarantee
+
+    def retrained(self) -> Guarantee:
+        """Declare that ``descend`` was a retraining on retained records alone: exact.
+
+        Raises:
+            SealedStateError: the weights were not trained by ``descend`` here, or are spent.
+        """
+        held = self._require_held()
+        if not held.descended:
+            raise SealedStateError("these weights were not trained here from nothing")
+        held.met = _exactly_met()
         return held.met.guarantee
 
     def unlearn(
         self,
         mechanism: Mechanism,
-        retain: Examples,
+        feed: Feed,
         *,
-        frame: ReferenceFrame,
+        frame: ReferenceFrame | None,
         noise: NoiseSource,
-        batch_size: int,
         on_progress: NoisyProgress | None = None,
     ) -> Guarantee:
         """Run the noisy phase until the target is met; return the guarantee.
 
         Args:
             mechanism: the update rule; its parameters do not depend on weights or records.
-            retain: records to keep, and no others.
-            frame: the reference frame of this architecture.
+            feed: batches of records to keep, and of no others.
+            frame: the reference frame of this architecture; None for the weights themselves.
             noise: fresh for this run.
-            batch_size: records per step.
             on_progress: called after each step; what it raises ends the run and reaches the caller.
 
         Raises:
@@ -187,24 +244,27 @@ class Sealed:
             lambda: run_noisy_phase(
                 held.network,
                 mechanism,
-                retain,
+                feed,
                 frame=frame,
                 noise=noise,
-                batch_size=batch_size,
                 epsilon=self._epsilon,
                 delta=self._delta,
                 on_progress=from_caller(on_progress),
             ),
         )
+        guarantee = run.guarantee()
+        if guarantee is None:
+            self.destroy()
+            raise TargetNotMetError("the noisy phase ended without a guarantee")
         device = held.network.flat.device
         held.met = _Met(
-            guarantee=run.guarantee(),
+            guarantee=guarantee,
             steps=run.steps,
             recompute_buffers=lambda: recompute_buffers(
-                held.network.module, lambda: retain.epoch(batch_size, device=device)
+                held.network.module, lambda: feed.once(device)
             ),
         )
-        return held.met.guarantee
+        return guarantee
 
     def open(self) -> "Certified":
         """Give the weights out, certified, with buffers recomputed from the retained records.
@@ -237,6 +297,13 @@ class Sealed:
         held = self._require()
         if held.met is not None:
             raise SealedStateError("these weights have been through their noisy phase already")
+        return held
+
+    def _require_fresh(self) -> _Held:
+        held = self._require_held()
+        if not held.fresh:
+            raise SealedStateError("training starts from a fresh initialisation")
+        held.fresh = False
         return held
 
     def _inside(self, what: str, work: Callable[[], Result]) -> Result:

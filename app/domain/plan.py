@@ -15,16 +15,19 @@ class Plan:
         epsilon, delta: the target.
         budget_epochs: passes over the retained records, noisy steps included.
         settings: what the update rule needs and the guarantee does not depend on.
+        ledger: drift ledger of the lineage up to this run's requests, in its JSON form; None where
+            no drift is tracked.
         predicted: what the planner expects; shown to users, never relied upon.
     """
 
     mechanism: str
-    parameters: Mapping[str, float]
+    parameters: Mapping[str, Any]
     epsilon: float
     delta: float
     budget_epochs: float
     predicted: Mapping[str, float]
     settings: Mapping[str, float] = field(default_factory=dict)
+    ledger: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -11,6 +11,7 @@ from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.noise import InsecureNoise
 from workers.noisy_phase import run_noisy_phase
+from workers.training.feeds import RandomBatches
 from workers.training.network import Network
 
 CPU = torch.device("cpu")
@@ -40,10 +41,9 @@ def run(network, retain, *, factory=normalised, rule=None, seed=0, on_progress=N
     return run_noisy_phase(
         network,
         rule or mechanism(),
-        retain,
+        RandomBatches(retain, len(retain)),
         frame=ReferenceFrame.of(factory),
         noise=InsecureNoise(seed, environment="test"),
-        batch_size=len(retain),
         **TARGET,
         on_progress=on_progress or (lambda *_: None),
     )
@@ -192,10 +192,9 @@ def test_no_retained_records_are_an_error(digit_images):
         run_noisy_phase(
             Network(normalised, device=CPU),
             mechanism(),
-            nothing,
+            RandomBatches(nothing, 8),
             frame=ReferenceFrame.of(normalised),
             noise=InsecureNoise(0, environment="test"),
-            batch_size=8,
             **TARGET,
             on_progress=lambda *_: None,
         )

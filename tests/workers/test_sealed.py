@@ -27,6 +27,7 @@ from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.noise import SecureNoise
 from workers.sealed import Certified, Sealed
+from workers.training.feeds import RandomBatches
 from workers.training.network import Network
 
 CPU = torch.device("cpu")
@@ -67,9 +68,8 @@ def unlearn(sealed, retain, rule=None, **changes):
     keywords = {
         "frame": ReferenceFrame.of(factory),
         "noise": SecureNoise(),
-        "batch_size": 100,
     } | changes
-    return sealed.unlearn(rule or mechanism(), retain, **keywords)
+    return sealed.unlearn(rule or mechanism(), RandomBatches(retain, 100), **keywords)
 
 
 def digits_in(text):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -102,6 +102,34 @@ class ReferenceFrame:
         centre = [self.centre[name].expand(shape).reshape(-1) for name, shape in shapes.items()]
         scale = [torch.full((shapes[name].numel(),), self.scale[name]) for name in shapes]
         return FlatFrame(torch.cat(centre).to(device), torch.cat(scale).to(device))
+
+
+class Coordinates(Protocol):
+    """Where an update rule works, beside the weights that the network computes with."""
+
+    def position_of(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return the position of ``weights``, float32 [size]."""
+
+    def weights_at(self, position: torch.Tensor, *, out: torch.Tensor) -> None:
+        """Write the weights at ``position`` into ``out``."""
+
+    def pull_back_(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Turn a gradient by the weights into one by the position, in place."""
+
+
+class RawWeights:
+    """The weights themselves: no buffer beside them, nothing to convert."""
+
+    def position_of(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return ``weights``."""
+        return weights
+
+    def weights_at(self, position: torch.Tensor, *, out: torch.Tensor) -> None:
+        """Do nothing: ``position`` and ``out`` are one."""
+
+    def pull_back_(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return ``gradient``."""
+        return gradient
 
 
 class FlatFrame:

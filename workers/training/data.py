@@ -111,7 +111,11 @@ class Examples:
         for chosen in torch.split(torch.arange(len(self), device=self.device), batch_size):
             yield self._batch(chosen, device)
 
-    def _batch(self, chosen: torch.Tensor, device: torch.device) -> Batch:
+    def rows(self, start: int, end: int, *, device: torch.device) -> Batch:
+        """Return the examples from ``start`` to before ``end``, in the stored order."""
+        return self._batch(slice(start, end), device)
+
+    def _batch(self, chosen: torch.Tensor | slice, device: torch.device) -> Batch:
         features = self.features[chosen].to(device).to(torch.float32)
         if self.offset != 0.0:
             features = features - self.offset

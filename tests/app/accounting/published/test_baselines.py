@@ -3,8 +3,8 @@ import math
 import pytest
 
 from app.accounting.published import (
-    chourasia_theorem_5_1,
     chien_theorem_p_2,
+    chourasia_theorem_5_1,
     neel_theorem_9,
     neel_theorem_28,
 )

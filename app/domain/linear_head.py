@@ -1,0 +1,58 @@
+"""Linear heads: the models whose loss is convex with constants that the service enforces.
+
+Logistic regression for two classes, softmax for more, on features of norm at most 1 (a constant
+feature for the bias counts in the norm). MATH.md section 5a.
+"""
+
+import math
+
+from app.domain.errors import InvalidInputError
+from app.domain.recipe import TrainingRecipe
+
+NAME = "linear_head"
+DEFAULT_WEIGHT_DECAY = 0.01
+DEFAULT_BIAS = 0.1
+
+
+def smoothness(classes: int) -> float:
+    """Return the largest curvature of one record's loss: 1/4 for two classes, 1/2 for more."""
+    return 0.25 if classes == 2 else 0.5
+
+
+def lipschitz(classes: int) -> float:
+    """Return the largest gradient norm of one record's loss: 1 for two classes, sqrt(2) for more."""
+    return 1.0 if classes == 2 else math.sqrt(2)
+
+
+def default_recipe(classes: int) -> TrainingRecipe:
+    """Return the recipe of a head that names nothing: plain descent at the largest usual step."""
+    return TrainingRecipe(
+        optimizer="sgd",
+        learning_rate=1 / (smoothness(classes) + DEFAULT_WEIGHT_DECAY),
+        momentum=0.0,
+        weight_decay=DEFAULT_WEIGHT_DECAY,
+        schedule="constant",
+    )
+
+
+def check_recipe(recipe: TrainingRecipe, classes: int) -> None:
+    """Refuse a recipe under which drift could not be tracked.
+
+    Raises:
+        InvalidInputError: the optimiser is not plain gradient descent with weight decay at a
+            constant rate of at most 1 / (smoothness + weight_decay).
+    """
+    plain = recipe.optimizer == "sgd" and recipe.momentum == 0 and recipe.schedule == "constant"
+    if not plain:
+        raise InvalidInputError(
+            "recipe: a linear_head is trained by plain descent: optimizer sgd, momentum 0, "
+            "schedule constant"
+        )
+    if recipe.weight_decay <= 0:
+        raise InvalidInputError("recipe: a linear_head needs weight_decay above 0")
+    largest = 1 / (smoothness(classes) + recipe.weight_decay)
+    if recipe.learning_rate > largest * (1 + 1e-12):
+        raise InvalidInputError(
+            f"recipe: a linear_head of {classes} classes needs learning_rate of at most "
+            f"1 / (smoothness + weight_decay) = {largest:.6g}"
+        )

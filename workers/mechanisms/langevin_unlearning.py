@@ -1,0 +1,21 @@
+"""Langevin unlearning: the update rule of ``app.accounting.langevin_unlearning``."""
+
+from app.accounting.langevin_unlearning import NAME, account
+from app.domain.plan import Plan
+from workers.mechanisms.descent import Descent, NoisyDescent
+
+__all__ = ["NAME", "from_plan"]
+
+
+def from_plan(plan: Plan) -> NoisyDescent:
+    """Return the mechanism of a plan.
+
+    Raises:
+        ParameterError: a parameter is missing, unknown or out of its range.
+    """
+    account(**plan.parameters)
+    return NoisyDescent(
+        descent=Descent.from_settings(plan.settings),
+        steps=plan.parameters["steps"],
+        account=lambda steps: account(**{**plan.parameters, "steps": steps}),
+    )

@@ -1,0 +1,57 @@
+"""A linear head on features of norm at most 1: see ``app.domain.linear_head``."""
+
+import math
+from typing import Final
+
+import torch
+from torch import nn
+
+# Rounding in float32 must not lift a norm above 1.
+_NORM_MARGIN: Final = 1 - 2.0**-20
+_SMALLEST_NORM: Final = 1e-30
+
+
+class LinearHead(nn.Module):
+    """Maps features [n, *shape] to logits [n, classes]; two classes share one row of weights.
+
+    Each record's features are scaled by numbers that depend on that record and public constants
+    alone, so that the loss is convex, smooth and Lipschitz with known constants whatever the data.
+
+    Args:
+        size: entries of one record's features.
+        classes: number of classes, 2 or more.
+        feature_norm: public bound by which features are divided, longer ones being cut to it; None
+            scales every record to the same norm.
+        bias: value of the constant feature, 0 (none) to below 1.
+
+    Attributes:
+        weight: float32 [classes or 1, size or size + 1], zeros at first; the bias is its last
+            column.
+    """
+
+    def __init__(self, size: int, classes: int, *, feature_norm: float | None, bias: float) -> None:
+        super().__init__()
+        self._feature_norm = feature_norm
+        self._bias = bias * _NORM_MARGIN
+        self._scale = math.sqrt(1 - bias * bias) * _NORM_MARGIN
+        rows = 1 if classes == 2 else classes
+        self.weight = nn.Parameter(torch.zeros(rows, size + (1 if bias > 0 else 0)))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return logits [n, classes]."""
+        logits = self.scaled(features) @ self.weight.T
+        if len(self.weight) == 1:
+            return torch.cat([torch.zeros_like(logits), logits], dim=1)
+        return logits
+
+    def scaled(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the features as the head sees them: [n, size (+ 1)], no norm above 1."""
+        flat = torch.nan_to_num(features.flatten(1), nan=0.0, posinf=0.0, neginf=0.0)
+        largest = flat.abs().amax(dim=1, keepdim=True).clamp_min(_SMALLEST_NORM)
+        norms = torch.linalg.vector_norm(flat / largest, dim=1, keepdim=True) * largest
+        if self._feature_norm is not None:
+            norms = norms.clamp_min(self._feature_norm)
+        unit = flat / norms.clamp_min(_SMALLEST_NORM) * self._scale
+        if self._bias == 0:
+            return unit
+        return torch.cat([unit, unit.new_full((len(unit), 1), self._bias)], dim=1)
