@@ -133,9 +133,8 @@ def account(
 ) -> GaussianGuarantee:
     """Return the deletion guarantee after ``unlearning_steps`` steps without the records.
 
-    Args:
-        earlier_releases: p, every release of the lineage so far; None for requests that were fixed
-            in advance.
+    ``earlier_releases`` counts every release of the lineage so far; None stands for requests that
+    were fixed in advance.
 
     Raises:
         ParameterError: a parameter is out of its range.

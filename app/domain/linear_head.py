@@ -20,7 +20,7 @@ def smoothness(classes: int) -> float:
 
 
 def lipschitz(classes: int) -> float:
-    """Return the largest gradient norm of one record's loss: 1 for two classes, sqrt(2) for more."""
+    """Return the largest gradient of one record's loss: 1 for two classes, sqrt(2) for more."""
     return 1.0 if classes == 2 else math.sqrt(2)
 
 

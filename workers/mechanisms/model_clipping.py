@@ -55,7 +55,7 @@ class ModelClipping:
         Raises:
             ParameterError: a parameter is missing, unknown or out of its range.
         """
-        account(**plan.parameters)  # type: ignore[arg-type]
+        account(**plan.parameters)
         return fill(cls, {**plan.parameters, **plan.settings})
 
     def begin(

@@ -5,6 +5,7 @@ from typing import Final
 
 import torch
 from torch import nn
+from torch.nn.functional import linear
 
 # Rounding in float32 must not lift a norm above 1.
 _NORM_MARGIN: Final = 1 - 2.0**-20
@@ -39,7 +40,7 @@ class LinearHead(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Return logits [n, classes]."""
-        logits = self.scaled(features) @ self.weight.T
+        logits = linear(self.scaled(features), self.weight)
         if len(self.weight) == 1:
             return torch.cat([torch.zeros_like(logits), logits], dim=1)
         return logits
