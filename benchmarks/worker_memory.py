@@ -27,7 +27,6 @@ from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import define_dataset
 from app.domain.architecture import ArchitectureSpec
 from app.domain.policy import Policy
-from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.states import WeightsSource
 from app.embedded import EmbeddedServers
@@ -149,7 +148,7 @@ def _set_up(case: Case, settings: Settings) -> None:
                 name="model",
                 dataset="data",
                 architecture=ArchitectureSpec("mlp", {"hidden": case.hidden}),
-                recipe=TrainingRecipe(epochs=1, batch_size=128, learning_rate=0.05),
+                recipe={"epochs": 1, "batch_size": 128, "learning_rate": 0.05},
                 policy=Policy(),
                 weights_source=WeightsSource.TRAIN,
             ),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 
 from app.datasets import repository as datasets
 from app.datasets.service import schema_of
@@ -13,6 +14,7 @@ from app.datasets.shards import decode_shard
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import GoneError, RunFailedError
+from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
@@ -47,10 +49,15 @@ class RunData:
     Attributes:
         retain: to learn from; no forgotten record is among them.
         held_out: to evaluate on; may be empty.
+        plan: what to do with them.
+        batch_of: int64 [n], the fixed batch of each retained record; empty where batches are
+            random.
     """
 
     retain: Examples
     held_out: Examples
+    plan: Plan
+    batch_of: NDArray[np.int64]
 
 
 def load_model(services: Services, lease: Lease) -> ModelSpec:
@@ -90,7 +97,13 @@ def load_records(services: Services, lease: Lease, model: ModelSpec) -> RunData:
         shard = shards.pop()  # each is let go of before the next one is copied
         retain.take(*shard)
         held_out.take(*shard)
-    return RunData(retain=retain.examples(), held_out=held_out.examples())
+    batch_of = selection.batch_of
+    return RunData(
+        retain=retain.examples(),
+        held_out=held_out.examples(),
+        plan=selection.plan,
+        batch_of=np.array([batch_of[seq] for seq in retain.seqs() if batch_of], dtype=np.int64),
+    )
 
 
 class _Selected:
@@ -102,6 +115,7 @@ class _Selected:
         dtype = np.uint8 if schema.dtype == "uint8" else np.float32
         self._features = np.empty((len(seqs), schema.size), dtype=dtype)
         self._labels = np.empty(len(seqs), dtype=np.int64)
+        self._taken = np.empty(len(seqs), dtype=np.int64)
         self._count = 0
 
     def take(self, seqs: np.ndarray, labels: np.ndarray, features: np.ndarray) -> None:
@@ -109,11 +123,17 @@ class _Selected:
         rows = np.flatnonzero(np.isin(seqs, self._seqs))
         end = self._count + len(rows)
         self._labels[self._count : end] = labels[rows]
+        self._taken[self._count : end] = seqs[rows]
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             some = rows[start : start + _ROWS_AT_ONCE]
             first = self._count + start
             self._features[first : first + len(some)] = features[some]
         self._count = end
+
+    def seqs(self) -> list[int]:
+        """Return the sequence numbers of what was taken, in its order."""
+        taken: list[int] = self._taken[: self._count].tolist()
+        return taken
 
     def examples(self) -> Examples:
         """Return what was taken."""

@@ -1,12 +1,12 @@
 """One run, from lease to publication.
 
  1. Lease the run: a fencing token and a heartbeat.
- 2. Read the records into memory; from then on only retained ones are there.
+ 2. Read the records into memory, and fix the plan; from then on only retained ones are there.
  3. Put the start behind a seal: trained here, uploaded, or the lineage's head.
  4. Take noisy steps until the odometer meets the target. Only then the seal opens.
- 5. Fine-tune without noise on retained records, and evaluate.
-    (Where retraining is the plan, it takes the place of steps 3 to 5: a fresh network, trained on
-    retained records alone, is exactly what the target asks for.)
+    (Where retraining is the plan there are none: a fresh network, trained on retained records
+    alone, is exactly what the target asks for.)
+ 5. Fine-tune without noise on retained records, where nothing counts on the steps, and evaluate.
  6. Publish version, certificate and obligations in one transaction.
  7. Retire what was replaced, erase what was forgotten.
 
@@ -22,7 +22,8 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from torch import nn
 
-from app.accounting import retraining
+from app.accounting import noisy_history, retraining
+from app.accounting.drift import DriftLedger
 from app.certificates.statement import CertifyingPhase
 from app.domain.errors import ExpungeError
 from app.domain.plan import Plan
@@ -31,16 +32,15 @@ from app.ledger import settlement
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from workers.lease import Lease
+from workers.lineage import Lineage, lineage_of
 from workers.loading import ModelSpec, RunData, load_model, load_records, load_start
 from workers.mechanisms.catalogue import mechanism_for
-from workers.mechanisms.frame import ReferenceFrame
-from workers.noise import SecureNoise
+from workers.noise import NoiseSource, SecureNoise
 from workers.patience import outlast_outages
 from workers.reporting import epsilon_reporter, loss_reporter
 from workers.sealed import Certified, Sealed
 from workers.training.architectures import build
 from workers.training.device import choose_device
-from workers.training.feeds import RandomBatches
 from workers.training.network import Network
 
 
@@ -54,7 +54,6 @@ def execute(services: Services, lease: Lease) -> None:
         RunInterruptedError: this worker was told to stop; nothing was published.
         RunFailedError, TargetNotMetError, PlanError: trying again cannot help.
     """
-    plan = Plan.from_json(lease.plan)
     model = outlast_outages(lease.check, lambda: load_model(services, lease))
     with lease.phase(Phase.LOADING):
         data = outlast_outages(lease.check, lambda: load_records(services, lease, model))
@@ -62,7 +61,7 @@ def execute(services: Services, lease: Lease) -> None:
     if lease.kind is RunKind.TRAIN and model.policy.first_release is FirstRelease.AS_TRAINED:
         tensors, phase, evaluation = _train_openly(lease, model, data, factory)
     else:
-        certified, phase = _certify(services, lease, model, data, factory, plan)
+        certified, phase = _certify(services, lease, model, data, factory)
         evaluation = _evaluate(lease, data, certified)
         tensors = certified.tensors()
     certified_at = datetime.now(UTC)
@@ -83,31 +82,26 @@ def _certify(
     model: ModelSpec,
     data: RunData,
     factory: Callable[[], nn.Module],
-    plan: Plan,
 ) -> tuple[Certified, CertifyingPhase]:
     """Return weights that meet the plan's target, and what it took."""
+    plan = data.plan
+    trains = lease.kind is RunKind.TRAIN or plan.mechanism == retraining.NAME
+    lineage = lineage_of(plan, model, data, factory, trains=trains)
+    noise = SecureNoise()
     sealed = Sealed(factory, epsilon=plan.epsilon, delta=plan.delta, device=choose_device())
+    if trains:
+        _train(lease, lineage, sealed, noise)
+    else:
+        sealed.load(outlast_outages(lease.check, lambda: load_start(services, lease)))
     if plan.mechanism == retraining.NAME:
-        return _retrain(lease, model, data, plan, sealed)
-    _start(services, lease, model, data, sealed)
-    certified, phase = _unlearn(lease, model, data, factory, plan, sealed)
-    _fine_tune(lease, model, data, plan, certified)
-    return certified, phase
-
-
-def _retrain(
-    lease: Lease, model: ModelSpec, data: RunData, plan: Plan, sealed: Sealed
-) -> tuple[Certified, CertifyingPhase]:
-    """Train a fresh network on retained records alone: nothing of the old one is read."""
-    with lease.phase(Phase.TRAINING):
-        sealed.retrain(
-            data.retain,
-            model.recipe,
-            epochs=model.recipe.epochs,
-            on_progress=lambda step, steps: lease.report(step=step, total_steps=steps),
-        )
-    phase = CertifyingPhase(plan=plan, parameters={}, frame=None, noise_generator=None)
-    return sealed.open(), phase
+        sealed.retrained()
+    else:
+        _unlearn(lease, plan, lineage, sealed, noise)
+    noise.destroy()
+    certified = sealed.open()
+    if lineage.fine_tunes and plan.mechanism != retraining.NAME:
+        _fine_tune(lease, model, data, certified)
+    return certified, _phase(plan, lineage, noise, steps=certified.noisy_steps)
 
 
 def _factory(services: Services, model: ModelSpec) -> Callable[[], nn.Module]:
@@ -122,67 +116,50 @@ def _factory(services: Services, model: ModelSpec) -> Callable[[], nn.Module]:
     return factory
 
 
-def _start(
-    services: Services, lease: Lease, model: ModelSpec, data: RunData, sealed: Sealed
-) -> None:
-    """Put the start behind the seal: trained here, uploaded, or the lineage's head."""
-    if lease.kind is not RunKind.TRAIN:
-        sealed.load(outlast_outages(lease.check, lambda: load_start(services, lease)))
-        return
+def _train(lease: Lease, lineage: Lineage, sealed: Sealed, noise: NoiseSource) -> None:
     with lease.phase(Phase.TRAINING):
-        sealed.train(
-            data.retain,
-            model.recipe,
-            epochs=model.recipe.epochs,
-            on_progress=lambda step, steps: lease.report(step=step, total_steps=steps),
-        )
+        lineage.train(sealed, noise, lambda step, steps: lease.report(step=step, total_steps=steps))
 
 
 def _unlearn(
-    lease: Lease,
-    model: ModelSpec,
-    data: RunData,
-    factory: Callable[[], nn.Module],
-    plan: Plan,
-    sealed: Sealed,
-) -> tuple[Certified, CertifyingPhase]:
-    frame = ReferenceFrame.of(factory)
-    noise = SecureNoise()
+    lease: Lease, plan: Plan, lineage: Lineage, sealed: Sealed, noise: NoiseSource
+) -> None:
     with lease.phase(Phase.UNLEARNING):
         sealed.unlearn(
             mechanism_for(plan),
-            RandomBatches(data.retain, model.recipe.batch_size),
-            frame=frame,
+            lineage.feed,
+            frame=lineage.frame,
             noise=noise,
             on_progress=epsilon_reporter(lease, plan),
         )
-        noise.destroy()
-        certified = sealed.open()
-    return certified, CertifyingPhase(
+
+
+def _phase(plan: Plan, lineage: Lineage, noise: NoiseSource, *, steps: int) -> CertifyingPhase:
+    """Return what the certificate says of the run: the steps that were taken, not those planned."""
+    if plan.mechanism == retraining.NAME:
+        return CertifyingPhase(plan=plan, parameters={}, frame=None, noise_generator=None)
+    taken = dict(plan.parameters)
+    for name in ("steps", "unlearning_steps"):
+        if name in taken:
+            taken[name] = steps
+    if plan.mechanism == noisy_history.NAME:
+        taken["ledger"] = DriftLedger.from_json(plan.ledger or {}).after_steps(steps).to_json()
+    return CertifyingPhase(
         plan=plan,
-        parameters=_as_taken(plan, certified.noisy_steps),
-        frame=frame.to_json(),
+        parameters=taken,
+        frame=None if lineage.frame is None else lineage.frame.to_json(),
         noise_generator=noise.name,
+        steps=steps,
     )
 
 
-def _as_taken(plan: Plan, steps: int) -> dict[str, float]:
-    """Return the accountant's parameters with the steps that were taken, not those planned."""
-    taken = dict(plan.parameters)
-    if "steps" in taken:
-        taken["steps"] = steps
-    return taken
-
-
-def _fine_tune(
-    lease: Lease, model: ModelSpec, data: RunData, plan: Plan, certified: Certified
-) -> None:
+def _fine_tune(lease: Lease, model: ModelSpec, data: RunData, certified: Certified) -> None:
     spent = certified.noisy_steps / data.retain.steps_per_epoch(model.recipe.batch_size)
     with lease.phase(Phase.FINE_TUNING):
         certified.fine_tune(
             data.retain,
             model.recipe,
-            epochs=max(0.0, plan.budget_epochs - spent),
+            epochs=max(0.0, data.plan.budget_epochs - spent),
             on_progress=loss_reporter(lease),
         )
 

@@ -3,9 +3,8 @@
 A trust state machine. ``Sealed`` is HELD from its making, MET once the noisy phase has met the
 target, and SPENT after ``open`` or after any failure:
 
-    Sealed(...) -> HELD --train, load--> HELD --unlearn--> MET --open--> SPENT, and a Certified
-                   HELD --descend---> HELD --unlearn, retrained--> MET
-                   HELD --retrain-----------------------> MET
+    Sealed(...) -> HELD --train, load--> HELD --unlearn----> MET --open--> SPENT, and a Certified
+                   HELD --train--------> HELD --retrained--> MET
                     any failure or destroy() -> SPENT, weights overwritten
 
 Invariants:
@@ -23,6 +22,7 @@ Invariants:
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Final, NoReturn, TypeVar, final
 from weakref import WeakKeyDictionary
 
@@ -60,11 +60,18 @@ class _Met:
     recompute_buffers: Callable[[], None]
 
 
+class _Origin(Enum):
+    """Where the weights come from."""
+
+    FRESH = auto()
+    TRAINED_HERE = auto()
+    LOADED = auto()
+
+
 @dataclass(eq=False, repr=False)
 class _Held:
     network: Network
-    fresh: bool = True
-    descended: bool = False
+    origin: _Origin = _Origin.FRESH
     met: _Met | None = None
 
 
@@ -113,7 +120,7 @@ class Sealed:
             SealedStateError: the noisy phase has begun, or the object is spent.
         """
         held = self._require_held()
-        held.fresh = False
+        held.origin = _Origin.LOADED
         self._inside("loading", lambda: held.network.load(tensors))
 
     def train(
@@ -124,14 +131,13 @@ class Sealed:
         epochs: float,
         on_progress: SealedProgress | None = None,
     ) -> int:
-        """Train without noise; return the steps taken.
+        """Train the fresh network without noise; return the steps taken.
 
         Raises:
             RunFailedError: there are no examples, or training diverged.
-            SealedStateError: the noisy phase has begun, or the object is spent.
+            SealedStateError: the network is not fresh any more, or the object is spent.
         """
-        held = self._require_held()
-        held.fresh = False
+        held = self._begin_training()
         report = from_caller(on_progress)
         return self._inside(
             "training",
@@ -166,7 +172,7 @@ class Sealed:
         Raises:
             SealedStateError: the network is not fresh any more, or the object is spent.
         """
-        held = self._require_fresh()
+        held = self._begin_training()
         values = held.network.flat.values
         values.zero_()
         if start_std > 0:
@@ -182,36 +188,16 @@ class Sealed:
                 on_progress=from_caller(on_progress),
             ),
         )
-        held.descended = True
-
-    def retrain(
-        self,
-        retain: Examples,
-        recipe: TrainingRecipe,
-        *,
-        epochs: float,
-        on_progress: SealedProgress | None = None,
-    ) -> Guarantee:
-        """Train the fresh initialisation on retained records alone; the guarantee is exact.
-
-        Raises:
-            RunFailedError: there are no records, or training diverged.
-            SealedStateError: the network is not fresh any more, or the object is spent.
-        """
-        held = self._require_fresh()
-        self.train(retain, recipe, epochs=epochs, on_progress=on_progress)
-        held.met = _exactly_met()
-        return held.met.guarantee
 
     def retrained(self) -> Guarantee:
-        """Declare that ``descend`` was a retraining on retained records alone: exact.
+        """Declare the training a retraining, on retained records alone: the guarantee is exact.
 
         Raises:
-            SealedStateError: the weights were not trained by ``descend`` here, or are spent.
+            SealedStateError: the weights were not trained here from nothing, or are spent.
         """
         held = self._require_held()
-        if not held.descended:
-            raise SealedStateError("these weights were not trained here from nothing")
+        if held.origin is not _Origin.TRAINED_HERE:
+            raise SealedStateError("retraining starts from a fresh initialisation")
         held.met = _exactly_met()
         return held.met.guarantee
 
@@ -299,11 +285,11 @@ class Sealed:
             raise SealedStateError("these weights have been through their noisy phase already")
         return held
 
-    def _require_fresh(self) -> _Held:
+    def _begin_training(self) -> _Held:
         held = self._require_held()
-        if not held.fresh:
+        if held.origin is not _Origin.FRESH:
             raise SealedStateError("training starts from a fresh initialisation")
-        held.fresh = False
+        held.origin = _Origin.TRAINED_HERE
         return held
 
     def _inside(self, what: str, work: Callable[[], Result]) -> Result:

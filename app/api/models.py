@@ -18,7 +18,6 @@ from app.api.runs import RunAnswer, run_answer
 from app.api.schemas import Answer, Body, Name
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
-from app.domain.recipe import TrainingRecipe
 from app.domain.states import VersionState, WeightsSource
 from app.ledger import lineage, repository, serving
 from app.registry import repository as registry
@@ -79,7 +78,7 @@ def define_model(
         name=body.name,
         dataset=body.dataset,
         architecture=ArchitectureSpec.from_json(body.architecture),
-        recipe=TrainingRecipe.from_json(body.recipe),
+        recipe=body.recipe,
         policy=body.policy.to_policy(),
         weights_source=WeightsSource(body.weights),
     )

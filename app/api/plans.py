@@ -10,7 +10,7 @@ from app.api.errors import problem_responses
 from app.api.policies import PolicyBody
 from app.api.schemas import Answer, Body, Name
 from app.domain.errors import InvalidInputError
-from app.ledger.runs import shape_of
+from app.ledger.shapes import shape_of
 from app.planning.planner import quote_all
 from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
 from app.registry import repository as registry

@@ -69,14 +69,16 @@ class CertifyingPhase:
     Attributes:
         plan: the plan it followed.
         parameters: keyword arguments of the accountant, with the steps actually taken.
-        frame: the reference frame's description; None where nothing was clipped or noised.
+        frame: the reference frame's description; None where the rule works on the weights.
         noise_generator: the generator's name; None where there was no noise.
+        steps: how many steps were taken.
     """
 
     plan: Plan
     parameters: Mapping[str, Any]
     frame: Mapping[str, Any] | None
     noise_generator: str | None
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def unlearning_statement(
         "adaptive": guarantee.terms.adaptive,
         "direction": guarantee.terms.direction,
         "reference": guarantee.terms.reference,
-        "releases_before": 0,
+        "releases_before": phase.parameters.get("earlier_releases") or 0,
         "attacker_advantage": guarantee.advantage(),
         "kind": _KINDS[type(guarantee)],
     }
@@ -129,6 +131,7 @@ def unlearning_statement(
                 "parameters": dict(phase.parameters),
                 "settings": dict(phase.plan.settings),
                 "frame": None if phase.frame is None else dict(phase.frame),
+                "ledger": phase.plan.ledger,
                 "noise_generator": phase.noise_generator,
             },
             "accountant": {

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from securesystemslib.dsse import Envelope
 
 from app.accounting import catalogue
+from app.accounting.drift import DriftLedger
 from app.accounting.guarantees import GaussianGuarantee, Guarantee
 from app.certificates.signing import PAYLOAD_TYPE
 from app.certificates.statement import PREDICATE_TYPE, STATEMENT_TYPE
@@ -169,9 +170,27 @@ def _recompute(mechanism: Mapping[str, Any]) -> Guarantee:
     name, parameters = mechanism["name"], mechanism["parameters"]
     _require(isinstance(parameters, Mapping), "its parameters cannot be read")
     _require(name in catalogue.MECHANISMS, "no mechanism that this version certifies")
+    _check_drift(mechanism)
     counts = [value for value in parameters.values() if isinstance(value, int)]
     _require(all(count <= MAX_STEPS for count in counts), f"more than {MAX_STEPS} steps")
     return catalogue.account(name, parameters)
+
+
+def _check_drift(mechanism: Mapping[str, Any]) -> None:
+    """Compute the drift again from the lineage's ledger, where the mechanism starts from one."""
+    parameters = mechanism["parameters"]
+    if "drift" not in parameters:
+        return
+    ledger = mechanism.get("ledger")
+    if not isinstance(ledger, Mapping):
+        raise VerificationError("guarantee", "its drift comes from no ledger")
+    history = DriftLedger.from_json(ledger)
+    _require(history.steps <= MAX_STEPS, f"more than {MAX_STEPS} steps")
+    _require(_at_most(history.drift(), parameters["drift"]), "the ledger's drift is larger")
+    for name in ("weight_decay", "smoothness", "learning_rate"):
+        if name in parameters:
+            same = parameters[name] == getattr(history.recipe, name)
+            _require(same, f"{name} is not the ledger's")
 
 
 def _compare(stated: Mapping[str, Any], target: Mapping[str, Any], recomputed: Guarantee) -> str:

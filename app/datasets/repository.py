@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.datasets.tables import DatasetRow, RecordRow, ShardRow
@@ -134,6 +134,22 @@ def remembered(session: Session, dataset_id: str, *, through: int) -> list[tuple
         RecordRow.forgotten_epoch.is_(None),
     )
     return [(seq, key) for seq, key in session.execute(query)]
+
+
+def members(
+    session: Session, dataset_id: str, *, through: int, after_epoch: int
+) -> list[tuple[int, bytes, int | None]]:
+    """Return (seq, record_key, forgotten_epoch) of every record of one training set.
+
+    Those are the records up to ``through`` that were not forgotten at ``after_epoch``; ones that
+    were forgotten or erased since are among them.
+    """
+    query = select(RecordRow.seq, RecordRow.record_key, RecordRow.forgotten_epoch).where(
+        RecordRow.dataset_id == dataset_id,
+        RecordRow.seq <= through,
+        or_(RecordRow.forgotten_epoch.is_(None), RecordRow.forgotten_epoch > after_epoch),
+    )
+    return [(seq, key, epoch) for seq, key, epoch in session.execute(query)]
 
 
 def counts(session: Session, dataset_id: str) -> tuple[int, int, int]:

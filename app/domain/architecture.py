@@ -4,6 +4,7 @@ The spec is data. ``workers/training/architectures.py`` builds the network; a fa
 if the worker's settings allow it, whatever the spec says.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from app.domain.errors import InvalidInputError
 
-NAMES: Final = ("logistic", "mlp", "cnn", "custom")
+NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "custom")
 _MOST_LAYERS: Final = 64
 _WIDEST_LAYER: Final = 65_536
 _FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -23,9 +24,12 @@ class ArchitectureSpec:
     """One network, before it is built.
 
     Attributes:
-        name: ``logistic``, ``mlp``, ``cnn`` or ``custom``.
+        name: ``logistic``, ``mlp``, ``cnn``, ``linear_head`` or ``custom``.
         options: ``mlp``: ``hidden``, the widths of its hidden layers. ``cnn``: ``channels``, one
-            convolution and halving per entry. ``custom``: the factory's keyword arguments.
+            convolution and halving per entry. ``linear_head``: ``bias``, the value of the constant
+            feature, 0 to below 1 (0.1 if not given), and ``feature_norm``, a public bound by which
+            features are divided; without it each record is scaled to the same norm. ``custom``: the
+            factory's keyword arguments.
         factory: import path ``package.module:factory``; for ``custom`` and only there.
 
     Raises:
@@ -116,10 +120,26 @@ def _check_widths(name: str, option: str, options: Mapping[str, Any], *, fewest:
         )
 
 
+def _check_linear_head(options: Mapping[str, Any]) -> None:
+    for option in options:
+        if option not in ("bias", "feature_norm"):
+            raise InvalidInputError(f"architecture: linear_head takes no option {option!r}")
+    bias, norm = options.get("bias", 0.0), options.get("feature_norm")
+    if not _is_number(bias) or not 0 <= bias < 1:
+        raise InvalidInputError("architecture: bias must be a number from 0 to below 1")
+    if norm is not None and not (_is_number(norm) and norm > 0):
+        raise InvalidInputError("architecture: feature_norm must be a number above 0")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
 _OPTION_CHECKS: Final[Mapping[str, Callable[[Mapping[str, Any]], None]]] = {
     "logistic": _check_no_options,
     "mlp": lambda options: _check_widths("mlp", "hidden", options, fewest=0),
     "cnn": lambda options: _check_widths("cnn", "channels", options, fewest=1),
+    "linear_head": _check_linear_head,
 }
 
 PRESETS: Mapping[str, ArchitectureSpec] = {}

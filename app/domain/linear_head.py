@@ -5,6 +5,7 @@ feature for the bias counts in the norm). MATH.md section 5a.
 """
 
 import math
+from typing import Any
 
 from app.domain.errors import InvalidInputError
 from app.domain.recipe import TrainingRecipe
@@ -24,15 +25,23 @@ def lipschitz(classes: int) -> float:
     return 1.0 if classes == 2 else math.sqrt(2)
 
 
-def default_recipe(classes: int) -> TrainingRecipe:
-    """Return the recipe of a head that names nothing: plain descent at the largest usual step."""
-    return TrainingRecipe(
-        optimizer="sgd",
-        learning_rate=1 / (smoothness(classes) + DEFAULT_WEIGHT_DECAY),
-        momentum=0.0,
-        weight_decay=DEFAULT_WEIGHT_DECAY,
-        schedule="constant",
-    )
+def recipe_of(document: object, classes: int) -> TrainingRecipe:
+    """Return the recipe of a JSON object; what it leaves out becomes plain descent.
+
+    Raises:
+        InvalidInputError: a field is unknown, out of its range, or not for a linear head.
+    """
+    plain: dict[str, Any] = {
+        "momentum": 0.0,
+        "schedule": "constant",
+        "weight_decay": DEFAULT_WEIGHT_DECAY,
+    }
+    given = TrainingRecipe.fields_of(document)
+    decayed = TrainingRecipe(**{**plain, **given})
+    rate = {"learning_rate": 1 / (smoothness(classes) + decayed.weight_decay)}
+    recipe = TrainingRecipe(**{**plain, **rate, **given})
+    check_recipe(recipe, classes)
+    return recipe
 
 
 def check_recipe(recipe: TrainingRecipe, classes: int) -> None:

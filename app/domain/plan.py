@@ -29,6 +29,21 @@ class Plan:
     settings: Mapping[str, float] = field(default_factory=dict)
     ledger: Mapping[str, Any] | None = None
 
+    @property
+    def is_descent(self) -> bool:
+        """Whether the lineage is trained by descent on fixed batches, so that it can be tracked."""
+        return "training_steps" in self.settings
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the lineage is trained with DP-SGD."""
+        return "noise_multiplier" in self.settings
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether the lineage must remember how it was trained."""
+        return self.is_descent or self.is_private
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return asdict(self) | {

@@ -68,6 +68,15 @@ class TrainingRecipe:
         Raises:
             InvalidInputError: a field is unknown or out of its range.
         """
+        return cls(**cls.fields_of(document))
+
+    @classmethod
+    def fields_of(cls, document: object) -> dict[str, Any]:
+        """Return the fields that a JSON object names.
+
+        Raises:
+            InvalidInputError: it is no object, or a field is unknown.
+        """
         if not isinstance(document, Mapping):
             raise InvalidInputError("recipe: must be an object")
         known = {field.name for field in fields(cls)}
@@ -76,7 +85,7 @@ class TrainingRecipe:
             raise InvalidInputError(
                 f"recipe: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}"
             )
-        return cls(**document)
+        return dict(document)
 
     def to_json(self) -> dict[str, Any]:
         """Return the recipe as plain JSON values."""

@@ -1,12 +1,15 @@
 """Where a model's lineage begins: its definition, and weights brought from elsewhere."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import safetensors
 from sqlalchemy.orm import Session
 
 from app.datasets import repository as datasets
+from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
@@ -24,12 +27,15 @@ _SALT_BYTES = 32
 
 @dataclass(frozen=True)
 class ModelDefinition:
-    """Everything that a caller decides about a model."""
+    """Everything that a caller decides about a model.
+
+    ``recipe`` names some fields of ``TrainingRecipe``; the others take the architecture's defaults.
+    """
 
     name: str
     dataset: str
     architecture: ArchitectureSpec
-    recipe: TrainingRecipe
+    recipe: Mapping[str, Any]
     policy: Policy
     weights_source: WeightsSource
 
@@ -41,7 +47,8 @@ def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
         NotFoundError: there is no such dataset.
         ConflictError: the name is taken, or the dataset is empty.
         PlanError, ParameterError: the policy cannot be met.
-        InvalidInputError: the policy and the source of the weights contradict each other.
+        InvalidInputError: the recipe is not for this architecture, or the policy contradicts the
+            source of the weights or the mechanism.
     """
     dataset = datasets.dataset_named(session, definition.dataset, lock=True)
     if registry.find_model(session, definition.name) is not None:
@@ -52,7 +59,7 @@ def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
         name=definition.name,
         dataset_id=dataset.id,
         architecture=definition.architecture.to_json(),
-        recipe=definition.recipe.to_json(),
+        recipe=_recipe(definition, dataset.classes).to_json(),
         policy=definition.policy.to_json(),
         weights_source=definition.weights_source,
         split_salt=os.urandom(_SALT_BYTES),
@@ -60,14 +67,24 @@ def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
     session.add(model)
     session.flush()
     log.append(session, "model.defined", model=model.id, dataset=dataset.id)
+    plan = plan_for(session, model)
     if definition.weights_source is WeightsSource.UPLOAD:
-        plan_for(session, model)
         return model
+    if plan.is_tracked and definition.policy.first_release is FirstRelease.AS_TRAINED:
+        raise InvalidInputError(
+            f"{plan.mechanism} tracks its lineage from the start: use first_release certify or none"
+        )
     remembered, _, _ = datasets.counts(session, dataset.id)
     if remembered == 0:
         raise ConflictError(f"dataset {definition.dataset!r} has no records: push some first")
     create_run(session, model, RunKind.TRAIN)
     return model
+
+
+def _recipe(definition: ModelDefinition, classes: int) -> TrainingRecipe:
+    if definition.architecture.name == linear_head.NAME:
+        return linear_head.recipe_of(definition.recipe, classes)
+    return TrainingRecipe.from_json(definition.recipe)
 
 
 def _refuse_contradictions(definition: ModelDefinition) -> None:

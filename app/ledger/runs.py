@@ -1,5 +1,6 @@
 """Runs: created, leased, kept alive, requeued or failed. Time is the database's own."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -18,7 +19,6 @@ from app.domain.errors import (
 from app.domain.ids import new_id
 from app.domain.plan import Plan
 from app.domain.policy import Policy
-from app.domain.recipe import TrainingRecipe
 from app.domain.states import ObligationState, RunKind, RunState
 from app.ledger import log, outbox, repository
 from app.ledger.obligations import (
@@ -27,11 +27,10 @@ from app.ledger.obligations import (
     start_obligations,
     void_obligations,
 )
+from app.ledger.shapes import batches_of, shape_of, training_records
 from app.ledger.tables import RunRow
 from app.planning.planner import make_plan
-from app.planning.shape import ModelShape
-from app.registry import repository as registry
-from app.registry.membership import membership_of
+from app.registry.membership import Membership, membership_of
 from app.registry.tables import ModelRow
 
 _RETRY_DELAY_S = 1.0
@@ -40,18 +39,6 @@ _RETRY_DELAY_S = 1.0
 def plan_for(session: Session, model: ModelRow) -> Plan:
     """Return the plan of a model's next run; ``PlanError`` if its policy cannot be met."""
     return make_plan(policy=Policy.from_json(model.policy), shape=shape_of(session, model))
-
-
-def shape_of(session: Session, model: ModelRow) -> ModelShape:
-    """Return the size of a model's next run."""
-    recipe = TrainingRecipe.from_json(model.recipe)
-    remembered, _, _ = datasets.counts(session, model.dataset_id)
-    return ModelShape(
-        retained=max(1, round(remembered * (1 - recipe.held_out_fraction))),
-        batch_size=recipe.batch_size,
-        recipe_epochs=recipe.epochs,
-        earlier_releases=registry.next_number(session, model.id) - 1,
-    )
 
 
 def create_run(session: Session, model: ModelRow, kind: RunKind) -> RunRow:
@@ -127,20 +114,25 @@ class Selection:
     Attributes:
         retain: sequence numbers of the records to learn from.
         held_out: sequence numbers of the records to evaluate on.
+        plan: what to do with them, made for exactly this choice.
+        batch_of: the fixed batch of each record to learn from; empty where batches are random.
     """
 
     retain: frozenset[int]
     held_out: frozenset[int]
+    plan: Plan
+    batch_of: Mapping[int, int]
 
 
 def begin(session: Session, run_id: str, fencing_token: int) -> Selection:
-    """Fix which records a run reads and which forgotten ones it covers.
+    """Fix which records a run reads, which forgotten ones it covers, and the plan that it follows.
 
     A ``train`` run starts from nothing each time it begins: whatever an earlier attempt read is
     gone, so nothing is owed for records that this attempt leaves out.
 
     Raises:
         LeaseLostError: another worker holds the run, or it is over.
+        PlanError: no plan satisfies the policy any more.
     """
     row = holder(session, run_id, fencing_token)
     model = session.get_one(ModelRow, row.model_id)
@@ -154,11 +146,14 @@ def begin(session: Session, run_id: str, fencing_token: int) -> Selection:
         void_obligations(session, model.id, "training began without these records")
     else:
         start_obligations(session, row)
+    session.flush()
+    plan = plan_for(session, model)
+    row.plan = plan.to_json()
     log.append(session, "run.running", run=row.id, forget_epoch=row.forget_epoch)
-    return _select(session, model)
+    return _select(session, model, plan)
 
 
-def _select(session: Session, model: ModelRow) -> Selection:
+def _select(session: Session, model: ModelRow, plan: Plan) -> Selection:
     membership = membership_of(model)
     if membership is None:
         raise ConflictError("the model has no training set yet")
@@ -166,7 +161,21 @@ def _select(session: Session, model: ModelRow) -> Selection:
     retain: set[int] = set()
     for seq, key in datasets.remembered(session, model.dataset_id, through=membership.through):
         (held_out if membership.is_held_out(key) else retain).add(seq)
-    return Selection(retain=frozenset(retain), held_out=frozenset(held_out))
+    return Selection(
+        retain=frozenset(retain),
+        held_out=frozenset(held_out),
+        plan=plan,
+        batch_of=_batches(session, model, membership, plan),
+    )
+
+
+def _batches(
+    session: Session, model: ModelRow, membership: Membership, plan: Plan
+) -> dict[int, int]:
+    if not plan.is_descent:
+        return {}
+    records = training_records(session, model, membership)
+    return batches_of(records, membership, batch_size=int(plan.settings["batch_size"]))
 
 
 def heartbeat(

@@ -4,13 +4,15 @@ Version, certificate, obligations and the model's head change together or not at
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
+from app.accounting import retraining
+from app.accounting.drift import DriftLedger
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import (
     CertifyingPhase,
@@ -27,6 +29,7 @@ from app.ledger import certifying, log, outbox, repository
 from app.ledger.obligations import certify_obligations
 from app.ledger.runs import holder
 from app.ledger.tables import RunRow
+from app.planning.tracking import Tracking
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs, StoredBlob
@@ -92,6 +95,7 @@ def publish(
     blobs.adopt(session, version.blob_id)
     session.flush()
     model.head_version_id = version.id
+    model.tracking = _tracking(run, model, result.phase)
     if model.imported_blob_id is not None:
         blobs.doom(session, model.imported_blob_id)
         model.imported_blob_id = None
@@ -105,6 +109,22 @@ def publish(
     if repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
     return version
+
+
+def _tracking(run: RunRow, model: ModelRow, phase: CertifyingPhase | None) -> dict[str, Any] | None:
+    """Return what the lineage remembers of its training, as the run leaves it."""
+    if phase is None or not phase.plan.is_tracked:
+        return None
+    plan = phase.plan
+    begun = Tracking(plan.mechanism, begun_at_epoch=run.forget_epoch or 0)
+    anew = run.kind == RunKind.TRAIN or plan.mechanism == retraining.NAME
+    before = begun if anew or model.tracking is None else Tracking.from_json(model.tracking)
+    ledger = None if plan.ledger is None else DriftLedger.from_json(plan.ledger)
+    return replace(
+        before,
+        settings=plan.settings,
+        ledger=None if ledger is None else ledger.after_steps(phase.steps),
+    ).to_json()
 
 
 def _published_before(session: Session, run_id: str, fencing_token: int) -> VersionRow | None:

@@ -2,167 +2,182 @@
 
 import math
 from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 from app.accounting import (
-    adaptive,
-    gaussian,
-    noisy_gd_convex,
+    delete_to_descent,
+    langevin_unlearning,
+    noisy_history,
     projected_noisy_sgd,
     tracked_release,
 )
-from app.accounting.guarantees import GaussianGuarantee
-from app.domain.errors import CalibrationError, PlanError
+from app.accounting.drift import worst_case_drift
+from app.accounting.strong_convexity import largest_learning_rate
+from app.domain.checks import require_positive
+from app.domain.errors import PlanError
 from app.domain.policy import Policy
-from app.planning.fixed import refuse_unknown, whole_steps
+from app.planning.fixed import refuse_unlisted, whole_steps
+from app.planning.lineage import TrackedLineage, head_of, lineage_of
 from app.planning.quote import Quote
-from app.planning.shape import ConvexShape, ModelShape
+from app.planning.shape import ModelShape
+
+# Per coordinate of a released head. Features have norm at most 1, so this is also how far the
+# noise moves one logit.
+DEFAULT_RELEASE_NOISE = 0.05
 
 
 def quote_tracked_release(policy: Policy, shape: ModelShape) -> Quote:
-    """Quote noise-free steps and one noisy release; ``steps`` may be 0."""
-    head = _head(shape)
-    refuse_unknown(policy.parameters, tracked_release.account)
-    steps = whole_steps(policy.parameters, 0)
-    job = _job(head) | {"steps": steps}
-    noise_std = policy.parameters.get("noise_std") or tracked_release.calibrate(
-        epsilon=policy.epsilon,
-        delta=policy.delta,
-        **job,  # type: ignore[arg-type]
-    )
-    parameters = job | {"noise_std": noise_std}
-    return _quote(
-        tracked_release.NAME, tracked_release.account, parameters, noise_std, policy, shape
-    )
+    """Quote the fewest noise-free steps, often none, and one noisy release."""
+    return _released(policy, shape, tracked_release, lineage_of(shape), {})
+
+
+def quote_delete_to_descent(policy: Policy, shape: ModelShape) -> Quote:
+    """Quote tracked release on the whole data at the largest step size."""
+    head = head_of(shape)
+    rate = largest_learning_rate(weight_decay=head.weight_decay, smoothness=head.smoothness)
+    _refuse_under_auto(policy, delete_to_descent.NAME, "trains on the whole data at once")
+    lineage = lineage_of(shape, full_batch=True, learning_rate=rate)
+    return _released(policy, shape, delete_to_descent, lineage, {"learning_rate": rate})
 
 
 def quote_projected_noisy_sgd(policy: Policy, shape: ModelShape) -> Quote:
     """Quote the steps that a lineage trained with noise must go on for."""
-    head = _head(shape)
-    if head.noise_std == 0:
-        raise PlanError("the lineage was trained without noise; use tracked_release")
-    refuse_unknown(policy.parameters, projected_noisy_sgd.account)
-    job = _job(head) | {"noise_std": head.noise_std}
-    needed = projected_noisy_sgd.steps_needed(epsilon=policy.epsilon, delta=policy.delta, **job)
-    steps = whole_steps(policy.parameters, needed)
-    if steps < needed:
-        raise PlanError(f"this noise needs {needed} steps, not {steps}")
-    contraction = 1 - head.learning_rate * head.weight_decay
-    released = head.noise_std / math.sqrt(1 - contraction**2)
-    parameters = job | {"steps": steps}
-    return _quote(
-        projected_noisy_sgd.NAME,
-        projected_noisy_sgd.account,
-        parameters,
-        released,
-        policy,
-        shape,
+    lineage = _noisy_lineage(policy, shape, projected_noisy_sgd.NAME)
+    return _noisy(policy, shape, projected_noisy_sgd, lineage)
+
+
+def quote_langevin_unlearning(policy: Policy, shape: ModelShape) -> Quote:
+    """Quote projected noisy SGD on the whole data at once."""
+    lineage = _noisy_lineage(policy, shape, langevin_unlearning.NAME, full_batch=True)
+    return _noisy(policy, shape, langevin_unlearning, lineage)
+
+
+def quote_noisy_history(policy: Policy, shape: ModelShape) -> Quote:
+    """Quote projected noisy SGD with the noise of the whole lineage counted."""
+    lineage = _noisy_lineage(policy, shape, noisy_history.NAME)
+    noise_std = step_noise(policy, lineage)
+    needed = noisy_history.steps_needed(
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        ledger=lineage.ledger.to_json(),
+        noise_std=noise_std,
     )
+    steps = _at_least(whole_steps(policy.parameters, needed), needed)
+    planned = lineage.ledger.after_steps(steps).to_json()
+    parameters = {"ledger": planned, "noise_std": noise_std}
+    return _quote(noisy_history, parameters, steps, noise_std, policy, shape, lineage, noise_std)
 
 
-def quote_noisy_history(_: Policy, shape: ModelShape) -> Quote:
-    """Decline: this accountant reads what a lineage did, and does not say what it should do."""
-    _head(shape)
-    raise PlanError(
-        "accounts for the whole history of a lineage after the fact; projected_noisy_sgd is its "
-        "quote ahead of time"
-    )
+def refuse_unless_named(policy: Policy, name: str) -> None:
+    """Raise ``PlanError`` under ``auto``: a lineage takes its noise from the first step."""
+    _refuse_under_auto(policy, name, "needs its noise from the first step of training")
 
 
-def quote_noisy_gd_convex(policy: Policy, shape: ModelShape) -> Quote:
-    """Quote full-batch noisy gradient descent, which also protects the records still present."""
-    head = _head(shape)
-    known = ("unlearning_steps",)
-    for name in policy.parameters:
-        if name not in known:
-            raise PlanError(f"unknown parameter {name!r}; expected {', '.join(known)}")
-    training = max(1, round(shape.recipe_epochs))
-    job = {
-        "learning_rate": head.learning_rate,
-        "weight_decay": head.weight_decay,
-        "smoothness": head.smoothness,
-        "lipschitz": head.lipschitz,
-        "records": shape.retained,
-        "training_steps": training,
-        "unlearning_steps": int(policy.parameters.get("unlearning_steps", training)),
-    }
-    # mu is inversely proportional to the noise, whatever is composed.
-    unit = _noisy_gd_guarantee(job | {"noise_std": 1.0}, policy, shape)
-    target = gaussian.mu_of(epsilon=policy.epsilon, delta=policy.delta)
-    noise_std = unit.mu / target * (1 + 1e-9)
-    parameters = job | {"noise_std": noise_std}
-    guarantee = _noisy_gd_guarantee(parameters, policy, shape)
-    contraction = 1 - head.learning_rate * head.weight_decay
-    gradients = int(job["unlearning_steps"]) * shape.retained
-    return Quote(
-        mechanism=noisy_gd_convex.NAME,
-        parameters=parameters,
-        guarantee=guarantee,
-        certifying_gradients=gradients,
-        gradient_computations=gradients,
-        noise_per_coordinate=noise_std / math.sqrt(1 - contraction**2),
-    )
+def step_noise(policy: Policy, lineage: TrackedLineage) -> float:
+    """Return the noise of one step: the lineage's, or for a new one the operator's or a default.
+
+    By default the noise that steps leave in a release in the long run is the default release noise.
+    """
+    if lineage.noise_std is not None:
+        if lineage.noise_std == 0:
+            raise PlanError("the lineage was trained without noise; use tracked_release")
+        return lineage.noise_std
+    rate = lineage.ledger.recipe.contraction
+    default = DEFAULT_RELEASE_NOISE * math.sqrt(1 - rate**2)
+    return require_positive("noise_std", policy.parameters.get("noise_std", default))
 
 
-def _noisy_gd_guarantee(
-    parameters: dict[str, float], policy: Policy, shape: ModelShape
-) -> GaussianGuarantee:
-    """Return the deletion guarantee, composed with every earlier release if requests adapt."""
-    deletion = noisy_gd_convex.account(**parameters)  # type: ignore[arg-type]
-    if not policy.adaptive:
-        return deletion
-    of_one_run = {
-        name: value
-        for name, value in parameters.items()
-        if name not in ("training_steps", "unlearning_steps")
-    }
-    steps = parameters["training_steps"] + shape.earlier_releases * parameters["unlearning_steps"]
-    present = noisy_gd_convex.account_present(**of_one_run, steps=int(steps))  # type: ignore[arg-type]
-    composed = adaptive.compose(
-        deletion=deletion, present=present, earlier_releases=shape.earlier_releases
-    )
-    if not isinstance(composed, GaussianGuarantee):
-        raise CalibrationError("Gaussian guarantees compose to a Gaussian one")
-    return composed
-
-
-def _head(shape: ModelShape) -> ConvexShape:
-    if shape.convex is None:
-        raise PlanError(
-            "needs a linear head, whose loss is convex with constants that are enforced"
-        )
-    return shape.convex
-
-
-def _job(head: ConvexShape) -> dict[str, float]:
-    return {
-        "drift": head.drift,
-        "learning_rate": head.learning_rate,
-        "weight_decay": head.weight_decay,
-        "smoothness": head.smoothness,
-    }
-
-
-def _quote(
-    mechanism: str,
-    account: Callable[..., object],
-    parameters: dict[str, float],
-    noise_std: float,
-    policy: Policy,
-    shape: ModelShape,
-) -> Quote:
-    guarantee = account(**parameters)
-    gradients = int(parameters["steps"]) * shape.batch_size
+def refuse_above_budget(policy: Policy, shape: ModelShape, gradients: float) -> None:
+    """Raise ``PlanError`` where a run would take more gradients than the budget allows."""
     budget = policy.budget_epochs
     if budget is not None and gradients > budget * shape.retained:
         raise PlanError(
-            f"the plan takes {gradients} gradients but budget_epochs allows "
+            f"the plan takes {gradients:.0f} gradients but budget_epochs allows "
             f"{math.floor(budget * shape.retained)}"
         )
+
+
+def _noisy_lineage(
+    policy: Policy, shape: ModelShape, name: str, *, full_batch: bool = False
+) -> TrackedLineage:
+    refuse_unlisted(policy.parameters, ("noise_std", "steps", "radius"))
+    radius = policy.parameters.get("radius")
+    lineage = lineage_of(shape, full_batch=full_batch, radius=radius)
+    if lineage.noise_std is None:
+        refuse_unless_named(policy, name)
+    return lineage
+
+
+def _noisy(
+    policy: Policy, shape: ModelShape, accountant: ModuleType, lineage: TrackedLineage
+) -> Quote:
+    noise_std = step_noise(policy, lineage)
+    job = lineage.job | {"noise_std": noise_std}
+    needed = accountant.steps_needed(epsilon=policy.epsilon, delta=policy.delta, **job)
+    steps = _at_least(whole_steps(policy.parameters, needed), needed)
+    released = noise_std / math.sqrt(1 - lineage.ledger.recipe.contraction**2)
+    parameters = job | {"steps": steps}
+    return _quote(accountant, parameters, steps, released, policy, shape, lineage, noise_std)
+
+
+def _released(
+    policy: Policy,
+    shape: ModelShape,
+    accountant: ModuleType,
+    lineage: TrackedLineage,
+    implied: dict[str, float],
+) -> Quote:
+    """Quote steps and release noise; of the two, whichever the operator fixed decides the other.
+
+    What is in ``implied`` the accountant derives for itself.
+    """
+    refuse_unlisted(policy.parameters, ("noise_std", "steps"))
+    target = {"epsilon": policy.epsilon, "delta": policy.delta}
+    job = {name: value for name, value in lineage.job.items() if name not in implied}
+    noise_std = policy.parameters.get("noise_std")
+    steps = whole_steps(policy.parameters, 0)
+    if noise_std is None and "steps" in policy.parameters:
+        drift = lineage.drift or worst_case_drift(recipe=lineage.ledger.recipe)
+        noise_std = accountant.calibrate(**target, **job | {"drift": drift, "steps": steps})
+    noise_std = DEFAULT_RELEASE_NOISE if noise_std is None else noise_std
+    needed = accountant.steps_needed(**target, **job, noise_std=noise_std)
+    steps = _at_least(whole_steps(policy.parameters, needed), needed)
+    parameters = job | {"noise_std": noise_std, "steps": steps}
+    return _quote(accountant, parameters, steps, noise_std, policy, shape, lineage, 0.0)
+
+
+def _quote(
+    accountant: ModuleType,
+    parameters: dict[str, Any],
+    steps: int,
+    released_noise_std: float,
+    policy: Policy,
+    shape: ModelShape,
+    lineage: TrackedLineage,
+    step_noise_std: float,
+) -> Quote:
+    account: Callable[..., Any] = accountant.account
+    gradients = steps * lineage.ledger.recipe.batch_size
+    refuse_above_budget(policy, shape, gradients)
     return Quote(
-        mechanism=mechanism,
+        mechanism=accountant.NAME,
         parameters=parameters,
-        guarantee=guarantee,  # type: ignore[arg-type]
+        guarantee=account(**parameters),
         certifying_gradients=gradients,
         gradient_computations=gradients,
-        noise_per_coordinate=noise_std,
+        noise_per_coordinate=released_noise_std,
+        settings=lineage.settings | ({"noise_std": step_noise_std} if step_noise_std else {}),
+        ledger=lineage.ledger,
     )
+
+
+def _at_least(steps: int, needed: int) -> int:
+    if steps < needed:
+        raise PlanError(f"this noise needs {needed} steps, not {steps}")
+    return steps
+
+
+def _refuse_under_auto(policy: Policy, name: str, why: str) -> None:
+    if policy.mechanism != name:
+        raise PlanError(f"{why}: name it in the policy")

@@ -1,16 +1,16 @@
-"""Quotes of retraining, of DP training, and of noisy descent on non-convex losses."""
+"""Quotes of retraining, and of training with differential privacy."""
 
-import inspect
-import math
-
-from app.accounting import dp_sgd, noisy_gd_nonconvex, retraining
+from app.accounting import dp_sgd, retraining
+from app.domain.checks import require_positive
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
+from app.planning.fixed import refuse_unlisted, whole_steps
+from app.planning.lineage import new_lineage
 from app.planning.quote import Quote
-from app.planning.shape import ModelShape
+from app.planning.shape import DpTrainingShape, ModelShape
 
-MOST_GRADIENTS = 1e12
-_ASSERTED = ("smoothness", "loss_bound", "learning_rate", "weight_decay", "noise_std", "order")
+DEFAULT_GROUP = 10
+DEFAULT_GRADIENT_CLIP = 1.0
 
 
 def quote_retraining(policy: Policy, shape: ModelShape) -> Quote:
@@ -24,6 +24,7 @@ def quote_retraining(policy: Policy, shape: ModelShape) -> Quote:
             f"{policy.budget_epochs:g}"
         )
     gradients = epochs * shape.steps_per_epoch * shape.batch_size
+    lineage = None if shape.convex is None else new_lineage(shape)
     return Quote(
         mechanism=retraining.NAME,
         parameters={},
@@ -32,19 +33,28 @@ def quote_retraining(policy: Policy, shape: ModelShape) -> Quote:
         gradient_computations=gradients,
         noise_per_coordinate=0.0,
         surviving_information_bits=0.0,
+        settings={} if lineage is None else lineage.settings,
+        ledger=None if lineage is None else lineage.ledger,
     )
 
 
 def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
-    """Quote no step at all, while the group guarantee of DP training still covers the request."""
+    """Quote no step at all, while the group guarantee of DP training still covers the request.
+
+    A new lineage is trained with the noise whose guarantee covers ``group_size`` records, by
+    default 10, unless ``noise_multiplier`` is fixed.
+    """
+    refuse_unlisted(policy.parameters, ("noise_multiplier", "gradient_clip", "group_size"))
     trained = shape.dp_training
     if trained is None:
-        raise PlanError("needs a model that was trained with DP-SGD")
+        if not shape.is_new or policy.mechanism != dp_sgd.NAME:
+            raise PlanError("needs a model that was trained with DP-SGD: name it in the policy")
+        trained = _training(policy, shape)
     parameters = {
         "noise_multiplier": trained.noise_multiplier,
         "sampling_rate": trained.sampling_rate,
         "steps": trained.steps,
-        "group_size": trained.forgotten,
+        "group_size": max(1, trained.forgotten),
     }
     guarantee = dp_sgd.account(**parameters)  # type: ignore[arg-type]
     if not guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
@@ -56,43 +66,53 @@ def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
         certifying_gradients=0,
         gradient_computations=0,
         noise_per_coordinate=0.0,
+        settings=_settings(policy, trained),
     )
 
 
-def quote_noisy_gd_nonconvex(policy: Policy, shape: ModelShape) -> Quote:
-    """Quote non-convex noisy descent, whose step counts are astronomical for most networks."""
-    fixed = policy.parameters
-    missing = [name for name in _ASSERTED if name not in fixed]
-    if missing or shape.dimension is None:
-        needed = [*missing, *(["dimension"] if shape.dimension is None else [])]
-        raise PlanError(f"needs {', '.join(needed)}: the operator must vouch for these constants")
-    sizes = {name: fixed[name] for name in _ASSERTED if name != "order"} | {
-        "dimension": shape.dimension,
-        "records": shape.retained,
-        "request_size": int(fixed.get("request_size", 1)),
-    }
-    order = fixed["order"]
-    divergence = policy.epsilon - math.log(1 / policy.delta) / (order - 1)
-    if divergence <= 0:
-        raise PlanError("order must be larger: the conversion alone exceeds epsilon")
-    training, unlearning = noisy_gd_nonconvex.steps_needed(
-        order=order,
-        divergence=divergence,
-        **sizes,  # type: ignore[arg-type]
-    )
-    gradients = float(unlearning) * shape.retained
-    if gradients > MOST_GRADIENTS:
-        raise PlanError(f"would take {gradients:.3g} gradients, more than {MOST_GRADIENTS:.3g}")
-    parameters = sizes | {"training_steps": training, "unlearning_steps": unlearning}
-    accepted = inspect.signature(noisy_gd_nonconvex.account).parameters
-    guarantee = noisy_gd_nonconvex.account(
-        **{name: value for name, value in parameters.items() if name in accepted}  # type: ignore[arg-type]
-    )
+def quote_private_retraining(policy: Policy, shape: ModelShape) -> Quote:
+    """Quote a new training with DP-SGD, due when the group budget of the last one is spent."""
+    trained = _training(policy, shape)
+    gradients = trained.steps * trained.sampling_rate * shape.retained
+    if policy.budget_epochs is not None and gradients > policy.budget_epochs * shape.retained:
+        raise PlanError(
+            f"the group budget is spent and a new training takes {shape.recipe_epochs:g} epochs, "
+            f"but budget_epochs allows {policy.budget_epochs:g}"
+        )
     return Quote(
-        mechanism=noisy_gd_nonconvex.NAME,
-        parameters=parameters,
-        guarantee=guarantee,
+        mechanism=retraining.NAME,
+        parameters={},
+        guarantee=retraining.account(),
         certifying_gradients=gradients,
         gradient_computations=gradients,
-        noise_per_coordinate=fixed["noise_std"] / math.sqrt(fixed["weight_decay"]),
+        noise_per_coordinate=0.0,
+        surviving_information_bits=0.0,
+        settings=_settings(policy, trained),
     )
+
+
+def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
+    steps = max(1, round(shape.recipe_epochs * shape.steps_per_epoch))
+    rate = min(1.0, shape.batch_size / shape.retained)
+    multiplier = policy.parameters.get("noise_multiplier")
+    if multiplier is None:
+        multiplier = dp_sgd.calibrate(
+            epsilon=policy.epsilon,
+            delta=policy.delta,
+            sampling_rate=rate,
+            steps=steps,
+            group_size=whole_steps(policy.parameters, DEFAULT_GROUP, name="group_size"),
+        )
+    return DpTrainingShape(
+        noise_multiplier=multiplier, sampling_rate=rate, steps=steps, forgotten=0
+    )
+
+
+def _settings(policy: Policy, trained: DpTrainingShape) -> dict[str, float]:
+    clip = policy.parameters.get("gradient_clip", DEFAULT_GRADIENT_CLIP)
+    return {
+        "noise_multiplier": trained.noise_multiplier,
+        "sampling_rate": trained.sampling_rate,
+        "private_steps": trained.steps,
+        "gradient_clip": require_positive("gradient_clip", clip),
+    }

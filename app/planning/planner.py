@@ -1,15 +1,17 @@
 """From a policy to a plan: every mechanism is asked for a quote, retraining included.
 
-``auto`` takes, among the offers that the workers can run, the one with the fewest gradient
-computations; at equal cost the one with the smaller epsilon; then the first by name.
+``auto`` takes the offer with the fewest gradient computations; at equal cost the one with the
+smaller epsilon; then the first by name.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from app.accounting import (
+    delete_to_descent,
     dp_sgd,
     gradient_clipping,
+    langevin_unlearning,
     model_clipping,
     noisy_gd_convex,
     noisy_gd_nonconvex,
@@ -29,21 +31,18 @@ from app.planning.any_start import (
     quote_output_perturbation,
 )
 from app.planning.convex import (
-    quote_noisy_gd_convex,
+    quote_delete_to_descent,
+    quote_langevin_unlearning,
     quote_noisy_history,
     quote_projected_noisy_sgd,
     quote_tracked_release,
 )
-from app.planning.others import quote_dp_sgd, quote_noisy_gd_nonconvex, quote_retraining
+from app.planning.noisy_descent import quote_noisy_gd_convex, quote_noisy_gd_nonconvex
+from app.planning.others import quote_dp_sgd, quote_private_retraining, quote_retraining
 from app.planning.quote import Declined, Quote, Quotes
 from app.planning.shape import ModelShape
 
 AUTO = "auto"
-
-# Those for which the workers have an update rule.
-RUNNABLE = frozenset(
-    {gradient_clipping.NAME, model_clipping.NAME, output_perturbation.NAME, retraining.NAME}
-)
 
 # Those that protect the records still present, so that requests may depend on earlier releases.
 _CARRY_ADAPTIVE = frozenset({noisy_gd_convex.NAME})
@@ -53,6 +52,8 @@ _QUOTE: Mapping[str, Callable[[Policy, ModelShape], Quote]] = {
     model_clipping.NAME: quote_model_clipping,
     output_perturbation.NAME: quote_output_perturbation,
     tracked_release.NAME: quote_tracked_release,
+    delete_to_descent.NAME: quote_delete_to_descent,
+    langevin_unlearning.NAME: quote_langevin_unlearning,
     projected_noisy_sgd.NAME: quote_projected_noisy_sgd,
     noisy_history.NAME: quote_noisy_history,
     noisy_gd_convex.NAME: quote_noisy_gd_convex,
@@ -108,21 +109,31 @@ def make_plan(*, policy: Policy, shape: ModelShape) -> Plan:
         budget_epochs=policy.budget_epochs or shape.recipe_epochs,
         predicted=predicted,
         settings=quote.settings,
+        ledger=None if quote.ledger is None else quote.ledger.to_json(),
     )
 
 
 def _chosen_quote(policy: Policy, shape: ModelShape) -> Quote:
-    if policy.mechanism in RUNNABLE:
+    if policy.mechanism == dp_sgd.NAME and shape.dp_training is not None:
+        return _private_quote(policy, shape)
+    if policy.mechanism in _QUOTE:
         return _quote(policy, shape, policy.mechanism)
-    if policy.mechanism != AUTO:
-        known = ", ".join(sorted(RUNNABLE))
-        raise PlanError(f"mechanism must be {AUTO} or one that the workers run: {known}")
     quotes = quote_all(policy=policy, shape=shape)
     quote = None if quotes.choice is None else quotes.offer(quotes.choice)
     if quote is None:
-        reasons = "; ".join(f"{name}: {quotes.reason(name)}" for name in sorted(RUNNABLE))
+        reasons = "; ".join(f"{name}: {quotes.reason(name)}" for name in sorted(_QUOTE))
         raise PlanError(f"no plan satisfies the policy. {reasons}")
     return quote
+
+
+def _private_quote(policy: Policy, shape: ModelShape) -> Quote:
+    """Quote no step while the group budget lasts, then a new training with the same privacy."""
+    try:
+        return _quote(policy, shape, dp_sgd.NAME)
+    except PlanError:
+        if policy.adaptive:
+            raise
+        return quote_private_retraining(policy, shape)
 
 
 def _quote(policy: Policy, shape: ModelShape, name: str) -> Quote:
@@ -137,15 +148,13 @@ def _quote(policy: Policy, shape: ModelShape, name: str) -> Quote:
 
 
 def _choose(policy: Policy, offers: list[Quote]) -> str | None:
-    runnable = [quote for quote in offers if quote.mechanism in RUNNABLE]
-    if not runnable:
-        return None
     best = min(
-        runnable,
+        offers,
         key=lambda quote: (
             quote.gradient_computations,
             quote.guarantee.epsilon(delta=policy.delta),
             quote.mechanism,
         ),
+        default=None,
     )
-    return best.mechanism
+    return None if best is None else best.mechanism

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from app.accounting.drift import DriftLedger
 from app.accounting.guarantees import Guarantee
 
 
@@ -22,16 +23,18 @@ class Quote:
         surviving_information_bits: what the release can tell of the original model, where the
             guarantee bounds that: under ``any_start`` for GDP, and 0 for retraining.
         settings: what the update rule needs and the guarantee does not depend on.
+        ledger: the lineage's drift ledger up to the new request; None where none is tracked.
     """
 
     mechanism: str
-    parameters: Mapping[str, float]
+    parameters: Mapping[str, Any]
     guarantee: Guarantee
     certifying_gradients: float
     gradient_computations: float
     noise_per_coordinate: float
     surviving_information_bits: float | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
+    ledger: DriftLedger | None = None
 
     def describe(self, *, delta: float) -> dict[str, Any]:
         """Return the offer as plain JSON values, its epsilon taken at ``delta``."""

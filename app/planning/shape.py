@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.domain.checks import require_non_negative, require_positive, require_steps
+from app.domain.checks import (
+    require_count,
+    require_non_negative,
+    require_positive,
+    require_steps,
+)
+from app.planning.tracking import Tracking
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class ConvexShape:
     smoothness: float
     weight_decay: float
     learning_rate: float
-    drift: float
+    drift: float = 0.0
     noise_std: float = 0.0
 
     def __post_init__(self) -> None:
@@ -59,8 +65,15 @@ class ModelShape:
         recipe_epochs: passes over the records in one training.
         dimension: trainable parameters, if known.
         earlier_releases: versions released so far.
+        records: records that the lineage was trained on, forgotten ones included; ``retained`` if
+            not given.
+        forgotten: how many of those were forgotten since, the new request's included.
+        newly_forgotten: how many of them no certificate covers yet.
+        trained_here: whether the lineage's training is, or will be, the service's own.
         convex: given for linear heads only.
         dp_training: given for models trained with DP-SGD only.
+        tracking: of a lineage whose training was tracked, its ledger with the new request; None
+            before training, and where nothing is known.
     """
 
     retained: int
@@ -68,16 +81,34 @@ class ModelShape:
     recipe_epochs: float
     dimension: int | None = None
     earlier_releases: int = 0
+    records: int | None = None
+    forgotten: int = 0
+    newly_forgotten: int = 0
+    trained_here: bool = True
     convex: ConvexShape | None = None
     dp_training: DpTrainingShape | None = None
+    tracking: Tracking | None = None
 
     def __post_init__(self) -> None:
         """Refuse sizes that no model has."""
         require_steps("retained", self.retained)
         require_steps("batch_size", self.batch_size)
         require_positive("recipe_epochs", self.recipe_epochs)
+        require_count("forgotten", self.forgotten)
         if self.dimension is not None:
             require_steps("dimension", self.dimension)
+        if self.records is None:
+            object.__setattr__(self, "records", self.retained)
+
+    @property
+    def trained_on(self) -> int:
+        """Records that the lineage was, or will be, trained on."""
+        return self.records or self.retained
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the lineage is still to be trained, here and from nothing."""
+        return self.trained_here and self.earlier_releases == 0
 
     @property
     def steps_per_epoch(self) -> int:

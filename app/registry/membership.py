@@ -6,6 +6,7 @@ record touched the lineage can be told for ever, without a list of every record 
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.domain.recipe import TrainingRecipe
@@ -49,6 +50,27 @@ class Membership:
         if not self.includes(seq=seq, forgotten_epoch=forgotten_epoch):
             return False
         return not self.held_out_is_clean or not self.is_held_out(record_key)
+
+
+def fixed_batches(
+    membership: Membership, records: Iterable[tuple[int, bytes]], *, batch_size: int
+) -> dict[int, int]:
+    """Return the batch of every training record by its sequence number.
+
+    A partition drawn by a salted hash of the records' keys: it looks at no content and, because
+    rows outlive erasure, comes out the same for the model's life.
+
+    Args:
+        membership: the model's.
+        records: sequence number and key of all that the model includes, forgotten ones too.
+        batch_size: records per batch; the last may have fewer.
+    """
+    ranked = sorted(
+        (hashlib.sha256(membership.split_salt + b"batch" + key).digest(), seq)
+        for seq, key in records
+        if not membership.is_held_out(key)
+    )
+    return {seq: rank // batch_size for rank, (_, seq) in enumerate(ranked)}
 
 
 def membership_of(model: ModelRow) -> Membership | None:

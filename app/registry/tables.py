@@ -34,6 +34,8 @@ class ModelRow(Base):
     split_salt: Mapped[bytes]
     trained_through: Mapped[int | None] = mapped_column(BigInteger)
     trained_after_epoch: Mapped[int | None] = mapped_column(BigInteger)
+    tracking: Mapped[dict[str, Any] | None]
+    """How the lineage was trained and what it forgot since (see ``app/planning/tracking.py``)."""
     imported_blob_id: Mapped[str | None] = mapped_column(ForeignKey("blobs.id"))
     head_version_id: Mapped[str | None] = mapped_column(
         ForeignKey("versions.id", use_alter=True, deferrable=True, initially="DEFERRED")

@@ -40,3 +40,14 @@ def model(name: str = "digits-mlp", **policy: object) -> dict[str, object]:
         "recipe": RECIPE,
         "policy": {"mechanism": "gradient_clipping", **policy},
     }
+
+
+def head(name: str = "digits-head", *, epochs: int = 5, **policy: object) -> dict[str, object]:
+    """Return the definition of a linear head with a short training."""
+    return {
+        "name": name,
+        "dataset": "digits",
+        "architecture": {"name": "linear_head"},
+        "recipe": {"epochs": epochs, "batch_size": 32, "held_out_fraction": 0.2},
+        "policy": policy,
+    }

@@ -87,7 +87,7 @@ class Workshop:
             name=name,
             dataset=DATASET,
             architecture=ArchitectureSpec("logistic"),
-            recipe=RECIPE,
+            recipe=RECIPE.to_json(),
             policy=Policy(**{"mechanism": "gradient_clipping", **policy}),  # type: ignore[arg-type]
             weights_source=WeightsSource.UPLOAD if upload else WeightsSource.TRAIN,
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from app.accounting.guarantees import Guarantee
-from app.domain.errors import TargetNotMetError
+from app.domain.errors import CalibrationError, PlanError, TargetNotMetError
 from workers.mechanisms.vectors import clip_, rounded_up
 from workers.noise import NoiseSource
 
@@ -73,25 +73,30 @@ class NoisyDescent:
         descent: one step.
         steps: how many the plan expects; a run takes no fewer.
         account: the accountant.
+        dimension: how many weights the accountant was told of; None where it does not matter.
     """
 
     descent: Descent
     steps: int
     account: AccountOf
+    dimension: int | None = None
 
     def begin(
         self,
-        position: torch.Tensor,  # noqa: ARG002 - the start stays as it is
+        position: torch.Tensor,
         *,
         noise: NoiseSource,
         epsilon: float,
         delta: float,
     ) -> "NoisyDescentRun":
-        """Return the run.
+        """Return the run; the start stays as it is.
 
         Raises:
             TargetNotMetError: ``steps`` steps do not meet (epsilon, delta).
+            PlanError: the weights are not as many as the accountant was told.
         """
+        if self.dimension not in (None, position.numel()):
+            raise PlanError(f"dimension must be {position.numel()}, not {self.dimension}")
         _require_met(self.account(self.steps), self.steps, epsilon, delta)
         return NoisyDescentRun(self, noise=noise, epsilon=epsilon, delta=delta)
 
@@ -116,8 +121,15 @@ class NoisyDescentRun:
         return self._mechanism.account(self.steps).meets(epsilon=epsilon, delta=delta)
 
     def guarantee(self) -> Guarantee | None:
-        """Return what the steps taken guarantee; None before the first."""
-        return self._mechanism.account(self.steps) if self.steps else None
+        """Return what the steps taken guarantee; None while the accountant knows no bound."""
+        if self.steps == 0 < self._mechanism.steps:
+            return None
+        try:
+            guarantee = self._mechanism.account(self.steps)
+            guarantee.advantage()
+        except CalibrationError:
+            return None
+        return guarantee
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step in place; ``gradient`` is scratch afterwards."""

@@ -18,4 +18,5 @@ def from_plan(plan: Plan) -> NoisyDescent:
         descent=Descent.from_settings(plan.settings),
         steps=plan.parameters["unlearning_steps"],
         account=lambda steps: account(**{**plan.parameters, "unlearning_steps": steps}),
+        dimension=plan.parameters["dimension"],
     )

@@ -8,8 +8,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import RunFailedError
+from workers.training.linear_head import LinearHead
 
 _ALLOW_LIST = "EXPUNGE_ALLOWED_FACTORIES"
 
@@ -86,6 +88,17 @@ def _build_cnn(options: Mapping[str, Any], input_shape: tuple[int, ...], classes
     return nn.Sequential(*layers, *head)
 
 
+def _build_linear_head(
+    options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int
+) -> nn.Module:
+    return LinearHead(
+        math.prod(input_shape),
+        classes,
+        feature_norm=options.get("feature_norm"),
+        bias=options.get("bias", linear_head.DEFAULT_BIAS),
+    )
+
+
 class _AddChannel(nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return features.unsqueeze(1)
@@ -103,6 +116,7 @@ _ZOO: Mapping[str, Callable[[Mapping[str, Any], tuple[int, ...], int], nn.Module
     "logistic": _build_logistic,
     "mlp": _build_mlp,
     "cnn": _build_cnn,
+    "linear_head": _build_linear_head,
 }
 
 

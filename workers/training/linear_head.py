@@ -40,7 +40,7 @@ class LinearHead(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Return logits [n, classes]."""
-        logits = linear(self.scaled(features), self.weight)
+        logits: torch.Tensor = linear(self.scaled(features), self.weight)
         if len(self.weight) == 1:
             return torch.cat([torch.zeros_like(logits), logits], dim=1)
         return logits
@@ -52,7 +52,7 @@ class LinearHead(nn.Module):
         norms = torch.linalg.vector_norm(flat / largest, dim=1, keepdim=True) * largest
         if self._feature_norm is not None:
             norms = norms.clamp_min(self._feature_norm)
-        unit = flat / norms.clamp_min(_SMALLEST_NORM) * self._scale
+        unit: torch.Tensor = flat / norms.clamp_min(_SMALLEST_NORM) * self._scale
         if self._bias == 0:
             return unit
         return torch.cat([unit, unit.new_full((len(unit), 1), self._bias)], dim=1)

@@ -1,0 +1,138 @@
+"""What planning needs to know of a model, read from the ledger."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy.orm import Session
+
+from app.accounting.drift import DriftLedger
+from app.datasets import repository as datasets
+from app.datasets.tables import DatasetRow
+from app.domain import linear_head
+from app.domain.recipe import TrainingRecipe
+from app.domain.states import WeightsSource
+from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
+from app.planning.tracking import Tracking
+from app.registry import repository as registry
+from app.registry.membership import Membership, fixed_batches, membership_of
+from app.registry.tables import ModelRow
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """A record that a lineage is trained on; it may be forgotten by now."""
+
+    seq: int
+    key: bytes
+    forgotten_epoch: int | None
+
+    def forgotten_after(self, epoch: int) -> bool:
+        """Say whether it was forgotten later than ``epoch``."""
+        return self.forgotten_epoch is not None and self.forgotten_epoch > epoch
+
+
+def shape_of(session: Session, model: ModelRow) -> ModelShape:
+    """Return the size of a model's next run."""
+    recipe = TrainingRecipe.from_json(model.recipe)
+    remembered, _, _ = datasets.counts(session, model.dataset_id)
+    shape = ModelShape(
+        retained=max(1, round(remembered * (1 - recipe.held_out_fraction))),
+        batch_size=recipe.batch_size,
+        recipe_epochs=recipe.epochs,
+        earlier_releases=registry.next_number(session, model.id) - 1,
+        trained_here=model.weights_source == WeightsSource.TRAIN,
+    )
+    membership = membership_of(model)
+    if shape.is_new:
+        return _new(shape, session, model, membership)
+    if model.tracking is None or membership is None:
+        return shape
+    return _tracked(shape, session, model, membership)
+
+
+def training_records(
+    session: Session, model: ModelRow, membership: Membership
+) -> list[TrainingRecord]:
+    """Return every record that a model is trained on, forgotten ones included."""
+    found = datasets.members(
+        session,
+        model.dataset_id,
+        through=membership.through,
+        after_epoch=membership.after_epoch,
+    )
+    return [TrainingRecord(*row) for row in found if not membership.is_held_out(row[1])]
+
+
+def batches_of(
+    records: Sequence[TrainingRecord], membership: Membership, *, batch_size: int
+) -> dict[int, int]:
+    """Return the fixed batch of every training record by its sequence number."""
+    keys = ((record.seq, record.key) for record in records)
+    return fixed_batches(membership, keys, batch_size=batch_size)
+
+
+def _new(
+    shape: ModelShape, session: Session, model: ModelRow, membership: Membership | None
+) -> ModelShape:
+    """Complete the shape of a lineage whose training is ahead."""
+    shape = replace(shape, convex=_linear_head(session, model))
+    if membership is None:
+        return shape
+    records = max(1, len(training_records(session, model, membership)))
+    return replace(shape, retained=records, records=records)
+
+
+def _tracked(
+    shape: ModelShape, session: Session, model: ModelRow, membership: Membership
+) -> ModelShape:
+    """Complete the shape of a lineage whose training was tracked: what is it to forget now?"""
+    tracking = Tracking.from_json(model.tracking or {})
+    records = training_records(session, model, membership)
+    head = registry.head_version(session, model)
+    covered = tracking.begun_at_epoch if head is None else head.covers_epoch
+    gone = [record for record in records if record.forgotten_after(tracking.begun_at_epoch)]
+    new = [record for record in gone if record.forgotten_after(covered)]
+    ledger = tracking.ledger
+    if ledger is not None and new:
+        batch_of = batches_of(records, membership, batch_size=ledger.recipe.batch_size)
+        ledger = ledger.after_request(Counter(batch_of[record.seq] for record in new))
+    return replace(
+        shape,
+        retained=max(1, sum(record.forgotten_epoch is None for record in records)),
+        records=max(1, len(records)),
+        forgotten=len(gone),
+        newly_forgotten=len(new),
+        convex=None if ledger is None else _linear_head(session, model, ledger),
+        dp_training=_dp_training(tracking, forgotten=len(gone)),
+        tracking=replace(tracking, ledger=ledger),
+    )
+
+
+def _linear_head(
+    session: Session, model: ModelRow, ledger: DriftLedger | None = None
+) -> ConvexShape | None:
+    """Return the constants that the service enforces; None for other architectures."""
+    if model.architecture["name"] != linear_head.NAME:
+        return None
+    recipe = TrainingRecipe.from_json(model.recipe)
+    classes = session.get_one(DatasetRow, model.dataset_id).classes
+    return ConvexShape(
+        lipschitz=linear_head.lipschitz(classes),
+        smoothness=linear_head.smoothness(classes),
+        weight_decay=recipe.weight_decay,
+        learning_rate=recipe.learning_rate,
+        drift=0.0 if ledger is None else ledger.drift(),
+    )
+
+
+def _dp_training(tracking: Tracking, *, forgotten: int) -> DpTrainingShape | None:
+    settings = tracking.settings
+    if "noise_multiplier" not in settings:
+        return None
+    return DpTrainingShape(
+        noise_multiplier=settings["noise_multiplier"],
+        sampling_rate=settings["sampling_rate"],
+        steps=int(settings["private_steps"]),
+        forgotten=forgotten,
+    )

@@ -1,0 +1,120 @@
+"""How a lineage is trained, and what its noisy phase learns from.
+
+    Ordinary     any network, trained by its recipe; unlearned in a reference frame, then fine-tuned
+    Descending   trained by descent on fixed batches, so that its drift or its noise can be counted
+
+Only the first is fine-tuned: in the other every gradient is part of what later certificates count.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import nn
+
+from app.accounting.drift import DriftLedger
+from app.domain.plan import Plan
+from workers.loading import ModelSpec, RunData
+from workers.mechanisms.descent import Descent
+from workers.mechanisms.frame import ReferenceFrame
+from workers.noise import NoiseSource
+from workers.sealed import Sealed, SealedProgress
+from workers.training.feeds import Feed, FixedBatches, RandomBatches
+
+
+class Lineage(Protocol):
+    """What a run needs to know of its model's kind."""
+
+    @property
+    def feed(self) -> Feed:
+        """What the noisy steps learn from."""
+
+    @property
+    def frame(self) -> ReferenceFrame | None:
+        """Where they work; None for the weights themselves."""
+
+    @property
+    def fine_tunes(self) -> bool:
+        """Whether the rest of the budget goes into fine-tuning."""
+
+    def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
+        """Train the fresh network inside on the retained records."""
+
+
+def lineage_of(
+    plan: Plan,
+    model: ModelSpec,
+    data: RunData,
+    factory: Callable[[], nn.Module],
+    *,
+    trains: bool,
+) -> Lineage:
+    """Return the kind of lineage that a plan is for; ``trains`` if it begins with this run."""
+    if plan.is_descent:
+        return Descending.of(plan, data, trains=trains)
+    feed = RandomBatches(data.retain, model.recipe.batch_size)
+    return Ordinary(model, data, feed=feed, frame=ReferenceFrame.of(factory))
+
+
+@dataclass(frozen=True)
+class Ordinary:
+    """Trained by the model's recipe, on random batches."""
+
+    model: ModelSpec
+    data: RunData
+    feed: Feed
+    frame: ReferenceFrame | None
+    fine_tunes: bool = True
+
+    def train(
+        self,
+        sealed: Sealed,
+        noise: NoiseSource,  # noqa: ARG002 - this training has none
+        on_progress: SealedProgress,
+    ) -> None:
+        """Train by the recipe."""
+        recipe = self.model.recipe
+        sealed.train(self.data.retain, recipe, epochs=recipe.epochs, on_progress=on_progress)
+
+
+@dataclass(frozen=True)
+class Descending:
+    """Trained by descent; the noisy phase goes on in the same cycle of batches."""
+
+    descent: Descent
+    training_steps: int
+    start_std: float
+    feed: Feed
+    frame: ReferenceFrame | None = None
+    fine_tunes: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan, data: RunData, *, trains: bool) -> "Descending":
+        """Return the lineage that a plan's settings describe."""
+        settings = plan.settings
+        tracked = plan.ledger is not None and not trains
+        feed = FixedBatches(
+            data.retain,
+            data.batch_of,
+            batches=int(settings["batches"]),
+            batch_size=int(settings["batch_size"]),
+            position=DriftLedger.from_json(plan.ledger or {}).steps if tracked else 0,
+            loss_bound=settings.get("loss_bound"),
+        )
+        return cls(
+            descent=Descent.from_settings(settings),
+            training_steps=int(settings["training_steps"]),
+            start_std=settings.get("start_std", 0.0),
+            feed=feed,
+        )
+
+    def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
+        """Take the training's steps, with noise where the mechanism says so."""
+        sealed.descend(
+            self.descent,
+            self.feed,
+            steps=self.training_steps,
+            noise=noise,
+            start_std=self.start_std,
+            on_progress=on_progress,
+        )
