@@ -26,6 +26,7 @@ from app.accounting import retraining
 from app.certificates.statement import CertifyingPhase
 from app.domain.errors import ExpungeError
 from app.domain.plan import Plan
+from app.domain.schedules import Schedule, until
 from app.domain.states import FirstRelease, Phase, RunKind
 from app.ledger import settlement
 from app.services import Services
@@ -166,9 +167,9 @@ def _unlearn(
     )
 
 
-def _as_taken(plan: Plan, steps: int) -> dict[str, float]:
+def _as_taken(plan: Plan, steps: int) -> dict[str, Schedule]:
     """Return the accountant's parameters with the steps that were taken, not those planned."""
-    taken = dict(plan.parameters)
+    taken = {name: until(value, steps) for name, value in plan.parameters.items()}
     if "steps" in taken:
         taken["steps"] = steps
     return taken

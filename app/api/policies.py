@@ -15,7 +15,7 @@ class PolicyBody(Body):
     epsilon: float = 1.0
     delta: float = 1e-5
     mechanism: str = "auto"
-    parameters: dict[str, float] = Field(default_factory=dict)
+    parameters: dict[str, float | list[float]] = Field(default_factory=dict)
     adaptive: bool = False
     first_release: Literal["certify", "none", "as_trained"] = "certify"
     serving: Literal["serve_until_replaced", "withdraw_on_request"] = "serve_until_replaced"

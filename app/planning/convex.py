@@ -13,7 +13,7 @@ from app.accounting import (
 from app.accounting.guarantees import GaussianGuarantee
 from app.domain.errors import CalibrationError, PlanError
 from app.domain.policy import Policy
-from app.planning.fixed import refuse_unknown, whole_steps
+from app.planning.fixed import numbers, refuse_unknown, whole_steps
 from app.planning.quote import Quote
 from app.planning.shape import ConvexShape, ModelShape
 
@@ -21,10 +21,11 @@ from app.planning.shape import ConvexShape, ModelShape
 def quote_tracked_release(policy: Policy, shape: ModelShape) -> Quote:
     """Quote noise-free steps and one noisy release; ``steps`` may be 0."""
     head = _head(shape)
-    refuse_unknown(policy.parameters, tracked_release.account)
-    steps = whole_steps(policy.parameters, 0)
+    fixed = numbers(policy.parameters)
+    refuse_unknown(fixed, tracked_release.account)
+    steps = whole_steps(fixed, 0)
     job = _job(head) | {"steps": steps}
-    noise_std = policy.parameters.get("noise_std") or tracked_release.calibrate(
+    noise_std = fixed.get("noise_std") or tracked_release.calibrate(
         epsilon=policy.epsilon,
         delta=policy.delta,
         **job,  # type: ignore[arg-type]
@@ -40,10 +41,11 @@ def quote_projected_noisy_sgd(policy: Policy, shape: ModelShape) -> Quote:
     head = _head(shape)
     if head.noise_std == 0:
         raise PlanError("the lineage was trained without noise; use tracked_release")
-    refuse_unknown(policy.parameters, projected_noisy_sgd.account)
+    fixed = numbers(policy.parameters)
+    refuse_unknown(fixed, projected_noisy_sgd.account)
     job = _job(head) | {"noise_std": head.noise_std}
     needed = projected_noisy_sgd.steps_needed(epsilon=policy.epsilon, delta=policy.delta, **job)
-    steps = whole_steps(policy.parameters, needed)
+    steps = whole_steps(fixed, needed)
     if steps < needed:
         raise PlanError(f"this noise needs {needed} steps, not {steps}")
     contraction = 1 - head.learning_rate * head.weight_decay
@@ -72,7 +74,8 @@ def quote_noisy_gd_convex(policy: Policy, shape: ModelShape) -> Quote:
     """Quote full-batch noisy gradient descent, which also protects the records still present."""
     head = _head(shape)
     known = ("unlearning_steps",)
-    for name in policy.parameters:
+    fixed = numbers(policy.parameters)
+    for name in fixed:
         if name not in known:
             raise PlanError(f"unknown parameter {name!r}; expected {', '.join(known)}")
     training = max(1, round(shape.recipe_epochs))
@@ -83,7 +86,7 @@ def quote_noisy_gd_convex(policy: Policy, shape: ModelShape) -> Quote:
         "lipschitz": head.lipschitz,
         "records": shape.retained,
         "training_steps": training,
-        "unlearning_steps": int(policy.parameters.get("unlearning_steps", training)),
+        "unlearning_steps": int(fixed.get("unlearning_steps", training)),
     }
     # mu is inversely proportional to the noise, whatever is composed.
     unit = _noisy_gd_guarantee(job | {"noise_std": 1.0}, policy, shape)

@@ -6,6 +6,7 @@ import math
 from app.accounting import dp_sgd, noisy_gd_nonconvex, retraining
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
+from app.planning.fixed import numbers
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 
@@ -40,6 +41,8 @@ def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
     trained = shape.dp_training
     if trained is None:
         raise PlanError("needs a model that was trained with DP-SGD")
+    if policy.parameters:
+        raise PlanError("dp_sgd takes its parameters from the training")
     parameters = {
         "noise_multiplier": trained.noise_multiplier,
         "sampling_rate": trained.sampling_rate,
@@ -61,7 +64,7 @@ def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
 
 def quote_noisy_gd_nonconvex(policy: Policy, shape: ModelShape) -> Quote:
     """Quote non-convex noisy descent, whose step counts are astronomical for most networks."""
-    fixed = policy.parameters
+    fixed = numbers(policy.parameters)
     missing = [name for name in _ASSERTED if name not in fixed]
     if missing or shape.dimension is None:
         needed = [*missing, *(["dimension"] if shape.dimension is None else [])]

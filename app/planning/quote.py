@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from app.accounting.guarantees import Guarantee
+from app.domain.schedules import Schedule, to_json
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Quote:
     """
 
     mechanism: str
-    parameters: Mapping[str, float]
+    parameters: Mapping[str, Schedule]
     guarantee: Guarantee
     certifying_gradients: float
     gradient_computations: float
@@ -38,7 +39,7 @@ class Quote:
         terms = self.guarantee.terms
         return {
             "mechanism": self.mechanism,
-            "parameters": dict(self.parameters),
+            "parameters": to_json(self.parameters),
             "guarantee": {
                 "epsilon": self.guarantee.epsilon(delta=delta),
                 "delta": delta,

@@ -56,7 +56,7 @@ class ModelClipping:
             ParameterError: a parameter is missing, unknown or out of its range.
         """
         account(**plan.parameters)  # type: ignore[arg-type]
-        return fill(cls, {**plan.parameters, **plan.settings})
+        return fill(cls, dict(plan.parameters) | dict(plan.settings))
 
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float

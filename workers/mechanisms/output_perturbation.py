@@ -41,7 +41,7 @@ class OutputPerturbation:
         Raises:
             ParameterError: a parameter is missing, unknown or out of its range.
         """
-        account(**plan.parameters)
+        account(**plan.parameters)  # type: ignore[arg-type]
         return fill(cls, plan.parameters)
 
     def begin(
