@@ -108,6 +108,7 @@ def run(rule, start, seed):
     going = rule.begin(position, noise=noise, epsilon=EPSILON, delta=DELTA)
     positions = [position.clone()]
     while not going.met:
+        assert going.steps < rule.steps
         gradient = torch.from_numpy(gradient_at(position.double().numpy())).float()
         going.step(position, gradient)
         positions.append(position.clone())
