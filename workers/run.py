@@ -26,7 +26,7 @@ from app.accounting import retraining
 from app.certificates.statement import CertifyingPhase
 from app.domain.errors import ExpungeError
 from app.domain.plan import Plan
-from app.domain.schedules import Schedule, until
+from app.domain.schedules import until
 from app.domain.states import FirstRelease, Phase, RunKind
 from app.ledger import settlement
 from app.services import Services
@@ -167,9 +167,9 @@ def _unlearn(
     )
 
 
-def _as_taken(plan: Plan, steps: int) -> dict[str, Schedule]:
+def _as_taken(plan: Plan, steps: int) -> dict[str, Any]:
     """Return the accountant's parameters with the steps that were taken, not those planned."""
-    taken = {name: until(value, steps) for name, value in plan.parameters.items()}
+    taken = until(plan.parameters, steps)
     if "steps" in taken:
         taken["steps"] = steps
     return taken

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from app.domain.schedules import Schedule, require_schedules, to_json
+from app.domain.schedules import from_json, to_json
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Plan:
     """
 
     mechanism: str
-    parameters: Mapping[str, Schedule]
+    parameters: Mapping[str, Any]
     epsilon: float
     delta: float
     budget_epochs: float
@@ -40,5 +40,4 @@ class Plan:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Plan":
         """Read what ``to_json`` wrote."""
-        parameters = require_schedules(document["parameters"])
-        return cls(**{**document, "parameters": parameters})
+        return cls(**{**document, "parameters": from_json(document["parameters"])})

@@ -23,11 +23,27 @@ def require_schedules(parameters: Mapping[str, Any]) -> dict[str, Schedule]:
     return {name: _require_schedule(name, value) for name, value in parameters.items()}
 
 
-def to_json(parameters: Mapping[str, Schedule]) -> dict[str, float | list[float]]:
-    """Return parameters as plain JSON values."""
+def to_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as plain JSON values: schedules as lists, all else as it is."""
     return {
-        name: schedule if isinstance(schedule, int | float) else list(schedule)
-        for name, schedule in parameters.items()
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in parameters.items()
+    }
+
+
+def from_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``to_json`` was given."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in parameters.items()
+    }
+
+
+def until(parameters: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """Return parameters with every schedule cut to its first ``steps`` steps."""
+    return {
+        name: value[:steps] if isinstance(value, tuple) else value
+        for name, value in parameters.items()
     }
 
 
@@ -39,11 +55,6 @@ def varies(schedule: Schedule) -> bool:
 def at(schedule: Schedule, step: int) -> float:
     """Return the number of one step, counted from 0."""
     return schedule if isinstance(schedule, int | float) else schedule[step]
-
-
-def until(schedule: Schedule, steps: int) -> Schedule:
-    """Return the schedule of the first ``steps`` steps."""
-    return schedule if isinstance(schedule, int | float) else schedule[:steps]
 
 
 def _require_schedule(name: str, value: object) -> Schedule:

@@ -55,8 +55,8 @@ class ModelClipping:
         Raises:
             ParameterError: a parameter is missing, unknown or out of its range.
         """
-        account(**plan.parameters)  # type: ignore[arg-type]
-        return fill(cls, dict(plan.parameters) | dict(plan.settings))
+        account(**plan.parameters)
+        return fill(cls, {**plan.parameters, **plan.settings})
 
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float

@@ -41,7 +41,7 @@ class OutputPerturbation:
         Raises:
             ParameterError: a parameter is missing, unknown or out of its range.
         """
-        account(**plan.parameters)  # type: ignore[arg-type]
+        account(**plan.parameters)
         return fill(cls, plan.parameters)
 
     def begin(

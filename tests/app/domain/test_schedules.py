@@ -3,7 +3,14 @@
 import pytest
 
 from app.domain.errors import ParameterError
-from app.domain.schedules import MAX_SCHEDULE_STEPS, at, require_schedules, to_json, until
+from app.domain.schedules import (
+    MAX_SCHEDULE_STEPS,
+    at,
+    from_json,
+    require_schedules,
+    to_json,
+    until,
+)
 
 
 def test_lists_become_tuples_and_json_gets_them_back() -> None:
@@ -13,11 +20,19 @@ def test_lists_become_tuples_and_json_gets_them_back() -> None:
 
     assert parameters == {"steps": 3, "noise_std": (3, 2.5, 2.0), "initial_clip": 1.0}
     assert to_json(parameters) == document
+    assert from_json(document) == parameters
 
 
 def test_a_number_holds_for_every_step_and_a_schedule_for_its_own() -> None:
     assert [at(0.5, 0), at(0.5, 7), at((1.0, 2.0), 1)] == [0.5, 0.5, 2.0]
-    assert (until(0.5, 1), until((1.0, 2.0, 3.0), 2)) == (0.5, (1.0, 2.0))
+    parameters = {"noise_std": (1.0, 2.0, 3.0), "initial_clip": 0.5}
+    assert until(parameters, 2) == {"noise_std": (1.0, 2.0), "initial_clip": 0.5}
+
+
+def test_what_is_no_schedule_passes_through_json_and_cutting() -> None:
+    parameters = {"ledger": {"events": [{"steps": 9}, {"steps": 3}]}, "neighbours": "zero_out"}
+
+    assert to_json(parameters) == from_json(parameters) == until(parameters, 1) == parameters
 
 
 @pytest.mark.parametrize(
