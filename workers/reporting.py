@@ -5,6 +5,7 @@ import time
 import torch
 
 from app.accounting.guarantees import Guarantee, PointGuarantee
+from app.domain.errors import CalibrationError
 from app.domain.plan import Plan
 from workers.lease import Lease
 from workers.noisy_phase import NoisyProgress
@@ -41,12 +42,15 @@ def epsilon_reporter(lease: Lease, plan: Plan) -> NoisyProgress:
 
 
 def _epsilon_at(guarantee: Guarantee | None, delta: float) -> float | None:
-    """Return epsilon at ``delta``; None while there is none, or a point has not come down to it."""
+    """Return epsilon at ``delta``; None while the steps so far have no finite one."""
     if guarantee is None:
         return None
     if isinstance(guarantee, PointGuarantee) and guarantee.at_delta > delta:
         return None
-    return guarantee.epsilon(delta=delta)
+    try:
+        return guarantee.epsilon(delta=delta)
+    except CalibrationError:
+        return None
 
 
 def loss_reporter(lease: Lease) -> TrainingProgress:

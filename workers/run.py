@@ -27,6 +27,7 @@ from app.accounting.drift import DriftLedger
 from app.certificates.statement import CertifyingPhase
 from app.domain.errors import ExpungeError
 from app.domain.plan import Plan
+from app.domain.schedules import until
 from app.domain.states import FirstRelease, Phase, RunKind
 from app.ledger import settlement
 from app.services import Services
@@ -138,7 +139,7 @@ def _phase(plan: Plan, lineage: Lineage, noise: NoiseSource, *, steps: int) -> C
     """Return what the certificate says of the run: the steps that were taken, not those planned."""
     if plan.mechanism == retraining.NAME:
         return CertifyingPhase(plan=plan, parameters={}, frame=None, noise_generator=None)
-    taken = dict(plan.parameters)
+    taken = until(plan.parameters, steps)
     for name in ("steps", "unlearning_steps"):
         if name in taken:
             taken[name] = steps

@@ -195,6 +195,8 @@ class DriftLedger:
         Raises:
             ParameterError: a field is missing, unknown, malformed or out of range.
         """
+        if not isinstance(data, Mapping):
+            raise ParameterError("ledger", "an object with the fields that to_json writes")
         fields = dict(data)
         events = fields.pop("events", None)
         if not isinstance(events, Sequence) or isinstance(events, str):

@@ -32,6 +32,7 @@ from app.domain.checks import (
     require_steps,
 )
 from app.domain.errors import ParameterError
+from app.domain.schedules import Schedule, at, varies
 
 NAME = "gradient_clipping"
 VERSION = 1
@@ -48,8 +49,6 @@ TERMS = Terms(
     source="Koloskova et al. 2025, eq. 3 and Theorem A.9; "
     "Bok, Su & Altschuler 2024 for the trade-off function",
 )
-
-Schedule = float | Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -131,17 +130,17 @@ def account(
     """
     initial_clip = require_positive("initial_clip", initial_clip)
     steps = require_steps("steps", steps)
-    if not any(map(_varies, (gradient_clip, learning_rate, weight_decay, noise_std))):
+    if not any(map(varies, (gradient_clip, learning_rate, weight_decay, noise_std))):
         size = step_size(
-            gradient_clip=_at(gradient_clip, 0),
-            learning_rate=_at(learning_rate, 0),
-            weight_decay=_at(weight_decay, 0),
+            gradient_clip=at(gradient_clip, 0),
+            learning_rate=at(learning_rate, 0),
+            weight_decay=at(weight_decay, 0),
         )
         mu = constant_mu(
             start_distance=2 * initial_clip,
             contraction=size.contraction,
             shift=size.shift,
-            noise_std=_at(noise_std, 0),
+            noise_std=at(noise_std, 0),
             steps=steps,
         )
         return GaussianGuarantee(terms=TERMS, mu=mu)
@@ -151,16 +150,16 @@ def account(
         ("weight_decay", weight_decay),
         ("noise_std", noise_std),
     ):
-        if not isinstance(schedule, int | float) and len(schedule) != steps:
+        if varies(schedule) and not (isinstance(schedule, Sequence) and len(schedule) == steps):
             raise ParameterError(name, f"one number or {steps} of them, one per step")
     odometer = Odometer(initial_clip=initial_clip)
     for step in range(steps):
         size = step_size(
-            gradient_clip=_at(gradient_clip, step),
-            learning_rate=_at(learning_rate, step),
-            weight_decay=_at(weight_decay, step),
+            gradient_clip=at(gradient_clip, step),
+            learning_rate=at(learning_rate, step),
+            weight_decay=at(weight_decay, step),
         )
-        odometer.step(size, require_noise("noise_std", _at(noise_std, step)))
+        odometer.step(size, require_noise("noise_std", at(noise_std, step)))
     return odometer.guarantee()
 
 
@@ -193,11 +192,3 @@ def calibrate(
     )
     # The margin covers the rounding of an odometer that walks the same steps.
     return math.nextafter(unit.mu / target * (1 + 1e-13 + 4e-15 * steps), math.inf)
-
-
-def _varies(schedule: Schedule) -> bool:
-    return not isinstance(schedule, int | float)
-
-
-def _at(schedule: Schedule, step: int) -> float:
-    return schedule if isinstance(schedule, int | float) else schedule[step]

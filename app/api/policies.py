@@ -1,6 +1,6 @@
 """A policy as it stands in request bodies."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -15,7 +15,9 @@ class PolicyBody(Body):
     epsilon: float = 1.0
     delta: float = 1e-5
     mechanism: str = "auto"
-    parameters: dict[str, float] = Field(default_factory=dict)
+    parameters: dict[str, float | Annotated[list[float], Field(fail_fast=True)]] = Field(
+        default_factory=dict, examples=[{"noise_std": [3.0, 2.0, 1.0]}]
+    )
     adaptive: bool = False
     first_release: Literal["certify", "none", "as_trained"] = "certify"
     serving: Literal["serve_until_replaced", "withdraw_on_request"] = "serve_until_replaced"

@@ -32,6 +32,7 @@ from app.accounting.guarantees import GaussianGuarantee, Guarantee
 from app.certificates.signing import PAYLOAD_TYPE
 from app.certificates.statement import PREDICATE_TYPE, STATEMENT_TYPE
 from app.domain.errors import ExpungeError, VerificationError
+from app.domain.schedules import MAX_SCHEDULE_STEPS
 from app.domain.states import Basis
 
 MAX_BUNDLE_BYTES = 4 * 1024 * 1024
@@ -173,6 +174,11 @@ def _recompute(mechanism: Mapping[str, Any]) -> Guarantee:
     _check_drift(mechanism)
     counts = [value for value in parameters.values() if isinstance(value, int)]
     _require(all(count <= MAX_STEPS for count in counts), f"more than {MAX_STEPS} steps")
+    schedules = [value for value in parameters.values() if isinstance(value, list)]
+    _require(
+        all(len(schedule) <= MAX_SCHEDULE_STEPS for schedule in schedules),
+        f"a schedule of more than {MAX_SCHEDULE_STEPS} numbers",
+    )
     return catalogue.account(name, parameters)
 
 

@@ -101,7 +101,7 @@ def plan(
             "epsilon": epsilon,
             "delta": delta,
             "mechanism": mechanism,
-            "parameters": _numbers(_parse(param)),
+            "parameters": _schedules(_parse(param)),
             "budget_epochs": budget_epochs,
         }
         if model is not None:
@@ -141,10 +141,10 @@ def _value(text: str) -> Any:  # noqa: ANN401 - whatever JSON can hold
     return int(number) if number.is_integer() else number
 
 
-def _numbers(parameters: dict[str, Any]) -> dict[str, float]:
+def _schedules(parameters: dict[str, Any]) -> dict[str, float | list[float]]:
     for name, value in parameters.items():
-        if not isinstance(value, int | float):
-            raise InvalidInputError(f"--param {name}: expected a number")
+        if not isinstance(value, int | float | list):
+            raise InvalidInputError(f"--param {name}: expected a number or a list of numbers")
     return parameters
 
 

@@ -24,5 +24,7 @@ def show_quotes(answer: dict[str, Any]) -> None:
         typer.echo(f"{declined['mechanism']}: declines, {declined['reason']}")
 
 
-def _short(number: float | str) -> str:
+def _short(number: float | str | list[float]) -> str:
+    if isinstance(number, list):
+        return f"[{_short(number[0])} … {_short(number[-1])}]"
     return f"{number:.5g}" if isinstance(number, float) else str(number)

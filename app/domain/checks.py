@@ -1,13 +1,15 @@
 """Refusals of numbers outside a stated range; every formula starts with them."""
 
-import math
+import sys
 
 from app.domain.errors import ParameterError
 
 
 def require_finite(name: str, number: float) -> float:
     """Return ``number`` as a float, or raise ``ParameterError`` if it is NaN or infinite."""
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ParameterError(name, "a finite number")
+    if not abs(number) <= sys.float_info.max:
         raise ParameterError(name, "a finite number")
     return float(number)
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from app.domain.schedules import from_json, to_json
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -11,7 +13,8 @@ class Plan:
 
     Attributes:
         mechanism: the mechanism's name, the same in accounting and workers.
-        parameters: keyword arguments of the accountant's ``account``, all of them.
+        parameters: keyword arguments of the accountant's ``account``, all of them; each is one
+            number or, where the mechanism takes them, one per step.
         epsilon, delta: the target.
         budget_epochs: passes over the retained records, noisy steps included.
         settings: what the update rule needs and the guarantee does not depend on.
@@ -47,7 +50,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return asdict(self) | {
-            "parameters": dict(self.parameters),
+            "parameters": to_json(self.parameters),
             "predicted": dict(self.predicted),
             "settings": dict(self.settings),
         }
@@ -55,4 +58,4 @@ class Plan:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Plan":
         """Read what ``to_json`` wrote."""
-        return cls(**document)
+        return cls(**{**document, "parameters": from_json(document["parameters"])})

@@ -11,6 +11,7 @@ from app.domain.checks import (
 )
 from app.domain.errors import InvalidInputError, ParameterError
 from app.domain.recipe import MOST_EPOCHS
+from app.domain.schedules import Schedule, require_schedules, to_json
 from app.domain.states import FirstRelease, Serving
 
 THIRTY_DAYS_S = 30 * 24 * 3600
@@ -24,7 +25,8 @@ class Policy:
     Attributes:
         epsilon, delta: the certified target.
         mechanism: a mechanism's name, or ``auto``.
-        parameters: mechanism parameters fixed by the operator; planning fills in the others.
+        parameters: mechanism parameters fixed by the operator, each one number or, where the
+            mechanism takes them, one per step; planning fills in the others.
         adaptive: whether requests may depend on earlier releases.
         first_release: what is published before anyone asks to be forgotten.
         serving: what is served while obligations are open.
@@ -37,7 +39,7 @@ class Policy:
     epsilon: float = 1.0
     delta: float = 1e-5
     mechanism: str = "auto"
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, Schedule] = field(default_factory=dict)
     adaptive: bool = False
     first_release: FirstRelease = FirstRelease.CERTIFY
     serving: Serving = Serving.SERVE_UNTIL_REPLACED
@@ -49,6 +51,7 @@ class Policy:
         """Refuse numbers that no plan could meet."""
         require_positive("epsilon", self.epsilon)
         require_delta(self.delta)
+        object.__setattr__(self, "parameters", require_schedules(self.parameters))
         require_non_negative("window_s", self.window_s)
         require_positive("deadline_s", self.deadline_s)
         if self.budget_epochs is not None:
@@ -62,7 +65,7 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return asdict(self) | {"parameters": dict(self.parameters)}
+        return asdict(self) | {"parameters": to_json(self.parameters)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Policy":

@@ -7,23 +7,27 @@ what the model then scores comes from fine-tuning within the budget.
 """
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
 from app.accounting.guarantees import GaussianGuarantee
-from app.domain.checks import require_non_negative, require_positive
+from app.domain.checks import require_positive
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
-from app.planning.fixed import refuse_unknown, whole_steps
+from app.domain.schedules import Schedule
+from app.planning.clipping_parameters import (
+    DEFAULT_INITIAL_CLIP,
+    DEFAULT_LEARNING_RATE,
+    DEFAULT_STEPS,
+    INITIALISATION_STD,
+    complete_gradient_clipping,
+)
+from app.planning.fixed import numbers, refuse_missed, refuse_unknown, whole_steps
 from app.planning.quote import Quote
-from app.planning.shape import Fixed, ModelShape
+from app.planning.shape import ModelShape
 
-DEFAULT_STEPS = 20
-DEFAULT_INITIAL_CLIP = 1.0
-DEFAULT_LEARNING_RATE = 0.1
-_INITIALISATION_STD = 1.0
 _LARGEST_SHARE_OF_BUDGET = 0.25
-_POSITIVE = ("initial_clip", "learning_rate", "noise_std", "steps")
 
 
 def quote_gradient_clipping(policy: Policy, shape: ModelShape) -> Quote:
@@ -34,80 +38,34 @@ def quote_gradient_clipping(policy: Policy, shape: ModelShape) -> Quote:
     (shift * (1 - contraction^steps) / (1 - contraction) = mu/2).
     """
     budget_steps = _budget_steps(policy, shape)
-    parameters = complete_gradient_clipping(
+    chosen = complete_gradient_clipping(
         epsilon=policy.epsilon,
         delta=policy.delta,
         fixed=policy.parameters,
         default_steps=max(1, min(DEFAULT_STEPS, int(budget_steps * _LARGEST_SHARE_OF_BUDGET))),
     )
-    steps = int(parameters["steps"])
-    guarantee = gradient_clipping.account(**parameters)  # type: ignore[arg-type]
-    variance = 0.0
-    contraction = 1 - parameters["learning_rate"] * parameters["weight_decay"]
-    for _ in range(steps):
-        variance = contraction**2 * variance + parameters["noise_std"] ** 2
-    return _quote(gradient_clipping.NAME, parameters, guarantee, steps, variance, policy, shape)
-
-
-def complete_gradient_clipping(
-    *, epsilon: float, delta: float, fixed: Fixed, default_steps: int = DEFAULT_STEPS
-) -> dict[str, float]:
-    """Return all parameters of gradient clipping for a target, keeping those in ``fixed``.
-
-    Raises:
-        PlanError: a fixed parameter is unknown, or a fixed noise_std misses the target.
-        ParameterError: a parameter is out of its range.
-    """
-    refuse_unknown(fixed, gradient_clipping.account)
-    for name, number in fixed.items():
-        (require_positive if name in _POSITIVE else require_non_negative)(name, number)
-    try:
-        return _complete(epsilon=epsilon, delta=delta, fixed=fixed, default_steps=default_steps)
-    except ArithmeticError as error:
-        raise PlanError("the fixed parameters leave the range of floating point") from error
-
-
-def _complete(
-    *, epsilon: float, delta: float, fixed: Fixed, default_steps: int
-) -> dict[str, float]:
-    steps = whole_steps(fixed, default_steps)
-    half_drift = gaussian.mu_of(epsilon=epsilon, delta=delta) * _INITIALISATION_STD / 2
-    initial_clip = fixed.get("initial_clip", DEFAULT_INITIAL_CLIP)
-    learning_rate = fixed.get("learning_rate", DEFAULT_LEARNING_RATE)
-    contraction = min(0.999, (half_drift / (2 * initial_clip)) ** (1 / steps))
-    weight_decay = fixed.get("weight_decay", (1 - contraction) / learning_rate)
-    contraction = 1 - learning_rate * weight_decay
-    passes = steps if weight_decay == 0 else (1 - contraction**steps) / (1 - contraction)
-    parameters = {
-        "initial_clip": initial_clip,
-        "gradient_clip": fixed.get("gradient_clip", half_drift / (2 * learning_rate * passes)),
-        "learning_rate": learning_rate,
-        "weight_decay": weight_decay,
-        "steps": steps,
-    }
-    noise_std = fixed.get("noise_std")
-    if noise_std is None:
-        noise_std = gradient_clipping.calibrate(epsilon=epsilon, delta=delta, **parameters)
-    parameters["noise_std"] = noise_std
+    parameters = asdict(chosen)
     guarantee = gradient_clipping.account(**parameters)
-    _refuse_missed(guarantee, epsilon, delta)
-    return parameters
+    variance = chosen.variance()
+    return _quote(
+        gradient_clipping.NAME, parameters, guarantee, chosen.steps, variance, policy, shape
+    )
 
 
 def quote_output_perturbation(policy: Policy, shape: ModelShape) -> Quote:
     """Quote output perturbation: clip and add noise once."""
     _budget_steps(policy, shape)
-    fixed = policy.parameters
+    fixed = numbers(policy.parameters)
     refuse_unknown(fixed, output_perturbation.account)
     for name, number in fixed.items():
         require_positive(name, number)
     mu = gaussian.mu_of(epsilon=policy.epsilon, delta=policy.delta)
-    initial_clip = fixed.get("initial_clip", mu * _INITIALISATION_STD / 2)
+    initial_clip = fixed.get("initial_clip", mu * INITIALISATION_STD / 2)
     noise_std = fixed.get("noise_std") or output_perturbation.calibrate(
         epsilon=policy.epsilon, delta=policy.delta, initial_clip=initial_clip
     )
     guarantee = output_perturbation.account(initial_clip=initial_clip, noise_std=noise_std)
-    _refuse_missed(guarantee, policy.epsilon, policy.delta)
+    refuse_missed(guarantee, policy.epsilon, policy.delta)
     parameters = {"initial_clip": initial_clip, "noise_std": noise_std}
     variance = noise_std**2
     return _quote(output_perturbation.NAME, parameters, guarantee, 0, variance, policy, shape)
@@ -116,16 +74,17 @@ def quote_output_perturbation(policy: Policy, shape: ModelShape) -> Quote:
 def quote_model_clipping(policy: Policy, shape: ModelShape) -> Quote:
     """Quote model clipping: the last step's noise is the release's."""
     _budget_steps(policy, shape)
-    fixed = {name: value for name, value in policy.parameters.items() if name != "steps"}
+    given = numbers(policy.parameters)
+    fixed = {name: value for name, value in given.items() if name != "steps"}
     refuse_unknown(fixed, model_clipping.account)
     sizes = {
         "initial_clip": fixed.get("initial_clip", DEFAULT_INITIAL_CLIP),
-        "model_clip": fixed.get("model_clip", _INITIALISATION_STD),
-        "noise_std": fixed.get("noise_std", _INITIALISATION_STD),
+        "model_clip": fixed.get("model_clip", INITIALISATION_STD),
+        "noise_std": fixed.get("noise_std", INITIALISATION_STD),
         "initial_noise_std": fixed.get("initial_noise_std", 0.0),
     }
     needed = model_clipping.steps_needed(epsilon=policy.epsilon, delta=policy.delta, **sizes)
-    steps = whole_steps(policy.parameters, needed)
+    steps = whole_steps(given, needed)
     if steps < needed:
         raise PlanError(f"these clips and noise need {needed} steps, not {steps}")
     parameters = {"epsilon": policy.epsilon, **sizes, "steps": steps}
@@ -137,7 +96,7 @@ def quote_model_clipping(policy: Policy, shape: ModelShape) -> Quote:
 
 def _quote(
     mechanism: str,
-    parameters: dict[str, float],
+    parameters: Mapping[str, Schedule],
     guarantee: object,
     steps: int,
     variance: float,
@@ -165,7 +124,8 @@ def _budget_steps(policy: Policy, shape: ModelShape) -> int:
     steps = math.floor((policy.budget_epochs or shape.recipe_epochs) * shape.steps_per_epoch)
     if steps < 1:
         raise PlanError("budget_epochs allows no step at all: raise it")
-    _refuse_beyond(policy.parameters.get("steps", 0), steps)
+    fixed = policy.parameters.get("steps", 0)
+    _refuse_beyond(numbers({"steps": fixed})["steps"], steps)
     return steps
 
 
@@ -174,12 +134,4 @@ def _refuse_beyond(steps: float, budget_steps: int) -> None:
         raise PlanError(
             f"the plan takes {steps:g} noisy steps but budget_epochs allows {budget_steps}: raise "
             "budget_epochs or lower steps"
-        )
-
-
-def _refuse_missed(guarantee: GaussianGuarantee, epsilon: float, delta: float) -> None:
-    if not guarantee.meets(epsilon=epsilon, delta=delta):
-        raise PlanError(
-            f"noise_std gives epsilon {guarantee.epsilon(delta=delta):.4g}, not {epsilon:.4g}: "
-            "leave it out and it will be computed"
         )

@@ -1,7 +1,7 @@
 """Quotes of the mechanisms for linear heads: here the drift is small, and forgetting is cheap."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +17,7 @@ from app.accounting.strong_convexity import largest_learning_rate
 from app.domain.checks import require_positive
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
-from app.planning.fixed import refuse_unlisted, whole_steps
+from app.planning.fixed import only, whole_steps
 from app.planning.lineage import TrackedLineage, head_of, lineage_of
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
@@ -25,6 +25,7 @@ from app.planning.shape import ModelShape
 # Per coordinate of a released head. Features have norm at most 1, so this is also how far the
 # noise moves one logit.
 DEFAULT_RELEASE_NOISE = 0.05
+_NOISY = ("noise_std", "steps", "radius")
 
 
 def quote_tracked_release(policy: Policy, shape: ModelShape) -> Quote:
@@ -55,15 +56,16 @@ def quote_langevin_unlearning(policy: Policy, shape: ModelShape) -> Quote:
 
 def quote_noisy_history(policy: Policy, shape: ModelShape) -> Quote:
     """Quote projected noisy SGD with the noise of the whole lineage counted."""
+    fixed = only(policy.parameters, *_NOISY)
     lineage = _noisy_lineage(policy, shape, noisy_history.NAME)
-    noise_std = step_noise(policy, lineage)
+    noise_std = _step_noise(fixed, lineage)
     needed = noisy_history.steps_needed(
         epsilon=policy.epsilon,
         delta=policy.delta,
         ledger=lineage.ledger.to_json(),
         noise_std=noise_std,
     )
-    steps = _at_least(whole_steps(policy.parameters, needed), needed)
+    steps = _at_least(whole_steps(fixed, needed), needed)
     planned = lineage.ledger.after_steps(steps).to_json()
     parameters = {"ledger": planned, "noise_std": noise_std}
     return _quote(noisy_history, parameters, steps, noise_std, policy, shape, lineage, noise_std)
@@ -74,7 +76,7 @@ def refuse_unless_named(policy: Policy, name: str) -> None:
     _refuse_under_auto(policy, name, "needs its noise from the first step of training")
 
 
-def step_noise(policy: Policy, lineage: TrackedLineage) -> float:
+def _step_noise(fixed: Mapping[str, float], lineage: TrackedLineage) -> float:
     """Return the noise of one step: the lineage's, or for a new one the operator's or a default.
 
     By default the noise that steps leave in a release in the long run is the default release noise.
@@ -85,7 +87,7 @@ def step_noise(policy: Policy, lineage: TrackedLineage) -> float:
         return lineage.noise_std
     rate = lineage.ledger.recipe.contraction
     default = DEFAULT_RELEASE_NOISE * math.sqrt(1 - rate**2)
-    return require_positive("noise_std", policy.parameters.get("noise_std", default))
+    return require_positive("noise_std", fixed.get("noise_std", default))
 
 
 def refuse_above_budget(policy: Policy, shape: ModelShape, gradients: float) -> None:
@@ -101,9 +103,8 @@ def refuse_above_budget(policy: Policy, shape: ModelShape, gradients: float) -> 
 def _noisy_lineage(
     policy: Policy, shape: ModelShape, name: str, *, full_batch: bool = False
 ) -> TrackedLineage:
-    refuse_unlisted(policy.parameters, ("noise_std", "steps", "radius"))
-    radius = policy.parameters.get("radius")
-    lineage = lineage_of(shape, full_batch=full_batch, radius=radius)
+    fixed = only(policy.parameters, *_NOISY)
+    lineage = lineage_of(shape, full_batch=full_batch, radius=fixed.get("radius"))
     if lineage.noise_std is None:
         refuse_unless_named(policy, name)
     return lineage
@@ -112,10 +113,11 @@ def _noisy_lineage(
 def _noisy(
     policy: Policy, shape: ModelShape, accountant: ModuleType, lineage: TrackedLineage
 ) -> Quote:
-    noise_std = step_noise(policy, lineage)
+    fixed = only(policy.parameters, *_NOISY)
+    noise_std = _step_noise(fixed, lineage)
     job = lineage.job | {"noise_std": noise_std}
     needed = accountant.steps_needed(epsilon=policy.epsilon, delta=policy.delta, **job)
-    steps = _at_least(whole_steps(policy.parameters, needed), needed)
+    steps = _at_least(whole_steps(fixed, needed), needed)
     released = noise_std / math.sqrt(1 - lineage.ledger.recipe.contraction**2)
     parameters = job | {"steps": steps}
     return _quote(accountant, parameters, steps, released, policy, shape, lineage, noise_std)
@@ -132,17 +134,18 @@ def _released(
 
     What is in ``implied`` the accountant derives for itself.
     """
-    refuse_unlisted(policy.parameters, ("noise_std", "steps"))
+    fixed = only(policy.parameters, "noise_std", "steps")
     target = {"epsilon": policy.epsilon, "delta": policy.delta}
     job = {name: value for name, value in lineage.job.items() if name not in implied}
-    noise_std = policy.parameters.get("noise_std")
-    steps = whole_steps(policy.parameters, 0)
-    if noise_std is None and "steps" in policy.parameters:
+    noise_std = fixed.get("noise_std")
+    if noise_std is None and "steps" in fixed:
         drift = lineage.drift or worst_case_drift(recipe=lineage.ledger.recipe)
-        noise_std = accountant.calibrate(**target, **job | {"drift": drift, "steps": steps})
+        noise_std = accountant.calibrate(
+            **target, **job | {"drift": drift, "steps": whole_steps(fixed, 0)}
+        )
     noise_std = DEFAULT_RELEASE_NOISE if noise_std is None else noise_std
     needed = accountant.steps_needed(**target, **job, noise_std=noise_std)
-    steps = _at_least(whole_steps(policy.parameters, needed), needed)
+    steps = _at_least(whole_steps(fixed, needed), needed)
     parameters = job | {"noise_std": noise_std, "steps": steps}
     return _quote(accountant, parameters, steps, noise_std, policy, shape, lineage, 0.0)
 

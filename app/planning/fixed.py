@@ -1,21 +1,32 @@
-"""Parameters that the operator fixed: are they known, and whole where they count steps?"""
+"""Parameters that the operator fixed: are they known, numbers, whole, and enough noise?"""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 
+from app.accounting.guarantees import GaussianGuarantee
 from app.domain.errors import PlanError
+from app.domain.schedules import Schedule
 
 
-def refuse_unknown(fixed: Mapping[str, float], account: Callable[..., object]) -> None:
+def refuse_unknown(fixed: Mapping[str, Schedule], account: Callable[..., object]) -> None:
     """Raise ``PlanError`` for a parameter that the mechanism does not have."""
-    refuse_unlisted(fixed, tuple(inspect.signature(account).parameters))
+    _refuse_unlisted(fixed, tuple(inspect.signature(account).parameters))
 
 
-def refuse_unlisted(fixed: Mapping[str, float], known: Sequence[str]) -> None:
-    """Raise ``PlanError`` for a parameter that is not among ``known``."""
-    for name in fixed:
-        if name not in known:
-            raise PlanError(f"unknown parameter {name!r}; expected {', '.join(known)}")
+def numbers(fixed: Mapping[str, Schedule]) -> dict[str, float]:
+    """Return parameters that must not vary by step; ``PlanError`` for a list."""
+    single: dict[str, float] = {}
+    for name, value in fixed.items():
+        if not isinstance(value, int | float):
+            raise PlanError(f"{name} must be one number here, not one for each step")
+        single[name] = value
+    return single
+
+
+def only(fixed: Mapping[str, Schedule], *known: str) -> dict[str, float]:
+    """Return parameters that are single numbers; ``PlanError`` for one that is not ``known``."""
+    _refuse_unlisted(fixed, known)
+    return numbers(fixed)
 
 
 def whole_steps(fixed: Mapping[str, float], default: int, *, name: str = "steps") -> int:
@@ -24,3 +35,18 @@ def whole_steps(fixed: Mapping[str, float], default: int, *, name: str = "steps"
     if number != int(number) or number < 0:
         raise PlanError(f"{name} must be a whole number")
     return int(number)
+
+
+def refuse_missed(guarantee: GaussianGuarantee, epsilon: float, delta: float) -> None:
+    """Raise ``PlanError`` unless the fixed noise_std meets the target."""
+    if not guarantee.meets(epsilon=epsilon, delta=delta):
+        raise PlanError(
+            f"noise_std gives epsilon {guarantee.epsilon(delta=delta):.4g}, not {epsilon:.4g}: "
+            "leave it out and it will be computed"
+        )
+
+
+def _refuse_unlisted(fixed: Mapping[str, Schedule], known: Sequence[str]) -> None:
+    for name in fixed:
+        if name not in known:
+            raise PlanError(f"unknown parameter {name!r}; expected {', '.join(known)}")

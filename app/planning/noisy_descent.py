@@ -1,6 +1,7 @@
 """Quotes of full-batch noisy descent (Chourasia & Shah 2023), convex and not."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from app.accounting import noisy_gd_convex, noisy_gd_nonconvex
@@ -8,7 +9,7 @@ from app.accounting.drift import Recipe
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
 from app.planning.convex import refuse_above_budget, refuse_unless_named
-from app.planning.fixed import refuse_unlisted
+from app.planning.fixed import only
 from app.planning.lineage import TrackedLineage, lineage_of
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
@@ -28,20 +29,20 @@ def quote_noisy_gd_convex(policy: Policy, shape: ModelShape) -> Quote:
     releases where requests adapt (by default 10). Later runs take the fewest steps that this noise
     allows.
     """
-    refuse_unlisted(
-        policy.parameters, ("noise_std", "unlearning_steps", "forgotten", "earlier_releases")
+    fixed = only(
+        policy.parameters, "noise_std", "unlearning_steps", "forgotten", "earlier_releases"
     )
     lineage = lineage_of(shape, full_batch=True)
     if lineage.noise_std is None and not policy.adaptive:
         refuse_unless_named(policy, noisy_gd_convex.NAME)
-    noise_std = lineage.noise_std or _noise_for_capacity(policy, shape, lineage)
+    noise_std = lineage.noise_std or _noise_for_capacity(policy, fixed, shape, lineage)
     job: dict[str, Any] = _job(lineage) | {
         "noise_std": noise_std,
         "forgotten": max(1, shape.forgotten),
     }
     if policy.adaptive:
         job["earlier_releases"] = shape.earlier_releases
-    steps = _fewest_steps(policy, job)
+    steps = _fewest_steps(policy, fixed, job)
     parameters = job | {"unlearning_steps": steps}
     gradients = steps * lineage.ledger.recipe.batch_size
     refuse_above_budget(policy, shape, gradients)
@@ -70,8 +71,9 @@ def _job(lineage: TrackedLineage) -> dict[str, float]:
     }
 
 
-def _noise_for_capacity(policy: Policy, shape: ModelShape, lineage: TrackedLineage) -> float:
-    fixed = policy.parameters
+def _noise_for_capacity(
+    policy: Policy, fixed: Mapping[str, float], shape: ModelShape, lineage: TrackedLineage
+) -> float:
     if "noise_std" in fixed:
         return fixed["noise_std"]
     capacity = fixed.get("forgotten", max(1, round(shape.trained_on * _CAPACITY_SHARE)))
@@ -86,14 +88,14 @@ def _noise_for_capacity(policy: Policy, shape: ModelShape, lineage: TrackedLinea
     )
 
 
-def _fewest_steps(policy: Policy, job: dict[str, Any]) -> int:
+def _fewest_steps(policy: Policy, fixed: Mapping[str, float], job: dict[str, Any]) -> int:
     """Return the fewest unlearning steps that meet the target, or those that the policy fixes."""
 
     def meets(steps: int) -> bool:
         guarantee = noisy_gd_convex.account(**job, unlearning_steps=steps)
         return guarantee.meets(epsilon=policy.epsilon, delta=policy.delta)
 
-    low, high = -1, int(policy.parameters.get("unlearning_steps", 0))
+    low, high = -1, int(fixed.get("unlearning_steps", 0))
     if not meets(_MOST_UNLEARNING_STEPS):
         raise PlanError(
             f"the lineage's noise cannot carry {job['forgotten']} forgotten records"
@@ -101,7 +103,7 @@ def _fewest_steps(policy: Policy, job: dict[str, Any]) -> int:
         )
     while not meets(high):
         low, high = high, min(2 * high + 1, _MOST_UNLEARNING_STEPS)
-    if "unlearning_steps" in policy.parameters and low < 0:
+    if "unlearning_steps" in fixed and low < 0:
         return high
     while high - low > 1:
         middle = (low + high) // 2
@@ -111,8 +113,7 @@ def _fewest_steps(policy: Policy, job: dict[str, Any]) -> int:
 
 def quote_noisy_gd_nonconvex(policy: Policy, shape: ModelShape) -> Quote:
     """Quote non-convex noisy descent, whose step counts are astronomical for most networks."""
-    fixed = policy.parameters
-    refuse_unlisted(fixed, (*_ASSERTED, "request_size", "dimension"))
+    fixed = only(policy.parameters, *_ASSERTED, "request_size", "dimension")
     dimension = fixed.get("dimension", shape.dimension)
     missing = [name for name in _ASSERTED if name not in fixed]
     if missing or dimension is None:

@@ -4,13 +4,14 @@ from app.accounting import dp_sgd, retraining
 from app.domain.checks import require_positive
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
-from app.planning.fixed import refuse_unlisted, whole_steps
+from app.planning.fixed import only, whole_steps
 from app.planning.lineage import new_lineage
 from app.planning.quote import Quote
 from app.planning.shape import DpTrainingShape, ModelShape
 
 DEFAULT_GROUP = 10
 DEFAULT_GRADIENT_CLIP = 1.0
+_PRIVATE = ("noise_multiplier", "gradient_clip", "group_size")
 
 
 def quote_retraining(policy: Policy, shape: ModelShape) -> Quote:
@@ -44,7 +45,6 @@ def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
     A new lineage is trained with the noise whose guarantee covers ``group_size`` records, by
     default 10, unless ``noise_multiplier`` is fixed.
     """
-    refuse_unlisted(policy.parameters, ("noise_multiplier", "gradient_clip", "group_size"))
     trained = shape.dp_training
     if trained is None:
         if not shape.is_new or policy.mechanism != dp_sgd.NAME:
@@ -92,16 +92,17 @@ def quote_private_retraining(policy: Policy, shape: ModelShape) -> Quote:
 
 
 def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
+    fixed = only(policy.parameters, *_PRIVATE)
     steps = max(1, round(shape.recipe_epochs * shape.steps_per_epoch))
     rate = min(1.0, shape.batch_size / shape.retained)
-    multiplier = policy.parameters.get("noise_multiplier")
+    multiplier = fixed.get("noise_multiplier")
     if multiplier is None:
         multiplier = dp_sgd.calibrate(
             epsilon=policy.epsilon,
             delta=policy.delta,
             sampling_rate=rate,
             steps=steps,
-            group_size=whole_steps(policy.parameters, DEFAULT_GROUP, name="group_size"),
+            group_size=whole_steps(fixed, DEFAULT_GROUP, name="group_size"),
         )
     return DpTrainingShape(
         noise_multiplier=multiplier, sampling_rate=rate, steps=steps, forgotten=0
@@ -109,7 +110,7 @@ def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
 
 
 def _settings(policy: Policy, trained: DpTrainingShape) -> dict[str, float]:
-    clip = policy.parameters.get("gradient_clip", DEFAULT_GRADIENT_CLIP)
+    clip = only(policy.parameters, *_PRIVATE).get("gradient_clip", DEFAULT_GRADIENT_CLIP)
     return {
         "noise_multiplier": trained.noise_multiplier,
         "sampling_rate": trained.sampling_rate,

@@ -1,6 +1,5 @@
 """What planning needs to know of a model: sizes and public constants, no weight, no record."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.domain.checks import (
@@ -114,7 +113,3 @@ class ModelShape:
     def steps_per_epoch(self) -> int:
         """Batches in one pass over the retained records."""
         return -(-self.retained // self.batch_size)
-
-
-Fixed = Mapping[str, float]
-"""Parameters that the operator fixed."""

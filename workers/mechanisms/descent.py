@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from app.accounting.guarantees import Guarantee
-from app.domain.errors import CalibrationError, PlanError, TargetNotMetError
+from app.domain.errors import PlanError, TargetNotMetError
 from workers.mechanisms.vectors import clip_, rounded_up
 from workers.noise import NoiseSource
 
@@ -121,15 +121,10 @@ class NoisyDescentRun:
         return self._mechanism.account(self.steps).meets(epsilon=epsilon, delta=delta)
 
     def guarantee(self) -> Guarantee | None:
-        """Return what the steps taken guarantee; None while the accountant knows no bound."""
+        """Return what the steps taken guarantee; None before any that the accountant counts."""
         if self.steps == 0 < self._mechanism.steps:
             return None
-        try:
-            guarantee = self._mechanism.account(self.steps)
-            guarantee.advantage()
-        except CalibrationError:
-            return None
-        return guarantee
+        return self._mechanism.account(self.steps)
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step in place; ``gradient`` is scratch afterwards."""

@@ -6,6 +6,8 @@ Koloskova et al. 2025, equation 3, on one flat float32 buffer u in the reference
     u <- clip(u, initial_clip)                                                       once
     u <- u - learning_rate (clip(g, gradient_clip) + weight_decay u) + N(0, noise_std^2 I)
 
+All but initial_clip may vary by step; each step is then taken, and counted, with its own numbers.
+
 Both clips are total functions. A gradient or a start that is not finite counts as zero: it is then
 still some function of the iterate, bounded by the clip, and for such functions the theorem holds.
 Stopping the run instead would publish a bit about an iterate that no guarantee covers yet; so would
@@ -20,10 +22,11 @@ from dataclasses import asdict, dataclass
 import torch
 
 from app.accounting import gaussian
-from app.accounting.gradient_clipping import NAME, Odometer, account, step_size
+from app.accounting.gradient_clipping import NAME, Odometer, StepSize, account, step_size
 from app.accounting.guarantees import GaussianGuarantee
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
+from app.domain.schedules import Schedule, at, varies
 from workers.mechanisms.parameters import fill
 from workers.mechanisms.vectors import clip_, rounded_down, rounded_up
 from workers.noise import NoiseSource
@@ -40,15 +43,15 @@ class GradientClipping:
         gradient_clip: C1, norm of a gradient.
         learning_rate: gamma.
         weight_decay: lambda; learning_rate * weight_decay < 1.
-        noise_std: sigma, per coordinate and step.
+        noise_std: sigma, per coordinate. This and the three above: one number, or one per step.
         steps: T, how many steps the plan expects; a run never takes more.
     """
 
     initial_clip: float
-    gradient_clip: float
-    learning_rate: float
-    weight_decay: float
-    noise_std: float
+    gradient_clip: Schedule
+    learning_rate: Schedule
+    weight_decay: Schedule
+    noise_std: Schedule
     steps: int
 
     @classmethod
@@ -61,6 +64,13 @@ class GradientClipping:
         mechanism = fill(cls, plan.parameters)
         account(**asdict(mechanism))
         return mechanism
+
+    @property
+    def varies(self) -> bool:
+        """Whether any number differs from step to step."""
+        return any(
+            map(varies, (self.gradient_clip, self.learning_rate, self.weight_decay, self.noise_std))
+        )
 
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
@@ -76,6 +86,44 @@ class GradientClipping:
         return run
 
 
+@dataclass(frozen=True)
+class _Step:
+    """The numbers of one step: as they are accounted for, and as float32 takes them.
+
+    Attributes:
+        size, noise_std: for the odometer.
+        gradient_clip, learning_rate: as in the equation.
+        contraction, added_noise_std: float32, rounded down and up.
+    """
+
+    size: StepSize
+    noise_std: float
+    gradient_clip: float
+    learning_rate: float
+    contraction: float
+    added_noise_std: float
+
+    @classmethod
+    def of(cls, mechanism: GradientClipping, step: int) -> "_Step":
+        """Return the numbers of one step, counted from 0."""
+        gradient_clip = at(mechanism.gradient_clip, step)
+        learning_rate = at(mechanism.learning_rate, step)
+        noise_std = at(mechanism.noise_std, step)
+        size = step_size(
+            gradient_clip=gradient_clip,
+            learning_rate=learning_rate,
+            weight_decay=at(mechanism.weight_decay, step),
+        )
+        return cls(
+            size=size,
+            noise_std=noise_std,
+            gradient_clip=gradient_clip,
+            learning_rate=learning_rate,
+            contraction=rounded_down(size.contraction),
+            added_noise_std=rounded_up(noise_std),
+        )
+
+
 class GradientClippingRun:
     """One run: counts each step it takes and knows when the target is met."""
 
@@ -89,15 +137,9 @@ class GradientClippingRun:
                 f"{mechanism.steps} steps reach mu = {planned.mu:.6g}, the target needs "
                 f"{self._target_mu:.6g}: raise noise_std or steps"
             )
-        self._size = step_size(
-            gradient_clip=mechanism.gradient_clip,
-            learning_rate=mechanism.learning_rate,
-            weight_decay=mechanism.weight_decay,
-        )
         self._mechanism = mechanism
+        self._every_step = None if mechanism.varies else _Step.of(mechanism, 0)
         self._noise = noise
-        self._contraction = rounded_down(self._size.contraction)
-        self._noise_std = rounded_up(mechanism.noise_std)
         self._odometer = Odometer(initial_clip=mechanism.initial_clip)
 
     @property
@@ -122,9 +164,9 @@ class GradientClippingRun:
             position: u, float32 [size].
             gradient: g by u, float32 [size]; used as scratch for the noise afterwards.
         """
-        mechanism = self._mechanism
-        clip_(gradient, mechanism.gradient_clip)
-        position.mul_(self._contraction).sub_(gradient, alpha=mechanism.learning_rate)
+        step = self._every_step or _Step.of(self._mechanism, self.steps)
+        clip_(gradient, step.gradient_clip)
+        position.mul_(step.contraction).sub_(gradient, alpha=step.learning_rate)
         self._noise.normal_(gradient)
-        position.add_(gradient, alpha=self._noise_std)
-        self._odometer.step(self._size, mechanism.noise_std)
+        position.add_(gradient, alpha=step.added_noise_std)
+        self._odometer.step(step.size, step.noise_std)

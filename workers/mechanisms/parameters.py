@@ -5,11 +5,12 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from app.domain.errors import ParameterError
+from app.domain.schedules import Schedule
 
 Rule = TypeVar("Rule")
 
 
-def fill(rule: type[Rule], numbers: Mapping[str, float]) -> Rule:
+def fill(rule: type[Rule], numbers: Mapping[str, Schedule]) -> Rule:
     """Return a rule with every field given by ``numbers``, and no number left over.
 
     Raises:

@@ -161,3 +161,16 @@ def test_unknown_names_and_parameters_are_refused():
     with pytest.raises(ParameterError) as caught:
         catalogue.account("output_perturbation", {"initial_clip": 1.0})
     assert caught.value.name == "noise_std"
+
+
+@pytest.mark.parametrize("name", sorted(set(catalogue.MECHANISMS) - {"gradient_clipping"}))
+def test_a_list_is_refused_by_name_where_a_number_is_due(name: str) -> None:
+    for parameter in set(PARAMETERS[name]):
+        with pytest.raises(ParameterError, match=parameter):
+            catalogue.account(name, {**PARAMETERS[name], parameter: [1.0, 2.0]})
+
+
+@pytest.mark.parametrize("value", [None, "ten", [10.0] * 9, [10.0] * 11, {}, [10.0] * 9 + [None]])
+def test_a_schedule_is_a_list_of_one_number_per_step(value: object) -> None:
+    with pytest.raises(ParameterError, match="noise_std"):
+        catalogue.account("gradient_clipping", {**CLIPPING, "noise_std": value})

@@ -95,6 +95,33 @@ def test_parameters_belong_to_the_mechanism_that_the_policy_names(api: TestClien
     assert {"model_clipping", "output_perturbation", "retraining"} < set(of)
 
 
+def test_a_quote_gives_schedules_back_as_lists(api: TestClient) -> None:
+    schedules = {"noise_std": [4, 3, 2, 1.5], "gradient_clip": [0.2, 0.1, 0.1, 0.1]}
+    policy = {"mechanism": "gradient_clipping", "parameters": schedules}
+    parameters = offers(quotes(api, shape=NETWORK, policy=policy))["gradient_clipping"][
+        "parameters"
+    ]
+
+    assert {name: parameters[name] for name in schedules} == schedules
+    assert parameters["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, "1", None, [True], ["1"], [[1.0]], [], [None] * 100_000, {}],
+    ids=lambda value: str(value)[:9],
+)
+def test_what_is_neither_a_number_nor_a_list_of_numbers_is_a_problem(
+    api: TestClient, value: object
+) -> None:
+    body = {"shape": NETWORK, "policy": {"parameters": {"noise_std": value}}}
+    answer = api.post("/v1/plans", json=body)
+
+    assert answer.status_code == 422
+    assert "noise_std" in answer.text
+    assert len(answer.text) < 2000
+
+
 def test_a_model_is_quoted_by_its_name(api: TestClient) -> None:
     api.post("/v1/datasets", json=DATASET)
     api.put("/v1/datasets/digits/records", content=digits_parquet())

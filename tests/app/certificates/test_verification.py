@@ -35,6 +35,7 @@ from app.certificates.verification import (
 )
 from app.domain.errors import TargetNotMetError, VerificationError
 from app.domain.policy import Policy
+from app.domain.schedules import MAX_SCHEDULE_STEPS
 from app.domain.states import Basis
 from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
@@ -48,23 +49,24 @@ PLAN = make_plan(
     shape=ModelShape(retained=1000, batch_size=100, recipe_epochs=30),
 )
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PHASE = CertifyingPhase(
+    plan=PLAN,
+    parameters=PLAN.parameters,
+    frame={"kind": "test"},
+    noise_generator="chacha20",
+)
 
 
 def _subject() -> Subject:
     return Subject(model="m", version=2, weights_sha256=hashlib.sha256(WEIGHTS).hexdigest())
 
 
-def _statement() -> dict[str, Any]:
+def _statement(phase: CertifyingPhase = PHASE) -> dict[str, Any]:
     return unlearning_statement(
         basis=Basis.UNLEARNED,
         subject=_subject(),
         coverage=Coverage(requests=1, records=3, commitments_root="00" * 32),
-        phase=CertifyingPhase(
-            plan=PLAN,
-            parameters=PLAN.parameters,
-            frame={"kind": "test"},
-            noise_generator="chacha20",
-        ),
+        phase=phase,
         evaluation={"held_out_accuracy": 0.9},
         previous_certificate=None,
         times=Times(started_at=NOW, certified_at=NOW),
@@ -210,6 +212,89 @@ def _key(private: Any) -> bytes:
 )
 def test_a_key_that_is_none(weights: Path, key: bytes) -> None:
     assert _step(_bundle(_statement()), weights, key) == "signature"
+
+
+SCHEDULED = make_plan(
+    policy=Policy(
+        mechanism="gradient_clipping",
+        parameters={"learning_rate": [0.2, 0.1, 0.05], "gradient_clip": [0.3, 0.2, 0.1]},
+    ),
+    shape=ModelShape(retained=1000, batch_size=100, recipe_epochs=30),
+)
+
+
+def _scheduled_statement(**changes: object) -> dict[str, Any]:
+    """Return an honest statement about schedules, with some of its parameters changed."""
+    phase = CertifyingPhase(
+        plan=SCHEDULED,
+        parameters=SCHEDULED.parameters,
+        frame={"kind": "test"},
+        noise_generator="chacha20",
+    )
+    statement = _statement(phase)
+    statement["predicate"]["mechanism"]["parameters"] |= changes
+    return statement
+
+
+def test_a_certificate_with_schedules_is_recomputed(weights: Path) -> None:
+    predicate = _verify(_bundle(_scheduled_statement()), weights)
+
+    assert predicate["mechanism"]["parameters"]["learning_rate"] == [0.2, 0.1, 0.05]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gradient_clip": [0.3, 0.2, 0.1001]},
+        {"gradient_clip": [0.3, 0.2001, 0.1]},
+        {"gradient_clip": [0.1, 0.2, 0.3]},
+        {"learning_rate": [0.2, 0.1]},
+        {"learning_rate": [0.2, 0.1, 0.05, 0.05]},
+        {"learning_rate": [0.2, 0.1, "0.05"]},
+        {"learning_rate": [0.2, 0.1, True]},
+        {"learning_rate": [0.2, 0.1, None]},
+        {"learning_rate": [0.2, 0.1, 10**400]},
+        {"learning_rate": [[0.2], [0.1], [0.05]]},
+        {"learning_rate": []},
+        {"learning_rate": {}},
+        {"learning_rate": None},
+        {"learning_rate": "abc"},
+        {"initial_clip": [1.0, 1.0, 1.0]},
+        {"steps": [3]},
+        {"steps": 2},
+    ],
+    ids=str,
+)
+def test_an_altered_schedule_is_refused(changes: dict, weights: Path) -> None:
+    assert _step(_bundle(_scheduled_statement(**changes)), weights) == "guarantee"
+
+
+def test_a_list_of_another_mechanism_is_refused(weights: Path) -> None:
+    statement = _scheduled_statement()
+    parameters = {"initial_clip": 1.0, "noise_std": [100.0] * 3}
+    statement["predicate"]["mechanism"] |= {"name": "output_perturbation", "parameters": parameters}
+
+    assert _step(_bundle(statement), weights) == "guarantee"
+
+
+def _long_statement(steps: int) -> dict[str, Any]:
+    """Return a statement about four schedules whose numbers take all the room there is."""
+    return _scheduled_statement(
+        steps=steps,
+        gradient_clip=[1.2345678901234567e-100] * steps,
+        learning_rate=[1.2345678901234567e-100] * steps,
+        weight_decay=[1.2345678901234567e-100] * steps,
+        noise_std=[1.2345678901234567e100] * steps,
+    )
+
+
+def test_the_longest_schedules_fit_into_a_bundle_and_longer_ones_are_refused(
+    weights: Path,
+) -> None:
+    assert _verify(_bundle(_long_statement(MAX_SCHEDULE_STEPS)), weights)
+
+    with pytest.raises(VerificationError, match=f"more than {MAX_SCHEDULE_STEPS} numbers"):
+        _verify(_bundle(_long_statement(MAX_SCHEDULE_STEPS + 1)), weights)
 
 
 def _less_noise(predicate: dict[str, Any]) -> None:

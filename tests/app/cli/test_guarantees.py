@@ -43,6 +43,19 @@ def test_plan_prints_the_reference_noise() -> None:
     assert (quote["parameters"]["steps"], quote["parameters"]["weight_decay"]) == (11, 50)
 
 
+def test_schedules_are_planned_and_accounted_for() -> None:
+    schedules = ["--param=learning_rate=[0.2, 0.1, 0.05]", "--param=gradient_clip=[0.3, 0.2, 0.1]"]
+    printed = runner.invoke(app, ["plan", *NAMED, *schedules]).stdout
+    assert "learning_rate=[0.2 … 0.05]" in printed
+
+    answer = runner.invoke(app, ["plan", *NAMED, *schedules, "--json"])
+    (quote, *_) = json.loads(answer.stdout)["quotes"]
+    parameters = [f"--param={name}={value}" for name, value in quote["parameters"].items()]
+    accounted = runner.invoke(app, ["account", *NAMED, *parameters, "--json"])
+
+    assert json.loads(accounted.stdout)["epsilon"] == quote["guarantee"]["epsilon"] <= 1.0
+
+
 def test_plan_prints_every_offer_and_every_reason_in_words() -> None:
     printed = runner.invoke(app, ["plan", *PAPER]).stdout
 
@@ -58,6 +71,9 @@ def test_plan_prints_every_offer_and_every_reason_in_words() -> None:
         (["account", "--mechanism", "gradient_clipping"], "initial_clip must be given"),
         (["plan", "--param", "steps"], "expected NAME=VALUE"),
         (["plan", *NAMED, "--param", "sigma=1"], "unknown parameter"),
+        (["plan", *NAMED, "--param", "noise_std=[0.1, 0.1]"], "leave it out"),
+        (["plan", *NAMED, "--param", "noise_std=[2, null]"], "noise_std must be a finite number"),
+        (["plan", *NAMED, "--param", "noise_std=many"], "a number or a list of numbers"),
         (["plan", *NAMED, "--param", "steps=nan"], "steps"),
         (["plan", *NAMED, "--param", "steps=inf"], "steps"),
         (["plan", *NAMED, "--param", "initial_clip=0"], "initial_clip must be above 0"),

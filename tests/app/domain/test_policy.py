@@ -20,6 +20,9 @@ from app.domain.states import FirstRelease, Serving
         {"budget_epochs": 0.0},
         {"budget_epochs": 1e308},
         {"window_s": 61.0, "deadline_s": 60.0},
+        {"parameters": {"steps": True}},
+        {"parameters": {"noise_std": [1.0, float("inf")]}},
+        {"parameters": {"noise_std": []}},
     ],
 )
 def test_out_of_range(fields: dict) -> None:
@@ -30,7 +33,7 @@ def test_out_of_range(fields: dict) -> None:
 def test_json_keeps_every_field() -> None:
     policy = Policy(
         epsilon=2.0,
-        parameters={"steps": 3},
+        parameters={"steps": 3, "noise_std": [3.0, 2.0, 1.0]},
         first_release=FirstRelease.NONE,
         serving=Serving.WITHDRAW_ON_REQUEST,
         budget_epochs=2.5,

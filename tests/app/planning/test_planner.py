@@ -53,7 +53,7 @@ def test_every_plan_meets_its_target(
 def test_the_papers_parameters_need_the_papers_noise() -> None:
     parameters = complete_gradient_clipping(epsilon=1.0, delta=1e-5, fixed=PAPER)
 
-    assert parameters["noise_std"] == pytest.approx(1.3548, abs=5e-5)
+    assert parameters.noise_std == pytest.approx(1.3548, abs=5e-5)
 
 
 @given(

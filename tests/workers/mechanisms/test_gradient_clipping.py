@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 import torch
 
+from app.accounting import gaussian
 from app.accounting import gradient_clipping as accountant
 from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.vectors import clip_
 from workers.noise import InsecureNoise, SecureNoise
+from workers.run import _as_taken
 
 SIZE = 500
 EPSILON, DELTA = 1.0, 1e-5
 SETTING = {"initial_clip": 20.0, "gradient_clip": 10.0, "learning_rate": 0.01, "weight_decay": 50.0}
+DECREASING = tuple(float(noise) for noise in np.geomspace(4, 1, 12))
 
 
 def plan_of(parameters):
@@ -37,6 +40,36 @@ def mechanism(steps=11, **changes):
     )
 
 
+def scheduled(noise, more=0):
+    """A rule whose every number falls, with just enough noise, and ``more`` steps than needed."""
+    steps = len(noise)
+    parameters = {
+        "initial_clip": 20.0,
+        "gradient_clip": np.linspace(10, 5, steps),
+        "learning_rate": np.geomspace(0.01, 0.005, steps),
+        "weight_decay": np.full(steps, 50.0),
+        "noise_std": np.array(noise),
+    }
+    unit = accountant.account(
+        **{
+            name: value if name == "initial_clip" else tuple(value)
+            for name, value in parameters.items()
+        },
+        steps=steps,
+    )
+    target = gaussian.mu_of(epsilon=EPSILON, delta=DELTA)
+    parameters["noise_std"] = parameters["noise_std"] * unit.mu / target * (1 + 1e-12)
+    return GradientClipping.from_plan(
+        plan_of(
+            {
+                name: value if name == "initial_clip" else (*value.tolist(), *[value[-1]] * more)
+                for name, value in parameters.items()
+            }
+            | {"steps": steps + more}
+        )
+    )
+
+
 def gradient_at(position):
     """A bumpy field whose norm lies on both sides of the clip."""
     return 3 * np.sin(5 * position) + np.roll(position, 1)
@@ -51,11 +84,20 @@ def reference_trajectory(rule, start, seed):
     noise = InsecureNoise(seed, environment="test")
     x = clipped(start, rule.initial_clip)
     positions = [x]
-    for _ in range(rule.steps):
+    for step in range(rule.steps):
         xi = torch.empty(SIZE, dtype=torch.float64)
         noise.normal_(xi)
-        g = clipped(gradient_at(x), rule.gradient_clip)
-        x = x - rule.learning_rate * (g + rule.weight_decay * x) + rule.noise_std * xi.numpy()
+        clip, rate, decay, noise_std = (
+            numbers[step] if isinstance(numbers, tuple) else numbers
+            for numbers in (
+                rule.gradient_clip,
+                rule.learning_rate,
+                rule.weight_decay,
+                rule.noise_std,
+            )
+        )
+        g = clipped(gradient_at(x), clip)
+        x = x - rate * (g + decay * x) + noise_std * xi.numpy()
         positions.append(x)
     return positions
 
@@ -66,6 +108,7 @@ def run(rule, start, seed):
     going = rule.begin(position, noise=noise, epsilon=EPSILON, delta=DELTA)
     positions = [position.clone()]
     while not going.met:
+        assert going.steps < rule.steps
         gradient = torch.from_numpy(gradient_at(position.double().numpy())).float()
         going.step(position, gradient)
         positions.append(position.clone())
@@ -73,7 +116,20 @@ def run(rule, start, seed):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"weight_decay": 0.0}, {"initial_clip": 1e4, "gradient_clip": 100.0}]
+    "changes",
+    [
+        {},
+        {"weight_decay": 0.0},
+        {"initial_clip": 1e4, "gradient_clip": 100.0},
+        {"gradient_clip": tuple(np.geomspace(30, 3, 11))},
+        {"learning_rate": tuple(np.linspace(0.015, 0.005, 11))},
+        {"weight_decay": tuple(np.linspace(20, 80, 11))},
+        {
+            "gradient_clip": tuple(np.linspace(5, 20, 11)),
+            "learning_rate": tuple(np.geomspace(0.015, 0.001, 11)),
+            "weight_decay": tuple(np.linspace(60, 20, 11)),
+        },
+    ],
 )
 def test_trajectory_equals_the_equation_in_float64(changes):
     rule = mechanism(**changes)
@@ -84,6 +140,28 @@ def test_trajectory_equals_the_equation_in_float64(changes):
     for ours, theirs in zip(positions, expected, strict=True):
         scale = np.abs(theirs).max()
         np.testing.assert_allclose(ours.double().numpy(), theirs, rtol=0, atol=3e-6 * scale)
+
+
+def test_a_decreasing_noise_schedule_follows_the_equation_and_is_counted_step_by_step():
+    rule = scheduled(DECREASING)
+    going, positions = run(rule, np.ones(SIZE), seed=6)
+    expected = reference_trajectory(rule, np.ones(SIZE), seed=6)
+    assert going.steps == rule.steps == len(DECREASING)
+    for ours, theirs in zip(positions, expected, strict=True):
+        scale = np.abs(theirs).max()
+        np.testing.assert_allclose(ours.double().numpy(), theirs, rtol=0, atol=3e-6 * scale)
+    assert going.guarantee() == accountant.account(**vars(rule))
+
+
+def test_a_schedule_stops_early_and_the_steps_taken_account_for_themselves():
+    rule = scheduled(DECREASING, more=40)
+    going, _ = run(rule, np.ones(SIZE), seed=6)
+    assert going.steps == len(DECREASING)
+    plan = plan_of(vars(rule))
+    for steps, meets in ((going.steps, True), (going.steps - 1, False)):
+        taken = accountant.account(**_as_taken(plan, steps))
+        assert taken.meets(epsilon=EPSILON, delta=DELTA) is meets
+    assert going.guarantee() == accountant.account(**_as_taken(plan, going.steps))
 
 
 def test_two_starts_with_the_same_noise_end_within_the_odometers_drift():

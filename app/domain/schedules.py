@@ -1,0 +1,68 @@
+"""A mechanism's parameter: one number for all steps, or a schedule of one number for each step."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.domain.checks import require_finite
+from app.domain.errors import ParameterError
+
+Schedule = float | Sequence[float]
+"""One number, or one for each step."""
+
+# Four schedules of this length, each number with all its digits, fit into a certificate's bundle.
+MAX_SCHEDULE_STEPS = 20_000
+
+
+def require_schedules(parameters: Mapping[str, Any]) -> dict[str, Schedule]:
+    """Return parameters as they come out of JSON, every list of numbers as a tuple.
+
+    Raises:
+        ParameterError: a value is neither a finite number nor a list of 1 to
+            ``MAX_SCHEDULE_STEPS`` finite numbers.
+    """
+    return {name: _require_schedule(name, value) for name, value in parameters.items()}
+
+
+def to_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as plain JSON values: schedules as lists, all else as it is."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in parameters.items()
+    }
+
+
+def from_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``to_json`` was given."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in parameters.items()
+    }
+
+
+def until(parameters: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """Return parameters with every schedule cut to its first ``steps`` steps."""
+    return {
+        name: value[:steps] if isinstance(value, tuple) else value
+        for name, value in parameters.items()
+    }
+
+
+def varies(schedule: Schedule) -> bool:
+    """Return whether there is a number for each step."""
+    return not isinstance(schedule, int | float)
+
+
+def at(schedule: Schedule, step: int) -> float:
+    """Return the number of one step, counted from 0."""
+    return schedule if isinstance(schedule, int | float) else schedule[step]
+
+
+def _require_schedule(name: str, value: object) -> Schedule:
+    if isinstance(value, int | float):
+        require_finite(name, value)
+        return value
+    if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_SCHEDULE_STEPS:
+        raise ParameterError(name, f"a number or a list of 1 to {MAX_SCHEDULE_STEPS} numbers")
+    for number in value:
+        require_finite(name, number)
+    return tuple(value)
