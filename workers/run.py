@@ -139,19 +139,24 @@ def _phase(plan: Plan, lineage: Lineage, noise: NoiseSource, *, steps: int) -> C
     """Return what the certificate says of the run: the steps that were taken, not those planned."""
     if plan.mechanism == retraining.NAME:
         return CertifyingPhase(plan=plan, parameters={}, frame=None, noise_generator=None)
+    return CertifyingPhase(
+        plan=plan,
+        parameters=_as_taken(plan, steps),
+        frame=None if lineage.frame is None else lineage.frame.to_json(),
+        noise_generator=noise.name,
+        steps=steps,
+    )
+
+
+def _as_taken(plan: Plan, steps: int) -> dict[str, Any]:
+    """Return the accountant's parameters with the steps that were taken, not those planned."""
     taken = until(plan.parameters, steps)
     for name in ("steps", "unlearning_steps"):
         if name in taken:
             taken[name] = steps
     if plan.mechanism == noisy_history.NAME:
         taken["ledger"] = DriftLedger.from_json(plan.ledger or {}).after_steps(steps).to_json()
-    return CertifyingPhase(
-        plan=plan,
-        parameters=taken,
-        frame=None if lineage.frame is None else lineage.frame.to_json(),
-        noise_generator=noise.name,
-        steps=steps,
-    )
+    return taken
 
 
 def _fine_tune(lease: Lease, model: ModelSpec, data: RunData, certified: Certified) -> None:
