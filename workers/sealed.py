@@ -65,7 +65,7 @@ class _Origin(Enum):
 
     FRESH = auto()
     TRAINED_HERE = auto()
-    LOADED = auto()
+    OTHER = auto()
 
 
 @dataclass(eq=False, repr=False)
@@ -120,7 +120,7 @@ class Sealed:
             SealedStateError: the noisy phase has begun, or the object is spent.
         """
         held = self._require_held()
-        held.origin = _Origin.LOADED
+        held.origin = _Origin.OTHER
         self._inside("loading", lambda: held.network.load(tensors))
 
     def train(
@@ -131,13 +131,15 @@ class Sealed:
         epochs: float,
         on_progress: SealedProgress | None = None,
     ) -> int:
-        """Train the fresh network without noise; return the steps taken.
+        """Train without noise; return the steps taken.
 
         Raises:
             RunFailedError: there are no examples, or training diverged.
-            SealedStateError: the network is not fresh any more, or the object is spent.
+            SealedStateError: the noisy phase has begun, or the object is spent.
         """
-        held = self._begin_training()
+        held = self._require_held()
+        fresh = held.origin is _Origin.FRESH
+        held.origin = _Origin.TRAINED_HERE if fresh else _Origin.OTHER
         report = from_caller(on_progress)
         return self._inside(
             "training",

@@ -25,8 +25,9 @@ def numbers(fixed: Mapping[str, Schedule]) -> dict[str, float]:
 
 def only(fixed: Mapping[str, Schedule], *known: str) -> dict[str, float]:
     """Return parameters that are single numbers; ``PlanError`` for one that is not ``known``."""
-    _refuse_unlisted(fixed, known)
-    return numbers(fixed)
+    single = numbers(fixed)
+    _refuse_unlisted(single, known)
+    return single
 
 
 def whole_steps(fixed: Mapping[str, float], default: int, *, name: str = "steps") -> int:

@@ -45,6 +45,7 @@ def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
     A new lineage is trained with the noise whose guarantee covers ``group_size`` records, by
     default 10, unless ``noise_multiplier`` is fixed.
     """
+    only(policy.parameters, *_PRIVATE)
     trained = shape.dp_training
     if trained is None:
         if not shape.is_new or policy.mechanism != dp_sgd.NAME:

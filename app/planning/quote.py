@@ -6,6 +6,7 @@ from typing import Any
 
 from app.accounting.drift import DriftLedger
 from app.accounting.guarantees import Guarantee
+from app.domain import schedules
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Quote:
         terms = self.guarantee.terms
         return {
             "mechanism": self.mechanism,
-            "parameters": dict(self.parameters),
+            "parameters": schedules.to_json(self.parameters),
             "guarantee": {
                 "epsilon": self.guarantee.epsilon(delta=delta),
                 "delta": delta,

@@ -374,18 +374,24 @@ def test_an_architecture_with_other_state_is_refused():
 
 def test_retraining_from_a_fresh_start_is_exact_and_opens(digits):
     sealed = Sealed(factory, device=CPU, **TARGET)
-    guarantee = sealed.retrain(digits, TrainingRecipe(), epochs=1)
+    sealed.train(digits, TrainingRecipe(), epochs=1)
+    guarantee = sealed.retrained()
     assert guarantee.epsilon(delta=1e-5) == 0.0
     assert sealed.open().noisy_steps == 0
 
 
-def test_a_network_that_was_trained_or_loaded_cannot_be_retrained(digits):
-    trained = Sealed(factory, device=CPU, **TARGET)
-    trained.train(digits, TrainingRecipe(), epochs=0.5)
+def test_only_one_training_from_nothing_is_a_retraining(digits):
+    trained_twice = Sealed(factory, device=CPU, **TARGET)
+    trained_twice.train(digits, TrainingRecipe(), epochs=0.5)
+    trained_twice.train(digits, TrainingRecipe(), epochs=0.5)
     loaded = Sealed(factory, device=CPU, **TARGET)
     loaded.load(marked_tensors())
-    for sealed in (trained, loaded):
+    loaded_and_trained = Sealed(factory, device=CPU, **TARGET)
+    loaded_and_trained.load(marked_tensors())
+    loaded_and_trained.train(digits, TrainingRecipe(), epochs=0.5)
+    fresh = Sealed(factory, device=CPU, **TARGET)
+    for sealed in (trained_twice, loaded, loaded_and_trained, fresh):
         with pytest.raises(SealedStateError):
-            sealed.retrain(digits, TrainingRecipe(), epochs=1)
+            sealed.retrained()
         with pytest.raises(TargetNotMetError):
             sealed.open()

@@ -1,5 +1,7 @@
 """Plans over HTTP: every mechanism answers, with an offer or with a reason."""
 
+from typing import Any
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -67,23 +69,37 @@ def test_under_a_smaller_budget_auto_forgets_instead_of_retraining(api: TestClie
     )
 
 
-def test_a_tracked_head_is_released_without_a_gradient(api: TestClient) -> None:
-    quote = offers(quotes(api, shape={**NETWORK, "convex": HEAD}))["tracked_release"]
+def test_a_tracked_head_is_released_without_a_gradient_where_its_noise_allows(
+    api: TestClient,
+) -> None:
+    shape = {**NETWORK, "convex": HEAD}
+    policy = {"mechanism": "tracked_release", "parameters": {"steps": 0}}
+    at_once = offers(quotes(api, shape=shape, policy=policy))["tracked_release"]
+    by_default = offers(quotes(api, shape=shape))["tracked_release"]
 
-    assert quote["gradient_computations"] == 0
-    assert quote["noise_per_coordinate"] == pytest.approx(0.03 / 0.268051123211, rel=1e-6)
+    assert at_once["gradient_computations"] == 0
+    assert at_once["noise_per_coordinate"] == pytest.approx(0.03 / 0.268051123211, rel=1e-6)
+    assert by_default["noise_per_coordinate"] == 0.05
+    assert by_default["gradient_computations"] == by_default["parameters"]["steps"] * 128 > 0
 
 
 def test_only_a_mechanism_that_protects_present_records_takes_adaptive_requests(
     api: TestClient,
 ) -> None:
     shape = {**NETWORK, "convex": HEAD}
-    alone = offers(quotes(api, shape=shape, policy={"adaptive": True}))
-    later = offers(quotes(api, shape={**shape, "earlier_releases": 10}, policy={"adaptive": True}))
 
-    assert set(alone) == set(later) == {"noisy_gd_convex"}
-    assert alone["noisy_gd_convex"]["guarantee"]["adaptive"]
-    first, last = (of["noisy_gd_convex"]["noise_per_coordinate"] for of in (alone, later))
+    def of(releases: int) -> dict[str, Any]:
+        policy = {
+            "adaptive": True,
+            "mechanism": "noisy_gd_convex",
+            "parameters": {"earlier_releases": releases},
+        }
+        return offers(quotes(api, shape=shape, policy=policy))
+
+    few, many = of(1), of(40)
+    assert set(few) == set(many) == {"noisy_gd_convex"}
+    assert few["noisy_gd_convex"]["guarantee"]["adaptive"]
+    first, last = (found["noisy_gd_convex"]["noise_per_coordinate"] for found in (few, many))
     assert last > 1.5 * first
 
 

@@ -61,7 +61,7 @@ def test_plan_prints_every_offer_and_every_reason_in_words() -> None:
 
     assert "gradient_clipping  <- auto" in printed
     assert "noise_std=1.3548" in printed
-    assert "tracked_release: declines, needs a linear head" in printed
+    assert "tracked_release: declines, needs a linear_head" in printed
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,6 @@ SHAPE = ModelShape(
     dp_training=DpTrainingShape(noise_multiplier=5.0, sampling_rate=0.1, steps=1, forgotten=1),
 )
 REFUSALS = {
-    "dp_sgd": "takes its parameters from the training",
-    "noisy_history": "after the fact",
     "retraining": "retraining has no parameters",
 }
 ENOUGH_NOISE = (4.0, 3.0, 2.0, 1.5, 1.0)
