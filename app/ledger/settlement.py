@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
+from app.backbones.use import digest_of
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import (
     CertifyingPhase,
@@ -19,6 +20,7 @@ from app.certificates.statement import (
     as_trained_statement,
     unlearning_statement,
 )
+from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import TargetNotMetError
 from app.domain.ids import new_id
 from app.domain.policy import Policy
@@ -160,8 +162,11 @@ def _statement(
     times = Times(
         started_at=run.started_at or result.certified_at, certified_at=result.certified_at
     )
+    backbone = digest_of(session, ArchitectureSpec.from_json(model.architecture))
     if result.phase is None:
-        return as_trained_statement(subject=subject, evaluation=result.evaluation, times=times)
+        return as_trained_statement(
+            subject=subject, evaluation=result.evaluation, times=times, backbone=backbone
+        )
     return unlearning_statement(
         basis=basis,
         subject=subject,
@@ -170,6 +175,7 @@ def _statement(
         evaluation=result.evaluation,
         previous_certificate=certifying.previous_digest(session, model.id),
         times=times,
+        backbone=backbone,
     )
 
 
