@@ -30,10 +30,10 @@ from app.domain.states import FirstRelease, Phase, RunKind
 from app.ledger import settlement
 from app.services import Services
 from app.storage.blobs import StoredBlob
+from workers.backbone import frame_of, publishable, starting
 from workers.lease import Lease
 from workers.loading import ModelSpec, RunData, load_model, load_records, load_start
 from workers.mechanisms.catalogue import mechanism_for
-from workers.mechanisms.frame import ReferenceFrame
 from workers.noise import SecureNoise
 from workers.patience import outlast_outages
 from workers.reporting import epsilon_reporter, loss_reporter
@@ -67,7 +67,9 @@ def execute(services: Services, lease: Lease) -> None:
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
         result = settlement.RunResult(
-            weights=_store(services, lease, safetensors.numpy.save(dict(tensors))),
+            weights=_store(
+                services, lease, safetensors.numpy.save(publishable(model.backbone, tensors))
+            ),
             phase=phase,
             evaluation=evaluation,
             certified_at=certified_at,
@@ -85,7 +87,12 @@ def _certify(
     plan: Plan,
 ) -> tuple[Certified, CertifyingPhase]:
     """Return weights that meet the plan's target, and what it took."""
-    sealed = Sealed(factory, epsilon=plan.epsilon, delta=plan.delta, device=choose_device())
+    sealed = Sealed(
+        starting(model.backbone, factory),
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        device=choose_device(),
+    )
     if plan.mechanism == retraining.NAME:
         return _retrain(lease, model, data, plan, sealed)
     _start(services, lease, model, data, sealed)
@@ -145,7 +152,7 @@ def _unlearn(
     plan: Plan,
     sealed: Sealed,
 ) -> tuple[Certified, CertifyingPhase]:
-    frame = ReferenceFrame.of(factory)
+    frame = frame_of(model.backbone, factory)
     noise = SecureNoise()
     with lease.phase(Phase.UNLEARNING):
         sealed.unlearn(
@@ -203,7 +210,7 @@ def _train_openly(
     lease: Lease, model: ModelSpec, data: RunData, factory: Callable[[], nn.Module]
 ) -> tuple[Mapping[str, NDArray[Any]], None, dict[str, Any]]:
     """Train a model that its policy publishes as it is; there is nothing to seal."""
-    network = Network(factory, device=choose_device())
+    network = Network(starting(model.backbone, factory), device=choose_device())
     with lease.phase(Phase.TRAINING):
         network.train(
             data.retain,
