@@ -13,6 +13,7 @@ generator = np.random.default_rng(2025)
 
 
 def layer(inputs: int, outputs: int) -> np.ndarray:
+    """Return weights [outputs, inputs] of the size that keeps a signal's strength."""
     return (generator.standard_normal((outputs, inputs)) * (2 / inputs) ** 0.5).astype(np.float32)
 
 
