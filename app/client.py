@@ -79,6 +79,22 @@ class ExpungeClient:
         """Add records from a Parquet file's content."""
         return self._object("PUT", f"/v1/datasets/{name}/records", content=parquet)
 
+    def define_backbone(self, definition: Mapping[str, Any]) -> Json:
+        """Define a public backbone; see ``POST /v1/backbones``."""
+        return self._object("POST", "/v1/backbones", json=dict(definition))
+
+    def upload_backbone(self, name: str, safetensors: bytes) -> Json:
+        """Give a backbone its weights, once."""
+        return self._object("PUT", f"/v1/backbones/{name}/weights", content=safetensors)
+
+    def backbone(self, name: str) -> Json:
+        """Return a backbone."""
+        return self._object("GET", f"/v1/backbones/{name}")
+
+    def backbones(self) -> list[Json]:
+        """Return all backbones."""
+        return self._list("GET", "/v1/backbones")
+
     def define_model(self, definition: Mapping[str, Any]) -> Json:
         """Define a model; see ``POST /v1/models``."""
         return self._object("POST", "/v1/models", json=dict(definition))

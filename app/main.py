@@ -3,6 +3,7 @@
 from fastapi import FastAPI
 
 from app.api import (
+    backbones,
     certificates,
     datasets,
     errors,
@@ -28,6 +29,7 @@ def create_app(services: Services) -> FastAPI:
     errors.install(app)
     for resource in (
         datasets,
+        backbones,
         models,
         forget_requests,
         certificates,

@@ -6,6 +6,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import MetaData
 
+import app.backbones.tables
 import app.certificates.tables
 import app.datasets.tables
 import app.ledger.tables

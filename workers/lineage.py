@@ -14,6 +14,7 @@ from torch import nn
 
 from app.accounting.drift import DriftLedger
 from app.domain.plan import Plan
+from workers.backbone import frame_of
 from workers.loading import ModelSpec, RunData
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
@@ -53,7 +54,7 @@ def lineage_of(
     if plan.is_descent:
         return Descending.of(plan, data, trains=trains)
     feed = RandomBatches(data.retain, model.recipe.batch_size)
-    return Ordinary(model, data, feed=feed, frame=ReferenceFrame.of(factory))
+    return Ordinary(model, data, feed=feed, frame=frame_of(model.backbone, factory))
 
 
 @dataclass(frozen=True)

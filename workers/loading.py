@@ -1,7 +1,7 @@
 """What a run reads: records, and the weights it starts from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import safetensors.torch
@@ -23,6 +23,9 @@ from app.ledger import runs
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 from app.services import Services
+from workers.backbone import Backbone, FrozenBackbone, trainable
+from workers.backbone_loading import load_backbone
+from workers.features import read_features
 from workers.lease import Lease
 from workers.training.data import Examples
 
@@ -32,7 +35,12 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What a run needs to know of its model."""
+    """What a run needs to know of its model.
+
+    Attributes:
+        schema: of the records, or of the features that a frozen backbone makes of them.
+        backbone: the public weights that the model stands on, if it does.
+    """
 
     name: str
     architecture: ArchitectureSpec
@@ -40,6 +48,7 @@ class ModelSpec:
     policy: Policy
     schema: FeatureSchema
     dataset_id: str
+    backbone: Backbone | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,7 @@ def load_model(services: Services, lease: Lease) -> ModelSpec:
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, lease.model_id)
         dataset = session.get_one(DatasetRow, model.dataset_id)
-        return ModelSpec(
+        spec = ModelSpec(
             name=model.name,
             architecture=ArchitectureSpec.from_json(model.architecture),
             recipe=TrainingRecipe.from_json(model.recipe),
@@ -73,6 +82,10 @@ def load_model(services: Services, lease: Lease) -> ModelSpec:
             schema=schema_of(dataset),
             dataset_id=dataset.id,
         )
+    backbone = load_backbone(services, spec.architecture)
+    if isinstance(backbone, FrozenBackbone):
+        spec = replace(spec, schema=backbone.schema(spec.schema))
+    return replace(spec, backbone=backbone)
 
 
 def load_records(services: Services, lease: Lease, model: ModelSpec) -> RunData:
@@ -84,7 +97,10 @@ def load_records(services: Services, lease: Lease, model: ModelSpec) -> RunData:
         RunFailedError: no record is left to learn from.
         LeaseLostError: another worker holds the run.
     """
-    shards = _read_shards(services, model)
+    if isinstance(model.backbone, FrozenBackbone):
+        shards = read_features(services, model.dataset_id, model.backbone, check=lease.check)
+    else:
+        shards = _read_shards(services, model)
     with services.database.transaction() as session:
         selection = runs.begin(session, lease.run_id, lease.fencing_token)
     if not selection.retain:
@@ -170,6 +186,7 @@ def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:
     """
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, lease.model_id)
+        architecture = ArchitectureSpec.from_json(model.architecture)
         if lease.kind is RunKind.CERTIFY:
             blob_id = model.imported_blob_id
         else:
@@ -177,4 +194,4 @@ def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:
             blob_id = None if head is None else head.blob_id
     if blob_id is None:
         raise RunFailedError("the model has no weights to start from: upload them again")
-    return safetensors.torch.load(services.blobs.read(blob_id))
+    return trainable(architecture, safetensors.torch.load(services.blobs.read(blob_id)))

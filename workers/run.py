@@ -32,6 +32,7 @@ from app.domain.states import FirstRelease, Phase, RunKind
 from app.ledger import settlement
 from app.services import Services
 from app.storage.blobs import StoredBlob
+from workers.backbone import publishable, starting
 from workers.lease import Lease
 from workers.lineage import Lineage, lineage_of
 from workers.loading import ModelSpec, RunData, load_model, load_records, load_start
@@ -68,7 +69,9 @@ def execute(services: Services, lease: Lease) -> None:
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
         result = settlement.RunResult(
-            weights=_store(services, lease, safetensors.numpy.save(dict(tensors))),
+            weights=_store(
+                services, lease, safetensors.numpy.save(publishable(model.backbone, tensors))
+            ),
             phase=phase,
             evaluation=evaluation,
             certified_at=certified_at,
@@ -89,7 +92,12 @@ def _certify(
     trains = lease.kind is RunKind.TRAIN or plan.mechanism == retraining.NAME
     lineage = lineage_of(plan, model, data, factory, trains=trains)
     noise = SecureNoise()
-    sealed = Sealed(factory, epsilon=plan.epsilon, delta=plan.delta, device=choose_device())
+    sealed = Sealed(
+        starting(model.backbone, factory),
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        device=choose_device(),
+    )
     if trains:
         _train(lease, lineage, sealed, noise)
     else:
@@ -186,7 +194,7 @@ def _train_openly(
     lease: Lease, model: ModelSpec, data: RunData, factory: Callable[[], nn.Module]
 ) -> tuple[Mapping[str, NDArray[Any]], None, dict[str, Any]]:
     """Train a model that its policy publishes as it is; there is nothing to seal."""
-    network = Network(factory, device=choose_device())
+    network = Network(starting(model.backbone, factory), device=choose_device())
     with lease.phase(Phase.TRAINING):
         network.train(
             data.retain,

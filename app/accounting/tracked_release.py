@@ -146,7 +146,8 @@ def steps_needed(
         ParameterError: a parameter is out of its range.
         CalibrationError: no number of iterations is enough, or more than a thousand million.
     """
-    allowed = gaussian.mu_of(epsilon=epsilon, delta=delta) * require_noise("noise_std", noise_std)
+    target = gaussian.mu_of(epsilon=epsilon, delta=delta)
+    allowed = target * require_noise("noise_std", noise_std)
     job = {
         "drift": require_non_negative("drift", drift),
         "learning_rate": learning_rate,
@@ -156,14 +157,14 @@ def steps_needed(
     rate = contraction(
         learning_rate=learning_rate, weight_decay=weight_decay, smoothness=smoothness
     )
-    if drift * (1 + 1e-14) <= allowed:
-        return 0
-    if rate == 1:
+    if drift > 0 and rate == 1 and drift / noise_std * (1 + 1e-15) > target:
         raise CalibrationError("without weight decay no step brings the worlds closer")
-    guess = math.log(drift / allowed) / -math.log1p(rate - 1)
+    guess = (
+        math.log(drift / allowed) / -math.log1p(rate - 1) if rate < 1 and drift > allowed else 0.0
+    )
     if not guess < MOST_STEPS:
         raise CalibrationError("more than a thousand million iterations are needed")
     for steps in range(max(0, math.floor(guess) - 1), math.floor(guess) + 4):
-        if remaining_drift(**job, steps=steps) * (1 + 1e-14) <= allowed:
+        if remaining_drift(**job, steps=steps) / noise_std * (1 + 1e-15) <= target:
             return steps
     raise CalibrationError("the search for the number of iterations did not converge")

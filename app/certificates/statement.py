@@ -17,6 +17,8 @@ from app.accounting.guarantees import (
     ProfileGuarantee,
     RenyiGuarantee,
 )
+from app.accounting.terms import asserted
+from app.domain.backbone import BackboneDigest
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.domain.states import Basis
@@ -98,6 +100,7 @@ def unlearning_statement(
     evaluation: Mapping[str, Any],
     previous_certificate: str | None,
     times: Times,
+    backbone: BackboneDigest | None = None,
 ) -> dict[str, Any]:
     """Return the statement for a version that a mechanism produced."""
     accountant = catalogue.accountant(phase.plan.mechanism)
@@ -139,7 +142,11 @@ def unlearning_statement(
                 "version": accountant.VERSION,
                 "source": guarantee.terms.source,
             },
-            "assumptions": [asdict(assumption) for assumption in guarantee.terms.assumptions],
+            "assumptions": [
+                *(asdict(assumption) for assumption in guarantee.terms.assumptions),
+                *_backbone_assumptions(backbone),
+            ],
+            **_backbone_field(backbone),
             "forgotten": asdict(coverage),
             "evaluation": {"outside_the_guarantee": True, **evaluation},
             "previous_certificate": previous_certificate,
@@ -149,7 +156,11 @@ def unlearning_statement(
 
 
 def as_trained_statement(
-    *, subject: Subject, evaluation: Mapping[str, Any], times: Times
+    *,
+    subject: Subject,
+    evaluation: Mapping[str, Any],
+    times: Times,
+    backbone: BackboneDigest | None = None,
 ) -> dict[str, Any]:
     """Return the statement for a first release that was published as it was trained."""
     return _statement(
@@ -160,6 +171,7 @@ def as_trained_statement(
                 "kind": "none",
                 "meaning": "No record is protected by this version: nothing was unlearned yet.",
             },
+            **_backbone_field(backbone),
             "evaluation": {"outside_the_guarantee": True, **evaluation},
             "previous_certificate": None,
             "times": _times(times),
@@ -173,6 +185,7 @@ def exclusion_statement(
     coverage: Coverage,
     previous_certificate: str | None,
     times: Times,
+    backbone: BackboneDigest | None = None,
 ) -> dict[str, Any]:
     """Return the statement that a request's records never touched the weights."""
     return _statement(
@@ -184,8 +197,10 @@ def exclusion_statement(
                 {
                     "statement": "the records were held out: no gradient ever read them",
                     "support": "enforced",
-                }
+                },
+                *_backbone_assumptions(backbone),
             ],
+            **_backbone_field(backbone),
             "forgotten": asdict(coverage),
             "previous_certificate": previous_certificate,
             "times": _times(times),
@@ -205,6 +220,20 @@ def _statement(subject: Subject, predicate: dict[str, Any]) -> dict[str, Any]:
             "software": {name: metadata.version(name) for name in _SOFTWARE},
         },
     }
+
+
+def _backbone_assumptions(backbone: BackboneDigest | None) -> list[dict[str, Any]]:
+    if backbone is None:
+        return []
+    name = f"the backbone {backbone.name} (sha256 {backbone.sha256})"
+    statements = [f"the weights of {name} do not depend on the training data"]
+    if backbone.frozen:
+        statements.append(f"{name} makes each record's features from that record alone")
+    return [asdict(assumption) for assumption in asserted(*statements)]
+
+
+def _backbone_field(backbone: BackboneDigest | None) -> dict[str, Any]:
+    return {} if backbone is None else {"backbone": asdict(backbone)}
 
 
 def _times(times: Times) -> dict[str, str]:

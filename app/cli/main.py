@@ -12,6 +12,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(resources.dataset, name="dataset")
+app.add_typer(resources.backbone, name="backbone")
 app.add_typer(resources.model, name="model")
 app.add_typer(resources.key, name="key")
 for command in (

@@ -1,4 +1,4 @@
-"""Commands over HTTP: datasets, models, forget requests, downloads."""
+"""Commands over HTTP: datasets, backbones, models, forget requests, downloads."""
 
 import json
 from pathlib import Path
@@ -14,6 +14,7 @@ from app.domain.errors import InvalidInputError
 
 dataset = typer.Typer(help="Define datasets and push records.", no_args_is_help=True)
 model = typer.Typer(help="Define models and bring weights.", no_args_is_help=True)
+backbone = typer.Typer(help="Define public backbones and bring weights.", no_args_is_help=True)
 key = typer.Typer(help="Manage API keys.", no_args_is_help=True)
 
 _WAIT_S = 24 * 3600.0
@@ -85,6 +86,32 @@ def model_list() -> None:
     """List all models."""
     with errors_in_words(), connect() as client:
         _show(client.models())
+
+
+@backbone.command("define")
+def backbone_define(
+    file: Annotated[Path, typer.Argument(exists=True, help="The definition, as JSON.")],
+) -> None:
+    """Define a public backbone from a JSON FILE (see POST /v1/backbones)."""
+    with errors_in_words(), connect() as client:
+        _show(client.define_backbone(_json_file(file)))
+
+
+@backbone.command("upload")
+def backbone_upload(name: str, file: Annotated[Path, typer.Argument(exists=True)]) -> None:
+    """Bring safetensors weights from FILE to backbone NAME, once.
+
+    You assert that they do not depend on the records that models on this backbone learn from.
+    """
+    with errors_in_words(), connect() as client:
+        _show(client.upload_backbone(name, file.read_bytes()))
+
+
+@backbone.command("list")
+def backbone_list() -> None:
+    """List all backbones."""
+    with errors_in_words(), connect() as client:
+        _show(client.backbones())
 
 
 @key.command("create")

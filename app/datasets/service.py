@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from app.database import Database
-from app.datasets import repository
+from app.datasets import features, repository
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.shards import encode_shard, without_rows
 from app.datasets.tables import DatasetRow, ShardRow
@@ -127,7 +127,8 @@ class Records:
     def erase(self, session: Session, seqs: Sequence[int]) -> int:
         """Rewrite the shards that hold these records without them; return how many were erased.
 
-        The old shards are shredded by the next sweep, after the caller has committed.
+        So are the features that frozen backbones made of them. What held the records before is
+        shredded by the next sweep, after the caller has committed.
         """
         by_shard: dict[str, list[int]] = {}
         for record in repository.lock_records(session, seqs):
@@ -143,6 +144,7 @@ class Records:
             shard.blob_id = rewritten.id
             shard.rows -= len(erased)
             shard.upload_digest = None
+            features.erase(session, self._blobs, shard_id, erased)
             repository.mark_erased(session, erased)
         return sum(len(erased) for erased in by_shard.values())
 

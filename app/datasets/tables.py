@@ -5,7 +5,15 @@ Owners' ids are never stored: ``record_key`` and ``subject_key`` are keyed hashe
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Identity, Index, func
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Identity,
+    Index,
+    UniqueConstraint,
+    func,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
@@ -44,6 +52,21 @@ class ShardRow(Base):
     upload_digest: Mapped[bytes | None]
     """Keyed digest of the upload, so that repeating it changes nothing."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class FeatureShardRow(Base):
+    """A shard as a frozen backbone sees it: ``seq``, ``label`` and the backbone's features.
+
+    It holds the same records as its shard, always: erasing rewrites both in one transaction.
+    """
+
+    __tablename__ = "feature_shards"
+    __table_args__ = (UniqueConstraint("shard_id", "backbone_id"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    shard_id: Mapped[str] = mapped_column(ForeignKey("shards.id"))
+    backbone_id: Mapped[str] = mapped_column(ForeignKey("backbones.id"), index=True)
+    blob_id: Mapped[str] = mapped_column(ForeignKey("blobs.id"))
 
 
 class RecordRow(Base):

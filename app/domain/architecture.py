@@ -7,13 +7,15 @@ if the worker's settings allow it, whatever the spec says.
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from app.domain.backbone import BackboneUse
 from app.domain.errors import InvalidInputError
 
 NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "custom")
+_FIELDS: Final = frozenset({"name", "options", "factory", "backbone"})
 _MOST_LAYERS: Final = 64
 _WIDEST_LAYER: Final = 65_536
 _FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -31,6 +33,7 @@ class ArchitectureSpec:
             features are divided; without it each record is scaled to the same norm. ``custom``: the
             factory's keyword arguments.
         factory: import path ``package.module:factory``; for ``custom`` and only there.
+        backbone: the public weights that the network stands on, if it does.
 
     Raises:
         InvalidInputError: a name, an option or the factory cannot be accepted.
@@ -39,6 +42,7 @@ class ArchitectureSpec:
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     factory: str | None = None
+    backbone: BackboneUse | None = None
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -50,6 +54,11 @@ class ArchitectureSpec:
         ):
             raise InvalidInputError("architecture: options must be an object with text keys")
         object.__setattr__(self, "options", dict(self.options))
+        if self.name == "cnn" and self.on_features:
+            raise InvalidInputError(
+                "architecture: cnn reads images, and a frozen backbone gives flat features; "
+                "use logistic, mlp or custom"
+            )
         if self.name == "custom":
             self._check_custom()
             return
@@ -68,6 +77,16 @@ class ArchitectureSpec:
                     f"architecture: option {reserved!r} is set by Expunge from the dataset"
                 )
 
+    @property
+    def on_features(self) -> bool:
+        """Whether the network reads a frozen backbone's features in place of the records'."""
+        return self.backbone is not None and self.backbone.frozen
+
+    @property
+    def without_backbone(self) -> "ArchitectureSpec":
+        """The network by itself."""
+        return replace(self, backbone=None)
+
     @classmethod
     def from_json(cls, document: object) -> "ArchitectureSpec":
         """Return the spec that ``to_json`` wrote, or that a user wrote; a preset's name expands.
@@ -77,7 +96,7 @@ class ArchitectureSpec:
         """
         if not isinstance(document, Mapping):
             raise InvalidInputError("architecture: must be an object")
-        unknown = sorted(str(key) for key in set(document) - {"name", "options", "factory"})
+        unknown = sorted(str(key) for key in set(document) - _FIELDS)
         if unknown:
             raise InvalidInputError(f"architecture: unknown field {unknown[0]!r}")
         name = document.get("name")
@@ -85,17 +104,23 @@ class ArchitectureSpec:
             raise InvalidInputError("architecture: name must be text")
         options = document.get("options")
         factory = document.get("factory")
+        backbone = document.get("backbone")
+        use = None if backbone is None else BackboneUse.from_json(backbone)
         if name in PRESETS:
             if options or factory is not None:
                 raise InvalidInputError(f"architecture: the preset {name!r} takes no options")
-            return PRESETS[name]
-        return cls(name=name, options={} if options is None else options, factory=factory)
+            return replace(PRESETS[name], backbone=use)
+        return cls(
+            name=name, options={} if options is None else options, factory=factory, backbone=use
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain JSON values."""
         document: dict[str, Any] = {"name": self.name, "options": dict(self.options)}
         if self.factory is not None:
             document["factory"] = self.factory
+        if self.backbone is not None:
+            document["backbone"] = self.backbone.to_json()
         return document
 
 

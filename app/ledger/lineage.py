@@ -8,7 +8,9 @@ from typing import Any
 import safetensors
 from sqlalchemy.orm import Session
 
+from app.backbones.use import require_usable
 from app.datasets import repository as datasets
+from app.datasets.service import schema_of
 from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError
@@ -44,16 +46,17 @@ def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
     """Create a model; unless its weights come from elsewhere, its training starts.
 
     Raises:
-        NotFoundError: there is no such dataset.
-        ConflictError: the name is taken, or the dataset is empty.
+        NotFoundError: there is no such dataset, or no such backbone.
+        ConflictError: the name is taken, the dataset is empty, or the backbone has no weights.
         PlanError, ParameterError: the policy cannot be met.
         InvalidInputError: the recipe is not for this architecture, or the policy contradicts the
-            source of the weights or the mechanism.
+            source of the weights or the mechanism, or the backbone does not fit.
     """
     dataset = datasets.dataset_named(session, definition.dataset, lock=True)
     if registry.find_model(session, definition.name) is not None:
         raise ConflictError(f"model {definition.name!r} exists already")
     _refuse_contradictions(definition)
+    require_usable(session, definition.architecture, input_shape=schema_of(dataset).shape)
     model = ModelRow(
         id=new_id("model"),
         name=definition.name,

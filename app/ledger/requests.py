@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.orm import Session
 
+from app.backbones.use import digest_of
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Subject, Times, exclusion_statement
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import Records
 from app.datasets.tables import DatasetRow, RecordRow
+from app.domain.architecture import ArchitectureSpec
 from app.domain.commitments import SALT_BYTES, record_commitment, subject_commitment
 from app.domain.errors import ConflictError, InvalidInputError, UnknownRecordsError
 from app.domain.ids import new_id
@@ -229,6 +231,7 @@ class ForgetRequests:
             ),
             previous_certificate=certifying.previous_digest(session, model.id),
             times=Times(started_at=request.received_at, certified_at=now),
+            backbone=digest_of(session, ArchitectureSpec.from_json(model.architecture)),
         )
         certificate = certifying.issue(
             session,

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.accounting import retraining
 from app.accounting.drift import DriftLedger
+from app.backbones.use import digest_of
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import (
     CertifyingPhase,
@@ -21,6 +22,7 @@ from app.certificates.statement import (
     as_trained_statement,
     unlearning_statement,
 )
+from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import TargetNotMetError
 from app.domain.ids import new_id
 from app.domain.policy import Policy
@@ -180,8 +182,11 @@ def _statement(
     times = Times(
         started_at=run.started_at or result.certified_at, certified_at=result.certified_at
     )
+    backbone = digest_of(session, ArchitectureSpec.from_json(model.architecture))
     if result.phase is None:
-        return as_trained_statement(subject=subject, evaluation=result.evaluation, times=times)
+        return as_trained_statement(
+            subject=subject, evaluation=result.evaluation, times=times, backbone=backbone
+        )
     return unlearning_statement(
         basis=basis,
         subject=subject,
@@ -190,6 +195,7 @@ def _statement(
         evaluation=result.evaluation,
         previous_certificate=certifying.previous_digest(session, model.id),
         times=times,
+        backbone=backbone,
     )
 
 

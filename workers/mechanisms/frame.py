@@ -38,11 +38,15 @@ class ReferenceFrame:
         origin: where the centre came from.
         scale: positive, one number per tensor, by its name.
         centre: float32 tensor per name on the CPU, broadcastable to the tensor's shape.
+        public_tensors: the tensors whose centre is public weights.
+        public_source: what those weights are, for the certificate.
     """
 
     origin: Centre
     scale: Mapping[str, float]
     centre: Mapping[str, torch.Tensor] = field(repr=False)
+    public_tensors: tuple[str, ...] = ()
+    public_source: Mapping[str, str] | None = None
 
     @classmethod
     def of(
@@ -50,6 +54,7 @@ class ReferenceFrame:
         factory: Callable[[], nn.Module],
         *,
         public_weights: Mapping[str, np.ndarray | torch.Tensor] | None = None,
+        public_source: Mapping[str, str] | None = None,
     ) -> "ReferenceFrame":
         """Return the frame of an architecture.
 
@@ -62,10 +67,13 @@ class ReferenceFrame:
         Args:
             factory: builds the network, drawing from torch's global generator.
             public_weights: the centre instead, by tensor name; published weights that do not
-                depend on the training data.
+                depend on the training data. A tensor that is missing there or has another shape,
+                such as the last layer of a network for other classes, keeps its centre.
+            public_source: what ``public_weights`` are, for the certificate.
 
         Raises:
-            RunFailedError: ``public_weights`` do not fit the network, or are not finite.
+            RunFailedError: no tensor of ``public_weights`` fits the network, or one that does is
+                not finite.
         """
         first = _build_under(SEEDS[0], factory)
         squares = {name: _squares(tensor) for name, tensor in first.items()}
@@ -81,15 +89,26 @@ class ReferenceFrame:
         }
         fallback = median(measured.values()) if measured else _SCALE_WITHOUT_RANDOM_TENSORS
         scale = {name: measured.get(name, fallback) for name in first}
-        if public_weights is not None:
-            centre = {name: _public(name, first[name], public_weights) for name in first}
-            return cls(origin=Centre.PUBLIC_WEIGHTS, scale=scale, centre=centre)
         centre = {name: first[name] if name in constant else torch.zeros(()) for name in first}
-        return cls(origin=Centre.INITIALISATION_MEAN, scale=scale, centre=centre)
+        if public_weights is None:
+            return cls(origin=Centre.INITIALISATION_MEAN, scale=scale, centre=centre)
+        public = _fitting(public_weights, first)
+        return cls(
+            origin=Centre.PUBLIC_WEIGHTS,
+            scale=scale,
+            centre=centre | public,
+            public_tensors=tuple(public),
+            public_source=public_source,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return what the certificate says of the frame."""
-        return {"centre": str(self.origin), "scale": dict(self.scale)}
+        document: dict[str, Any] = {"centre": str(self.origin), "scale": dict(self.scale)}
+        if self.public_tensors:
+            document["public_tensors"] = list(self.public_tensors)
+        if self.public_source is not None:
+            document["public_source"] = dict(self.public_source)
+        return document
 
     def on(self, shapes: Mapping[str, torch.Size], device: torch.device) -> "FlatFrame":
         """Return the frame for one flat buffer that holds tensors of ``shapes`` in their order.
@@ -177,17 +196,18 @@ def _rounded(scale: float) -> float:
     return float(f"{scale:.{_DIGITS}g}")
 
 
-def _public(
-    name: str, like: torch.Tensor, weights: Mapping[str, np.ndarray | torch.Tensor]
-) -> torch.Tensor:
-    if name not in weights:
-        raise RunFailedError(f"the public weights lack the tensor {name!r}")
-    tensor = torch.as_tensor(weights[name]).detach().to("cpu", torch.float32)
-    if tensor.shape != like.shape:
-        raise RunFailedError(
-            f"the public weights' tensor {name!r} has shape {list(tensor.shape)}, "
-            f"the network's {list(like.shape)}"
-        )
-    if not bool(torch.isfinite(tensor).all()):
-        raise RunFailedError(f"the public weights' tensor {name!r} is not finite")
-    return tensor.clone()
+def _fitting(
+    weights: Mapping[str, np.ndarray | torch.Tensor], network: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return those public tensors that have the name and the shape of one of the network's."""
+    fitting: dict[str, torch.Tensor] = {}
+    for name, like in network.items():
+        if name not in weights or tuple(weights[name].shape) != tuple(like.shape):
+            continue
+        tensor = torch.as_tensor(weights[name]).detach().to("cpu", torch.float32)
+        if not bool(torch.isfinite(tensor).all()):
+            raise RunFailedError(f"the public weights' tensor {name!r} is not finite")
+        fitting[name] = tensor.clone()
+    if not fitting:
+        raise RunFailedError("no tensor of the public weights fits the network")
+    return fitting

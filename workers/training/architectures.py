@@ -46,6 +46,41 @@ def build(
     return module
 
 
+def build_features(
+    architecture: ArchitectureSpec,
+    *,
+    input_shape: tuple[int, ...],
+    classes: int,
+    allowed_factories: Sequence[str],
+) -> tuple[nn.Module, nn.Module]:
+    """Return a network and the part of it that makes features: [n, *input_shape] to [n, d].
+
+    A network of the zoo ends in a linear layer, which is left out. Of a factory's network the
+    whole output is features, whatever its shape.
+
+    Args:
+        architecture: what to build.
+        input_shape: shape of one record's features.
+        classes: of the task that the network was trained for.
+        allowed_factories: as for ``build``.
+
+    Raises:
+        RunFailedError: as for ``build``, or the zoo's network does not end in a linear layer.
+    """
+    if architecture.name == "custom":
+        network = _build_custom(architecture, input_shape, classes, allowed_factories)
+        return network, nn.Sequential(network, nn.Flatten())
+    network = build(
+        architecture,
+        input_shape=input_shape,
+        classes=classes,
+        allowed_factories=allowed_factories,
+    )
+    if not isinstance(network, nn.Sequential) or not isinstance(network[-1], nn.Linear):
+        raise RunFailedError(f"the architecture {architecture.name!r} cannot be a frozen backbone")
+    return network, nn.Sequential(*list(network)[:-1], nn.Flatten())
+
+
 def _build_logistic(_: Mapping[str, Any], input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return _build_mlp({"hidden": []}, input_shape, classes)
 

@@ -20,6 +20,10 @@ SCOPES = {
     "GET /v1/datasets": Scope.MODELS_READ,
     "GET /v1/datasets/{name}": Scope.MODELS_READ,
     "PUT /v1/datasets/{name}/records": Scope.DATA_WRITE,
+    "POST /v1/backbones": Scope.MODELS_WRITE,
+    "GET /v1/backbones": Scope.MODELS_READ,
+    "GET /v1/backbones/{name}": Scope.MODELS_READ,
+    "PUT /v1/backbones/{name}/weights": Scope.MODELS_WRITE,
     "POST /v1/models": Scope.MODELS_WRITE,
     "GET /v1/models": Scope.MODELS_READ,
     "GET /v1/models/{name}": Scope.MODELS_READ,
@@ -45,6 +49,13 @@ SCOPES = {
 }
 BODIES = {
     "POST /v1/datasets": {"name": "d", "features": {"shape": [1]}, "classes": 2},
+    "POST /v1/backbones": {
+        "name": "b",
+        "architecture": {"name": "logistic"},
+        "input": {"shape": [1]},
+        "classes": 2,
+        "source": "a paper",
+    },
     "POST /v1/models": {"name": "m", "dataset": "d", "architecture": {"name": "logistic"}},
     "POST /v1/forget-requests": {"dataset": "d", "record_ids": ["r"]},
     "POST /v1/api-keys": {"name": "k", "scopes": ["log:read"]},

@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from app.cli import connection
@@ -109,6 +110,29 @@ def test_download_writes_weights_and_certificate(
     names = {path.name: path for path in (tmp_path / "out").iterdir()}
     assert names["model-v1.safetensors"].read_bytes() == b"weights"
     assert not [name for name in names if name.endswith(".part")]
+
+
+def test_a_backbone_is_defined_uploaded_and_listed(served: None, tmp_path: Path) -> None:
+    definition = tmp_path / "backbone.json"
+    definition.write_text(
+        json.dumps(
+            {
+                "name": "public",
+                "architecture": {"name": "logistic"},
+                "input": {"shape": [4]},
+                "classes": 2,
+                "source": "a test",
+            }
+        )
+    )
+    weights = tmp_path / "public.safetensors"
+    save_file({"1.weight": np.zeros((2, 4), np.float32)}, weights)
+
+    assert _run("backbone", "define", str(definition))["sha256"] is None
+    shown = _run("backbone", "upload", "public", str(weights))
+    assert shown["size_bytes"] == weights.stat().st_size
+    assert _run("backbone", "list") == [shown]
+    assert "never change" in _fail("backbone", "upload", "public", str(weights))
 
 
 def test_keys_are_made_over_http(served: None) -> None:

@@ -72,16 +72,35 @@ def test_public_weights_become_the_centre():
     assert not frame.on(flat.shapes, CPU).position_of(flat.values).any()
 
 
-@pytest.mark.parametrize("fault", ["missing", "shape", "nan"])
-def test_public_weights_that_do_not_fit_are_refused_by_name(fault):
-    public = dict(normalised().state_dict())
-    if fault == "missing":
-        del public["2.bias"]
-    elif fault == "shape":
-        public["2.bias"] = torch.zeros(4)
-    else:
-        public["2.bias"] = torch.full((3,), torch.nan)
-    with pytest.raises(RunFailedError, match=r"2\.bias"):
+def test_public_weights_of_a_network_for_other_classes_leave_its_last_layer_where_it_was():
+    public = dict(
+        nn.Sequential(nn.Linear(300, 200), nn.BatchNorm1d(200), nn.Linear(200, 5)).state_dict()
+    )
+    del public["1.bias"]
+    source = {"name": "other-task", "sha256": "ab" * 32}
+    frame = ReferenceFrame.of(normalised, public_weights=public, public_source=source)
+    plain = ReferenceFrame.of(normalised)
+    for name in ("0.weight", "0.bias", "1.weight"):
+        assert torch.equal(frame.centre[name], public[name])
+    for name in ("1.bias", "2.weight", "2.bias"):
+        assert torch.equal(frame.centre[name], plain.centre[name])
+    assert frame.scale == plain.scale
+    document = frame.to_json()
+    assert document["centre"] == "public_weights"
+    assert document["public_tensors"] == ["0.weight", "0.bias", "1.weight"]
+    assert document["public_source"] == source
+
+
+@pytest.mark.parametrize(
+    ("public", "reason"),
+    [
+        (normalised().state_dict() | {"2.bias": torch.full((3,), torch.nan)}, r"2\.bias"),
+        ({"2.bias": torch.zeros(4), "elsewhere": torch.zeros(3)}, "no tensor"),
+    ],
+    ids=["nan", "nothing fits"],
+)
+def test_public_weights_that_do_not_fit_are_refused(public, reason):
+    with pytest.raises(RunFailedError, match=reason):
         ReferenceFrame.of(normalised, public_weights=public)
 
 

@@ -1,0 +1,126 @@
+"""``/v1/backbones``: public weights that models may stand on."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Response
+from pydantic import Field, StringConstraints
+
+from app.api.access import ModelsReader, ModelsWriter, ServicesOf
+from app.api.datasets import LimitedBody
+from app.api.errors import problem_responses
+from app.api.schemas import Answer, Body, Name
+from app.backbones import repository
+from app.backbones.tables import BackboneRow
+from app.domain.architecture import ArchitectureSpec
+from app.ledger import backbones, lineage
+
+router = APIRouter(prefix="/v1/backbones", tags=["backbones"])
+
+Source = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+
+
+class InputBody(Body):
+    """What a backbone reads: features as a dataset's schema presents them."""
+
+    shape: list[int] = Field(examples=[[8, 8]], min_length=1, max_length=8)
+
+
+class BackboneBody(Body):
+    """A public backbone's definition.
+
+    Whoever uploads its weights asserts that they do not depend on the records of any model that is
+    built on them. Certificates print that.
+    """
+
+    name: Name = Field(examples=["public-digits"])
+    architecture: dict[str, Any] = Field(examples=[{"name": "mlp", "options": {"hidden": [32]}}])
+    input: InputBody
+    classes: int = Field(description="Of the public task", examples=[10])
+    source: Source = Field(
+        description="Where the weights come from",
+        examples=["trained on the public half of scikit-learn's digits"],
+    )
+
+
+class BackboneAnswer(Answer):
+    """A backbone; ``sha256`` and ``size_bytes`` are null until it has its weights."""
+
+    name: str
+    architecture: dict[str, Any]
+    input: InputBody
+    classes: int
+    source: str
+    sha256: str | None
+    size_bytes: int | None
+    created_at: datetime
+
+
+@router.post("", status_code=201, responses=problem_responses(409, 422))
+def define_backbone(
+    body: BackboneBody, services: ServicesOf, _: ModelsWriter, response: Response
+) -> BackboneAnswer:
+    """Define a public backbone; its weights come next."""
+    definition = backbones.BackboneDefinition(
+        name=body.name,
+        architecture=ArchitectureSpec.from_json(body.architecture),
+        input_shape=tuple(body.input.shape),
+        classes=body.classes,
+        source=body.source,
+    )
+    with services.database.transaction() as session:
+        row = backbones.define_backbone(session, definition)
+        session.refresh(row)
+        response.headers["Location"] = f"/v1/backbones/{row.name}"
+        return _answer(row)
+
+
+@router.get("", responses=problem_responses())
+def list_backbones(services: ServicesOf, _: ModelsReader) -> list[BackboneAnswer]:
+    """List all backbones."""
+    with services.database.transaction() as session:
+        return [_answer(row) for row in repository.backbones(session)]
+
+
+@router.get("/{name}", responses=problem_responses(404))
+def get_backbone(name: str, services: ServicesOf, _: ModelsReader) -> BackboneAnswer:
+    """Show one backbone."""
+    with services.database.transaction() as session:
+        return _answer(repository.backbone_named(session, name))
+
+
+@router.put(
+    "/{name}/weights",
+    responses=problem_responses(404, 409, 413, 422),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
+            },
+        }
+    },
+)
+def upload_weights(
+    name: str, services: ServicesOf, _: ModelsWriter, content: LimitedBody
+) -> BackboneAnswer:
+    """Bring a backbone's safetensors weights, once."""
+    lineage.check_weights(content)
+    with services.database.transaction() as session:
+        backbones.require_no_weights(repository.backbone_named(session, name))
+    blob = services.blobs.put("backbone", content)
+    with services.database.transaction() as session:
+        return _answer(backbones.upload_weights(session, services.blobs, name, blob))
+
+
+def _answer(row: BackboneRow) -> BackboneAnswer:
+    return BackboneAnswer(
+        name=row.name,
+        architecture=row.architecture,
+        input=InputBody(shape=row.input_shape),
+        classes=row.classes,
+        source=row.source,
+        sha256=row.sha256,
+        size_bytes=row.size_bytes,
+        created_at=row.created_at,
+    )

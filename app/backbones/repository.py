@@ -1,0 +1,28 @@
+"""All SQL about backbones."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.backbones.tables import BackboneRow
+from app.domain.errors import NotFoundError
+
+
+def backbone_named(session: Session, name: str, *, lock: bool = False) -> BackboneRow:
+    """Return a backbone, or raise ``NotFoundError``."""
+    query = select(BackboneRow).where(BackboneRow.name == name)
+    row = session.scalar(query.with_for_update() if lock else query)
+    if row is None:
+        raise NotFoundError("backbone", name)
+    return row
+
+
+def find_backbone(session: Session, name: str) -> BackboneRow | None:
+    """Return a backbone or None."""
+    return session.scalar(select(BackboneRow).where(BackboneRow.name == name))
+
+
+def backbones(session: Session) -> Sequence[BackboneRow]:
+    """Return all backbones by name."""
+    return session.scalars(select(BackboneRow).order_by(BackboneRow.name)).all()

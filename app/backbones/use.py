@@ -1,0 +1,64 @@
+"""Which backbone a model stands on, and whether it can."""
+
+from sqlalchemy.orm import Session
+
+from app.backbones import repository
+from app.backbones.tables import BackboneRow
+from app.domain.architecture import ArchitectureSpec
+from app.domain.backbone import BackboneDigest
+from app.domain.errors import ConflictError, InvalidInputError
+
+
+def require_usable(
+    session: Session, architecture: ArchitectureSpec, *, input_shape: tuple[int, ...]
+) -> None:
+    """Check that a model's backbone is there and fits; nothing to check without one.
+
+    Args:
+        session: to look the backbone up in.
+        architecture: the model's.
+        input_shape: of the model's dataset.
+
+    Raises:
+        NotFoundError: there is no such backbone.
+        ConflictError: it has no weights yet.
+        InvalidInputError: it reads other features, or is another network than the one to train.
+    """
+    use = architecture.backbone
+    if use is None:
+        return
+    backbone = repository.backbone_named(session, use.name)
+    if backbone.sha256 is None:
+        raise ConflictError(f"backbone {use.name!r} has no weights yet: upload them first")
+    if tuple(backbone.input_shape) != input_shape:
+        raise InvalidInputError(
+            f"backbone {use.name!r} reads features of shape {backbone.input_shape}, "
+            f"the dataset has {list(input_shape)}"
+        )
+    own = ArchitectureSpec.from_json(backbone.architecture)
+    if not use.frozen and architecture.without_backbone != own:
+        raise InvalidInputError(
+            f"architecture: to train on from backbone {use.name!r} (frozen: false) the model needs "
+            "the backbone's own name, options and factory"
+        )
+
+
+def backbone_of(session: Session, architecture: ArchitectureSpec) -> BackboneRow | None:
+    """Return the backbone that a defined model stands on, or None."""
+    if architecture.backbone is None:
+        return None
+    return repository.backbone_named(session, architecture.backbone.name)
+
+
+def digest_of(session: Session, architecture: ArchitectureSpec) -> BackboneDigest | None:
+    """Return what the certificates of a defined model say of its backbone; None without one.
+
+    Raises:
+        ConflictError: the backbone has no weights.
+    """
+    row = backbone_of(session, architecture)
+    if row is None or architecture.backbone is None:
+        return None
+    if row.sha256 is None:
+        raise ConflictError(f"backbone {row.name!r} has no weights")
+    return BackboneDigest(name=row.name, sha256=row.sha256, frozen=architecture.backbone.frozen)

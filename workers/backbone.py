@@ -1,0 +1,164 @@
+"""A model's public backbone in memory: frozen features, or weights to start from.
+
+Frozen: the network that trains and unlearns is a head that reads the backbone's features. What is
+published is head and backbone together, the backbone's tensors under ``backbone.``.
+Otherwise: the network starts from the backbone's weights, wherever name and shape agree.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from app.domain.architecture import ArchitectureSpec
+from app.domain.errors import RunFailedError
+from app.domain.schema import FeatureSchema
+from workers.mechanisms.frame import ReferenceFrame
+from workers.training.data import Examples
+
+PREFIX: Final = "backbone."
+_RECORDS_AT_ONCE: Final = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """Public weights, and what they are for.
+
+    Attributes:
+        id: of the stored backbone.
+        name, sha256: as certificates name it.
+        frozen: whether the model reads its features; otherwise it starts from its weights.
+        weights: all tensors, by name.
+    """
+
+    id: str
+    name: str
+    sha256: str
+    frozen: bool
+    weights: Mapping[str, torch.Tensor] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenBackbone(Backbone):
+    """Public weights that make features.
+
+    Attributes:
+        network: [n, *input_shape] to features [n, size]; in evaluation mode for good.
+        whole: the network of which that is a part; it owns all tensors.
+        size: features per record.
+    """
+
+    network: nn.Module = field(repr=False)
+    whole: nn.Module = field(repr=False)
+    size: int
+
+    def features(self, examples: Examples, *, device: torch.device) -> Iterator[torch.Tensor]:
+        """Yield the features of some records at a time, float32 [n, size] on the CPU.
+
+        Raises:
+            RunFailedError: they are not finite, or the network does not stay as it is.
+        """
+        self.network.to(device)
+        with torch.no_grad():
+            for inputs, _ in examples.in_order(_RECORDS_AT_ONCE, device=device):
+                features = self.network(inputs).to("cpu", torch.float32)
+                if not bool(torch.isfinite(features).all()):
+                    raise RunFailedError(f"backbone {self.name!r} makes features beyond float32")
+                yield features
+        self._require_unchanged()
+
+    def _require_unchanged(self) -> None:
+        """A network that remembers what it has seen would carry one record into another's features.
+
+        ``network`` shares no memory with ``weights``: whatever it did, those are still public.
+        """
+        for name, tensor in self.whole.state_dict().items():
+            if not torch.equal(tensor.cpu(), self.weights[name]):
+                raise RunFailedError(f"backbone {self.name!r} changes its own tensor {name!r}")
+
+    def schema(self, records: FeatureSchema) -> FeatureSchema:
+        """Return the schema of the features of ``records``: they are used as they are."""
+        return FeatureSchema(
+            shape=(self.size,), dtype="float32", offset=0.0, scale=1.0, classes=records.classes
+        )
+
+
+def starting(
+    backbone: Backbone | None, factory: Callable[[], nn.Module]
+) -> Callable[[], nn.Module]:
+    """Return the factory of fresh networks: one that is not frozen starts from public weights.
+
+    A tensor without a counterpart of its name and shape stays as it was initialised: the last layer
+    of a network for other classes.
+
+    Raises:
+        RunFailedError: raised by the factory if no tensor fits.
+    """
+    if backbone is None or backbone.frozen:
+        return factory
+
+    def build_from_public() -> nn.Module:
+        module = factory()
+        own = module.state_dict()
+        fitting = [
+            name
+            for name, tensor in backbone.weights.items()
+            if name in own and own[name].shape == tensor.shape
+        ]
+        if not fitting:
+            raise RunFailedError(f"no tensor of backbone {backbone.name!r} fits the network")
+        with torch.no_grad():
+            for name in fitting:
+                own[name].copy_(backbone.weights[name])
+        return module
+
+    return build_from_public
+
+
+def frame_of(backbone: Backbone | None, factory: Callable[[], nn.Module]) -> ReferenceFrame:
+    """Return the reference frame of the network that unlearns, around public weights if it has any.
+
+    Args:
+        backbone: of the model.
+        factory: builds the network without public weights: the scale is the initialisation's.
+    """
+    if backbone is None or backbone.frozen:
+        return ReferenceFrame.of(factory)
+    return ReferenceFrame.of(
+        factory,
+        public_weights=backbone.weights,
+        public_source={"name": backbone.name, "sha256": backbone.sha256},
+    )
+
+
+def publishable(
+    backbone: Backbone | None, tensors: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return the tensors of the complete model, to save: with those of a frozen backbone.
+
+    Raises:
+        RunFailedError: a tensor of the head has a name that is the backbone's.
+    """
+    complete = dict(tensors)
+    if not isinstance(backbone, FrozenBackbone):
+        return complete
+    for name in complete:
+        if name.startswith(PREFIX):
+            raise RunFailedError(
+                f"the network's tensor {name!r} has a name that a frozen backbone needs: rename it"
+            )
+    for name, tensor in backbone.weights.items():
+        complete[PREFIX + name] = tensor.numpy()
+    return complete
+
+
+def trainable(
+    architecture: ArchitectureSpec, tensors: Mapping[str, torch.Tensor]
+) -> Mapping[str, torch.Tensor]:
+    """Return a complete model's tensors without those of a frozen backbone, to go on from."""
+    if not architecture.on_features:
+        return tensors
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(PREFIX)}
