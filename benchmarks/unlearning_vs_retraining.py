@@ -127,7 +127,7 @@ def measure(pictures: Pictures, grid: Grid) -> Iterator[dict[str, Any]]:
             "recipe": recipe.to_json(),
             "wall_s": time.perf_counter() - started,
             "original_accuracies": originals,
-            **unlearning_figures.summary(list(rows.values())),
+            **unlearning_figures.summary(list(rows.values()), data=pictures.name),
         }
 
 
