@@ -1,0 +1,123 @@
+"""The pictures that benchmarks train on: MNIST and CIFAR-10 from a folder, else small digits.
+
+The folder is EXPUNGE_BENCH_DATA, by default ``../shared/data`` beside the repository. It holds
+``mnist.npz`` and ``cifar10_jpeg.npz``. Where a file is missing, scikit-learn's 8 x 8 digits stand
+in, and the data's note says so: it belongs beside every figure.
+"""
+
+import io
+import itertools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from app.domain.architecture import PRESETS, ArchitectureSpec
+from workers.training.data import Examples
+
+CLASSES: Final = 10
+_DIGITS_HELD_OUT: Final = 5  # every fifth digit is for testing
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """A data set with the network that Koloskova et al. 2025 train on it.
+
+    Attributes:
+        name: ``mnist``, ``cifar10`` or ``digits``; what was really loaded.
+        architecture: the paper's network.
+        train, test: uint8 pictures; offset and scale bring them to mean 0 and deviation 1.
+        note: what a reader of the figures must know of the data; may be empty.
+    """
+
+    name: str
+    architecture: ArchitectureSpec
+    train: Examples = field(repr=False)
+    test: Examples = field(repr=False)
+    note: str = ""
+
+    def to(self, device: torch.device) -> "Pictures":
+        """Return the same pictures on ``device``."""
+        train, test = self.train.to(device), self.test.to(device)
+        return Pictures(self.name, self.architecture, train, test, self.note)
+
+
+def data_folder() -> Path:
+    """Return the folder of the data sets; it may be missing."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    return Path(os.environ.get("EXPUNGE_BENCH_DATA", beside))
+
+
+def load(name: str) -> Pictures:
+    """Return ``mnist``, ``cifar10`` or ``digits``; digits where the file of the others is missing.
+
+    Raises:
+        KeyError: there is no such data set.
+    """
+    if name == "digits":
+        return _digits("")
+    file, read = _FILES[name]
+    path = data_folder() / file
+    if not path.exists():
+        return _digits(f"{file} was not found: scikit-learn's digits stand in for {name}")
+    with np.load(path) as arrays:
+        return read(arrays)
+
+
+def _mnist(arrays: Mapping[str, NDArray[Any]]) -> Pictures:
+    train, test = (
+        _examples(
+            torch.from_numpy(arrays[f"x_{part}"]), arrays[f"y_{part}"], mean=0.1307, std=0.3081
+        )
+        for part in ("train", "test")
+    )
+    return Pictures("mnist", PRESETS["koloskova_mnist"], train, test)
+
+
+def _cifar10(arrays: Mapping[str, NDArray[Any]]) -> Pictures:
+    train, test = (
+        _examples(_decoded(arrays, part), arrays[f"y_{part}"], mean=0.4734, std=0.2516)
+        for part in ("train", "test")
+    )
+    note = "pictures were stored as JPEG, which is lossy: accuracies differ a little from the usual"
+    return Pictures("cifar10", PRESETS["koloskova_cifar"], train, test, note)
+
+
+def _digits(note: str) -> Pictures:
+    images, labels = load_digits(return_X_y=True)
+    pixels = torch.from_numpy(images.reshape(-1, 8, 8).astype(np.uint8))
+    held_out = np.arange(len(labels)) % _DIGITS_HELD_OUT == 0
+    train, test = (
+        Examples(pixels[part], torch.from_numpy(labels[part].astype(np.int64)), 4.9, 1 / 6.0)
+        for part in (~held_out, held_out)
+    )
+    return Pictures("digits", PRESETS["koloskova_mnist"], train, test, note)
+
+
+def _decoded(arrays: Mapping[str, NDArray[Any]], part: str) -> torch.Tensor:
+    """Return uint8 [n, 3, 32, 32], stored with the channels last, which convolutions prefer."""
+    stored, offsets = arrays[f"jpeg_{part}"].tobytes(), arrays[f"offsets_{part}"]
+    pictures = [
+        np.asarray(Image.open(io.BytesIO(stored[start:end])))
+        for start, end in itertools.pairwise(offsets)
+    ]
+    return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
+
+
+def _examples(pixels: torch.Tensor, labels: NDArray[Any], *, mean: float, std: float) -> Examples:
+    """Return examples; ``mean`` and ``std`` are the data set's published ones, of 1 at most."""
+    classes = torch.from_numpy(labels.astype(np.int64))
+    return Examples(pixels, classes, offset=255 * mean, scale=1 / (255 * std))
+
+
+_FILES: Mapping[str, tuple[str, Callable[[Mapping[str, NDArray[Any]]], Pictures]]] = {
+    "mnist": ("mnist.npz", _mnist),
+    "cifar10": ("cifar10_jpeg.npz", _cifar10),
+}
