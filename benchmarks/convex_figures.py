@@ -44,8 +44,8 @@ def draw_sequential(document: dict[str, Any], path: Path) -> Path:
         axes[1].set(xscale="log", xlabel="per-record gradients, all requests")
         axes[1].set(ylabel="mean test accuracy after a request")
         axes[1].set_title("accuracy against cost at ε = 1")
-        _noise_curve(axes[2], "tracked release, ε = 1", document["release_noise"], "C3")
-        axes[2].set_title("tracked release: what its noise costs")
+        _noise_curve(axes[2], document["release_noise"])
+        axes[2].set_title("tracked release at ε = 1: what its noise costs")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.suptitle(
             f"{document['requests']} requests in a row, {document['data']}, "
@@ -65,7 +65,7 @@ def draw_multiclass(document: dict[str, Any], path: Path) -> Path:
             axes[0][column].set_title(
                 f"{case['case']}, n = {case['records']}, λ = {case['weight_decay']:g}"
             )
-            _noise_curve(axes[1][column], "tracked release", case["release_noise"], "C3")
+            _noise_curve(axes[1][column], case["release_noise"])
             axes[1][column].set_title("tracked release at ε = 1: what its noise costs")
         handles, labels = axes[0][0].get_legend_handles_labels()
         figure.suptitle(
@@ -157,21 +157,29 @@ def _point(axis: Axes, row: Row) -> None:
         )
 
 
-def _noise_curve(axis: Axes, label: str, rows: Sequence[Row], colour: str) -> None:
+def _noise_curve(axis: Axes, rows: Sequence[Row]) -> None:
+    """Draw what requests in a row score, and what one release alone would."""
     noise = [row["release_noise_std"] for row in rows]
     axis.errorbar(
         noise,
         [row["mean_accuracy"] for row in rows],
         yerr=[row["mean_accuracy_std"] for row in rows],
-        fmt="-o",
-        color=colour,
+        fmt="-oC3",
         capsize=3,
-        label=label,
+        label="mean over requests",
     )
-    axis.axhline(rows[0]["trained_accuracy"], color=colour, linestyle=":")
+    axis.plot(
+        noise,
+        [row["trained_accuracy"] - row["lost_to_noise"] for row in rows],
+        "-vC7",
+        label="one release of the trained head",
+    )
+    trained = rows[0]["trained_accuracy"]
+    axis.axhline(trained, color="C7", linestyle=":", label="the trained head, no noise")
     axis.set(xscale="log", xlabel="release noise per coordinate", ylabel="mean test accuracy")
     axis.set_xticks(noise, [f"{value:g}" for value in noise])
     axis.minorticks_off()
+    axis.legend(fontsize=9, loc="lower left")
 
 
 def _grouped(rows: Iterable[Row], *keys: str) -> list[tuple[tuple[Any, ...], list[Row]]]:

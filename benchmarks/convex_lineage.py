@@ -127,6 +127,17 @@ class Lineage:
         """Return the share of test records that are told right."""
         return self._network.evaluate(self._case.test).accuracy
 
+    def lost_to_noise(self, noise_std: float, *, draws: int) -> float:
+        """Return the accuracy that one release of these weights loses, a mean over ``draws``."""
+        values, noise = self._network.flat.values, InsecureNoise(self._seed, environment="test")
+        clean, plain = values.clone(), self.accuracy()
+        scratch, noisy = torch.empty_like(values), list[float]()
+        for _ in range(draws):
+            add_noise_(values, noise_std, noise, scratch=scratch)
+            noisy.append(self.accuracy())
+            values.copy_(clean)
+        return plain - sum(noisy) / draws
+
     def _take(self, steps: int) -> None:
         if steps == 0:
             return

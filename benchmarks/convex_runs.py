@@ -1,17 +1,18 @@
 """One lineage's requests, run and measured: what both convex benchmarks share."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import mean, stdev
 from typing import Any, Final
 
 from app.accounting.terms import Neighbours
 from benchmarks.convex_case import Case
 from benchmarks.convex_lineage import Lineage
-from benchmarks.convex_methods import Method, Target
+from benchmarks.convex_methods import Method, Target, tracked
 from workers.mechanisms.descent import Descent
 
 _NOISE_SEEDS: Final = 1000
+_NOISE_DRAWS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Outcome:
         steps: of each request.
         trained_accuracy: before the first request.
         accuracies: after each request that was really run, in order.
+        lost_to_noise: what the trained weights lose to one release's noise, where it was asked.
     """
 
     training_gradients: int
@@ -31,6 +33,7 @@ class Outcome:
     steps: tuple[int, ...]
     trained_accuracy: float
     accuracies: tuple[float, ...]
+    lost_to_noise: float | None = None
 
 
 class Trainings:
@@ -105,6 +108,28 @@ def answer(
     )
 
 
+def noise_sweep(
+    case: Case,
+    method: Method,
+    trainings: Trainings,
+    *,
+    noise_stds: Iterable[float],
+    requests: int,
+    records: int,
+    seed: int,
+) -> Iterator[tuple[dict[str, Any], Outcome]]:
+    """Yield tracked release at epsilon 1 for several release noises."""
+    target = Target(epsilon=1.0, delta=case.delta)
+    start = trainings.start(method, target)
+    for noise_std in noise_stds:
+        variant = replace(method, plan=tracked(noise_std))
+        outcome = answer(
+            case, variant, target, start, requests=requests, records=records, seed=seed
+        )
+        lost = start.lost_to_noise(noise_std, draws=_NOISE_DRAWS)
+        yield {"release_noise_std": noise_std}, replace(outcome, lost_to_noise=lost)
+
+
 def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     """Return the figures of one row: means over seeds, with their standard deviations."""
     rows = list(outcomes)
@@ -120,7 +145,8 @@ def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     table: dict[str, Any] = {name: mean(values) for name, values in figures.items()}
     for name in ("gradients", "final_accuracy", "mean_accuracy"):
         table[f"{name}_std"] = stdev(figures[name]) if len(rows) > 1 else 0.0
-    return table | {"seeds": len(rows)}
+    lost = [row.lost_to_noise for row in rows if row.lost_to_noise is not None]
+    return table | ({"lost_to_noise": mean(lost)} if lost else {}) | {"seeds": len(rows)}
 
 
 def described(method: Method) -> dict[str, Any]:

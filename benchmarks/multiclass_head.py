@@ -36,7 +36,15 @@ from benchmarks.convex_methods import (
     retrained,
     tracked,
 )
-from benchmarks.convex_runs import Outcome, Trainings, answer, combined, described, line
+from benchmarks.convex_runs import (
+    Outcome,
+    Trainings,
+    answer,
+    combined,
+    described,
+    line,
+    noise_sweep,
+)
 from benchmarks.data import Pictures, load
 
 RESULTS: Final = Path(__file__).parent / "results" / "multiclass_head.json"
@@ -115,15 +123,6 @@ def rows_of(case: Case, grid: Grid, seed: int) -> Iterator[Labelled]:
                 yield described(method) | {"epsilon": reached}, outcome
 
 
-def sweep_rows(case: Case, grid: Grid, seed: int) -> Iterator[Labelled]:
-    """Yield tracked release at epsilon 1 for several release noises."""
-    trainings = Trainings(case, seed=seed, epochs=TRAINING_EPOCHS)
-    for noise_std in grid.sweep:
-        method = replace(methods(case)[0], plan=tracked(noise_std))
-        outcome = _outcome(case, method, 1.0, trainings, grid, seed)
-        yield {"release_noise_std": noise_std}, outcome
-
-
 def decay_rows(case: Case, grid: Grid, seed: int) -> Iterator[Labelled]:
     """Yield what tracked release costs at epsilon 1 by weight decay; only its end is run."""
     for weight_decay in WEIGHT_DECAYS:
@@ -156,7 +155,17 @@ def one_seed(seed: int, grid: Grid) -> list[dict[str, Any]]:
             "weight_decay": case.weight_decay,
             **extra,
             "rows": list(rows_of(case, grid, seed)),
-            "release_noise": list(sweep_rows(case, grid, seed)),
+            "release_noise": list(
+                noise_sweep(
+                    case,
+                    methods(case)[0],
+                    Trainings(case, seed=seed, epochs=TRAINING_EPOCHS),
+                    noise_stds=grid.sweep,
+                    requests=grid.requests,
+                    records=grid.records,
+                    seed=seed,
+                )
+            ),
             "weight_decays": list(decay_rows(case, grid, seed)),
         }
         for case, extra in cases(load("mnist"))

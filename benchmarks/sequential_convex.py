@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,12 +38,21 @@ from benchmarks.convex_methods import (
     retrained,
     tracked,
 )
-from benchmarks.convex_runs import Outcome, Trainings, answer, combined, described, line
+from benchmarks.convex_runs import (
+    Outcome,
+    Trainings,
+    answer,
+    combined,
+    described,
+    line,
+    noise_sweep,
+)
 from benchmarks.data import load
 
 RESULTS: Final = Path(__file__).parent / "results" / "sequential_convex.json"
 EPSILONS: Final = (0.05, 0.1, 0.5, 1.0, 5.0)
 REQUESTS: Final = 100
+LIMIT: Final = 0.2  # of the published cost at epsilon 1
 TRAINING_EPOCHS: Final = 20  # Chien et al. 2024, Table 2, for b = 128
 FULL_BATCH_STEPS: Final = 300  # contracts the start to 2e-6
 RELEASE_NOISE: Final = 0.05
@@ -162,7 +172,7 @@ def rows_of(
 
     Retraining is run once, since its steps and its guarantee are the same for all targets.
     """
-    for method in (variant for method in methods(case) for variant in _relations(method)):
+    for method in chain.from_iterable(map(_relations, methods(case))):
         exact = method.source == "exact"
         for epsilon in EPSILONS[:1] if exact else EPSILONS:
             target = Target(epsilon=epsilon, delta=case.delta)
@@ -170,19 +180,6 @@ def rows_of(
             outcome = answer(case, method, target, start, requests=requests, records=1, seed=seed)
             for reached in EPSILONS if exact else (epsilon,):
                 yield described(method) | {"epsilon": reached}, outcome
-
-
-def sweep_rows(
-    case: Case, trainings: Trainings, requests: int, seed: int
-) -> Iterator[tuple[dict[str, Any], Outcome]]:
-    """Yield tracked release at epsilon 1 for several release noises."""
-    target = Target(epsilon=1.0, delta=case.delta)
-    base = next(method for method in methods(case) if method.name == "tracked release")
-    start = trainings.start(base, target)
-    for noise_std in SWEEP:
-        method = replace(base, plan=tracked(noise_std))
-        outcome = answer(case, method, target, start, requests=requests, records=1, seed=seed)
-        yield {"release_noise_std": noise_std}, outcome
 
 
 def one_seed(seed: int, requests: int) -> dict[str, list[tuple[dict[str, Any], Outcome]]]:
@@ -194,29 +191,41 @@ def one_seed(seed: int, requests: int) -> dict[str, list[tuple[dict[str, Any], O
     )
     return {
         "rows": list(rows_of(case, trainings, requests, seed)),
-        "release_noise": list(sweep_rows(case, trainings, requests, seed)),
+        "release_noise": list(
+            noise_sweep(
+                case,
+                next(method for method in methods(case) if method.name == "tracked release"),
+                trainings,
+                noise_stds=SWEEP,
+                requests=requests,
+                records=1,
+                seed=seed,
+            )
+        ),
     }
 
 
 def claim(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return our best rows at epsilon 1 beside the paper's b = 128, sigma = 0.03, one epoch."""
+    """Return our cheapest rows at epsilon 1 that score no less than the paper's best setting.
+
+    That is b = 128, sigma = 0.03, one epoch a request. Both the accuracy at the end and the mean
+    over requests must be at least the paper's; a relation without such a row is None.
+    """
     at_one = [row for row in rows if row["epsilon"] == 1.0]
     theirs = next(row for row in at_one if row["source"] == "published")
-    answers: dict[str, Any] = {"published": theirs, "limit": 0.2}
+    answers: dict[str, Any] = {"published": theirs, "limit": LIMIT}
     for relation in (Neighbours.ZERO_OUT, Neighbours.REPLACEMENT):
-        best = min(
-            (
-                row
-                for row in at_one
-                if row["source"] == "ours"
-                and row["neighbours"] == relation
-                and row["mean_accuracy"] >= theirs["mean_accuracy"]
-                and row["final_accuracy"] >= theirs["final_accuracy"]
-            ),
-            key=lambda row: row["gradients"],
-        )
-        ratio = best["gradients"] / theirs["gradients"]
-        answers[relation.value] = best | {"ratio": ratio, "holds": ratio <= answers["limit"]}
+        good = [
+            row
+            for row in at_one
+            if (row["source"], row["neighbours"]) == ("ours", relation)
+            and all(row[score] >= theirs[score] for score in ("mean_accuracy", "final_accuracy"))
+        ]
+        best = min(good, key=lambda row: row["gradients"], default=None)
+        answers[relation.value] = best and best | {
+            "ratio": best["gradients"] / theirs["gradients"],
+            "holds": best["gradients"] <= LIMIT * theirs["gradients"],
+        }
     return answers
 
 
