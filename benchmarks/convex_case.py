@@ -91,7 +91,7 @@ def two_digits(pictures: Pictures, *, digits: tuple[int, int] = (3, 8)) -> Case:
     train, test = (_scaled(_only(part, digits), head) for part in (pictures.train, pictures.test))
     largest_batch = 512 if len(train) >= PAPER_RECORDS else 32
     return Case(
-        name=f"{pictures.name}, {digits[0]} against {digits[1]}",
+        name=f"{pictures.name}: {digits[0]} against {digits[1]}",
         classes=2,
         weight_decay=PAPER_WEIGHT_DECAY,
         train=shuffled(train, min(PAPER_RECORDS, len(train) // largest_batch * largest_batch)),

@@ -13,7 +13,7 @@ from matplotlib import pyplot as plt
 
 _STYLE: Final = {"font.size": 11, "axes.grid": True, "grid.alpha": 0.3, "figure.dpi": 130}
 _LEAST: Final = 100  # where a logarithmic axis puts a cost of nothing
-_SOURCES: Final = {"published": ("--", "X"), "ours": ("-", "o"), "exact": (":", "s")}
+_SOURCES: Final = {"published": ("--", "X", 10), "ours": ("-", "o", 6), "exact": (":", "s", 4)}
 _COLOURS: Final = {
     "projected noisy SGD": "C0",
     "tracked release": "C3",
@@ -24,14 +24,24 @@ _COLOURS: Final = {
     "retraining": "k",
 }
 
+_FILLINGS: Final = {
+    "b = 32": "white",
+    "b = 512": "lightpink",
+    "0.007": "white",
+    "least σ": "white",
+    "1 epoch": "white",
+    "steps": "white",
+}
+
 Row = dict[str, Any]
 
 
 def draw_sequential(document: dict[str, Any], path: Path) -> Path:
     """Draw cost against epsilon, accuracy against cost at epsilon 1, and the release noise."""
     with mpl.rc_context(_STYLE):
-        figure, axes = plt.subplots(1, 3, figsize=(17, 6.8))
+        figure, axes = plt.subplots(1, 3, figsize=(17, 7))
         rows = [row for row in document["rows"] if row["neighbours"] != "zero_out"]
+        rows.sort(key=lambda row: list(_SOURCES).index(row["source"]))
         shown = [row for row in rows if not _is_control(row)]
         for name, group in _grouped(shown, "source", "method"):
             _cost_curve(axes[0], name, group)
@@ -43,6 +53,7 @@ def draw_sequential(document: dict[str, Any], path: Path) -> Path:
                 _point(axes[1], row)
         axes[1].set(xscale="log", xlabel="per-record gradients, all requests")
         axes[1].set(ylabel="mean test accuracy after a request")
+        axes[1].margins(x=0.12)
         axes[1].set_title("accuracy against cost at ε = 1")
         _noise_curve(axes[2], document["release_noise"])
         axes[2].set_title("tracked release at ε = 1: what its noise costs")
@@ -52,7 +63,7 @@ def draw_sequential(document: dict[str, Any], path: Path) -> Path:
             "neighbouring relation: replacement"
         )
         figure.legend(handles, labels, loc="lower center", ncols=3, fontsize=10)
-        return _save(figure, path, bottom=0.27)
+        return _save(figure, path, bottom=0.2)
 
 
 def draw_multiclass(document: dict[str, Any], path: Path) -> Path:
@@ -125,25 +136,27 @@ def _mark_targets(axis: Axes, rows: Sequence[Row]) -> None:
 
 def _cost_curve(axis: Axes, name: tuple[Any, ...], rows: Sequence[Row]) -> None:
     source, method = name
-    line, marker = _SOURCES[source]
+    line, marker, size = _SOURCES[source]
     axis.plot(
         [row["epsilon"] for row in rows],
         [max(_LEAST, row["gradients"]) for row in rows],
         line + marker,
         color=_colour(method),
+        markersize=size,
         markerfacecolor=_face(method),
         label=method if source == "exact" else f"{method} ({source})",
     )
 
 
 def _point(axis: Axes, row: Row) -> None:
-    _, marker = _SOURCES[row["source"]]
+    _, marker, size = _SOURCES[row["source"]]
     axis.errorbar(
         max(_LEAST, row["gradients"]),
         row["mean_accuracy"],
         yerr=row["mean_accuracy_std"],
         fmt=marker,
         color=_colour(row["method"]),
+        markersize=size,
         markerfacecolor=_face(row["method"]),
         capsize=3,
     )
@@ -151,8 +164,9 @@ def _point(axis: Axes, row: Row) -> None:
         axis.annotate(
             row["method"].removeprefix("retraining, "),
             (row["gradients"], row["mean_accuracy"]),
-            xytext=(6, -12),
+            xytext=(-9, -4),
             textcoords="offset points",
+            ha="right",
             fontsize=9,
         )
 
@@ -199,9 +213,9 @@ def _colour(method: str) -> str:
 
 
 def _face(method: str) -> str:
-    """Return white for the second row of a method."""
-    second = ("b / 4", "0.007", "least σ", "1 epoch", "steps")
-    return "white" if method.endswith(second) else _colour(method)
+    """Return the filling that tells the rows of one method apart."""
+    filling = (end for end in _FILLINGS if method.endswith(end))
+    return _FILLINGS.get(next(filling, ""), _colour(method))
 
 
 def _save(figure: Figure, path: Path, *, bottom: float) -> Path:

@@ -52,6 +52,7 @@ from benchmarks.data import load
 RESULTS: Final = Path(__file__).parent / "results" / "sequential_convex.json"
 EPSILONS: Final = (0.05, 0.1, 0.5, 1.0, 5.0)
 REQUESTS: Final = 100
+SCORES: Final = ("mean_accuracy", "final_accuracy")
 LIMIT: Final = 0.2  # of the published cost at epsilon 1
 TRAINING_EPOCHS: Final = 20  # Chien et al. 2024, Table 2, for b = 128
 FULL_BATCH_STEPS: Final = 300  # contracts the start to 2e-6
@@ -110,7 +111,7 @@ def methods(case: Case) -> list[Method]:
             simulated_last=1,
             at_most=_CAPPED,
         ),
-        *_ours(batch),
+        *_ours(case, batch),
         exact("retraining, 20 epochs", plan=retrained(TRAINING_EPOCHS * cycle)),
         exact("retraining, 1 epoch", plan=retrained(cycle)),
         *(
@@ -121,11 +122,15 @@ def methods(case: Case) -> list[Method]:
     ]
 
 
-def _ours(batch: int) -> list[Method]:
+def _ours(case: Case, batch: int) -> list[Method]:
     ours = partial(Method, source="ours", batch_size=batch)
     return [
         ours("tracked release", plan=tracked(RELEASE_NOISE)),
-        ours("tracked release, b / 4", batch_size=batch // 4, plan=tracked(RELEASE_NOISE)),
+        *(
+            ours(f"tracked release, b = {size}", batch_size=size, plan=tracked(RELEASE_NOISE))
+            for size in (batch // 4, 4 * batch)
+            if case.records % size == 0
+        ),
         ours(
             "projected noisy SGD, σ = 0.03",
             plan=noisy_steps(papers_noise),
@@ -194,7 +199,7 @@ def one_seed(seed: int, requests: int) -> dict[str, list[tuple[dict[str, Any], O
         "release_noise": list(
             noise_sweep(
                 case,
-                next(method for method in methods(case) if method.name == "tracked release"),
+                _ours(case, convex_published.PAPER_BATCH)[0],
                 trainings,
                 noise_stds=SWEEP,
                 requests=requests,
@@ -206,25 +211,29 @@ def one_seed(seed: int, requests: int) -> dict[str, list[tuple[dict[str, Any], O
 
 
 def claim(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return our cheapest rows at epsilon 1 that score no less than the paper's best setting.
+    """Return ours at epsilon 1 beside the paper's b = 128, sigma = 0.03, one epoch a request.
 
-    That is b = 128, sigma = 0.03, one epoch a request. Both the accuracy at the end and the mean
-    over requests must be at least the paper's; a relation without such a row is None.
+    ``default`` is tracked release as it is set in advance; ``cheapest`` the cheapest of all rows
+    that score no less than the paper's, at the end and in the mean over requests, or None.
     """
     at_one = [row for row in rows if row["epsilon"] == 1.0]
     theirs = next(row for row in at_one if row["source"] == "published")
     answers: dict[str, Any] = {"published": theirs, "limit": LIMIT}
     for relation in (Neighbours.ZERO_OUT, Neighbours.REPLACEMENT):
-        good = [
+        ours = [row for row in at_one if (row["source"], row["neighbours"]) == ("ours", relation)]
+        compared = [
             row
-            for row in at_one
-            if (row["source"], row["neighbours"]) == ("ours", relation)
-            and all(row[score] >= theirs[score] for score in ("mean_accuracy", "final_accuracy"))
+            | {
+                "ratio": row["gradients"] / theirs["gradients"],
+                "as_accurate": all(row[score] >= theirs[score] for score in SCORES),
+            }
+            for row in ours
         ]
-        best = min(good, key=lambda row: row["gradients"], default=None)
-        answers[relation.value] = best and best | {
-            "ratio": best["gradients"] / theirs["gradients"],
-            "holds": best["gradients"] <= LIMIT * theirs["gradients"],
+        accurate = [row for row in compared if row["as_accurate"]]
+        answers[relation.value] = {
+            "default": compared[0],
+            "cheapest": min(accurate, key=lambda row: row["gradients"], default=None),
+            "holds": compared[0]["as_accurate"] and compared[0]["ratio"] <= LIMIT,
         }
     return answers
 

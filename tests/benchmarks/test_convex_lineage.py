@@ -147,3 +147,20 @@ def _released(made: Lineage, *, steps: int, noise_std: float = 0.05) -> Plan:
             steps=taken,
         ),
     )
+
+
+def test_the_claim_compares_the_row_that_was_set_in_advance() -> None:
+    def row(source: str, relation: str, gradients: float, score: float) -> dict[str, object]:
+        scores = {"mean_accuracy": score, "final_accuracy": score}
+        keys = {"source": source, "neighbours": relation, "epsilon": 1.0, "gradients": gradients}
+        return keys | scores
+
+    relations = ("zero_out", "replacement")
+    rows = [row("published", "replacement", 1000, 0.9)]
+    rows += [row("ours", relation, 100, 0.91) for relation in relations]
+    rows += [row("ours", relation, 10, 0.8) for relation in relations]
+    answer = sequential_convex.claim(rows)
+    assert all(answer[relation]["holds"] for relation in relations)
+    assert answer["zero_out"]["cheapest"]["gradients"] == 100
+    rows[1]["gradients"] = 300
+    assert not sequential_convex.claim(rows)["zero_out"]["holds"]
