@@ -1,0 +1,166 @@
+"""Lineages of linear heads on small digits: planned, run, certified and counted."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from app.accounting import tracked_release
+from app.accounting.terms import Neighbours
+from app.domain.errors import TargetNotMetError
+from benchmarks import convex_published, sequential_convex
+from benchmarks.convex_case import Case, two_digits
+from benchmarks.convex_lineage import Lineage, Plan
+from benchmarks.convex_methods import Method, Target, noisy_steps, papers_noise, retrained, tracked
+from benchmarks.convex_runs import Outcome, Trainings, answer, combined
+from benchmarks.data import load
+from workers.mechanisms.descent import Descent
+
+REQUESTS = 4
+BATCH = 32
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    torch.set_num_threads(1)
+    return two_digits(load("digits"))
+
+
+@pytest.fixture(scope="module")
+def trainings(case: Case) -> Trainings:
+    return Trainings(case, seed=0, epochs=3, full_batch_steps=5)
+
+
+def outcome(case: Case, trainings: Trainings, method: Method, epsilon: float = 1.0) -> Outcome:
+    target = Target(epsilon, case.delta)
+    start = trainings.start(method, target)
+    return answer(case, method, target, start, requests=REQUESTS, records=1, seed=0)
+
+
+def lineage(case: Case) -> Lineage:
+    recipe = case.recipe(batch_size=BATCH, neighbours=Neighbours.ZERO_OUT)
+    descent = Descent(recipe.learning_rate, recipe.weight_decay)
+    made = Lineage(case, recipe, descent, seed=1)
+    made.train(2 * recipe.batches)
+    return made
+
+
+def test_features_are_no_longer_than_the_head_allows(case: Case) -> None:
+    assert float(case.train.features.norm(dim=1).max()) <= 1.0
+    assert case.records % BATCH == 0
+
+
+def test_a_request_is_counted_where_its_records_were(case: Case) -> None:
+    made = lineage(case)
+    before = made.ledger.steps
+    made.forget(3)
+    assert made.ledger.forgotten() == 3
+    made.run(plan := _released(made, steps=7), epsilon=1e9)
+    assert made.ledger.steps == before + 7
+    assert made.gradients == 7 * BATCH
+    assert plan.account(7).mu < plan.account(0).mu
+
+
+def test_too_few_steps_stop_the_run(case: Case) -> None:
+    made = lineage(case)
+    made.forget(1)
+    with pytest.raises(TargetNotMetError):
+        made.run(_released(made, steps=0, noise_std=1e-6), epsilon=0.01)
+
+
+def test_a_branch_leaves_its_origin_alone(case: Case) -> None:
+    made = lineage(case)
+    accuracy = made.accuracy()
+    branch = made.branch(neighbours=Neighbours.REPLACEMENT, noise_seed=5)
+    branch.forget(2)
+    branch.run(_released(branch, steps=0, noise_std=50.0), epsilon=1e9)
+    assert (made.accuracy(), made.ledger.forgotten()) == (accuracy, 0)
+
+
+def test_replacement_costs_more_than_zero_out(case: Case, trainings: Trainings) -> None:
+    method = Method("tracked release", "ours", BATCH, tracked(0.05))
+    doubled = replace(method, neighbours=Neighbours.REPLACEMENT)
+    cost = outcome(case, trainings, method).gradients
+    assert 0 < cost < outcome(case, trainings, doubled).gradients
+
+
+def test_a_smaller_epsilon_costs_more(case: Case, trainings: Trainings) -> None:
+    method = Method(
+        "projected noisy SGD", "ours", BATCH, noisy_steps(papers_noise), step_noise_std=papers_noise
+    )
+    costs = [outcome(case, trainings, method, epsilon).gradients for epsilon in (0.1, 1.0, 5.0)]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_skipped_requests_are_counted_all_the_same(case: Case, trainings: Trainings) -> None:
+    method = Method("tracked release", "ours", BATCH, tracked(0.05))
+    full = outcome(case, trainings, method)
+    last = outcome(case, trainings, replace(method, simulated_last=1))
+    assert last.steps == full.steps
+    assert last.gradients == full.gradients
+    assert (len(full.accuracies), len(last.accuracies)) == (REQUESTS, 1)
+
+
+def test_retraining_starts_anew_and_is_exact(case: Case, trainings: Trainings) -> None:
+    cycle = case.records // BATCH
+    method = Method("retraining, 1 epoch", "exact", BATCH, retrained(cycle))
+    assert outcome(case, trainings, method, 1e-6).gradients == REQUESTS * cycle * BATCH
+
+
+def test_published_bounds_take_whole_epochs(case: Case, trainings: Trainings) -> None:
+    method = Method(
+        "projected noisy SGD",
+        "published",
+        BATCH,
+        convex_published.projected_noisy_sgd_epochs(0.03),
+        Neighbours.REPLACEMENT,
+        papers_noise,
+        convex_published.RADIUS,
+    )
+    cycle = case.records // BATCH
+    steps = outcome(case, trainings, method).steps
+    assert all(count % cycle == 0 and count > 0 for count in steps)
+
+
+def test_every_row_of_the_comparison_runs_and_makes_a_table(case: Case) -> None:
+    small = Trainings(case, seed=0, epochs=1, full_batch_steps=2)
+    rows = []
+    for method in sequential_convex.methods(case):
+        quick = replace(method, simulated_last=1, at_most=5)
+        rows.append(({"method": method.name}, outcome(case, small, quick, 5.0)))
+    table = combined([rows, rows])
+    assert len(table) == len(rows)
+    assert all(row["seeds"] == 2 and row["gradients_std"] == 0 for row in table)
+
+
+def _released(made: Lineage, *, steps: int, noise_std: float = 0.05) -> Plan:
+    recipe, drift = made.ledger.recipe, made.ledger.drift()
+    return Plan(
+        steps=steps,
+        release_noise_std=noise_std,
+        account=lambda taken: tracked_release.account(
+            drift=drift,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            smoothness=recipe.smoothness,
+            noise_std=noise_std,
+            steps=taken,
+        ),
+    )
+
+
+def test_the_claim_compares_the_row_that_was_set_in_advance() -> None:
+    def row(source: str, relation: str, gradients: float, score: float) -> dict[str, object]:
+        scores = {"mean_accuracy": score, "final_accuracy": score}
+        keys = {"source": source, "neighbours": relation, "epsilon": 1.0, "gradients": gradients}
+        return keys | scores
+
+    relations = ("zero_out", "replacement")
+    rows = [row("published", "replacement", 1000, 0.9)]
+    rows += [row("ours", relation, 100, 0.91) for relation in relations]
+    rows += [row("ours", relation, 10, 0.8) for relation in relations]
+    answer = sequential_convex.claim(rows)
+    assert all(answer[relation]["holds"] for relation in relations)
+    assert answer["zero_out"]["cheapest"]["gradients"] == 100
+    rows[1]["gradients"] = 300
+    assert not sequential_convex.claim(rows)["zero_out"]["holds"]
