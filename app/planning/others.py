@@ -40,17 +40,11 @@ def quote_retraining(policy: Policy, shape: ModelShape) -> Quote:
 
 
 def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
-    """Quote no step at all, while the group guarantee of DP training still covers the request.
-
-    A new lineage is trained with the noise whose guarantee covers ``group_size`` records, by
-    default 10, unless ``noise_multiplier`` is fixed.
-    """
+    """Quote no step at all, while the group guarantee of DP training still covers the request."""
     only(policy.parameters, *_PRIVATE)
     trained = shape.dp_training
     if trained is None:
-        if not shape.is_new or policy.mechanism != dp_sgd.NAME:
-            raise PlanError("needs a model that was trained with DP-SGD: name it in the policy")
-        trained = _training(policy, shape)
+        raise PlanError("needs a model that was trained with DP-SGD, which workers do not do yet")
     parameters = {
         "noise_multiplier": trained.noise_multiplier,
         "sampling_rate": trained.sampling_rate,
