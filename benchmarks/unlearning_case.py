@@ -20,6 +20,7 @@ from benchmarks.unlearning_arms import PLANNED, RETRAINING, Arm, NoisyPlan, plan
 from workers.noise import SecureNoise
 from workers.sealed import Certified, Sealed
 from workers.training.architectures import build
+from workers.training.feeds import RandomBatches
 from workers.training.network import Network, Tensors
 
 FORGOTTEN_SHARE = 0.1
@@ -94,10 +95,9 @@ class Case:
         sealed.load(self._original)
         sealed.unlearn(
             plan.mechanism,
-            self._retain,
+            RandomBatches(self._retain, self._recipe.batch_size),
             frame=plan.frame,
             noise=SecureNoise(),
-            batch_size=self._recipe.batch_size,
         )
         certified = sealed.open()
         if certified.noisy_steps != plan.noisy_steps:

@@ -49,17 +49,20 @@ def comparison(rows: Sequence[Row], other: Arm) -> list[Row]:
 
 def show(figures: dict[str, Any]) -> None:
     """Print one data set's figures."""
-    print(f"\n{figures['data']}: {figures['grid']['repeats']} repeats, {figures['wall_s']:.0f} s")
+    print(
+        f"\n{figures['data']}: {figures['repeats_done']} repeats at most, {figures['wall_s']:.0f} s"
+    )
     if figures["note"]:
         print(f"note: {figures['note']}")
     originals = figures["original_accuracies"]
     print(f"original, trained on everyone: {100 * fmean(originals):.1f} %")
-    print(f"{'epochs':>6}  {'arm':44} {'epsilon':>8} {'steps':>5} {'accuracy %':>14}")
+    print(f"{'epochs':>6}  {'arm':44} {'epsilon':>8} {'steps':>5} {'accuracy % (repeats)':>20}")
     for row in figures["rows"]:
+        repeats = len(row["accuracies"])
         error = math.nan if row["standard_error"] is None else 100 * row["standard_error"]
         print(
             f"{row['budget_epochs']:6g}  {name_of(row):44} {row['epsilon']:8.3f} "
-            f"{row['noisy_steps']:5} {100 * row['mean']:7.2f} ± {error:.2f}"
+            f"{row['noisy_steps']:5} {100 * row['mean']:7.2f} ± {error:.2f} ({repeats})"
         )
     for other in ("retraining", "random_start"):
         print(f"gradient clipping (planned) minus {other.replace('_', ' ')}, percentage points:")

@@ -16,6 +16,7 @@ from benchmarks.unlearning_arms import PLANNED, PUBLISHED, RETRAINING  # noqa: E
 
 _TITLES: Final = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "8 x 8 digits"}
 _NOTE_WIDTH: Final = 48
+_POINTS_UNDER_RETRAINING: Final = 6
 _SETTINGS: Final = {
     PLANNED: "true (1, 1e-5), our planning",
     PUBLISHED: "the paper's settings, at their true ε",
@@ -71,7 +72,9 @@ def _panel(axis: Axes, result: Mapping[str, Any], settings: str) -> None:
     axis.set(xscale="log", xlabel="budget, epochs of the retained pictures")
     axis.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
     axis.minorticks_off()
-    repeats = result["grid"]["repeats"]
+    _keep_low_points_outside(axis, result, list(lines.values()))
+    counts = sorted({len(row["accuracies"]) for rows in lines.values() for row in rows})
+    repeats = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     axis.legend(
         fontsize=8.5,
         title_fontsize=8.5,
@@ -80,6 +83,24 @@ def _panel(axis: Axes, result: Mapping[str, Any], settings: str) -> None:
         bbox_to_anchor=(0.5, -0.14),
         title=f"mean and standard error, {repeats} repeats",
     )
+
+
+def _keep_low_points_outside(
+    axis: Axes, result: Mapping[str, Any], lines: list[list[Mapping[str, Any]]]
+) -> None:
+    """Cut the axis a little under retraining; write the value of a point further down."""
+    retraining = [row for row in result["rows"] if row["method"] == RETRAINING.method]
+    bottom = 100 * min(row["mean"] for row in retraining) - _POINTS_UNDER_RETRAINING
+    axis.set_ylim(bottom=bottom)
+    for row in (row for rows in lines for row in rows if 100 * row["mean"] < bottom):
+        axis.annotate(
+            f"{100 * row['mean']:.0f} % ↓",
+            (row["budget_epochs"], bottom),
+            xytext=(3, 4),
+            textcoords="offset points",
+            color=_STYLES[row["method"]][0],
+            size=9,
+        )
 
 
 def _label(method: str, rows: list[Mapping[str, Any]], *, control: bool) -> str:

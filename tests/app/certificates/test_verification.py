@@ -45,7 +45,7 @@ SIGNER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"k" * 32))
 STRANGER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"s" * 32))
 KEY = SIGNER.public_key_pem.encode()
 PLAN = make_plan(
-    policy=Policy(mechanism="gradient_clipping"),
+    policy=Policy(mechanism="gradient_clipping", parameters={"steps": 20}),
     shape=ModelShape(retained=1000, batch_size=100, recipe_epochs=30),
 )
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
