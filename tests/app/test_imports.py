@@ -8,7 +8,7 @@ import sys, time
 started = time.process_time()
 import app.main
 print(time.process_time() - started)
-print(*sorted(name for name in sys.modules if name.split(".")[0] in ("torch", "workers")))
+print(*sorted(name for name in sys.modules if name.split(".")[0] in ("torch", "opacus", "workers")))
 """
 
 
