@@ -1,0 +1,184 @@
+"""Gradients of single records, clipped one by one: what DP-SGD's sensitivity rests on.
+
+Opacus computes them. What it takes on trust is checked here, on random inputs and before a record
+is read: that a record's gradient depends on no other record of its batch.
+"""
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from app.domain.errors import PlanError
+from workers.training.flat import FlatParameters
+
+# Bounds the memory of one pass: about 256 MB of gradients, and never more records than this.
+_MOST_RECORDS: Final = 256
+_MOST_NUMBERS: Final = 1 << 26
+
+# Covers the rounding of a clipping factor and of every product to float32.
+_CLIP_MARGIN: Final = 1 - 2.0**-22
+_PROBE_TOLERANCE: Final = 1e-3
+# What Opacus leaves on layers when its hooks are gone.
+_TRACES: Final = ("activations", "max_batch_len")
+
+
+class PerRecordGradients:
+    """Sums the clipped gradients of single records. Made by ``per_record_gradients``.
+
+    Attributes:
+        records_at_once: the most that one call of ``add_clipped`` should be given; a public number.
+    """
+
+    def __init__(self, module: nn.Module, flat: FlatParameters) -> None:
+        self._module = module
+        self._flat = flat
+        self.records_at_once = max(1, min(_MOST_RECORDS, _MOST_NUMBERS // flat.size))
+
+    def add_clipped(
+        self, features: torch.Tensor, labels: torch.Tensor, *, clip_norm: float, out: torch.Tensor
+    ) -> None:
+        """Add each record's cross-entropy gradient, clipped to ``clip_norm``, to ``out``.
+
+        A gradient that is not finite, or whose norm is not, counts as zero: it is then still a
+        function of its record bounded by the clip, and no other record learns of it.
+
+        Args:
+            features: of at least one record, on the module's device.
+            labels: of the same records.
+            clip_norm: of one record's gradient, all parameters together.
+            out: float32 [size], in the order of the flat parameters.
+        """
+        gradients = self._of(features, labels)
+        norms = torch.stack(
+            [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in gradients]
+        )
+        norm = torch.linalg.vector_norm(norms, dim=0)
+        unusable = ~torch.isfinite(norm)
+        factor = (clip_norm / norm * _CLIP_MARGIN).clamp(max=1.0).masked_fill(unusable, 0.0)
+        factor = factor.to(out.dtype)
+        for part, total in zip(gradients, self._split(out), strict=True):
+            part.masked_fill_(unusable.unsqueeze(1), 0.0)  # zero times infinity is not zero
+            total.add_(factor @ part)
+
+    def require_independent_records(self, input_shape: tuple[int, ...]) -> None:
+        """Check, on random inputs, that Opacus's gradients are those of single records.
+
+        Raises:
+            PlanError: the network mixes the records of a batch, or uses a parameter in a way that
+                has no gradient per record.
+        """
+        with torch.random.fork_rng(devices=self._cuda_devices()):
+            torch.manual_seed(0)
+            own, others, changed = torch.rand((3, 1, *input_shape)).to(self._flat.device)
+            alone = self._probed(torch.cat([own, others]))
+            first = self._probed(torch.cat([own, others, others.flip(-1)]))
+            second = self._probed(torch.cat([own, -3 * changed, 2 * changed - 1]))
+        for name, *parts in zip(self._flat.shapes, alone, first, second, strict=True):
+            counts = [len(part) for part in parts]
+            if counts != [2, 3, 3] or not _close(parts[1][0], parts[2][0]):
+                raise PlanError(
+                    f"DP-SGD needs the gradient of each record by itself, but the network mixes "
+                    f"records where {name!r} takes part: use no layer that looks across the batch"
+                )
+
+    def _probed(self, features: torch.Tensor) -> list[torch.Tensor]:
+        """Return gradients of made-up records, after comparing their sum with autograd's own."""
+        torch.manual_seed(0)  # the same dropout each time
+        labels = torch.zeros(len(features), dtype=torch.int64, device=features.device)
+        self._flat.gradients.zero_()
+        try:
+            gradients = [part.clone() for part in self._of(features, labels)]
+        except (RuntimeError, ValueError, AttributeError) as error:
+            raise PlanError(
+                f"Opacus cannot compute this network's gradients per record "
+                f"({type(error).__name__}): avoid in-place and custom operations"
+            ) from error
+        totals = self._split(self._flat.gradients)
+        for name, part, total in zip(self._flat.shapes, gradients, totals, strict=True):
+            if not _close(part.sum(dim=0), total):
+                raise PlanError(
+                    f"Opacus misses part of the gradient of {name!r}: use the parameter only in "
+                    "the forward of the layer that owns it"
+                )
+        return gradients
+
+    def _of(self, features: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+        """Return float32 [records, size of the parameter] for every parameter."""
+        loss = cross_entropy(self._module(features), labels, reduction="sum")
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = []
+        for parameter in self._flat:
+            of_records: torch.Tensor | None = parameter.grad_sample  # type: ignore[attr-defined]
+            parameter.grad_sample = None  # type: ignore[attr-defined]
+            if of_records is None:  # the network does not use this parameter
+                of_records = features.new_zeros((len(features), *parameter.shape))
+            gradients.append(of_records.flatten(1) if parameter.dim() else of_records.unsqueeze(1))
+        return gradients
+
+    def _split(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        return list(torch.split(flat, [shape.numel() for shape in self._flat.shapes.values()]))
+
+    def _cuda_devices(self) -> list[torch.device]:
+        device = self._flat.device
+        return [device] if device.type == "cuda" else []
+
+
+@contextmanager
+def per_record_gradients(
+    module: nn.Module, flat: FlatParameters, *, input_shape: tuple[int, ...]
+) -> Iterator[PerRecordGradients]:
+    """Lend a module to Opacus; afterwards it is plain again, whatever happened.
+
+    Args:
+        module: in training mode, with ``flat.gradients`` attached; they serve as scratch.
+        flat: its parameters.
+        input_shape: shape of one record's features.
+
+    Raises:
+        PlanError: the architecture has no gradient per record; the message names the layer.
+    """
+    _require_per_record_layers(module)
+    opacus = importlib.import_module("opacus.grad_sample")  # takes a second
+    try:
+        hooked = opacus.GradSampleModule(module, loss_reduction="sum")
+    except NotImplementedError as error:
+        raise PlanError("Opacus does not support a layer of this architecture") from error
+    try:
+        with warnings.catch_warnings():
+            # Features need no gradient, and Opacus's hooks do without one.
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            gradients = PerRecordGradients(hooked, flat)
+            gradients.require_independent_records(input_shape)
+            yield gradients
+    finally:
+        hooked.to_standard_module()
+        for layer in module.modules():
+            for trace in _TRACES:
+                layer.__dict__.pop(trace, None)
+
+
+def _require_per_record_layers(module: nn.Module) -> None:
+    """Refuse layers known to mix records, and buffers, which no noise covers."""
+    validators: dict[type, Any] = importlib.import_module(
+        "opacus.validators"
+    ).ModuleValidator.VALIDATORS
+    for name, layer in module.named_modules():
+        for kind, faults_of in validators.items():
+            if isinstance(layer, kind) and faults_of(layer):
+                raise PlanError(
+                    f"layer {name!r} ({type(layer).__name__}) has no gradient per record, so "
+                    "DP-SGD cannot train it: use GroupNorm or LayerNorm for normalisation, and no "
+                    "recurrent or attention layer of torch's own"
+                )
+    for name, _ in module.named_buffers():
+        raise PlanError(f"buffer {name!r} would hold data that DP-SGD adds no noise to: remove it")
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool((one - other).norm() <= _PROBE_TOLERANCE * other.norm())
