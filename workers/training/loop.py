@@ -47,8 +47,8 @@ def train(
     if steps < 1:
         return 0
     device = next(module.parameters()).device
-    optimizer = _optimizer(module, recipe)
-    schedule = _schedule(optimizer, recipe, steps)
+    optimizer = optimizer_of(module, recipe)
+    schedule = schedule_of(optimizer, recipe, steps)
     loss_sum = torch.zeros((), device=device)
     module.train()
     batches = islice(examples.forever(recipe.batch_size, device=device), steps)
@@ -69,7 +69,8 @@ def train(
     return steps
 
 
-def _optimizer(module: nn.Module, recipe: TrainingRecipe) -> torch.optim.Optimizer:
+def optimizer_of(module: nn.Module, recipe: TrainingRecipe) -> torch.optim.Optimizer:
+    """Return a fresh optimiser of all parameters, as the recipe asks."""
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(
             module.parameters(),
@@ -86,9 +87,10 @@ def _optimizer(module: nn.Module, recipe: TrainingRecipe) -> torch.optim.Optimiz
     )
 
 
-def _schedule(
+def schedule_of(
     optimizer: torch.optim.Optimizer, recipe: TrainingRecipe, steps: int
 ) -> LRScheduler | None:
+    """Return the learning rate's schedule over ``steps`` steps; None where it is constant."""
     if recipe.schedule == "constant":
         return None
     # One step more than is taken: the last step of the schedule would have almost no rate.

@@ -1,0 +1,107 @@
+"""DP-SGD: the update rule whose releases ``app.accounting.dp_sgd`` accounts for.
+
+Abadi et al. 2016, Algorithm 1, with Poisson samples. With q the sampling rate, C the gradient clip
+and B the recipe's batch size, each step takes every record with chance q and computes
+
+    g <- (sum over the sample of clip(record's gradient, C) + N(0, (noise_multiplier C)^2 I)) / B
+
+The optimiser, momentum, weight decay and schedule see g alone: they are post-processing. B is a
+public constant, not the size of the sample. A sample may be empty; its step is noise, and counts.
+
+Nothing depends on what a step finds: the number of steps is fixed, no loss is computed for anyone,
+and weights that diverge are trained to the end, because stopping would tell of records.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from app.domain.checks import require_fraction, require_positive, require_steps
+from app.domain.recipe import TrainingRecipe
+from workers.mechanisms.vectors import rounded_down, rounded_up
+from workers.noise import NoiseSource
+from workers.training.data import Examples
+from workers.training.loop import optimizer_of, schedule_of
+from workers.training.network import Network
+from workers.training.per_record import PerRecordGradients, per_record_gradients
+from workers.training.poisson import poisson_sample
+
+
+def train_privately(
+    network: Network,
+    examples: Examples,
+    recipe: TrainingRecipe,
+    *,
+    noise_multiplier: float,
+    gradient_clip: float,
+    sampling_rate: float,
+    steps: int,
+    noise: NoiseSource,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Train in place by DP-SGD; return the steps taken, which are ``steps``.
+
+    Args:
+        network: its module is left in training mode, plain, with its parameters in ``flat``.
+        examples: the records to protect, one row each.
+        recipe: optimiser, schedule and the batch size B; ``recipe.epochs`` is not used.
+        noise_multiplier: standard deviation of the noise on the sum, in units of the clip.
+        gradient_clip: C, norm of one record's gradient, all parameters together.
+        sampling_rate: q, above 0 and at most 1; chosen without looking at records. For samples of
+            B records on average it is B / (number of records).
+        steps: how many to take.
+        noise: fresh for this training.
+        on_progress: called after each step with the step (from 1) and ``steps``; what it raises
+            ends the training.
+
+    Raises:
+        PlanError: the architecture has no gradient per record; the message names the layer.
+        ParameterError: a parameter is out of its range.
+        SealedStateError: the network moved its parameters out of the flat buffer.
+    """
+    noise_std = rounded_up(
+        require_positive("noise_multiplier", noise_multiplier)
+        * require_positive("gradient_clip", gradient_clip)
+    )
+    rate = require_fraction("sampling_rate", sampling_rate)
+    steps = require_steps("steps", steps)
+    module, flat = network.module, network.flat
+    module.train()
+    optimizer = optimizer_of(module, recipe)
+    schedule = schedule_of(optimizer, recipe, steps)
+    clipped_sum = torch.zeros_like(flat.values)
+    flat.attach_gradients()
+    with per_record_gradients(module, flat, input_shape=examples.input_shape) as gradients:
+        for step in range(1, steps + 1):
+            clipped_sum.zero_()
+            _add_sample(
+                gradients, examples, rate, clip_norm=rounded_down(gradient_clip), out=clipped_sum
+            )
+            noise.normal_(flat.gradients)
+            flat.gradients.mul_(noise_std).add_(clipped_sum).div_(recipe.batch_size)
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+            if on_progress is not None:
+                on_progress(step, steps)
+    flat.require_attached()
+    flat.release_gradients()
+    return steps
+
+
+def _add_sample(
+    gradients: PerRecordGradients,
+    examples: Examples,
+    rate: float,
+    *,
+    clip_norm: float,
+    out: torch.Tensor,
+) -> None:
+    """Add the clipped gradients of one Poisson sample to ``out``."""
+    chosen = poisson_sample(len(examples), rate)
+    if len(chosen) == 0:
+        return
+    for features, labels in examples.select(chosen).in_order(
+        gradients.records_at_once, device=out.device
+    ):
+        gradients.add_clipped(features, labels, clip_norm=clip_norm, out=out)
