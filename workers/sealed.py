@@ -4,7 +4,7 @@ A trust state machine. ``Sealed`` is HELD from its making, MET once the noisy ph
 target, and SPENT after ``open`` or after any failure:
 
     Sealed(...) -> HELD --train, load--> HELD --unlearn--> MET --open--> SPENT, and a Certified
-                   HELD --retrain-----------------------> MET
+                   HELD --retrain, train_privately------> MET
                     any failure or destroy() -> SPENT, weights overwritten
 
 Invariants:
@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.accounting import retraining
+from app.accounting import dp_sgd, retraining
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipe import TrainingRecipe
@@ -42,6 +42,7 @@ from workers.training.data import Examples
 from workers.training.evaluate import Evaluation
 from workers.training.loop import TrainingProgress
 from workers.training.network import Network, Tensors
+from workers.training.private import train_privately
 
 Result = TypeVar("Result")
 SealedProgress = Callable[[int, int], None]
@@ -54,7 +55,8 @@ class _Met:
 
     guarantee: Guarantee
     steps: int
-    recompute_buffers: Callable[[], None]
+    recompute_buffers: Callable[[], None] = lambda: None
+    ends_training: bool = False
 
 
 @dataclass(eq=False, repr=False)
@@ -149,11 +151,68 @@ class Sealed:
             RunFailedError: there are no records, or training diverged.
             SealedStateError: the network is not fresh any more, or the object is spent.
         """
-        held = self._require_held()
-        if not held.fresh:
-            raise SealedStateError("retraining starts from a fresh initialisation")
+        held = self._require_fresh()
         self.train(retain, recipe, epochs=epochs, on_progress=on_progress)
-        held.met = _Met(retraining.account(), steps=0, recompute_buffers=lambda: None)
+        held.met = _Met(retraining.account(), steps=0)
+        return held.met.guarantee
+
+    def train_privately(
+        self,
+        examples: Examples,
+        recipe: TrainingRecipe,
+        *,
+        noise_multiplier: float,
+        gradient_clip: float,
+        sampling_rate: float,
+        steps: int,
+        group_size: int,
+        noise: NoiseSource,
+        on_progress: SealedProgress | None = None,
+    ) -> Guarantee:
+        """Train the fresh initialisation by DP-SGD; return the guarantee for a group of records.
+
+        Whether it meets the target, ``open`` decides. What is opened cannot be trained further.
+
+        Args:
+            examples: all records of the training set, those of the group among them.
+            recipe: optimiser, schedule and batch size.
+            noise_multiplier: standard deviation of the noise, in units of the clip.
+            gradient_clip: norm of one record's gradient.
+            sampling_rate: chance of each record in each step; chosen without looking at records.
+            steps: how many to take.
+            group_size: how many records the guarantee is for.
+            noise: fresh for this training.
+            on_progress: called after each step; what it raises ends the run and reaches the caller.
+
+        Raises:
+            PlanError: the architecture has no gradient per record; the message names the layer.
+            ParameterError, CalibrationError: the accountant refuses a parameter.
+            SealedStateError: the network is not fresh any more, or the object is spent.
+        """
+        held = self._require_fresh()
+
+        def work() -> _Met:
+            taken = train_privately(
+                held.network,
+                examples,
+                recipe,
+                noise_multiplier=noise_multiplier,
+                gradient_clip=gradient_clip,
+                sampling_rate=sampling_rate,
+                steps=steps,
+                noise=noise,
+                on_progress=from_caller(on_progress),
+            )
+            guarantee = dp_sgd.account(
+                noise_multiplier=noise_multiplier,
+                sampling_rate=sampling_rate,
+                steps=taken,
+                group_size=group_size,
+            )
+            return _Met(guarantee, steps=taken, ends_training=True)
+
+        held.fresh = False
+        held.met = self._inside("private training", work)
         return held.met.guarantee
 
     def unlearn(
@@ -219,7 +278,9 @@ class Sealed:
             raise TargetNotMetError("the weights have not met their target and stay sealed")
         self._inside("recomputing buffers", met.recompute_buffers)
         del _HELD[self]
-        return Certified(_OPENING, held.network, met.guarantee, met.steps)
+        return Certified(
+            _OPENING, held.network, met.guarantee, met.steps, ends_training=met.ends_training
+        )
 
     def destroy(self) -> None:
         """Overwrite the weights and spend the object; a second call does nothing."""
@@ -237,6 +298,12 @@ class Sealed:
         held = self._require()
         if held.met is not None:
             raise SealedStateError("these weights have been through their noisy phase already")
+        return held
+
+    def _require_fresh(self) -> _Held:
+        held = self._require_held()
+        if not held.fresh:
+            raise SealedStateError("this training starts from a fresh initialisation")
         return held
 
     def _inside(self, what: str, work: Callable[[], Result]) -> Result:
@@ -260,10 +327,19 @@ class Certified:
         noisy_steps: how many steps were taken to get there.
     """
 
-    def __init__(self, opening: object, network: Network, guarantee: Guarantee, steps: int) -> None:
+    def __init__(
+        self,
+        opening: object,
+        network: Network,
+        guarantee: Guarantee,
+        steps: int,
+        *,
+        ends_training: bool = False,
+    ) -> None:
         if opening is not _OPENING:
             raise SealedStateError("only Sealed.open makes certified weights")
         self._network = network
+        self._ends_training = ends_training
         self.guarantee = guarantee
         self.noisy_steps = steps
 
@@ -281,7 +357,11 @@ class Certified:
 
         Raises:
             RunFailedError: there are no records, or training diverged.
+            SealedStateError: the weights come from DP-SGD. Its guarantee is for records that are
+                still among the retained ones, so training on those without noise would end it.
         """
+        if self._ends_training:
+            raise SealedStateError("weights trained by DP-SGD cannot be fine-tuned without noise")
         return self._network.train(retain, recipe, epochs=epochs, on_progress=on_progress)
 
     def evaluate(self, examples: Examples) -> Evaluation:
