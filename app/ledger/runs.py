@@ -21,6 +21,7 @@ from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import ObligationState, RunKind, RunState
 from app.ledger import log, outbox, repository
+from app.ledger.audited import audited_records
 from app.ledger.obligations import (
     fail_obligations,
     reopen_obligations,
@@ -127,10 +128,12 @@ class Selection:
     Attributes:
         retain: sequence numbers of the records to learn from.
         held_out: sequence numbers of the records to evaluate on.
+        forgotten: those of the records to forget, for the policy's audit alone; else empty.
     """
 
     retain: frozenset[int]
     held_out: frozenset[int]
+    forgotten: frozenset[int] = frozenset()
 
 
 def begin(session: Session, run_id: str, fencing_token: int) -> Selection:
@@ -155,10 +158,10 @@ def begin(session: Session, run_id: str, fencing_token: int) -> Selection:
     else:
         start_obligations(session, row)
     log.append(session, "run.running", run=row.id, forget_epoch=row.forget_epoch)
-    return _select(session, model)
+    return _select(session, row, model)
 
 
-def _select(session: Session, model: ModelRow) -> Selection:
+def _select(session: Session, run: RunRow, model: ModelRow) -> Selection:
     membership = membership_of(model)
     if membership is None:
         raise ConflictError("the model has no training set yet")
@@ -166,7 +169,11 @@ def _select(session: Session, model: ModelRow) -> Selection:
     retain: set[int] = set()
     for seq, key in datasets.remembered(session, model.dataset_id, through=membership.through):
         (held_out if membership.is_held_out(key) else retain).add(seq)
-    return Selection(retain=frozenset(retain), held_out=frozenset(held_out))
+    return Selection(
+        retain=frozenset(retain),
+        held_out=frozenset(held_out),
+        forgotten=audited_records(session, run, model, membership),
+    )
 
 
 def heartbeat(
