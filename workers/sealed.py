@@ -15,34 +15,35 @@ Invariants:
     guarantee comes from an odometer over the steps that were actually taken here, never from a
     caller.
  4. Before MET nothing computed from weights or records comes back: progress is a step count and
-    the guarantee so far; an exception from inside is replaced by one that holds no frame, no
-    context and no message of the original.
+    the guarantee so far; an audit's figure waits for ``Certified``; an exception from inside is
+    replaced by one that holds no frame, no context and no message of the original.
  5. Every failure spends the object. Another attempt begins at the lineage head with fresh noise.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeVar, final
+from typing import NoReturn, TypeVar, final
 from weakref import WeakKeyDictionary
 
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from app.accounting import dp_sgd, retraining
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipe import TrainingRecipe
+from workers.audit import membership_auc
+from workers.certified import OPENING, Certified
 from workers.mechanisms.frame import ReferenceFrame
 from workers.noise import NoiseSource
 from workers.noisy_phase import Mechanism, NoisyProgress, run_noisy_phase
 from workers.scrubbing import from_caller, scrubbed
 from workers.training.buffers import recompute_buffers
 from workers.training.data import Examples
-from workers.training.evaluate import Evaluation
-from workers.training.loop import TrainingProgress
 from workers.training.network import Network, Tensors
 from workers.training.private import train_privately
+
+__all__ = ["Certified", "Sealed", "SealedProgress"]
 
 Result = TypeVar("Result")
 SealedProgress = Callable[[int, int], None]
@@ -62,13 +63,14 @@ class _Met:
 @dataclass(eq=False, repr=False)
 class _Held:
     network: Network
+    factory: Callable[[], nn.Module]
     fresh: bool = True
     met: _Met | None = None
+    auc_before: float | None = None
 
 
 # Kept beside the objects and not in them: whoever inspects a Sealed finds nothing.
 _HELD: WeakKeyDictionary["Sealed", _Held] = WeakKeyDictionary()
-_OPENING: Final = object()
 
 
 @final
@@ -76,7 +78,7 @@ class Sealed:
     """A freshly initialised network whose weights stay inside until (epsilon, delta) is met.
 
     Args:
-        factory: builds the module; called once, here, under a fresh seed.
+        factory: builds the module; called here, under a fresh seed.
         epsilon: of the target.
         delta: of the target.
         device: where the weights live.
@@ -97,7 +99,7 @@ class Sealed:
     ) -> None:
         self._epsilon = epsilon
         self._delta = delta
-        _HELD[self] = _Held(Network(factory, device=device))
+        _HELD[self] = _Held(Network(factory, device=device), factory)
 
     def load(self, tensors: Tensors) -> None:
         """Replace the weights and buffers by those of the lineage head or of an upload.
@@ -265,7 +267,37 @@ class Sealed:
         )
         return held.met.guarantee
 
-    def open(self) -> "Certified":
+    def audit(
+        self, *, forgotten: Examples, held_out: Examples, start: Tensors | None = None
+    ) -> None:
+        """Measure a membership-inference attack; the figure stays here until the target is met.
+
+        Nothing that follows depends on it. ``Certified.auc_before`` shows it.
+
+        Args:
+            forgotten: records that the weights may have been trained on.
+            held_out: records that they were not trained on.
+            start: attack these weights in place of those held here, which stay as they are.
+
+        Raises:
+            RunFailedError: there are no records to compare, or ``start`` does not fit.
+            SealedStateError: the noisy phase has begun, or the object is spent.
+        """
+        held = self._require_held()
+
+        def work() -> float:
+            if start is None:
+                return membership_auc(held.network, forgotten=forgotten, held_out=held_out)
+            other = Network(held.factory, device=held.network.flat.device)
+            try:
+                other.load(start)
+                return membership_auc(other, forgotten=forgotten, held_out=held_out)
+            finally:
+                other.destroy()
+
+        held.auc_before = self._inside("the audit", work)
+
+    def open(self) -> Certified:
         """Give the weights out, certified, with buffers recomputed from the retained records.
 
         Raises:
@@ -279,7 +311,12 @@ class Sealed:
         self._inside("recomputing buffers", met.recompute_buffers)
         del _HELD[self]
         return Certified(
-            _OPENING, held.network, met.guarantee, met.steps, ends_training=met.ends_training
+            OPENING,
+            held.network,
+            met.guarantee,
+            met.steps,
+            ends_training=met.ends_training,
+            auc_before=held.auc_before,
         )
 
     def destroy(self) -> None:
@@ -314,67 +351,3 @@ class Sealed:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise SealedStateError("sealed weights cannot be copied, saved or sent")
-
-
-@final
-class Certified:
-    """Weights that met their target. Whatever follows, without the forgotten records, keeps it.
-
-    Only ``Sealed.open`` makes these.
-
-    Attributes:
-        guarantee: what holds for the weights and for everything derived from them.
-        noisy_steps: how many steps were taken to get there.
-    """
-
-    def __init__(
-        self,
-        opening: object,
-        network: Network,
-        guarantee: Guarantee,
-        steps: int,
-        *,
-        ends_training: bool = False,
-    ) -> None:
-        if opening is not _OPENING:
-            raise SealedStateError("only Sealed.open makes certified weights")
-        self._network = network
-        self._ends_training = ends_training
-        self.guarantee = guarantee
-        self.noisy_steps = steps
-
-    def fine_tune(
-        self,
-        retain: Examples,
-        recipe: TrainingRecipe,
-        *,
-        epochs: float,
-        on_progress: TrainingProgress | None = None,
-    ) -> int:
-        """Train on retained records, noise-free, with a fresh optimiser; return the steps taken.
-
-        The loss may be shown: it is post-processing.
-
-        Raises:
-            RunFailedError: there are no records, or training diverged.
-            SealedStateError: the weights come from DP-SGD. Its guarantee is for records that are
-                still among the retained ones, so training on those without noise would end it.
-        """
-        if self._ends_training:
-            raise SealedStateError("weights trained by DP-SGD cannot be fine-tuned without noise")
-        return self._network.train(retain, recipe, epochs=epochs, on_progress=on_progress)
-
-    def evaluate(self, examples: Examples) -> Evaluation:
-        """Return accuracy and mean loss on examples.
-
-        Raises:
-            RunFailedError: there are no examples.
-        """
-        return self._network.evaluate(examples)
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all parameters and buffers by their ``state_dict`` names, to save."""
-        return self._network.tensors()
-
-    def __repr__(self) -> str:
-        return f"<Certified: {self._network.flat.size} parameters, {self.noisy_steps} noisy steps>"
