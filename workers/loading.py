@@ -47,10 +47,18 @@ class RunData:
     Attributes:
         retain: to learn from; no forgotten record is among them.
         held_out: to evaluate on; may be empty.
+        forgotten: to attack, where the policy asks for an audit; else empty. Nothing learns from
+            these.
     """
 
     retain: Examples
     held_out: Examples
+    forgotten: Examples
+
+    @property
+    def auditable(self) -> bool:
+        """Whether there is anything to measure an attack on."""
+        return len(self.forgotten) > 0 and len(self.held_out) > 0
 
 
 def load_model(services: Services, lease: Lease) -> ModelSpec:
@@ -86,11 +94,15 @@ def load_records(services: Services, lease: Lease, model: ModelSpec) -> RunData:
         )
     retain = _Selected(selection.retain, model.schema)
     held_out = _Selected(selection.held_out, model.schema)
+    forgotten = _Selected(selection.forgotten, model.schema)
     while shards:
         shard = shards.pop()  # each is let go of before the next one is copied
         retain.take(*shard)
         held_out.take(*shard)
-    return RunData(retain=retain.examples(), held_out=held_out.examples())
+        forgotten.take(*shard)
+    return RunData(
+        retain=retain.examples(), held_out=held_out.examples(), forgotten=forgotten.examples()
+    )
 
 
 class _Selected:

@@ -1,7 +1,8 @@
 """One run, from lease to publication.
 
  1. Lease the run: a fencing token and a heartbeat.
- 2. Read the records into memory; from then on only retained ones are there.
+ 2. Read the records into memory; from then on only retained ones are there, and, if the policy
+    asks for an audit, those to forget: for two figures, which nothing else depends on.
  3. Put the start behind a seal: trained here, uploaded, or the lineage's head.
  4. Take noisy steps until the odometer meets the target. Only then the seal opens.
  5. Fine-tune without noise on retained records, and evaluate.
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.accounting import retraining
+from app.certificates.audit import measured_audit, unmeasured_audit
 from app.certificates.statement import CertifyingPhase
 from app.domain.errors import ExpungeError
 from app.domain.plan import Plan
@@ -58,12 +60,15 @@ def execute(services: Services, lease: Lease) -> None:
     with lease.phase(Phase.LOADING):
         data = outlast_outages(lease.check, lambda: load_records(services, lease, model))
         factory = _factory(services, model)
+    certified: Certified | None = None
     if lease.kind is RunKind.TRAIN and model.policy.first_release is FirstRelease.AS_TRAINED:
         tensors, phase, evaluation = _train_openly(lease, model, data, factory)
     else:
         certified, phase = _certify(services, lease, model, data, factory, plan)
         evaluation = _evaluate(lease, data, certified)
         tensors = certified.tensors()
+    if model.policy.audit:
+        evaluation["audit"] = _audit(data, certified)
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
         result = settlement.RunResult(
@@ -87,8 +92,13 @@ def _certify(
     """Return weights that meet the plan's target, and what it took."""
     sealed = Sealed(factory, epsilon=plan.epsilon, delta=plan.delta, device=choose_device())
     if plan.mechanism == retraining.NAME:
+        if data.auditable:
+            start = outlast_outages(lease.check, lambda: load_start(services, lease))
+            sealed.audit(forgotten=data.forgotten, held_out=data.held_out, start=start)
         return _retrain(lease, model, data, plan, sealed)
     _start(services, lease, model, data, sealed)
+    if data.auditable:
+        sealed.audit(forgotten=data.forgotten, held_out=data.held_out)
     certified, phase = _unlearn(lease, model, data, factory, plan, sealed)
     _fine_tune(lease, model, data, plan, certified)
     return certified, phase
@@ -197,6 +207,15 @@ def _evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict
             "held_out_accuracy": measured.accuracy,
             "held_out_loss": measured.mean_loss,
         }
+
+
+def _audit(data: RunData, certified: Certified | None) -> dict[str, Any]:
+    """Return the certificate's audit section; the figure of the start was kept by the seal."""
+    counts = {"forgotten": len(data.forgotten), "held_out": len(data.held_out)}
+    if certified is None or certified.auc_before is None:
+        return unmeasured_audit(**counts)
+    after = certified.membership_auc(forgotten=data.forgotten, held_out=data.held_out)
+    return measured_audit(auc_before=certified.auc_before, auc_after=after, **counts)
 
 
 def _train_openly(
