@@ -43,7 +43,7 @@ def test_the_guarantee_is_that_of_the_steps_taken_and_opens(digits):
 
 def test_a_group_that_is_too_large_stays_sealed(digits):
     sealed = sealed_network()
-    train(sealed, digits, noise_multiplier=1.0, group_size=60)
+    train(sealed, digits, noise_multiplier=1.0, group_size=10)
     with pytest.raises(TargetNotMetError):
         sealed.open()
 
