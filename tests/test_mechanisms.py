@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from app.accounting import catalogue
 from app.certificates.verification import verify
 from app.services import Services
-from tests.support.digits import DATASET, digits_parquet, head, model
+from tests.support.digits import DATASET, RECIPE, digits_parquet, head, model
 
 SCHEDULES = {
     "learning_rate": [0.2, 0.15, 0.1, 0.1, 0.05, 0.05],
@@ -72,6 +72,9 @@ CASES = [
     Case("noisy_history", "gaussian", head, accuracy=0.6),
     Case("noisy_gd_convex", "gaussian", long_trained_head, accuracy=0.2),
     Case("noisy_gd_convex", "gaussian", long_trained_head, ADAPTIVE, 8.0),
+    Case(
+        "dp_sgd", "profile", policy={"epsilon": 8.0, "parameters": {"group_size": 20}}, epsilon=8.0
+    ),
     Case("noisy_gd_nonconvex", "renyi", head_without_bias, NON_CONVEX, 50.0),
 ]
 
@@ -125,6 +128,26 @@ def test_schedules_go_from_the_policy_to_a_certificate_that_lists_the_steps_take
         guarantee = catalogue.account("gradient_clipping", taken)
         assert guarantee.meets(epsilon=1.0, delta=1e-5)
         assert predicate["guarantee"]["mu"] == guarantee.mu
+
+
+def test_a_spent_group_budget_is_a_new_training_with_the_same_privacy(
+    api: TestClient, services: Services, work: Callable[[], None], tmp_path: Path
+) -> None:
+    """A group of 12 covers one subject, but not the next one too; training anew it starts again."""
+    api.post("/v1/datasets", json=DATASET)
+    api.put("/v1/datasets/digits/records", content=digits_parquet())
+    policy = {"mechanism": "dp_sgd", "epsilon": 8.0, "parameters": {"group_size": 12}}
+    definition = model(**policy)
+    definition["recipe"] = {**RECIPE, "held_out_fraction": 0.0}
+    assert api.post("/v1/models", json=definition).status_code == 201
+    work()
+    told = []
+    for subject in ("subject-3", "subject-4", "subject-5"):
+        predicate = _forget(subject, "digits-mlp", api, services, work, tmp_path)
+        group = predicate["mechanism"]["parameters"].get("group_size")
+        told.append((predicate["mechanism"]["name"], group))
+    # Those forgotten before the new training do not count again.
+    assert told == [("dp_sgd", 10), ("retraining", None), ("dp_sgd", 10)]
 
 
 def _forget(

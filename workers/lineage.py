@@ -2,8 +2,10 @@
 
     Ordinary     any network, trained by its recipe; unlearned in a reference frame, then fine-tuned
     Descending   trained by descent on fixed batches, so that its drift or its noise can be counted
+    Private      trained with DP-SGD
 
-Only the first is fine-tuned: in the other every gradient is part of what later certificates count.
+Only the first is fine-tuned: in the second every gradient is part of what later certificates count,
+and in the third every noise-free gradient of a record that is still there would end its privacy.
 """
 
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from workers.mechanisms.frame import ReferenceFrame
 from workers.noise import NoiseSource
 from workers.sealed import Sealed, SealedProgress
 from workers.training.feeds import Feed, FixedBatches, RandomBatches
+from workers.training.private import PrivateTraining
 
 
 class Lineage(Protocol):
@@ -54,6 +57,8 @@ def lineage_of(
     if plan.is_descent:
         return Descending.of(plan, data, trains=trains)
     feed = RandomBatches(data.retain, model.recipe.batch_size)
+    if plan.is_private:
+        return Private(model, data, feed=feed, training=_private_training(plan))
     return Ordinary(model, data, feed=feed, frame=frame_of(model.backbone, factory))
 
 
@@ -119,3 +124,30 @@ class Descending:
             start_std=self.start_std,
             on_progress=on_progress,
         )
+
+
+@dataclass(frozen=True)
+class Private:
+    """Trained with DP-SGD; forgetting takes no step, so the feed stays unused."""
+
+    model: ModelSpec
+    data: RunData
+    feed: Feed
+    training: PrivateTraining
+    frame: ReferenceFrame | None = None
+    fine_tunes: bool = False
+
+    def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
+        """Train with noise."""
+        sealed.train_privately(
+            self.data.retain, self.model.recipe, self.training, noise=noise, on_progress=on_progress
+        )
+
+
+def _private_training(plan: Plan) -> PrivateTraining:
+    return PrivateTraining(
+        noise_multiplier=plan.settings["noise_multiplier"],
+        gradient_clip=plan.settings["gradient_clip"],
+        sampling_rate=plan.settings["sampling_rate"],
+        steps=int(plan.settings["private_steps"]),
+    )

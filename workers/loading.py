@@ -58,6 +58,8 @@ class RunData:
     Attributes:
         retain: to learn from; no forgotten record is among them.
         held_out: to evaluate on; may be empty.
+        forgotten: to attack, where the policy asks for an audit; else empty. Nothing learns from
+            these.
         plan: what to do with them.
         batch_of: int64 [n], the fixed batch of each retained record; empty where batches are
             random.
@@ -65,8 +67,14 @@ class RunData:
 
     retain: Examples
     held_out: Examples
+    forgotten: Examples
     plan: Plan
     batch_of: NDArray[np.int64]
+
+    @property
+    def auditable(self) -> bool:
+        """Whether there is anything to measure an attack on."""
+        return len(self.forgotten) > 0 and len(self.held_out) > 0
 
 
 def load_model(services: Services, lease: Lease) -> ModelSpec:
@@ -109,14 +117,17 @@ def load_records(services: Services, lease: Lease, model: ModelSpec) -> RunData:
         )
     retain = _Selected(selection.retain, model.schema)
     held_out = _Selected(selection.held_out, model.schema)
+    forgotten = _Selected(selection.forgotten, model.schema)
     while shards:
         shard = shards.pop()  # each is let go of before the next one is copied
         retain.take(*shard)
         held_out.take(*shard)
+        forgotten.take(*shard)
     batch_of = selection.batch_of
     return RunData(
         retain=retain.examples(),
         held_out=held_out.examples(),
+        forgotten=forgotten.examples(),
         plan=selection.plan,
         batch_of=np.array([batch_of[seq] for seq in retain.seqs() if batch_of], dtype=np.int64),
     )

@@ -1,7 +1,8 @@
 """One run, from lease to publication.
 
  1. Lease the run: a fencing token and a heartbeat.
- 2. Read the records into memory, and fix the plan; from then on only retained ones are there.
+ 2. Read the records into memory, and fix the plan; from then on only retained ones are there, and,
+    if the policy asks for an audit, those to forget: for two figures, which nothing depends on.
  3. Put the start behind a seal: trained here, uploaded, or the lineage's head.
  4. Take noisy steps until the odometer meets the target. Only then the seal opens.
     (Where retraining is the plan there are none: a fresh network, trained on retained records
@@ -16,14 +17,16 @@ from the same head with fresh noise.
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import safetensors.numpy
 from numpy.typing import NDArray
 from torch import nn
 
-from app.accounting import noisy_history, retraining
+from app.accounting import dp_sgd, noisy_history, retraining
 from app.accounting.drift import DriftLedger
+from app.certificates.audit import measured_audit, unmeasured_audit
 from app.certificates.statement import CertifyingPhase
 from app.domain.errors import ExpungeError
 from app.domain.plan import Plan
@@ -60,12 +63,15 @@ def execute(services: Services, lease: Lease) -> None:
     with lease.phase(Phase.LOADING):
         data = outlast_outages(lease.check, lambda: load_records(services, lease, model))
         factory = _factory(services, model)
+    certified: Certified | None = None
     if lease.kind is RunKind.TRAIN and model.policy.first_release is FirstRelease.AS_TRAINED:
         tensors, phase, evaluation = _train_openly(lease, model, data, factory)
     else:
         certified, phase = _certify(services, lease, model, data, factory)
         evaluation = _evaluate(lease, data, certified)
         tensors = certified.tensors()
+    if model.policy.audit:
+        evaluation["audit"] = _audit(data, certified)
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
         result = settlement.RunResult(
@@ -98,10 +104,13 @@ def _certify(
         delta=plan.delta,
         device=choose_device(),
     )
+    start = partial(outlast_outages, lease.check, lambda: load_start(services, lease))
+    if data.auditable:
+        sealed.audit(start(), forgotten=data.forgotten, held_out=data.held_out)
     if trains:
         _train(lease, lineage, sealed, noise)
     else:
-        sealed.load(outlast_outages(lease.check, lambda: load_start(services, lease)))
+        sealed.load(start())
     if plan.mechanism == retraining.NAME:
         sealed.retrained()
     else:
@@ -158,6 +167,8 @@ def _phase(plan: Plan, lineage: Lineage, noise: NoiseSource, *, steps: int) -> C
 
 def _as_taken(plan: Plan, steps: int) -> dict[str, Any]:
     """Return the accountant's parameters with the steps that were taken, not those planned."""
+    if plan.mechanism == dp_sgd.NAME:
+        return dict(plan.parameters)  # its steps are those of the training
     taken = until(plan.parameters, steps)
     for name in ("steps", "unlearning_steps"):
         if name in taken:
@@ -188,6 +199,15 @@ def _evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict
             "held_out_accuracy": measured.accuracy,
             "held_out_loss": measured.mean_loss,
         }
+
+
+def _audit(data: RunData, certified: Certified | None) -> dict[str, Any]:
+    """Return the certificate's audit section; the figure of the start was kept by the seal."""
+    counts = {"forgotten": len(data.forgotten), "held_out": len(data.held_out)}
+    if certified is None or certified.auc_before is None:
+        return unmeasured_audit(**counts)
+    after = certified.membership_auc(forgotten=data.forgotten, held_out=data.held_out)
+    return measured_audit(auc_before=certified.auc_before, auc_after=after, **counts)
 
 
 def _train_openly(

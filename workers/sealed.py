@@ -5,6 +5,7 @@ target, and SPENT after ``open`` or after any failure:
 
     Sealed(...) -> HELD --train, load--> HELD --unlearn----> MET --open--> SPENT, and a Certified
                    HELD --train--------> HELD --retrained--> MET
+                    train is also descend, with a tracked drift, and train_privately
                     any failure or destroy() -> SPENT, weights overwritten
 
 Invariants:
@@ -15,25 +16,26 @@ Invariants:
     guarantee comes from an odometer over the steps that were actually taken here, never from a
     caller.
  4. Before MET nothing computed from weights or records comes back: progress is a step count and
-    the guarantee so far; an exception from inside is replaced by one that holds no frame, no
-    context and no message of the original.
+    the guarantee so far; an audit's figure waits for ``Certified``; an exception from inside is
+    replaced by one that holds no frame, no context and no message of the original.
  5. Every failure spends the object. Another attempt begins at the lineage head with fresh noise.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final, NoReturn, TypeVar, final
+from typing import NoReturn, TypeVar, final
 from weakref import WeakKeyDictionary
 
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from app.accounting import retraining
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipe import TrainingRecipe
+from workers.audit import membership_auc
+from workers.certified import OPENING, Certified
 from workers.mechanisms.descent import Descent, add_noise_
 from workers.mechanisms.frame import ReferenceFrame
 from workers.noise import NoiseSource
@@ -41,10 +43,11 @@ from workers.noisy_phase import Mechanism, NoisyProgress, descend, run_noisy_pha
 from workers.scrubbing import from_caller, scrubbed
 from workers.training.buffers import recompute_buffers
 from workers.training.data import Examples
-from workers.training.evaluate import Evaluation
 from workers.training.feeds import Feed
-from workers.training.loop import TrainingProgress
 from workers.training.network import Network, Tensors
+from workers.training.private import PrivateTraining, train_privately
+
+__all__ = ["Certified", "Sealed", "SealedProgress"]
 
 Result = TypeVar("Result")
 SealedProgress = Callable[[int, int], None]
@@ -71,8 +74,10 @@ class _Origin(Enum):
 @dataclass(eq=False, repr=False)
 class _Held:
     network: Network
+    factory: Callable[[], nn.Module]
     origin: _Origin = _Origin.FRESH
     met: _Met | None = None
+    auc_before: float | None = None
 
 
 def _exactly_met() -> _Met:
@@ -81,7 +86,6 @@ def _exactly_met() -> _Met:
 
 # Kept beside the objects and not in them: whoever inspects a Sealed finds nothing.
 _HELD: WeakKeyDictionary["Sealed", _Held] = WeakKeyDictionary()
-_OPENING: Final = object()
 
 
 @final
@@ -89,7 +93,7 @@ class Sealed:
     """A freshly initialised network whose weights stay inside until (epsilon, delta) is met.
 
     Args:
-        factory: builds the module; called once, here, under a fresh seed.
+        factory: builds the module; called here, under a fresh seed.
         epsilon: of the target.
         delta: of the target.
         device: where the weights live.
@@ -110,7 +114,7 @@ class Sealed:
     ) -> None:
         self._epsilon = epsilon
         self._delta = delta
-        _HELD[self] = _Held(Network(factory, device=device))
+        _HELD[self] = _Held(Network(factory, device=device), factory)
 
     def load(self, tensors: Tensors) -> None:
         """Replace the weights and buffers by those of the lineage head or of an upload.
@@ -191,6 +195,41 @@ class Sealed:
             ),
         )
 
+    def train_privately(
+        self,
+        examples: Examples,
+        recipe: TrainingRecipe,
+        training: PrivateTraining,
+        *,
+        noise: NoiseSource,
+        on_progress: SealedProgress | None = None,
+    ) -> None:
+        """Train by DP-SGD.
+
+        Args:
+            examples: records to keep, and no others; the guarantee will be for these.
+            recipe: optimiser, schedule and batch size.
+            training: noise, clip, sampling rate and steps.
+            noise: fresh for this run.
+            on_progress: called after each step; what it raises ends the run.
+
+        Raises:
+            PlanError: the architecture has no gradient per record; the message names the layer.
+            SealedStateError: the network is not fresh any more, or the object is spent.
+        """
+        held = self._begin_training()
+        self._inside(
+            "private training",
+            lambda: train_privately(
+                held.network,
+                examples,
+                recipe,
+                training,
+                noise=noise,
+                on_progress=from_caller(on_progress),
+            ),
+        )
+
     def retrained(self) -> Guarantee:
         """Declare the training a retraining, on retained records alone: the guarantee is exact.
 
@@ -254,7 +293,33 @@ class Sealed:
         )
         return guarantee
 
-    def open(self) -> "Certified":
+    def audit(self, start: Tensors, *, forgotten: Examples, held_out: Examples) -> None:
+        """Measure a membership-inference attack; the figure stays here until the target is met.
+
+        Nothing that follows depends on it. ``Certified.auc_before`` shows it.
+
+        Args:
+            start: the weights to attack. Those held here stay as they are.
+            forgotten: records that the weights may have been trained on.
+            held_out: records that they were not trained on.
+
+        Raises:
+            RunFailedError: there are no records to compare, or ``start`` does not fit.
+            SealedStateError: the noisy phase has begun, or the object is spent.
+        """
+        held = self._require_held()
+
+        def work() -> float:
+            attacked = Network(held.factory, device=held.network.flat.device)
+            try:
+                attacked.load(start)
+                return membership_auc(attacked, forgotten=forgotten, held_out=held_out)
+            finally:
+                attacked.destroy()
+
+        held.auc_before = self._inside("the audit", work)
+
+    def open(self) -> Certified:
         """Give the weights out, certified, with buffers recomputed from the retained records.
 
         Raises:
@@ -267,7 +332,9 @@ class Sealed:
             raise TargetNotMetError("the weights have not met their target and stay sealed")
         self._inside("recomputing buffers", met.recompute_buffers)
         del _HELD[self]
-        return Certified(_OPENING, held.network, met.guarantee, met.steps)
+        return Certified(
+            OPENING, held.network, met.guarantee, met.steps, auc_before=held.auc_before
+        )
 
     def destroy(self) -> None:
         """Overwrite the weights and spend the object; a second call does nothing."""
@@ -302,54 +369,3 @@ class Sealed:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise SealedStateError("sealed weights cannot be copied, saved or sent")
-
-
-@final
-class Certified:
-    """Weights that met their target. Whatever follows, without the forgotten records, keeps it.
-
-    Only ``Sealed.open`` makes these.
-
-    Attributes:
-        guarantee: what holds for the weights and for everything derived from them.
-        noisy_steps: how many steps were taken to get there.
-    """
-
-    def __init__(self, opening: object, network: Network, guarantee: Guarantee, steps: int) -> None:
-        if opening is not _OPENING:
-            raise SealedStateError("only Sealed.open makes certified weights")
-        self._network = network
-        self.guarantee = guarantee
-        self.noisy_steps = steps
-
-    def fine_tune(
-        self,
-        retain: Examples,
-        recipe: TrainingRecipe,
-        *,
-        epochs: float,
-        on_progress: TrainingProgress | None = None,
-    ) -> int:
-        """Train on retained records, noise-free, with a fresh optimiser; return the steps taken.
-
-        The loss may be shown: it is post-processing.
-
-        Raises:
-            RunFailedError: there are no records, or training diverged.
-        """
-        return self._network.train(retain, recipe, epochs=epochs, on_progress=on_progress)
-
-    def evaluate(self, examples: Examples) -> Evaluation:
-        """Return accuracy and mean loss on examples.
-
-        Raises:
-            RunFailedError: there are no examples.
-        """
-        return self._network.evaluate(examples)
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all parameters and buffers by their ``state_dict`` names, to save."""
-        return self._network.tensors()
-
-    def __repr__(self) -> str:
-        return f"<Certified: {self._network.flat.size} parameters, {self.noisy_steps} noisy steps>"

@@ -24,6 +24,7 @@ class PolicyBody(Body):
     window_s: float = 0.0
     deadline_s: float = THIRTY_DAYS_S
     budget_epochs: float | None = None
+    audit: bool = False
 
     def to_policy(self) -> Policy:
         """Return the policy, checked."""

@@ -34,6 +34,8 @@ class Policy:
         deadline_s: when a request is overdue, counted from its receipt.
         budget_epochs: gradient budget of one run in passes over the retained records, noisy steps
             included; None means as many as the training recipe has.
+        audit: whether a run reads the records to forget once more, to measure a membership-
+            inference attack on them before and after. The figures are outside the guarantee.
     """
 
     epsilon: float = 1.0
@@ -46,6 +48,7 @@ class Policy:
     window_s: float = 0.0
     deadline_s: float = THIRTY_DAYS_S
     budget_epochs: float | None = None
+    audit: bool = False
 
     def __post_init__(self) -> None:
         """Refuse numbers that no plan could meet."""

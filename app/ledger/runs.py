@@ -21,6 +21,7 @@ from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.states import ObligationState, RunKind, RunState
 from app.ledger import log, outbox, repository
+from app.ledger.audited import audited_records
 from app.ledger.obligations import (
     fail_obligations,
     reopen_obligations,
@@ -114,12 +115,14 @@ class Selection:
     Attributes:
         retain: sequence numbers of the records to learn from.
         held_out: sequence numbers of the records to evaluate on.
+        forgotten: those of the records to forget, for the policy's audit alone; else empty.
         plan: what to do with them, made for exactly this choice.
         batch_of: the fixed batch of each record to learn from; empty where batches are random.
     """
 
     retain: frozenset[int]
     held_out: frozenset[int]
+    forgotten: frozenset[int]
     plan: Plan
     batch_of: Mapping[int, int]
 
@@ -150,10 +153,10 @@ def begin(session: Session, run_id: str, fencing_token: int) -> Selection:
     plan = plan_for(session, model)
     row.plan = plan.to_json()
     log.append(session, "run.running", run=row.id, forget_epoch=row.forget_epoch)
-    return _select(session, model, plan)
+    return _select(session, row, model, plan)
 
 
-def _select(session: Session, model: ModelRow, plan: Plan) -> Selection:
+def _select(session: Session, run: RunRow, model: ModelRow, plan: Plan) -> Selection:
     membership = membership_of(model)
     if membership is None:
         raise ConflictError("the model has no training set yet")
@@ -164,6 +167,7 @@ def _select(session: Session, model: ModelRow, plan: Plan) -> Selection:
     return Selection(
         retain=frozenset(retain),
         held_out=frozenset(held_out),
+        forgotten=audited_records(session, run, model, membership),
         plan=plan,
         batch_of=_batches(session, model, membership, plan),
     )

@@ -4,6 +4,7 @@ from app.accounting import dp_sgd, retraining
 from app.domain.checks import require_positive
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
+from app.planning.convex import refuse_unless_named
 from app.planning.fixed import only, whole_steps
 from app.planning.lineage import new_lineage
 from app.planning.quote import Quote
@@ -40,11 +41,17 @@ def quote_retraining(policy: Policy, shape: ModelShape) -> Quote:
 
 
 def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
-    """Quote no step at all, while the group guarantee of DP training still covers the request."""
-    only(policy.parameters, *_PRIVATE)
+    """Quote a training with noise; then no step at all, while its group guarantee covers requests.
+
+    Raises:
+        PlanError: the lineage was trained without noise, or the group budget is spent.
+    """
+    refuse_unless_named(policy, dp_sgd.NAME)
     trained = shape.dp_training
     if trained is None:
-        raise PlanError("needs a model that was trained with DP-SGD, which workers do not do yet")
+        if not shape.is_new:
+            raise PlanError("needs a lineage that was trained with DP-SGD from its start")
+        trained = _training(policy, shape)
     parameters = {
         "noise_multiplier": trained.noise_multiplier,
         "sampling_rate": trained.sampling_rate,
@@ -54,12 +61,13 @@ def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
     guarantee = dp_sgd.account(**parameters)  # type: ignore[arg-type]
     if not guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
         raise PlanError(f"the group budget is spent: {trained.forgotten} records are forgotten")
+    gradients = 0.0 if shape.dp_training else trained.steps * trained.sampling_rate * shape.retained
     return Quote(
         mechanism=dp_sgd.NAME,
         parameters=parameters,
         guarantee=guarantee,
-        certifying_gradients=0,
-        gradient_computations=0,
+        certifying_gradients=gradients,
+        gradient_computations=gradients,
         noise_per_coordinate=0.0,
         settings=_settings(policy, trained),
     )

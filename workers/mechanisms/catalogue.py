@@ -6,6 +6,7 @@ from app.domain.errors import PlanError
 from app.domain.plan import Plan
 from workers.mechanisms import (
     delete_to_descent,
+    dp_sgd,
     gradient_clipping,
     langevin_unlearning,
     model_clipping,
@@ -29,6 +30,7 @@ _RULES: Mapping[str, Callable[[Plan], Mechanism]] = {
     noisy_history.NAME: noisy_history.from_plan,
     noisy_gd_convex.NAME: noisy_gd_convex.from_plan,
     noisy_gd_nonconvex.NAME: noisy_gd_nonconvex.from_plan,
+    dp_sgd.NAME: dp_sgd.DpSgd.from_plan,
 }
 
 

@@ -5,15 +5,15 @@ is no gradient step; everything that the model then scores comes from fine-tunin
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 import torch
 
-from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.output_perturbation import NAME, account
-from app.domain.errors import SealedStateError, TargetNotMetError
+from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.parameters import fill
+from workers.mechanisms.stepless import Stepless
 from workers.mechanisms.vectors import clip_, rounded_up
 from workers.noise import NoiseSource
 
@@ -46,7 +46,7 @@ class OutputPerturbation:
 
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
-    ) -> "_Perturbed":
+    ) -> Stepless:
         """Clip ``position`` (float32 [size]) and add noise in place.
 
         Raises:
@@ -59,22 +59,4 @@ class OutputPerturbation:
         perturbation = torch.empty_like(position)
         noise.normal_(perturbation)
         position.add_(perturbation, alpha=rounded_up(self.noise_std))
-        return _Perturbed(guarantee)
-
-
-class _Perturbed:
-    """A run that is over when it has begun."""
-
-    steps = 0
-    met = True
-
-    def __init__(self, guarantee: GaussianGuarantee) -> None:
-        self._guarantee = guarantee
-
-    def guarantee(self) -> GaussianGuarantee:
-        """Return what the perturbation guarantees."""
-        return self._guarantee
-
-    def step(self, position: torch.Tensor, gradient: torch.Tensor) -> NoReturn:  # noqa: ARG002
-        """Refuse: there are no steps."""
-        raise SealedStateError("output perturbation takes no steps")
+        return Stepless(guarantee)

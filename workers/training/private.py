@@ -13,6 +13,7 @@ and weights that diverge are trained to the end, because stopping would tell of 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -27,44 +28,61 @@ from workers.training.per_record import PerRecordGradients, per_record_gradients
 from workers.training.poisson import poisson_sample
 
 
+@dataclass(frozen=True)
+class PrivateTraining:
+    """The numbers of one training, chosen without looking at records.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise on the sum, in units of the clip.
+        gradient_clip: C, norm of one record's gradient, all parameters together.
+        sampling_rate: q, above 0 and at most 1. For samples of B records on average it is
+            B / (number of records).
+        steps: how many to take.
+
+    Raises:
+        ParameterError: one of them is out of its range.
+    """
+
+    noise_multiplier: float
+    gradient_clip: float
+    sampling_rate: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no training has."""
+        require_positive("noise_multiplier", self.noise_multiplier)
+        require_positive("gradient_clip", self.gradient_clip)
+        require_fraction("sampling_rate", self.sampling_rate)
+        require_steps("steps", self.steps)
+
+
 def train_privately(
     network: Network,
     examples: Examples,
     recipe: TrainingRecipe,
+    training: PrivateTraining,
     *,
-    noise_multiplier: float,
-    gradient_clip: float,
-    sampling_rate: float,
-    steps: int,
     noise: NoiseSource,
     on_progress: Callable[[int, int], None] | None = None,
-) -> int:
-    """Train in place by DP-SGD; return the steps taken, which are ``steps``.
+) -> None:
+    """Train in place by DP-SGD.
 
     Args:
         network: its module is left in training mode, plain, with its parameters in ``flat``.
         examples: the records to protect, one row each.
         recipe: optimiser, schedule and the batch size B; ``recipe.epochs`` is not used.
-        noise_multiplier: standard deviation of the noise on the sum, in units of the clip.
-        gradient_clip: C, norm of one record's gradient, all parameters together.
-        sampling_rate: q, above 0 and at most 1; chosen without looking at records. For samples of
-            B records on average it is B / (number of records).
-        steps: how many to take.
+        training: noise, clip, sampling rate and steps.
         noise: fresh for this training.
-        on_progress: called after each step with the step (from 1) and ``steps``; what it raises
+        on_progress: called after each step with the step (from 1) and all steps; what it raises
             ends the training.
 
     Raises:
         PlanError: the architecture has no gradient per record; the message names the layer.
-        ParameterError: a parameter is out of its range.
         SealedStateError: the network moved its parameters out of the flat buffer.
     """
-    noise_std = rounded_up(
-        require_positive("noise_multiplier", noise_multiplier)
-        * require_positive("gradient_clip", gradient_clip)
-    )
-    rate = require_fraction("sampling_rate", sampling_rate)
-    steps = require_steps("steps", steps)
+    noise_std = rounded_up(training.noise_multiplier * training.gradient_clip)
+    clip_norm = rounded_down(training.gradient_clip)
+    steps = training.steps
     module, flat = network.module, network.flat
     module.train()
     optimizer = optimizer_of(module, recipe)
@@ -75,7 +93,7 @@ def train_privately(
         for step in range(1, steps + 1):
             clipped_sum.zero_()
             _add_sample(
-                gradients, examples, rate, clip_norm=rounded_down(gradient_clip), out=clipped_sum
+                gradients, examples, training.sampling_rate, clip_norm=clip_norm, out=clipped_sum
             )
             noise.normal_(flat.gradients)
             flat.gradients.mul_(noise_std).add_(clipped_sum).div_(recipe.batch_size)
@@ -86,7 +104,6 @@ def train_privately(
                 on_progress(step, steps)
     flat.require_attached()
     flat.release_gradients()
-    return steps
 
 
 def _add_sample(

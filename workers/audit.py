@@ -1,0 +1,68 @@
+"""A membership-inference attack: can a loss tell forgotten records from held-out ones?
+
+The loss-threshold attack (Yeom et al. 2018, arXiv 1709.01604): a record on which the network's
+loss is small is taken for one that it was trained on. Over all thresholds its strength is the area
+under the ROC curve: the chance that a forgotten record has a smaller loss than a held-out one, ties
+counting half. 0.5 is guessing; 1 is certainty.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch.nn.functional import cross_entropy
+
+from app.domain.errors import RunFailedError
+from workers.training.data import Examples
+from workers.training.network import Network
+
+_BATCH = 1024
+
+
+def membership_auc(network: Network, *, forgotten: Examples, held_out: Examples) -> float:
+    """Return the attack's area under the curve, from 0 to 1; the network's modes are kept.
+
+    Args:
+        network: what is attacked.
+        forgotten: records that it may have been trained on.
+        held_out: records that it was not trained on.
+
+    Raises:
+        RunFailedError: there are no forgotten or no held-out records.
+    """
+    return loss_threshold_auc(
+        members=record_losses(network, forgotten), others=record_losses(network, held_out)
+    )
+
+
+def loss_threshold_auc(*, members: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+    """Return the chance that a member's loss is below another's; ties count half.
+
+    Mann and Whitney's U over the number of pairs. A loss that is not a number counts as infinite.
+
+    Raises:
+        RunFailedError: either is empty.
+    """
+    if not len(members) or not len(others):
+        raise RunFailedError("an audit needs a forgotten and a held-out record")
+    losses = np.nan_to_num(np.concatenate([members, others]), nan=np.inf, posinf=np.inf)
+    ranks = stats.rankdata(-losses)
+    smallest_sum = len(members) * (len(members) + 1) / 2
+    pairs = len(members) * len(others)
+    return float((ranks[: len(members)].sum() - smallest_sum) / pairs)
+
+
+def record_losses(network: Network, examples: Examples) -> NDArray[np.float64]:
+    """Return each record's cross-entropy in nats, in evaluation mode and in the stored order."""
+    module = network.module
+    modes = [(layer, layer.training) for layer in module.modules()]
+    losses = [torch.empty(0)]
+    module.eval()
+    try:
+        with torch.inference_mode():
+            for features, labels in examples.in_order(_BATCH, device=network.flat.device):
+                losses.append(cross_entropy(module(features), labels, reduction="none").cpu())
+    finally:
+        for layer, training in modes:
+            layer.training = training
+    return torch.cat(losses).to(torch.float64).numpy()
