@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from securesystemslib.dsse import Envelope
 
 from app.accounting import catalogue
-from app.accounting.drift import DriftLedger
 from app.accounting.guarantees import GaussianGuarantee, Guarantee
+from app.certificates.ledger_check import MAX_STEPS, check_ledger
 from app.certificates.signing import PAYLOAD_TYPE
 from app.certificates.statement import PREDICATE_TYPE, STATEMENT_TYPE
 from app.domain.errors import ExpungeError, VerificationError
@@ -37,7 +37,6 @@ from app.domain.states import Basis
 
 MAX_BUNDLE_BYTES = 4 * 1024 * 1024
 MAX_SIGNATURES = 8
-MAX_STEPS = 10_000_000
 _RELATIVE_TOLERANCE = 1e-12
 _CHUNK_BYTES = 1024 * 1024
 
@@ -171,7 +170,7 @@ def _recompute(mechanism: Mapping[str, Any]) -> Guarantee:
     name, parameters = mechanism["name"], mechanism["parameters"]
     _require(isinstance(parameters, Mapping), "its parameters cannot be read")
     _require(name in catalogue.MECHANISMS, "no mechanism that this version certifies")
-    _check_drift(mechanism)
+    check_ledger(mechanism)
     counts = [value for value in parameters.values() if isinstance(value, int)]
     _require(all(count <= MAX_STEPS for count in counts), f"more than {MAX_STEPS} steps")
     schedules = [value for value in parameters.values() if isinstance(value, list)]
@@ -180,23 +179,6 @@ def _recompute(mechanism: Mapping[str, Any]) -> Guarantee:
         f"a schedule of more than {MAX_SCHEDULE_STEPS} numbers",
     )
     return catalogue.account(name, parameters)
-
-
-def _check_drift(mechanism: Mapping[str, Any]) -> None:
-    """Compute the drift again from the lineage's ledger, where the mechanism starts from one."""
-    parameters = mechanism["parameters"]
-    if "drift" not in parameters:
-        return
-    ledger = mechanism.get("ledger")
-    if not isinstance(ledger, Mapping):
-        raise VerificationError("guarantee", "its drift comes from no ledger")
-    history = DriftLedger.from_json(ledger)
-    _require(history.steps <= MAX_STEPS, f"more than {MAX_STEPS} steps")
-    _require(_at_most(history.drift(), parameters["drift"]), "the ledger's drift is larger")
-    for name in ("weight_decay", "smoothness", "learning_rate"):
-        if name in parameters:
-            same = parameters[name] == getattr(history.recipe, name)
-            _require(same, f"{name} is not the ledger's")
 
 
 def _compare(stated: Mapping[str, Any], target: Mapping[str, Any], recomputed: Guarantee) -> str:
