@@ -60,6 +60,8 @@ def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
     }
     guarantee = dp_sgd.account(**parameters)  # type: ignore[arg-type]
     if not guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
+        if shape.dp_training is None:
+            raise PlanError("this noise_multiplier misses the target: raise it, or leave it out")
         raise PlanError(f"the group budget is spent: {trained.forgotten} records are forgotten")
     gradients = 0.0 if shape.dp_training else trained.steps * trained.sampling_rate * shape.retained
     return Quote(
