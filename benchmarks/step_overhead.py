@@ -1,33 +1,31 @@
 """What a noisy step costs beside a plain one: ``python -m benchmarks.step_overhead``.
 
-One network of about a million parameters on 32 x 32 x 3 images, batches of 128. The variants take
-turns within one run, so a machine that slows down slows all of them. Every variant does the same
-forward and backward pass. The target: at most 1.15 times a plain SGD step with ordinary noise.
+Every mechanism takes its steps where the service takes them: planned by the planner, behind the
+seal, on the feed and in the frame of its lineage (DP-SGD, which trains, in its own loop). A plain
+step is one of the service's own training by SGD on the same network and records. All take turns
+within one run, so a machine that slows down slows all of them. The target: gradient clipping and
+model clipping at most 1.15 times a plain step with ordinary noise.
 """
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any, Final
 
 import torch
-from torch.nn.functional import cross_entropy
 
-from app.domain.architecture import ArchitectureSpec
-from workers.mechanisms.frame import ReferenceFrame
-from workers.mechanisms.gradient_clipping import GradientClipping
-from workers.mechanisms.model_clipping import ModelClipping
+from benchmarks.step_cases import CASES, Case
 from workers.noise import NoiseSource, SecureNoise
-from workers.training.architectures import build
 from workers.training.device import choose_device
-from workers.training.network import Network
 
-ROUNDS = 12
-LIMIT = 1.15
-RESULTS = Path(__file__).parent / "results" / "step_overhead.json"
-_ARCHITECTURE = ArchitectureSpec("cnn", {"channels": [64, 128, 256, 256]})
-_TARGET = {"epsilon": 1.0, "delta": 1e-5}
+ROUNDS: Final = 10
+STEPS: Final = 6
+LIMIT: Final = 1.15
+LIMITED: Final = ("gradient_clipping", "model_clipping")
+RESULTS: Final = Path(__file__).parent / "results" / "step_overhead.json"
 
 
 class OrdinaryNoise:
@@ -37,111 +35,93 @@ class OrdinaryNoise:
 
     def normal_(self, out: torch.Tensor) -> None:
         """Fill ``out`` with N(0, 1)."""
-        torch.randn(out.shape, out=out)
+        out.normal_()
 
 
-def _module() -> torch.nn.Module:
-    return build(_ARCHITECTURE, input_shape=(3, 32, 32), classes=10, allowed_factories=())
-
-
-def _rules() -> dict[str, GradientClipping | ModelClipping]:
-    return {
-        "gradient_clipping": GradientClipping(1.0, 1.0, 0.1, 1.0, 10.0, 10_000),
-        "model_clipping": ModelClipping(1.0, 1.0, 0.0, 0.5, 1.0, 10_000, 0.1, 0.0),
-    }
-
-
-class Bench:
-    """The network, one batch, and the variants of a step on it."""
-
-    def __init__(self) -> None:
-        self._device = choose_device()
-        self.network = Network(_module, device=self._device)
-        flat = self.network.flat
-        self._frame = ReferenceFrame.of(_module).on(flat.shapes, flat.device)
-        self._images = torch.rand(128, 3, 32, 32, device=self._device)
-        self._labels = torch.randint(10, (128,), device=self._device)
-        flat.attach_gradients()
-
-    def plain(self) -> Callable[[], None]:
-        """Return a plain SGD step with ordinary noise."""
-        flat, noise = self.network.flat, OrdinaryNoise()
-
-        def step() -> None:
-            self._backward()
-            flat.values.sub_(flat.gradients, alpha=1e-4)
-            noise.normal_(flat.gradients)
-            flat.values.add_(flat.gradients, alpha=1e-6)
-
-        return step
-
-    def noisy(
-        self, rule: GradientClipping | ModelClipping, noise: NoiseSource
-    ) -> Callable[[], None]:
-        """Return a step of a mechanism."""
-        flat = self.network.flat
-        position = self._frame.position_of(flat.values)
-        run = rule.begin(position, noise=noise, **_TARGET)
-
-        def step() -> None:
-            self._backward()
-            run.step(position, self._frame.pull_back_(flat.gradients))
-            self._frame.weights_at(position, out=flat.values)
-
-        return step
-
-    def noise_alone(self, noise: NoiseSource) -> Callable[[], None]:
-        """Return the making of one step's noise and nothing else."""
-        scratch = torch.empty_like(self.network.flat.values)
-        return lambda: noise.normal_(scratch)
-
-    def timed(self, step: Callable[[], None]) -> float:
-        """Return the seconds of one call."""
-        self._wait()
-        started = time.perf_counter()
-        step()
-        self._wait()
-        return time.perf_counter() - started
-
-    def _backward(self) -> None:
-        self.network.flat.gradients.zero_()
-        loss = cross_entropy(self.network.module(self._images), self._labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+NOISES: Final = {"ordinary": OrdinaryNoise, "secure": SecureNoise}
 
 
 def main() -> None:
     """Measure, print and write the ratios."""
-    bench = Bench()
-    variants = {"plain": bench.plain()}
-    for name, rule in _rules().items():
-        variants[f"{name}, ordinary noise"] = bench.noisy(rule, OrdinaryNoise())
-        variants[f"{name}, secure noise"] = bench.noisy(rule, SecureNoise())
-    variants["secure noise alone"] = bench.noise_alone(SecureNoise())
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
-    for round_ in range(ROUNDS + 2):
-        for name, step in variants.items():
-            taken = bench.timed(step)
-            if round_ >= 2:  # the first rounds warm up
-                seconds[name].append(taken)
-    plain = seconds["plain"]
-    result = {
-        name: {
-            "milliseconds": 1000 * median(taken),
-            "ratio_to_plain": median(a / b for a, b in zip(taken, plain, strict=True)),
-        }
-        for name, taken in seconds.items()
-    }
-    parameters = bench.network.flat.size
-    print(f"{parameters:,} parameters on {bench.network.flat.device}, {ROUNDS} rounds")
-    for name, figures in result.items():
-        print(f"{name:<36} {figures['milliseconds']:8.1f} ms   {figures['ratio_to_plain']:.3f}")
-    print(f"limit for a mechanism with ordinary noise: {LIMIT}")
-    document = {"parameters": parameters, "device": str(bench.network.flat.device), **result}
+    device = choose_device()
+    rows = [row for case in CASES for row in measure(case, device, rounds=ROUNDS, steps=STEPS)]
+    for line in described(rows):
+        print(line)
+    document = {"device": str(device), "rounds": ROUNDS, "limit": LIMIT, "rows": rows}
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def measure(
+    case: Case, device: torch.device, *, rounds: int, steps: int
+) -> Iterable[dict[str, Any]]:
+    """Yield each mechanism's step beside a plain one, with both kinds of noise.
+
+    Ratios are medians over rounds of ratios within a round; the first two rounds warm up.
+    """
+    variants = [(name, noise) for name in case.mechanisms for noise in NOISES]
+    plain: list[float] = []
+    noise_alone: dict[str, list[float]] = {noise: [] for noise in NOISES}
+    taken: dict[tuple[str, str], list[float]] = {variant: [] for variant in variants}
+    for _ in range(rounds + 2):
+        plain.append(_seconds_a_step(case.plain(device, steps)))
+        for noise in NOISES:
+            noise_alone[noise].append(_seconds_of_noise(NOISES[noise](), case.size, device))
+        for name, noise in variants:
+            stamps = case.steps_of(name, NOISES[noise](), device, steps)
+            taken[name, noise].append(_seconds_a_step(stamps))
+    for name, noise in variants:
+        yield {
+            "mechanism": name,
+            "network": case.network,
+            "parameters": case.size,
+            "batch": case.batch,
+            "noise": noise,
+            "plain_ms": _milliseconds(plain),
+            "step_ms": _milliseconds(taken[name, noise]),
+            "ratio": _ratio(taken[name, noise], plain),
+            "noise_share": _ratio(noise_alone[noise], taken[name, noise]),
+        }
+
+
+def described(rows: Iterable[dict[str, Any]]) -> Iterable[str]:
+    """Yield the table's lines."""
+    yield f"{'mechanism':<20} {'noise':<9} {'plain':>9} {'step':>9} {'ratio':>6} {'noise':>6}"
+    network = ""
+    for row in rows:
+        if row["network"] != network:
+            network = row["network"]
+            yield f"{network}, {row['parameters']:,} parameters, batch {row['batch']}"
+        limit = ""
+        if row["mechanism"] in LIMITED and row["noise"] == "ordinary":
+            limit = f"  limit {LIMIT}: {'met' if row['ratio'] <= LIMIT else 'MISSED'}"
+        yield (
+            f"{row['mechanism']:<20} {row['noise']:<9} {row['plain_ms']:6.2f} ms "
+            f"{row['step_ms']:6.2f} ms {row['ratio']:6.2f} {row['noise_share']:6.1%}{limit}"
+        )
+
+
+def _seconds_a_step(stamps: list[float]) -> float:
+    """Return the median time between one step's end and the next one's."""
+    return median(later - earlier for earlier, later in pairwise(stamps))
+
+
+def _seconds_of_noise(noise: NoiseSource, size: int, device: torch.device) -> float:
+    scratch = torch.empty(size, device=device)
+    stamps = []
+    for _ in range(4):
+        noise.normal_(scratch)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        stamps.append(time.perf_counter())
+    return _seconds_a_step(stamps)
+
+
+def _milliseconds(taken: list[float]) -> float:
+    return 1000 * median(taken[2:])
+
+
+def _ratio(taken: list[float], of: list[float]) -> float:
+    return median(a / b for a, b in zip(taken[2:], of[2:], strict=True))
 
 
 if __name__ == "__main__":

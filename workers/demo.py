@@ -5,20 +5,15 @@ stand for one person here. A fifth of them is never pushed; every accuracy is me
 """
 
 import json
-import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import safetensors.torch
 from rich.console import Console
@@ -26,12 +21,11 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 from app.accounting import gaussian
-from app.cli.connection import admin_key_file
 from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
 from app.datasets.files import record_table, to_parquet
-from app.settings import Settings
 from workers.demo_baselines import Baselines
+from workers.demo_service import running_service
 from workers.training.data import Examples
 
 _CLASSES = 10
@@ -79,7 +73,8 @@ def main() -> None:
     digits = _load()
     with tempfile.TemporaryDirectory(prefix="expunge-demo-") as directory:
         folder = Path(directory)
-        with _service(folder) as client:
+        _step("start PostgreSQL, Redis, API, dispatcher and worker")
+        with running_service(folder) as client:
             _run(client, digits, folder)
 
 
@@ -198,45 +193,6 @@ def _summarise(
     )
 
 
-@contextmanager
-def _service(folder: Path) -> Iterator[ExpungeClient]:
-    """Run ``expunge up`` in a folder of its own and yield a client; stop it afterwards."""
-    port = _free_port()
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")
-    } | {"EXPUNGE_DATA_DIR": str(folder / "data"), "EXPUNGE_PORT": str(port)}
-    _step("start PostgreSQL, Redis, API, dispatcher and worker")
-    with (folder / "service.log").open("wb") as log:
-        service = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "up"],
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_until_ready(url, service, folder / "service.log")
-        key = admin_key_file(Settings(data_dir=folder / "data")).read_text()
-        with ExpungeClient(url, key) as client:
-            yield client
-    finally:
-        service.send_signal(signal.SIGTERM)
-        service.wait()
-
-
-def _wait_until_ready(url: str, service: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _TIMEOUT_S
-    while time.monotonic() < deadline and service.poll() is None:
-        try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    console.print(log.read_text())
-    sys.exit("the service did not start")
-
-
 def _load() -> Digits:
     images, labels = load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8).astype(np.uint8)
@@ -252,12 +208,6 @@ def _load() -> Digits:
 
 def _examples(images: np.ndarray, labels: np.ndarray) -> Examples:
     return Examples.from_arrays(images, labels, scale=_SCALE)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _step(title: str) -> None:

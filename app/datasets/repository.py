@@ -126,16 +126,6 @@ def highest_seq(session: Session, dataset_id: str) -> int:
     return session.scalar(query) or 0
 
 
-def remembered(session: Session, dataset_id: str, *, through: int) -> list[tuple[int, bytes]]:
-    """Return (seq, record_key) of every record up to ``through`` that nobody asked to forget."""
-    query = select(RecordRow.seq, RecordRow.record_key).where(
-        RecordRow.dataset_id == dataset_id,
-        RecordRow.seq <= through,
-        RecordRow.forgotten_epoch.is_(None),
-    )
-    return [(seq, key) for seq, key in session.execute(query)]
-
-
 def members(
     session: Session, dataset_id: str, *, through: int, after_epoch: int
 ) -> list[tuple[int, bytes, int | None]]:

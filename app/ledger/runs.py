@@ -1,6 +1,6 @@
 """Runs: created, leased, kept alive, requeued or failed. Time is the database's own."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -28,18 +28,18 @@ from app.ledger.obligations import (
     start_obligations,
     void_obligations,
 )
-from app.ledger.shapes import batches_of, shape_of, training_records
+from app.ledger.shapes import TrainingRecord, TrainingSet, shape_of
 from app.ledger.tables import RunRow
 from app.planning.planner import make_plan
-from app.registry.membership import Membership, membership_of
 from app.registry.tables import ModelRow
 
 _RETRY_DELAY_S = 1.0
 
 
-def plan_for(session: Session, model: ModelRow) -> Plan:
+def plan_for(session: Session, model: ModelRow, training_set: TrainingSet | None = None) -> Plan:
     """Return the plan of a model's next run; ``PlanError`` if its policy cannot be met."""
-    return make_plan(policy=Policy.from_json(model.policy), shape=shape_of(session, model))
+    shape = shape_of(session, model, training_set)
+    return make_plan(policy=Policy.from_json(model.policy), shape=shape)
 
 
 def create_run(session: Session, model: ModelRow, kind: RunKind) -> RunRow:
@@ -150,36 +150,28 @@ def begin(session: Session, run_id: str, fencing_token: int) -> Selection:
     else:
         start_obligations(session, row)
     session.flush()
-    plan = plan_for(session, model)
+    training_set = TrainingSet(session, model)
+    plan = plan_for(session, model, training_set)
     row.plan = plan.to_json()
     log.append(session, "run.running", run=row.id, forget_epoch=row.forget_epoch)
-    return _select(session, row, model, plan)
+    return _select(session, row, model, plan, training_set)
 
 
-def _select(session: Session, run: RunRow, model: ModelRow, plan: Plan) -> Selection:
-    membership = membership_of(model)
-    if membership is None:
-        raise ConflictError("the model has no training set yet")
-    held_out: set[int] = set()
-    retain: set[int] = set()
-    for seq, key in datasets.remembered(session, model.dataset_id, through=membership.through):
-        (held_out if membership.is_held_out(key) else retain).add(seq)
+def _select(
+    session: Session, run: RunRow, model: ModelRow, plan: Plan, training_set: TrainingSet
+) -> Selection:
+    batches = training_set.batches(int(plan.settings["batch_size"])) if plan.is_descent else {}
     return Selection(
-        retain=frozenset(retain),
-        held_out=frozenset(held_out),
-        forgotten=audited_records(session, run, model, membership),
+        retain=_remembered(training_set.records),
+        held_out=_remembered(training_set.held_out),
+        forgotten=audited_records(session, run, model, training_set.membership),
         plan=plan,
-        batch_of=_batches(session, model, membership, plan),
+        batch_of=batches,
     )
 
 
-def _batches(
-    session: Session, model: ModelRow, membership: Membership, plan: Plan
-) -> dict[int, int]:
-    if not plan.is_descent:
-        return {}
-    records = training_records(session, model, membership)
-    return batches_of(records, membership, batch_size=int(plan.settings["batch_size"]))
+def _remembered(records: Iterable[TrainingRecord]) -> frozenset[int]:
+    return frozenset(record.seq for record in records if record.forgotten_epoch is None)
 
 
 def heartbeat(

@@ -1,8 +1,9 @@
 """What planning needs to know of a model, read from the ledger."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -10,17 +11,17 @@ from app.accounting.drift import DriftLedger
 from app.datasets import repository as datasets
 from app.datasets.tables import DatasetRow
 from app.domain import linear_head
+from app.domain.errors import ConflictError
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
 from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
 from app.planning.tracking import Tracking
 from app.registry import repository as registry
-from app.registry.membership import Membership, fixed_batches, membership_of
+from app.registry.membership import fixed_batches, membership_of
 from app.registry.tables import ModelRow
 
 
-@dataclass(frozen=True)
-class TrainingRecord:
+class TrainingRecord(NamedTuple):
     """A record that a lineage is trained on; it may be forgotten by now."""
 
     seq: int
@@ -32,8 +33,67 @@ class TrainingRecord:
         return self.forgotten_epoch is not None and self.forgotten_epoch > epoch
 
 
-def shape_of(session: Session, model: ModelRow) -> ModelShape:
-    """Return the size of a model's next run."""
+class TrainingSet:
+    """The records of one model in one transaction: read when they are needed, and once.
+
+    Attributes:
+        membership: what decides which records they are.
+
+    Raises:
+        ConflictError: the model's training data were not read yet.
+    """
+
+    def __init__(self, session: Session, model: ModelRow) -> None:
+        membership = membership_of(model)
+        if membership is None:
+            raise ConflictError("the model has no training set yet")
+        self.membership = membership
+        self._session = session
+        self._dataset_id = model.dataset_id
+        self._batches: dict[int, dict[int, int]] = {}
+
+    @property
+    def records(self) -> list[TrainingRecord]:
+        """Every record that the model is trained on, forgotten ones included."""
+        return self._split[0]
+
+    @property
+    def held_out(self) -> list[TrainingRecord]:
+        """Every record that is kept for evaluation, forgotten ones included."""
+        return self._split[1]
+
+    def batches(self, batch_size: int) -> dict[int, int]:
+        """Return the fixed batch of every training record by its sequence number."""
+        if batch_size not in self._batches:
+            keys = ((record.seq, record.key) for record in self.records)
+            self._batches[batch_size] = fixed_batches(self.membership, keys, batch_size=batch_size)
+        return self._batches[batch_size]
+
+    @cached_property
+    def _split(self) -> tuple[list[TrainingRecord], list[TrainingRecord]]:
+        membership = self.membership
+        found = datasets.members(
+            self._session,
+            self._dataset_id,
+            through=membership.through,
+            after_epoch=membership.after_epoch,
+        )
+        split: tuple[list[TrainingRecord], list[TrainingRecord]] = ([], [])
+        for row in found:
+            split[membership.is_held_out(row[1])].append(TrainingRecord(*row))
+        return split
+
+
+def shape_of(
+    session: Session, model: ModelRow, training_set: TrainingSet | None = None
+) -> ModelShape:
+    """Return the size of a model's next run.
+
+    Args:
+        session: of the transaction.
+        model: whose run it is.
+        training_set: the model's, where the caller needs it too.
+    """
     recipe = TrainingRecipe.from_json(model.recipe)
     remembered, _, _ = datasets.counts(session, model.dataset_id)
     shape = ModelShape(
@@ -43,59 +103,39 @@ def shape_of(session: Session, model: ModelRow) -> ModelShape:
         earlier_releases=registry.next_number(session, model.id) - 1,
         trained_here=model.weights_source == WeightsSource.TRAIN,
     )
-    membership = membership_of(model)
+    if training_set is None and membership_of(model) is not None:
+        training_set = TrainingSet(session, model)
     if shape.is_new:
-        return _new(shape, session, model, membership)
-    if model.tracking is None or membership is None:
+        return _new(shape, session, model, training_set)
+    if model.tracking is None or training_set is None:
         return shape
-    return _tracked(shape, session, model, membership)
-
-
-def training_records(
-    session: Session, model: ModelRow, membership: Membership
-) -> list[TrainingRecord]:
-    """Return every record that a model is trained on, forgotten ones included."""
-    found = datasets.members(
-        session,
-        model.dataset_id,
-        through=membership.through,
-        after_epoch=membership.after_epoch,
-    )
-    return [TrainingRecord(*row) for row in found if not membership.is_held_out(row[1])]
-
-
-def batches_of(
-    records: Sequence[TrainingRecord], membership: Membership, *, batch_size: int
-) -> dict[int, int]:
-    """Return the fixed batch of every training record by its sequence number."""
-    keys = ((record.seq, record.key) for record in records)
-    return fixed_batches(membership, keys, batch_size=batch_size)
+    return _tracked(shape, session, model, training_set)
 
 
 def _new(
-    shape: ModelShape, session: Session, model: ModelRow, membership: Membership | None
+    shape: ModelShape, session: Session, model: ModelRow, training_set: TrainingSet | None
 ) -> ModelShape:
     """Complete the shape of a lineage whose training is ahead."""
     shape = replace(shape, convex=_linear_head(session, model))
-    if membership is None:
+    if training_set is None:
         return shape
-    records = max(1, len(training_records(session, model, membership)))
+    records = max(1, len(training_set.records))
     return replace(shape, retained=records, records=records)
 
 
 def _tracked(
-    shape: ModelShape, session: Session, model: ModelRow, membership: Membership
+    shape: ModelShape, session: Session, model: ModelRow, training_set: TrainingSet
 ) -> ModelShape:
     """Complete the shape of a lineage whose training was tracked: what is it to forget now?"""
     tracking = Tracking.from_json(model.tracking or {})
-    records = training_records(session, model, membership)
+    records = training_set.records
     head = registry.head_version(session, model)
     covered = tracking.begun_at_epoch if head is None else head.covers_epoch
     gone = [record for record in records if record.forgotten_after(tracking.begun_at_epoch)]
     new = [record for record in gone if record.forgotten_after(covered)]
     ledger = tracking.ledger
     if ledger is not None and new:
-        batch_of = batches_of(records, membership, batch_size=ledger.recipe.batch_size)
+        batch_of = training_set.batches(ledger.recipe.batch_size)
         ledger = ledger.after_request(Counter(batch_of[record.seq] for record in new))
     return replace(
         shape,

@@ -62,13 +62,12 @@ def fixed_batches(
 
     Args:
         membership: the model's.
-        records: sequence number and key of all that the model includes, forgotten ones too.
+        records: sequence number and key of all that the model is trained on, forgotten ones too.
         batch_size: records per batch; the last may have fewer.
     """
     ranked = sorted(
         (hashlib.sha256(membership.split_salt + b"batch" + key).digest(), seq)
         for seq, key in records
-        if not membership.is_held_out(key)
     )
     return {seq: rank // batch_size for rank, (_, seq) in enumerate(ranked)}
 

@@ -1,0 +1,304 @@
+"""The networks whose steps are timed, and how each mechanism is made to take some."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from app.accounting import dp_sgd, output_perturbation
+from app.accounting.drift import DriftLedger
+from app.domain import linear_head
+from app.domain.architecture import ArchitectureSpec
+from app.domain.plan import Plan
+from app.domain.policy import Policy
+from app.domain.recipe import TrainingRecipe
+from app.domain.schema import FeatureSchema
+from app.planning.planner import make_plan
+from app.planning.shape import ConvexShape, ModelShape
+from app.planning.tracking import Tracking
+from workers.lineage import lineage_of
+from workers.loading import ModelSpec, RunData
+from workers.mechanisms.catalogue import mechanism_for
+from workers.noise import NoiseSource
+from workers.sealed import Sealed
+from workers.training.architectures import build
+from workers.training.data import Examples
+from workers.training.network import Network
+from workers.training.private import train_privately
+
+CLASSES: Final = 10
+BATCH: Final = 128
+_EPSILON: Final = 1.0
+_EPOCHS: Final = 20
+_FORGOTTEN: Final = 10
+_SHAPE: Final = (3, 32, 32)
+
+
+class _EnoughError(Exception):
+    """Ends a run that has been timed long enough."""
+
+
+class Clock:
+    """Notes when steps end, and ends the run after some.
+
+    Attributes:
+        stamps: in seconds, one a step.
+    """
+
+    def __init__(self, device: torch.device, steps: int) -> None:
+        self._device = device
+        self._steps = steps
+        self.stamps: list[float] = []
+
+    def tick(self, *_: object) -> None:
+        """Note the end of a step."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self.stamps.append(time.perf_counter())
+        if len(self.stamps) > self._steps:
+            raise _EnoughError
+
+    def time(self, run: Callable[[], object]) -> list[float]:
+        """Return the stamps of a run, which may end by itself.
+
+        Raises:
+            RuntimeError: it took fewer than two steps, so nothing can be told.
+        """
+        with suppress(_EnoughError):
+            run()
+        if len(self.stamps) < 2:
+            raise RuntimeError("the run took fewer than two steps: let its plan take more")
+        return self.stamps
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A network, records that fit it, and the mechanisms that are timed on it.
+
+    Attributes:
+        network: what to call it.
+        architecture: of the network.
+        mechanisms: names, each with the parameters that its policy fixes.
+        records: how many there are; batches have at most ``BATCH``.
+    """
+
+    network: str
+    architecture: ArchitectureSpec
+    mechanisms: Mapping[str, Mapping[str, Any]]
+    records: int = BATCH
+    policy: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int:
+        """Return how many records a step sees."""
+        return min(BATCH, self.records)
+
+    @cached_property
+    def size(self) -> int:
+        """Return the number of trainable parameters."""
+        return sum(tensor.numel() for tensor in self.module().parameters())
+
+    @cached_property
+    def examples(self) -> Examples:
+        """Return made-up records."""
+        draws = np.random.default_rng(0)
+        pixels = draws.integers(0, 256, size=(self.records, *_SHAPE), dtype=np.uint8)
+        return Examples.from_arrays(pixels, draws.integers(0, CLASSES, self.records), scale=1 / 255)
+
+    @property
+    def recipe(self) -> TrainingRecipe:
+        """Return plain SGD."""
+        if self.is_convex:
+            given = {"epochs": _EPOCHS, "batch_size": self.batch}
+            return linear_head.recipe_of(given, CLASSES)
+        return TrainingRecipe(
+            momentum=0.0, schedule="constant", learning_rate=1e-3, batch_size=self.batch
+        )
+
+    @property
+    def is_convex(self) -> bool:
+        """Say whether the network is a linear head."""
+        return self.architecture.name == linear_head.NAME
+
+    def module(self) -> nn.Module:
+        """Build the network."""
+        return build(self.architecture, input_shape=_SHAPE, classes=CLASSES, allowed_factories=())
+
+    def plain(self, device: torch.device, steps: int) -> list[float]:
+        """Return when each of some plain SGD steps ended."""
+        clock, sealed = Clock(device, steps), self._sealed(device)
+        return clock.time(
+            lambda: sealed.train(self.examples, self.recipe, epochs=1e3, on_progress=clock.tick)
+        )
+
+    def steps_of(
+        self, mechanism: str, noise: NoiseSource, device: torch.device, steps: int
+    ) -> list[float]:
+        """Return when each of a mechanism's steps ended.
+
+        Output perturbation takes none: it gets two stamps, before and after its perturbation.
+        """
+        clock = Clock(device, steps)
+        if mechanism == dp_sgd.NAME:
+            return clock.time(lambda: self._train_privately(noise, device, clock))
+        plan = self.plan(mechanism)
+        lineage = lineage_of(plan, self._spec(plan), self._data(plan), self.module, trains=False)
+        sealed = self._sealed(device)
+        if mechanism == output_perturbation.NAME:
+            clock.tick()
+        clock.time(
+            lambda: (
+                sealed.unlearn(
+                    mechanism_for(plan),
+                    lineage.feed,
+                    frame=lineage.frame,
+                    noise=noise,
+                    on_progress=clock.tick,
+                ),
+                clock.tick() if mechanism == output_perturbation.NAME else None,
+            )
+        )
+        return clock.stamps
+
+    def plan(self, mechanism: str) -> Plan:
+        """Return the plan of an unlearning run, as the planner makes it."""
+        policy = Policy(
+            mechanism=mechanism,
+            parameters=self.mechanisms[mechanism],
+            **{"epsilon": _EPSILON, **self.policy},
+        )
+        fresh = self._shape()
+        if not self.is_convex:
+            return make_plan(policy=policy, shape=replace(fresh, earlier_releases=1))
+        training = make_plan(policy=policy, shape=fresh)
+        return make_plan(policy=policy, shape=_after_a_request(fresh, training))
+
+    def _shape(self) -> ModelShape:
+        recipe = self.recipe
+        convex = ConvexShape(
+            lipschitz=linear_head.lipschitz(CLASSES),
+            smoothness=linear_head.smoothness(CLASSES),
+            weight_decay=recipe.weight_decay,
+            learning_rate=recipe.learning_rate,
+        )
+        return ModelShape(
+            retained=self.records,
+            batch_size=self.batch,
+            recipe_epochs=_EPOCHS if self.is_convex else 1e4,
+            dimension=self.size,
+            convex=convex if self.is_convex else None,
+        )
+
+    def _spec(self, plan: Plan) -> ModelSpec:
+        return ModelSpec(
+            name=self.network,
+            architecture=self.architecture,
+            recipe=self.recipe,
+            policy=Policy(mechanism=plan.mechanism),
+            schema=FeatureSchema(_SHAPE, "uint8", 0.0, 1 / 255, CLASSES),
+            dataset_id="none",
+        )
+
+    def _data(self, plan: Plan) -> RunData:
+        batches = int(plan.settings.get("batches", 1))
+        return RunData(
+            retain=self.examples,
+            held_out=self.examples.select(np.arange(0)),
+            plan=plan,
+            batch_of=np.arange(self.records) % batches,
+        )
+
+    def _sealed(self, device: torch.device) -> Sealed:
+        epsilon = float(self.policy.get("epsilon", _EPSILON))
+        return Sealed(self.module, epsilon=epsilon, delta=Policy.delta, device=device)
+
+    def _train_privately(self, noise: NoiseSource, device: torch.device, clock: Clock) -> None:
+        train_privately(
+            Network(self.module, device=device),
+            self.examples,
+            self.recipe,
+            noise_multiplier=1.0,
+            gradient_clip=1.0,
+            sampling_rate=self.batch / self.records,
+            steps=10**6,
+            noise=noise,
+            on_progress=clock.tick,
+        )
+
+
+def _after_a_request(fresh: ModelShape, training: Plan) -> ModelShape:
+    """Return the shape of a lineage that was trained and shall forget some records."""
+    ledger = None
+    if training.ledger is not None:
+        ledger = DriftLedger.from_json(training.ledger)
+        batches = ledger.recipe.batches
+        ledger = ledger.after_request({number % batches: 1 for number in range(_FORGOTTEN)})
+    return replace(
+        fresh,
+        earlier_releases=1,
+        forgotten=_FORGOTTEN,
+        newly_forgotten=_FORGOTTEN,
+        tracking=Tracking(
+            mechanism=training.mechanism,
+            begun_at_epoch=0,
+            settings=training.settings,
+            ledger=ledger,
+        ),
+    )
+
+
+# Ten steps or more each, so that there is something to time.
+CASES: Final = (
+    Case(
+        "cnn",
+        ArchitectureSpec("cnn", {"channels": [64, 128, 256, 256]}),
+        {
+            "gradient_clipping": {"steps": 50},
+            "model_clipping": {"steps": 50},
+            "output_perturbation": {},
+            "dp_sgd": {},
+        },
+    ),
+    Case(
+        "linear_head, in batches",
+        ArchitectureSpec(linear_head.NAME, {}),
+        {
+            "tracked_release": {"steps": 500},
+            "projected_noisy_sgd": {},
+            "noisy_history": {},
+            "dp_sgd": {},
+        },
+        records=40 * BATCH,
+    ),
+    Case(
+        "linear_head, one batch",
+        ArchitectureSpec(linear_head.NAME, {}),
+        {
+            "delete_to_descent": {"steps": 500},
+            "langevin_unlearning": {},
+            "noisy_gd_convex": {},
+        },
+    ),
+    Case(
+        "linear_head, one batch, bounded loss",
+        ArchitectureSpec(linear_head.NAME, {"bias": 0}),
+        {
+            "noisy_gd_nonconvex": {
+                "loss_bound": 1.0,
+                "smoothness": 2.1,
+                "weight_decay": 21.0,
+                "learning_rate": 2.9e-7,
+                "noise_std": 0.02379,
+                "order": 1.5,
+                "request_size": 10,
+            }
+        },
+        policy={"epsilon": 50.0},
+    ),
+)

@@ -1,0 +1,70 @@
+"""A service of one's own, as ``expunge up`` starts it: for the demo and for measurements."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from app.cli.connection import admin_key_file
+from app.client import ExpungeClient
+from app.domain.errors import ConfigurationError
+from app.settings import Settings
+
+_TIMEOUT_S = 120.0
+
+
+@contextmanager
+def running_service(folder: Path) -> Iterator[ExpungeClient]:
+    """Run ``expunge up`` with its data in ``folder/data``; yield a client, then stop it.
+
+    The caller's own ``EXPUNGE_`` variables do not reach it.
+
+    Raises:
+        ConfigurationError: it did not start; the message ends with its log.
+    """
+    port = _free_port()
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")
+    } | {"EXPUNGE_DATA_DIR": str(folder / "data"), "EXPUNGE_PORT": str(port)}
+    log = folder / "service.log"
+    with log.open("wb") as output:
+        service = subprocess.Popen(
+            [sys.executable, "-m", "app.cli", "up"],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(url, service, log)
+        key = admin_key_file(Settings(data_dir=folder / "data")).read_text()
+        with ExpungeClient(url, key) as client:
+            yield client
+    finally:
+        service.send_signal(signal.SIGTERM)
+        service.wait()
+
+
+def _wait_until_ready(url: str, service: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline and service.poll() is None:
+        try:
+            if httpx.get(f"{url}/readyz").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise ConfigurationError(f"the service did not start: {log.read_text()}")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
