@@ -21,8 +21,8 @@ from benchmarks.step_cases import CASES, Case
 from workers.noise import NoiseSource, SecureNoise
 from workers.training.device import choose_device
 
-ROUNDS: Final = 10
-STEPS: Final = 6
+ROUNDS: Final = 5
+STEPS: Final = 3
 LIMIT: Final = 1.15
 LIMITED: Final = ("gradient_clipping", "model_clipping")
 RESULTS: Final = Path(__file__).parent / "results" / "step_overhead.json"
@@ -47,7 +47,13 @@ def main() -> None:
     rows = [row for case in CASES for row in measure(case, device, rounds=ROUNDS, steps=STEPS)]
     for line in described(rows):
         print(line)
-    document = {"device": str(device), "rounds": ROUNDS, "limit": LIMIT, "rows": rows}
+    document = {
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "rounds": ROUNDS,
+        "limit": LIMIT,
+        "rows": rows,
+    }
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
 
 
