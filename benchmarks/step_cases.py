@@ -30,7 +30,7 @@ from workers.sealed import Sealed
 from workers.training.architectures import build
 from workers.training.data import Examples
 from workers.training.network import Network
-from workers.training.private import train_privately
+from workers.training.private import PrivateTraining, train_privately
 
 CLASSES: Final = 10
 BATCH: Final = 128
@@ -207,9 +207,11 @@ class Case:
 
     def _data(self, plan: Plan) -> RunData:
         batches = int(plan.settings.get("batches", 1))
+        nobody = self.examples.select(np.arange(0))
         return RunData(
             retain=self.examples,
-            held_out=self.examples.select(np.arange(0)),
+            held_out=nobody,
+            forgotten=nobody,
             plan=plan,
             batch_of=np.arange(self.records) % batches,
         )
@@ -223,10 +225,12 @@ class Case:
             Network(self.module, device=device),
             self.examples,
             self.recipe,
-            noise_multiplier=1.0,
-            gradient_clip=1.0,
-            sampling_rate=self.batch / self.records,
-            steps=10**6,
+            PrivateTraining(
+                noise_multiplier=1.0,
+                gradient_clip=1.0,
+                sampling_rate=self.batch / self.records,
+                steps=10**6,
+            ),
             noise=noise,
             on_progress=clock.tick,
         )
