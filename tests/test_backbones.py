@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from sklearn.datasets import load_digits
 from sqlalchemy import select
 
+from app.accounting.drift import DriftLedger
 from app.certificates.verification import verify
 from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow
@@ -152,6 +153,48 @@ def _accuracy(tensors: dict[str, torch.Tensor]) -> float:
     with torch.no_grad():
         predicted = head(torch.nn.Sequential(*list(backbone)[:-1])(inputs)).argmax(dim=1)
     return float((predicted.numpy() == labels[:RECORDS]).mean())
+
+
+def test_a_linear_head_on_a_frozen_backbone_forgets_twice_by_tracked_release(
+    stocked: TestClient,
+    public_weights: bytes,
+    services: Services,
+    work: Callable[[], None],
+    tmp_path: Path,
+) -> None:
+    """The drift of the head alone is tracked: the backbone is public and never moves."""
+    definition = {
+        "name": "m",
+        "dataset": "digits",
+        "architecture": {"name": "linear_head", "backbone": {"name": "public-digits"}},
+        "recipe": {"epochs": 5, "batch_size": 32, "held_out_fraction": 0.2},
+        "policy": {"mechanism": "tracked_release"},
+    }
+    answer = stocked.post("/v1/models", json=definition)
+    assert answer.status_code == 201, answer.text
+    work()
+    covered = []
+    for subject in ("subject-3", "subject-4"):
+        found = _verified(stocked, services, _forget(stocked, work, subject), tmp_path)
+        predicate, tensors = found["predicate"], found["tensors"]
+        assert predicate["mechanism"]["name"] == "tracked_release"
+        assert predicate["guarantee"]["kind"] == "gaussian"
+        assert predicate["guarantee"]["epsilon"] <= 1.0
+        assert predicate["backbone"] == {
+            "name": "public-digits",
+            "sha256": hashlib.sha256(public_weights).hexdigest(),
+            "frozen": True,
+        }
+        for name, public in safetensors.torch.load(public_weights).items():
+            assert torch.equal(tensors[f"backbone.{name}"], public)
+        (head,) = (t for name, t in tensors.items() if not name.startswith("backbone."))
+        assert head.shape == (10, 24 + 1)  # the features of the backbone, and the bias
+        ledger = DriftLedger.from_json(predicate["mechanism"]["ledger"])
+        assert ledger.drift() == predicate["mechanism"]["parameters"]["drift"] > 0
+        assert ledger.forgotten() == predicate["forgotten"]["records"]
+        assert predicate["evaluation"]["held_out_accuracy"] > 0.6
+        covered.append(predicate["forgotten"]["records"])
+    assert 0 < covered[0] < covered[1] <= 20
 
 
 def test_a_fine_tuned_network_forgets_twice_around_its_public_weights(

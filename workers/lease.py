@@ -132,6 +132,14 @@ class Lease:
         """
         if self._lost.is_set():
             raise LeaseLostError("the run is held by another worker or is over")
+        self.check_stop()
+
+    def check_stop(self) -> None:
+        """Say whether this worker may go on, whoever holds the run.
+
+        Raises:
+            RunInterruptedError: this worker was told to stop.
+        """
         if self._stop_signal.is_set():
             raise RunInterruptedError("the worker was told to stop")
 

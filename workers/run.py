@@ -231,7 +231,11 @@ def _store(services: Services, lease: Lease, content: bytes) -> StoredBlob:
 
 
 def _publish(services: Services, lease: Lease, result: settlement.RunResult) -> None:
-    """Publish; repeating it after a commit whose answer was lost publishes nothing twice."""
+    """Publish; repeating it after a commit whose answer was lost publishes nothing twice.
+
+    The transaction alone decides whether this worker still holds the run. The heartbeat cannot:
+    after such a commit it finds the run over, as if another worker had ended it.
+    """
 
     def publish() -> None:
         with services.database.transaction() as session:
@@ -245,7 +249,7 @@ def _publish(services: Services, lease: Lease, result: settlement.RunResult) -> 
             )
 
     try:
-        outlast_outages(lease.check, publish)
+        outlast_outages(lease.check_stop, publish)
     except ExpungeError:
         # It may have been published nevertheless, by a commit whose answer was lost.
         services.blobs.abandon(result.weights.id)

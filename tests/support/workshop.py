@@ -1,8 +1,9 @@
 """A dataset and its models, worked on by hand: runs are leased, begun and published in the test."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 from sqlalchemy import select
@@ -79,15 +80,23 @@ class Workshop:
 
     # Models and their runs
 
-    def define(self, name: str = "model", *, upload: bool = False, **policy: object) -> str:
+    def define(
+        self,
+        name: str = "model",
+        *,
+        upload: bool = False,
+        architecture: str = "logistic",
+        recipe: Mapping[str, Any] = RECIPE.to_json(),
+        **policy: object,
+    ) -> str:
         """Define a model; return its name."""
         if "first_release" in policy:
             policy["first_release"] = FirstRelease(policy["first_release"])  # type: ignore[arg-type]
         definition = lineage.ModelDefinition(
             name=name,
             dataset=DATASET,
-            architecture=ArchitectureSpec("logistic"),
-            recipe=RECIPE.to_json(),
+            architecture=ArchitectureSpec(architecture),
+            recipe=recipe,
             policy=Policy(**{"mechanism": "gradient_clipping", **policy}),  # type: ignore[arg-type]
             weights_source=WeightsSource.UPLOAD if upload else WeightsSource.TRAIN,
         )

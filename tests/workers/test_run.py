@@ -1,6 +1,7 @@
 """One run from lease to publication, in this process."""
 
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -51,6 +52,13 @@ def reports_of(lease):
     report = lease.report
     lease.report = lambda **progress: (told.append(progress), report(**progress))[1]
     return told
+
+
+def eventually(condition, timeout_s=20.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
 
 
 def blobs(workshop):
@@ -145,11 +153,21 @@ def test_outages_while_loading_and_publishing_are_outlasted(workshop, monkeypatc
     assert blobs(workshop) == [BlobState.LIVE]
 
 
+def is_lost(lease):
+    try:
+        lease.report()
+    except LeaseLostError:
+        return True
+    return False
+
+
 def test_a_commit_whose_answer_is_lost_publishes_once(workshop, monkeypatch):
+    """Even where the heartbeat finds the run over before publishing is tried again."""
     workshop.define()
     database = workshop.services.database
     publish, transaction = settlement.publish, type(database).transaction
     published = []
+    lease = lease_of(workshop)
 
     def remember(*args, **kwargs):
         published.append(publish(*args, **kwargs).id)
@@ -161,14 +179,55 @@ def test_a_commit_whose_answer_is_lost_publishes_once(workshop, monkeypatch):
             yield session
         if len(published) == 1 and threading.current_thread() is threading.main_thread():
             published.append("lost")
+            eventually(lambda: is_lost(lease))
             raise outage()
 
     monkeypatch.setattr(settlement, "publish", remember)
     monkeypatch.setattr(type(database), "transaction", losing_one_answer)
-    lease = carry_out(workshop)
+    with lease:
+        execute(workshop.services, lease)
     assert published == [published[0], "lost", published[0]]
     assert workshop.run(lease.run_id).state == "published"
     assert blobs(workshop) == [BlobState.LIVE]
+
+
+def test_a_run_that_was_taken_during_an_outage_is_not_published(workshop, monkeypatch):
+    workshop.define()
+    publish = settlement.publish
+    lease = lease_of(workshop)
+    tried = []
+
+    def away_for_once(*args, **kwargs):
+        tried.append(kwargs["fencing_token"])
+        if len(tried) == 1:
+            with workshop.transaction() as other:
+                row = runs.holder(other, lease.run_id, lease.fencing_token)
+                runs.give_up_attempt(other, row, reason="silent", permanent=False, max_attempts=3)
+            raise outage()
+        return publish(*args, **kwargs)
+
+    monkeypatch.setattr(settlement, "publish", away_for_once)
+    with lease, pytest.raises(LeaseLostError):
+        execute(workshop.services, lease)
+    assert tried == [lease.fencing_token] * 2
+    assert workshop.run(lease.run_id).state == "queued"
+    assert workshop.model().head_version_id is None
+    assert blobs(workshop) == [BlobState.DOOMED]
+
+
+def test_a_worker_told_to_stop_does_not_wait_for_postgres_to_publish(workshop, monkeypatch):
+    workshop.define()
+    stop = StopSignal()
+    lease = lease_of(workshop, stop)
+
+    def away(*_args, **_kwargs):
+        stop.set()
+        raise outage()
+
+    monkeypatch.setattr(settlement, "publish", away)
+    with lease, pytest.raises(RunInterruptedError):
+        execute(workshop.services, lease)
+    assert workshop.model().head_version_id is None
 
 
 def test_a_run_that_another_worker_took_publishes_nothing_and_leaves_no_blob(workshop, monkeypatch):

@@ -1,0 +1,167 @@
+"""One step of descent, and the runs that are made of it."""
+
+import pytest
+import torch
+
+from app.accounting import projected_noisy_sgd, tracked_release
+from app.domain.errors import PlanError, TargetNotMetError
+from workers.mechanisms.descent import Descent, NoisyDescent, ReleasedDescent
+from workers.noise import InsecureNoise
+
+SIZE = 50_000
+TARGET = {"epsilon": 1.0, "delta": 1e-5}
+RATE, DECAY = 0.5, 0.1
+JOB = {"drift": 0.5, "learning_rate": RATE, "weight_decay": DECAY, "smoothness": 0.5}
+
+
+class NoNoise:
+    """Fails where noise is asked for."""
+
+    name = "none"
+
+    def normal_(self, out):
+        raise AssertionError("this step has no noise")
+
+
+def noise(seed=1):
+    return InsecureNoise(seed, environment="test")
+
+
+def normal_numbers(seed=1, count=1):
+    source = noise(seed)
+    drawn = [torch.empty(SIZE) for _ in range(count)]
+    for out in drawn:
+        source.normal_(out)
+    return drawn
+
+
+def noisy(*, steps, noise_std=0.2, **options):
+    account = {**JOB, "noise_std": noise_std}
+    return NoisyDescent(
+        descent=Descent(learning_rate=RATE, weight_decay=DECAY, noise_std=noise_std),
+        steps=steps,
+        account=lambda taken: projected_noisy_sgd.account(**account, steps=taken),
+        **options,
+    )
+
+
+def released(*, steps, noise_std):
+    account = {**JOB, "noise_std": noise_std}
+    return ReleasedDescent(
+        descent=Descent(learning_rate=RATE, weight_decay=DECAY),
+        release_noise_std=noise_std,
+        steps=steps,
+        account=lambda taken: tracked_release.account(**account, steps=taken),
+    )
+
+
+def release_noise(steps):
+    return tracked_release.calibrate(**TARGET, **JOB, steps=steps)
+
+
+def test_a_step_follows_its_formula():
+    position, gradient = torch.full((SIZE,), 2.0), torch.full((SIZE,), 0.4)
+    Descent(RATE, DECAY, noise_std=0.3).step_(position, gradient, noise())
+    (drawn,) = normal_numbers()
+    assert torch.allclose(position, 2.0 - RATE * (0.4 + DECAY * 2.0) + 0.3 * drawn, atol=1e-6)
+
+
+def test_a_step_without_noise_draws_none():
+    position = torch.full((4,), 2.0)
+    Descent(RATE, DECAY).step_(position, torch.zeros(4), NoNoise())
+    assert position.tolist() == pytest.approx([2.0 * (1 - RATE * DECAY)] * 4)
+
+
+def test_weights_are_projected_after_their_noise():
+    position = torch.zeros(SIZE)
+    Descent(RATE, DECAY, noise_std=5.0, radius=2.0).step_(position, torch.zeros(SIZE), noise())
+    assert 1.999 < float(position.double().norm()) <= 2.0
+
+
+def test_weights_inside_the_ball_are_left_alone():
+    position = torch.full((4,), 0.1)
+    Descent(RATE, DECAY, radius=2.0).step_(position, torch.zeros(4), NoNoise())
+    assert position.tolist() == pytest.approx([0.1 * (1 - RATE * DECAY)] * 4)
+
+
+def test_settings_without_noise_or_radius_have_none():
+    settings = {"learning_rate": RATE, "weight_decay": DECAY}
+    assert Descent.from_settings(settings) == Descent(RATE, DECAY, noise_std=0.0, radius=None)
+    full = {**settings, "noise_std": 0.2, "radius": 3.0, "batches": 4}
+    assert Descent.from_settings(full) == Descent(RATE, DECAY, noise_std=0.2, radius=3.0)
+
+
+def needed_steps(noise_std=0.2):
+    return projected_noisy_sgd.steps_needed(**TARGET, **JOB, noise_std=noise_std)
+
+
+def test_a_noisy_run_is_met_by_the_steps_that_it_took():
+    needed = needed_steps()
+    assert needed > 1
+    run = noisy(steps=needed).begin(torch.zeros(8), noise=noise(), **TARGET)
+    assert run.guarantee() is None
+    for taken in range(1, needed + 1):
+        assert not run.met
+        run.step(torch.zeros(8), torch.zeros(8))
+        assert run.guarantee().mu == noisy(steps=needed).account(taken).mu
+    assert run.met
+    assert run.guarantee().meets(**TARGET)
+
+
+def test_a_noisy_run_takes_no_fewer_steps_than_planned():
+    needed = needed_steps()
+    run = noisy(steps=needed + 2).begin(torch.zeros(8), noise=noise(), **TARGET)
+    for _ in range(needed + 1):
+        run.step(torch.zeros(8), torch.zeros(8))
+    assert run.guarantee().meets(**TARGET)
+    assert not run.met
+
+
+def test_too_few_noisy_steps_are_refused():
+    with pytest.raises(TargetNotMetError):
+        noisy(steps=needed_steps() - 1).begin(torch.zeros(8), noise=noise(), **TARGET)
+
+
+def test_weights_of_another_number_than_was_accounted_for_are_refused():
+    rule = noisy(steps=needed_steps(), dimension=9)
+    with pytest.raises(PlanError, match="must be 8, not 9"):
+        rule.begin(torch.zeros(8), noise=noise(), **TARGET)
+    rule.begin(torch.zeros(9), noise=noise(), **TARGET)
+
+
+def test_a_release_without_steps_is_noised_at_once():
+    position = torch.full((SIZE,), 2.0)
+    noise_std = release_noise(0)
+    run = released(steps=0, noise_std=noise_std).begin(position, noise=noise(), **TARGET)
+    (drawn,) = normal_numbers()
+    assert run.met
+    assert run.steps == 0
+    assert torch.allclose(position, 2.0 + noise_std * drawn, atol=1e-5)
+    assert run.guarantee().meets(**TARGET)
+
+
+def test_a_release_is_noised_once_after_its_last_step():
+    position, noise_std = torch.full((SIZE,), 2.0), release_noise(3)
+    run = released(steps=3, noise_std=noise_std).begin(position, noise=noise(), **TARGET)
+    expected = 2.0
+    for _ in range(2):
+        run.step(position, torch.full((SIZE,), 0.4))
+        expected += -RATE * (0.4 + DECAY * expected)
+        assert position.unique().tolist() == pytest.approx([expected])
+        assert not run.met
+        assert run.guarantee() is None
+    run.step(position, torch.full((SIZE,), 0.4))
+    expected += -RATE * (0.4 + DECAY * expected)
+    (drawn,) = normal_numbers()
+    assert run.met
+    assert torch.allclose(position, expected + noise_std * drawn, atol=1e-5)
+    assert run.guarantee().meets(**TARGET)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_release_with_too_little_noise_is_refused_before_anything_changes(steps):
+    position = torch.ones(8)
+    rule = released(steps=steps, noise_std=0.99 * release_noise(steps))
+    with pytest.raises(TargetNotMetError):
+        rule.begin(position, noise=noise(), **TARGET)
+    assert (position == 1.0).all()
