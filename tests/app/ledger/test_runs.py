@@ -13,7 +13,7 @@ from app.ledger import repository, runs
 from app.ledger.outbox import Topic
 from app.ledger.tables import RunRow
 from app.registry import repository as registry
-from tests.support.workshop import LEASE_S, RECORDS, Held, Workshop
+from tests.support.workshop import LEASE_S, RECIPE, RECORDS, Held, Workshop
 
 
 def _expire(workshop: Workshop, run_id: str) -> None:
@@ -340,7 +340,8 @@ def test_a_policy_that_no_plan_meets_any_more_fails_the_request_with_the_reason(
     workshop: Workshop,
 ) -> None:
     """Fewer records mean fewer steps per epoch; the dispatcher must survive that."""
-    workshop.define(parameters={"steps": 8}, budget_epochs=1.0)
+    recipe = {**RECIPE.to_json(), "held_out_fraction": 0.0}
+    workshop.define(recipe=recipe, parameters={"steps": 8}, budget_epochs=1.0)
     workshop.work()
 
     request_id = workshop.forget(*workshop.split()[0][:20])

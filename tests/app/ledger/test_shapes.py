@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from app.domain import linear_head
-from app.ledger.shapes import batches_of, shape_of, training_records
+from app.ledger.shapes import TrainingSet, shape_of
 from app.services import Services
 from tests.support.workshop import RECORDS, Workshop
 
@@ -33,9 +33,7 @@ def shape(workshop: Workshop):
 
 def batches(workshop: Workshop) -> dict[int, int]:
     with workshop.transaction() as session:
-        membership = workshop.membership()
-        records = training_records(session, workshop.model(), membership)
-        return batches_of(records, membership, batch_size=BATCH_SIZE)
+        return TrainingSet(session, workshop.model()).batches(BATCH_SIZE)
 
 
 def forget_and_publish(workshop: Workshop, *records: str) -> str:
