@@ -164,7 +164,19 @@ class ConfigurationError(ExpungeError):
     """A setting, key or server is missing. The message says how to supply it."""
 
 
-# Checking certificates
+# Checking certificates and the log
+
+
+class ProofError(ExpungeError):
+    """A proof about a Merkle tree does not show what it should."""
+
+
+class NoteError(ExpungeError):
+    """A signed note or checkpoint is malformed, or not signed by the key it should be."""
+
+
+class CorruptLogError(ExpungeError):
+    """The log's tables contradict each other: ``expunge log fsck`` says where."""
 
 
 class VerificationError(ExpungeError):

@@ -1,9 +1,21 @@
-"""Merkle tree hashes of RFC 6962, section 2.1: SHA-256, leaves and nodes apart by a prefix."""
+"""Merkle tree hashes and proofs of RFC 6962: SHA-256, leaves and nodes apart by a prefix.
+
+Leaves count from 0. A complete subtree of 2^level leaves has coordinates (level, position): its
+leaves are position * 2^level and those that follow. Level 0 are the leaves themselves. Nothing
+here reads anything: proofs are checked with the standard library alone.
+"""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from app.domain.errors import ProofError
+
+HASH_BYTES = hashlib.sha256().digest_size
 EMPTY_ROOT = hashlib.sha256(b"").digest()
+
+Coordinates = tuple[int, int]
+"""(level, position) of a complete subtree."""
 
 
 def leaf_hash(content: bytes) -> bytes:
@@ -18,11 +30,203 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 def root(leaves: Sequence[bytes]) -> bytes:
     """Return the root over the contents ``leaves`` in their order."""
-    level = [leaf_hash(leaf) for leaf in leaves]
-    if not level:
+    frontier = Frontier()
+    frontier.extend([leaf_hash(leaf) for leaf in leaves])
+    return frontier.root()
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """Neighbouring nodes of one level, the first of them at ``position``."""
+
+    level: int
+    position: int
+    hashes: Sequence[bytes]
+
+
+@dataclass
+class Frontier:
+    """All that a tree must remember in order to grow: its largest complete subtrees.
+
+    Attributes:
+        size: how many leaves there are.
+        open: by level, the root of the one complete subtree that still waits for its neighbour.
+    """
+
+    size: int = 0
+    open: dict[int, bytes] = field(default_factory=dict)
+
+    def extend(self, leaf_hashes: Sequence[bytes]) -> list[NodeRun]:
+        """Add leaves; return the inner nodes that they complete, level by level."""
+        completed = []
+        level, position, hashes = 0, self.size, list(leaf_hashes)
+        while hashes:
+            if position % 2:
+                hashes = [self.open.pop(level), *hashes]
+                position -= 1
+            if len(hashes) % 2:
+                self.open[level] = hashes[-1]
+            level, position = level + 1, position // 2
+            # The last one is left over when their number is odd.
+            hashes = [
+                node_hash(left, right)
+                for left, right in zip(hashes[::2], hashes[1::2], strict=False)
+            ]
+            if hashes:
+                completed.append(NodeRun(level, position, hashes))
+        self.size += len(leaf_hashes)
+        return completed
+
+    def root(self) -> bytes:
+        """Return the root of the tree."""
+        return _fold([self.open[level] for level in sorted(self.open, reverse=True)])
+
+
+def complete_subtrees(start: int, end: int) -> list[Coordinates]:
+    """Return the largest complete subtrees that make up the leaves [start, end), left to right.
+
+    ``start`` must be a multiple of the largest power of two that fits, as it is for every range
+    that a proof names.
+    """
+    found = []
+    while start < end:
+        level = (end - start).bit_length() - 1
+        found.append((level, start >> level))
+        start += 1 << level
+    return found
+
+
+def inclusion_ranges(index: int, size: int) -> list[tuple[int, int]]:
+    """Return the leaf ranges whose roots prove that leaf ``index`` is in a tree of ``size``.
+
+    RFC 6962, section 2.1.1; from the leaf upwards.
+    """
+    start, end, ranges = 0, size, []
+    while end - start > 1:
+        split = start + _largest_power_below(end - start)
+        if index < split:
+            ranges.append((split, end))
+            end = split
+        else:
+            ranges.append((start, split))
+            start = split
+    return ranges[::-1]
+
+
+def consistency_ranges(old_size: int, new_size: int) -> list[tuple[int, int]]:
+    """Return the leaf ranges whose roots prove that one tree begins with another.
+
+    RFC 6962, section 2.1.2; 0 < old_size <= new_size.
+    """
+    if old_size == new_size:
+        return []
+    start, end, ranges = 0, new_size, []
+    while old_size != end:
+        split = start + _largest_power_below(end - start)
+        if old_size <= split:
+            ranges.append((split, end))
+            end = split
+        else:
+            ranges.append((start, split))
+            start = split
+    # The verifier knows the root of the old tree, but of no other part of it.
+    if start:
+        ranges.append((start, end))
+    return ranges[::-1]
+
+
+def range_root(start: int, end: int, hashes: Mapping[Coordinates, bytes]) -> bytes:
+    """Return the root of the leaves [start, end), given the roots of its complete subtrees."""
+    return _fold([hashes[coordinates] for coordinates in complete_subtrees(start, end)])
+
+
+def verify_inclusion(
+    *, leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
+) -> None:
+    """Check that the leaf with hash ``leaf`` is number ``index`` of the tree with this root.
+
+    RFC 9162, section 2.1.3.2.
+
+    Raises:
+        ProofError: it is not, or the proof does not show it.
+    """
+    if not 0 <= index < size:
+        raise ProofError("the index lies outside of the tree")
+    _check_shape(proof, len(inclusion_ranges(index, size)))
+    hashed, last = leaf, size - 1
+    for sibling in proof:
+        if index % 2 or index == last:
+            hashed = node_hash(sibling, hashed)
+            while index % 2 == 0 and index:
+                index, last = index >> 1, last >> 1
+        else:
+            hashed = node_hash(hashed, sibling)
+        index, last = index >> 1, last >> 1
+    if hashed != root:
+        raise ProofError("the entry is not in the tree with this root")
+
+
+def verify_consistency(
+    *, old_size: int, old_root: bytes, new_size: int, new_root: bytes, proof: Sequence[bytes]
+) -> None:
+    """Check that the new tree begins with all leaves of the old one, in their order.
+
+    RFC 9162, section 2.1.4.2. An empty tree begins every other one.
+
+    Raises:
+        ProofError: it does not, or the proof does not show it.
+    """
+    if not 0 <= old_size <= new_size:
+        raise ProofError("the older tree is larger than the newer one")
+    if old_size == 0:
+        _check_shape(proof, 0)
+        if old_root != EMPTY_ROOT:
+            raise ProofError("this is not the root of an empty tree")
+        return
+    _check_shape(proof, len(consistency_ranges(old_size, new_size)))
+    old, new = _roots_of_consistency(old_size, new_size, old_root, proof)
+    if (old, new) != (old_root, new_root):
+        raise ProofError("the newer tree does not begin with the older one")
+
+
+def _roots_of_consistency(
+    old_size: int, new_size: int, old_root: bytes, proof: Sequence[bytes]
+) -> tuple[bytes, bytes]:
+    if old_size == new_size:
+        return old_root, old_root
+    known = [old_root, *proof] if old_size.bit_count() == 1 else list(proof)
+    index, last = old_size - 1, new_size - 1
+    while index % 2:
+        index, last = index >> 1, last >> 1
+    old = new = known[0]
+    for sibling in known[1:]:
+        if index % 2 or index == last:
+            old, new = node_hash(sibling, old), node_hash(sibling, new)
+            while index % 2 == 0 and index:
+                index, last = index >> 1, last >> 1
+        else:
+            new = node_hash(new, sibling)
+        index, last = index >> 1, last >> 1
+    return old, new
+
+
+def _check_shape(proof: Sequence[bytes], length: int) -> None:
+    if len(proof) != length:
+        raise ProofError(f"the proof has {len(proof)} hashes where {length} are due")
+    if any(len(hashed) != HASH_BYTES for hashed in proof):
+        raise ProofError(f"a hash in the proof is not of {HASH_BYTES} bytes")
+
+
+def _largest_power_below(count: int) -> int:
+    """Return the largest power of two smaller than ``count`` (at least 2)."""
+    return 1 << ((count - 1).bit_length() - 1)
+
+
+def _fold(roots: Sequence[bytes]) -> bytes:
+    """Return the root over neighbouring subtrees, the smaller ones to the right."""
+    if not roots:
         return EMPTY_ROOT
-    # Pairing neighbours and carrying an odd last one up gives the tree of RFC 6962.
-    while len(level) > 1:
-        paired = [node_hash(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
-        level = paired + level[len(paired) * 2 :]
-    return level[0]
+    hashed = roots[-1]
+    for left in reversed(roots[:-1]):
+        hashed = node_hash(left, hashed)
+    return hashed

@@ -1,28 +1,43 @@
-"""RFC 6962 tree hashes, against its recursive definition and known values."""
+"""RFC 6962 trees and proofs, against its recursive definition, pymerkle and known values."""
 
-import hashlib
-
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pymerkle import InmemoryTree
 
 from app.domain import merkle
+from app.domain.errors import ProofError
+from tests.support import trees
+
+SIZES = range(301)
+_FORGED = st.binary(min_size=32, max_size=32)
+LEAVES = [b"entry %d" % number for number in range(SIZES.stop)]
 
 
-def _by_definition(leaves: list[bytes]) -> bytes:
-    if not leaves:
-        return hashlib.sha256(b"").digest()
-    if len(leaves) == 1:
-        return hashlib.sha256(b"\x00" + leaves[0]).digest()
-    split = 1
-    while split * 2 < len(leaves):
-        split *= 2
-    left, right = _by_definition(leaves[:split]), _by_definition(leaves[split:])
-    return hashlib.sha256(b"\x01" + left + right).digest()
+@pytest.fixture(scope="module")
+def hashes() -> dict[merkle.Coordinates, bytes]:
+    """The root of every complete subtree of 300 leaves."""
+    frontier = merkle.Frontier()
+    leaf_hashes = [merkle.leaf_hash(leaf) for leaf in LEAVES[: SIZES[-1]]]
+    runs = [merkle.NodeRun(0, 0, leaf_hashes), *frontier.extend(leaf_hashes)]
+    return {
+        (run.level, run.position + offset): hashed
+        for run in runs
+        for offset, hashed in enumerate(run.hashes)
+    }
+
+
+def _inclusion(hashes, index, size):
+    return [merkle.range_root(*r, hashes) for r in merkle.inclusion_ranges(index, size)]
+
+
+def _consistency(hashes, old, new):
+    return [merkle.range_root(*r, hashes) for r in merkle.consistency_ranges(old, new)]
 
 
 @given(st.lists(st.binary(max_size=8), max_size=40))
 def test_the_root_is_that_of_the_definition(leaves: list[bytes]) -> None:
-    assert merkle.root(leaves) == _by_definition(leaves)
+    assert merkle.root(leaves) == trees.root(leaves)
 
 
 def test_known_root() -> None:
@@ -31,3 +46,131 @@ def test_known_root() -> None:
     assert merkle.root(leaves).hex() == (
         "76e67dadbcdf1e10e1b74ddc608abd2f98dfb16fbce75277b5232a127f2087ef"
     )
+
+
+def test_roots_are_those_of_pymerkle() -> None:
+    theirs = InmemoryTree(algorithm="sha256")
+    ours = merkle.Frontier()
+    for size in SIZES[1:]:
+        theirs.append_entry(LEAVES[size - 1])
+        ours.extend([merkle.leaf_hash(LEAVES[size - 1])])
+        assert ours.root() == theirs.get_root()
+
+
+@given(st.lists(st.integers(0, 40), max_size=12))
+def test_a_tree_grows_the_same_in_steps_of_any_size(steps: list[int]) -> None:
+    leaf_hashes = [merkle.leaf_hash(b"%d" % number) for number in range(sum(steps))]
+    in_steps, at_once = merkle.Frontier(), merkle.Frontier()
+    found = {}
+    for step in steps:
+        for run in in_steps.extend(leaf_hashes[in_steps.size : in_steps.size + step]):
+            for offset, hashed in enumerate(run.hashes):
+                assert (run.level, run.position + offset) not in found
+                found[run.level, run.position + offset] = hashed
+    runs = at_once.extend(leaf_hashes)
+    assert in_steps == at_once
+    assert found == {
+        (run.level, run.position + offset): hashed
+        for run in runs
+        for offset, hashed in enumerate(run.hashes)
+    }
+
+
+def test_inclusion_proofs_are_those_of_the_definition_for_every_size_and_index(hashes) -> None:
+    for size in SIZES[1:]:
+        root = merkle.range_root(0, size, hashes)
+        for index in range(size):
+            proof = _inclusion(hashes, index, size)
+            merkle.verify_inclusion(
+                leaf=hashes[0, index], index=index, size=size, proof=proof, root=root
+            )
+            if size in (1, 2, 7, 64, 100, 255, 300) or index in (0, size // 3, size - 1):
+                assert proof == trees.path(index, LEAVES[:size])
+
+
+def test_consistency_proofs_are_those_of_the_definition_for_every_pair_of_sizes(hashes) -> None:
+    roots = [merkle.range_root(0, size, hashes) for size in SIZES]
+    for new in SIZES[1:]:
+        for old in range(1, new + 1):
+            proof = _consistency(hashes, old, new)
+            merkle.verify_consistency(
+                old_size=old, old_root=roots[old], new_size=new, new_root=roots[new], proof=proof
+            )
+            if new in (1, 2, 7, 64, 100, 255, 300) or old in (1, new // 3 or 1, new):
+                assert proof == trees.proof(old, LEAVES[:new])
+
+
+def test_every_tree_begins_with_the_empty_one(hashes) -> None:
+    root = merkle.range_root(0, 5, hashes)
+    merkle.verify_consistency(
+        old_size=0, old_root=merkle.EMPTY_ROOT, new_size=5, new_root=root, proof=[]
+    )
+    with pytest.raises(ProofError):
+        merkle.verify_consistency(old_size=0, old_root=root, new_size=5, new_root=root, proof=[])
+
+
+@given(st.data())
+def test_an_inclusion_proof_shows_nothing_else(hashes, data) -> None:
+    size = data.draw(st.integers(1, 300))
+    index = data.draw(st.integers(0, size - 1))
+    facts = {
+        "leaf": hashes[0, index],
+        "index": index,
+        "size": size,
+        "proof": _inclusion(hashes, index, size),
+        "root": merkle.range_root(0, size, hashes),
+    }
+    wrong = data.draw(
+        st.one_of(
+            st.fixed_dictionaries({"leaf": _FORGED}),
+            st.fixed_dictionaries({"index": st.integers(-2, 310)}),
+            st.fixed_dictionaries({"proof": _mutated(facts["proof"])}),
+            st.fixed_dictionaries({"root": _FORGED}),
+        )
+    )
+    if facts | wrong == facts:
+        merkle.verify_inclusion(**facts)
+        return
+    with pytest.raises(ProofError):
+        merkle.verify_inclusion(**facts | wrong)
+
+
+@given(st.data())
+def test_a_consistency_proof_shows_nothing_else(hashes, data) -> None:
+    new = data.draw(st.integers(1, 300))
+    old = data.draw(st.integers(1, new))
+    facts = {
+        "old_size": old,
+        "old_root": merkle.range_root(0, old, hashes),
+        "new_size": new,
+        "new_root": merkle.range_root(0, new, hashes),
+        "proof": _consistency(hashes, old, new),
+    }
+    wrong = data.draw(
+        st.one_of(
+            st.fixed_dictionaries({"old_size": st.integers(-2, 310)}),
+            st.fixed_dictionaries({"old_root": _FORGED}),
+            st.fixed_dictionaries({"new_root": _FORGED}),
+            st.fixed_dictionaries({"proof": _mutated(facts["proof"])}),
+        )
+    )
+    if facts | wrong == facts:
+        merkle.verify_consistency(**facts)
+        return
+    with pytest.raises(ProofError):
+        merkle.verify_consistency(**facts | wrong)
+
+
+def _mutated(proof: list[bytes]) -> st.SearchStrategy[list[bytes]]:
+    """Return proofs with one hash changed, added or missing, or with the order changed."""
+    others = [st.just([*proof, b"\x00" * 32]), st.permutations(proof)]
+    if proof:
+        others += [
+            st.just(proof[:-1]),
+            st.just(proof[1:]),
+            st.just([proof[0][:-1], *proof[1:]]),
+            st.integers(0, len(proof) - 1).map(
+                lambda i: [*proof[:i], bytes([proof[i][0] ^ 1]) + proof[i][1:], *proof[i + 1 :]]
+            ),
+        ]
+    return st.one_of(others)
