@@ -10,7 +10,7 @@ from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import Records
 from app.embedded import EmbeddedServers
-from app.ledger import repository, settlement
+from app.ledger import checkpoints, log, repository, settlement
 from app.ledger.requests import ForgetRequests
 from app.settings import Settings
 from app.storage.blobs import Blobs
@@ -38,6 +38,13 @@ class Services:
         self.blobs.sweep()
         with self.database.transaction() as session:
             settlement.note_shredded(session)
+
+    def checkpoint_log(self) -> None:
+        """Sign the log if it has grown since it was last signed, and that was a while ago."""
+        interval_s = self.settings.checkpoint_interval_s
+        with self.database.transaction() as session:
+            if checkpoints.is_due(session, interval_s=interval_s):
+                log.checkpoint_at_commit(session, self.signer)
 
 
 def database_url(settings: Settings) -> str:

@@ -21,6 +21,8 @@ class Settings(BaseSettings):
         lease_s: how long a run stays with a worker that has gone silent.
         max_attempts: how often a run is tried before it has failed for good.
         poll_interval_s: how often the dispatcher looks for work.
+        checkpoint_interval_s: how old a signed checkpoint of a log that has grown may get; one is
+            also signed with every certificate.
     """
 
     model_config = SettingsConfigDict(env_prefix="EXPUNGE_", extra="ignore", frozen=True)
@@ -38,3 +40,4 @@ class Settings(BaseSettings):
     lease_s: float = Field(default=30.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
     poll_interval_s: float = Field(default=0.25, gt=0)
+    checkpoint_interval_s: float = Field(default=60.0, ge=0)

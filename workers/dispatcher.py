@@ -39,6 +39,7 @@ class Dispatcher:
             self._enqueue_runs,
             self._reenqueue_lost_jobs,
             services.clean_up,
+            services.checkpoint_log,
         )
 
     def tick(self) -> None:

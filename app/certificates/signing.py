@@ -1,4 +1,8 @@
-"""Signing statements: DSSE envelopes, Ed25519."""
+"""Signing with the service's Ed25519 key: statements in DSSE envelopes, and notes.
+
+One key serves both, because no message of one kind can be read as the other: what a DSSE signature
+covers begins with "DSSEv1 ", and the first line of a note is a key's name, which holds no space.
+"""
 
 import hashlib
 import json
@@ -19,7 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
 
-from app.domain.errors import ConfigurationError
+from app.certificates.note import NoteKey, sign_note
+from app.domain.errors import ConfigurationError, NoteError
 from app.storage.keyfiles import create_key_file, read_key_file
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -43,6 +48,7 @@ class StatementSigner:
     """Holds the service's private key."""
 
     def __init__(self, private_key: Ed25519PrivateKey) -> None:
+        self._private_key = private_key
         self._signer = CryptoSigner(private_key)
         self._public_key = private_key.public_key()
 
@@ -86,6 +92,20 @@ class StatementSigner:
         return SignedStatement(
             envelope=json.dumps(envelope.to_dict()), sha256=hashlib.sha256(payload).hexdigest()
         )
+
+    def note_key(self, name: str) -> NoteKey:
+        """Return the public key as notes under this name are verified with it."""
+        return NoteKey(name, self._public_key)
+
+    def sign_note(self, text: str, *, name: str) -> str:
+        """Return a text as a signed note (https://c2sp.org/signed-note).
+
+        Raises:
+            NoteError: the text does not begin with the name, or cannot be a note's.
+        """
+        if text.partition("\n")[0] != name:
+            raise NoteError("the first line of what is signed must be the signer's name")
+        return sign_note(text, key=self.note_key(name), sign=self._private_key.sign)
 
 
 def _new_key() -> bytes:

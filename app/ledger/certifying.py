@@ -62,7 +62,7 @@ def issue(
     basis: Basis,
     statement: dict[str, Any],
 ) -> CertificateRow:
-    """Sign a statement and store it with its log entry."""
+    """Sign a statement and store it with its log entry; the log is signed with it at commit."""
     signed = signer.sign(statement)
     row = CertificateRow(
         id=new_id("cert"),
@@ -83,4 +83,5 @@ def issue(
         model=model.id,
         basis=basis,
     )
+    log.checkpoint_at_commit(session, signer)
     return row

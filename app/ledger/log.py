@@ -1,49 +1,91 @@
 """The append-only log of everything that was decided.
 
 Entries are canonical JSON, written in the transaction of the facts they record: ``append`` collects
-them and they are inserted just before that transaction commits. Inserting is strictly serialised
-by a lock that lasts until the commit, so indices have no gaps; taking the lock last keeps it short
-and keeps it out of every other lock's way.
+them, and just before that transaction commits they are inserted, the tree grows over them and, if
+``checkpoint_at_commit`` asked for it, the new tree is signed. This is strictly serialised by a lock
+that lasts until the commit, so indices have no gaps; taking the lock last keeps it short and keeps
+it out of every other lock's way.
 """
 
 import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import event, func, select, text
+from sqlalchemy import ARRAY, BigInteger, String, bindparam, event, func, select, text
 from sqlalchemy.orm import Session
 
+from app.certificates.signing import StatementSigner
+from app.ledger import checkpoints, merkle
 from app.ledger.tables import LogEntryRow
 
 _LOCK = 0x45585055  # an arbitrary number that names the log's advisory lock
 _PENDING = "expunge.log.pending"
+_SIGNER = "expunge.log.signer"
+_INSERT_ENTRIES = text(
+    """
+    INSERT INTO log_entries (index, kind, body)
+    SELECT :first + ordinality - 1, kind, body
+    FROM unnest(:kinds, :bodies) WITH ORDINALITY AS entry (kind, body, ordinality)
+    """
+).bindparams(
+    bindparam("first", type_=BigInteger),
+    bindparam("kinds", type_=ARRAY(String)),
+    bindparam("bodies", type_=ARRAY(String)),
+)
 
 
 def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
     """Record one decision when the session's transaction commits.
 
-    ``facts`` hold the service's own ids, counts and digests, never an owner's id.
+    ``facts`` hold the service's own ids, counts and digests, never an owner's id. The entry also
+    says when it was ``recorded_at``, by the database's clock, in UTC.
     """
-    body = json.dumps(
-        {"kind": kind, **facts}, sort_keys=True, separators=(",", ":"), allow_nan=False
-    )
-    session.info.setdefault(_PENDING, []).append((kind, body))
+    if "recorded_at" in facts:
+        raise TypeError("recorded_at is the log's own")
+    session.info.setdefault(_PENDING, []).append({"kind": kind, **facts})
+
+
+def checkpoint_at_commit(session: Session, signer: StatementSigner) -> None:
+    """Sign the log when the session's transaction commits, its own entries included."""
+    session.info[_SIGNER] = signer
+
+
+def canonical_json(document: dict[str, Any]) -> str:
+    """Return the one spelling in which an entry is hashed: sorted, without spaces, ASCII."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 @event.listens_for(Session, "before_commit")
 def _write_pending(session: Session) -> None:
     pending = session.info.pop(_PENDING, [])
-    if not pending:
+    signer = session.info.pop(_SIGNER, None)
+    if not pending and signer is None:
         return
     session.flush()
     session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-    first = (session.scalar(select(func.max(LogEntryRow.index))) or 0) + 1
-    session.add_all(
-        LogEntryRow(index=first + offset, kind=kind, body=body)
-        for offset, (kind, body) in enumerate(pending)
-    )
-    session.flush()
+    now, last = session.execute(
+        select(func.clock_timestamp(), select(func.max(LogEntryRow.index)).scalar_subquery())
+    ).one()
+    frontier = merkle.frontier(session, 0 if last is None else last + 1)
+    if pending:
+        bodies = _insert(session, frontier.size, pending, now)
+        merkle.extend(session, frontier, bodies)
+    if signer is not None:
+        checkpoints.issue(session, signer, frontier)
+
+
+def _insert(
+    session: Session, first: int, pending: Sequence[dict[str, Any]], now: datetime
+) -> list[str]:
+    moment = now.astimezone(UTC).isoformat(timespec="microseconds")
+    bodies = [canonical_json({**entry, "recorded_at": moment}) for entry in pending]
+    kinds = [entry["kind"] for entry in pending]
+    session.execute(_INSERT_ENTRIES, {"first": first, "kinds": kinds, "bodies": bodies})
+    return bodies
 
 
 @event.listens_for(Session, "after_soft_rollback")
 def _drop_pending(session: Session, _previous: object) -> None:
     session.info.pop(_PENDING, None)
+    session.info.pop(_SIGNER, None)

@@ -9,6 +9,7 @@ from sqlalchemy import (
     ForeignKey,
     Identity,
     Index,
+    SmallInteger,
     UniqueConstraint,
     func,
 )
@@ -152,11 +153,43 @@ class OutboxRow(Base):
 
 
 class LogEntryRow(Base):
-    """One decision, in canonical JSON. Indices have no gaps."""
+    """One decision, in canonical JSON: the leaf ``index`` of the log's tree, counted from 0.
+
+    ``kind`` repeats what the body says.
+    """
 
     __tablename__ = "log_entries"
 
     index: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     kind: Mapped[str]
     body: Mapped[str]
-    recorded_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class LogNodeRow(Base):
+    """The root of a complete subtree of 2^level leaves; leaves themselves are not repeated."""
+
+    __tablename__ = "log_nodes"
+    __table_args__ = (
+        CheckConstraint("level BETWEEN 1 AND 62", name="level"),
+        CheckConstraint("position >= 0", name="position"),
+        CheckConstraint("length(hash) = 32", name="hash"),
+    )
+
+    level: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    hash: Mapped[bytes]
+
+
+class LogCheckpointRow(Base):
+    """What the service has signed about the log: its first ``size`` entries have this root."""
+
+    __tablename__ = "log_checkpoints"
+    __table_args__ = (
+        CheckConstraint("size >= 1", name="size"),
+        CheckConstraint("length(root) = 32", name="root"),
+    )
+
+    size: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    root: Mapped[bytes]
+    note: Mapped[str]
+    issued_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

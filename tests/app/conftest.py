@@ -6,6 +6,7 @@ from sqlalchemy import Engine, create_engine, text
 from app.embedded import EmbeddedServers
 from app.schema import all_tables
 from app.services import Services
+from tests.support.emptying import empty
 from tests.support.workshop import Workshop
 
 
@@ -22,9 +23,8 @@ def app_database(servers: EmbeddedServers, template: str) -> Engine:
 @pytest.fixture
 def database_url(servers: EmbeddedServers, app_database: Engine) -> str:
     """An empty database: emptying one is ten times as fast as making one."""
-    tables = ", ".join(all_tables().tables)
     with app_database.begin() as connection:
-        connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
+        empty(connection, all_tables().tables)
     return _url(servers, "test_app")
 
 

@@ -20,8 +20,10 @@ from app.ledger import repository
 from app.ledger.requests import ForgetDemand
 from app.ledger.tables import ForgottenRecordRow
 from app.registry.tables import VersionRow
+from app.schema import all_tables
 from app.services import Services
 from app.storage.tables import BlobRow
+from tests.support.emptying import empty
 from tests.support.workshop import DATASET, Workshop, record_ids
 
 
@@ -218,7 +220,7 @@ def test_a_certificate_covers_the_union_of_all_requests_so_far(
     services: Services, app_database: Engine, batches: list[list[int]]
 ) -> None:
     with app_database.begin() as connection:
-        connection.execute(text("TRUNCATE datasets, api_keys, blobs, outbox, log_entries CASCADE"))
+        empty(connection, all_tables().tables)
     workshop = Workshop(services)
     workshop.define()
     workshop.work()

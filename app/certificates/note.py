@@ -1,0 +1,132 @@
+"""Signed notes, as https://c2sp.org/signed-note defines them: a text and Ed25519 signatures.
+
+Nothing of an algorithm is read from a note: keys come from elsewhere and are Ed25519. Signatures by
+other keys are ignored, as the specification asks; one that claims a given key must be right.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from app.domain.errors import NoteError
+
+MAX_NOTE_BYTES = 64 * 1024
+MAX_SIGNATURES = 16
+_ED25519 = b"\x01"
+_ID_BYTES = 4
+_DASH = "\N{EM DASH} "
+
+
+@dataclass(frozen=True)
+class NoteKey:
+    """A public key under the name that its owner signs with.
+
+    The name is not empty and holds neither white space nor a plus.
+    """
+
+    name: str
+    public_key: Ed25519PublicKey
+
+    def __post_init__(self) -> None:
+        """Refuse a name that would not survive in a note."""
+        if not _is_name(self.name):
+            raise NoteError("a key's name must hold neither white space nor '+'")
+
+    @property
+    def id(self) -> bytes:
+        """The first four bytes of SHA-256(name, newline, algorithm, public key)."""
+        content = self.name.encode() + b"\n" + _ED25519 + self.public_key.public_bytes_raw()
+        return hashlib.sha256(content).digest()[:_ID_BYTES]
+
+    def __str__(self) -> str:
+        """Spell the key as other tools read it: name+id+key."""
+        raw = base64.b64encode(_ED25519 + self.public_key.public_bytes_raw()).decode()
+        return f"{self.name}+{self.id.hex()}+{raw}"
+
+
+def sign_note(text: str, *, key: NoteKey, sign: Callable[[bytes], bytes]) -> str:
+    """Return the note of a text, which ends in a newline, with one signature.
+
+    Args:
+        text: what is signed; it ends in a newline.
+        key: the key that will verify.
+        sign: returns the Ed25519 signature of a message.
+
+    Raises:
+        NoteError: the text cannot be a note's.
+    """
+    _check_text(text)
+    signature = base64.b64encode(key.id + sign(text.encode())).decode()
+    return f"{text}\n{_DASH}{key.name} {signature}\n"
+
+
+def open_note(note: bytes, keys: Collection[NoteKey]) -> str:
+    """Return a note's text if at least one of the keys has signed it.
+
+    Raises:
+        NoteError: it is too large, malformed, signed by none of the keys, or carries a signature
+            in the name of one of them that is wrong.
+    """
+    text, signatures = _split(note)
+    verified = False
+    for name, key_id, signature in signatures:
+        for key in keys:
+            if (key.name, key.id) != (name, key_id):
+                continue
+            try:
+                key.public_key.verify(signature, text.encode())
+            except InvalidSignature as error:
+                raise NoteError("the note's signature is wrong") from error
+            verified = True
+    if not verified:
+        raise NoteError("the note is not signed by a trusted key")
+    return text
+
+
+def _split(note: bytes) -> tuple[str, list[tuple[str, bytes, bytes]]]:
+    if len(note) > MAX_NOTE_BYTES:
+        raise NoteError(f"the note is larger than {MAX_NOTE_BYTES} bytes")
+    try:
+        whole = note.decode("utf-8", errors="strict")
+    except UnicodeDecodeError as error:
+        raise NoteError("the note is not UTF-8") from error
+    text, blank, tail = whole.rpartition("\n\n")
+    text += "\n"
+    if not blank or not tail.endswith("\n"):
+        raise NoteError("the note has no signatures")
+    _check_text(text)
+    lines = tail[:-1].split("\n")
+    if len(lines) > MAX_SIGNATURES:
+        raise NoteError(f"the note has more than {MAX_SIGNATURES} signatures")
+    return text, [_signature(line) for line in lines]
+
+
+def _signature(line: str) -> tuple[str, bytes, bytes]:
+    name, space, encoded = line.removeprefix(_DASH).partition(" ")
+    try:
+        content = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise NoteError("a signature line is malformed") from error
+    if (
+        not line.startswith(_DASH)
+        or not space
+        or not _is_name(name)
+        or base64.b64encode(content).decode() != encoded
+        or len(content) <= _ID_BYTES
+    ):
+        raise NoteError("a signature line is malformed")
+    return name, content[:_ID_BYTES], content[_ID_BYTES:]
+
+
+def _check_text(text: str) -> None:
+    if not text.endswith("\n") or any(ord(c) < 0x20 and c != "\n" for c in text):
+        raise NoteError("a note's text ends in a newline and holds no other control character")
+
+
+def _is_name(name: str) -> bool:
+    return bool(name) and name.isprintable() and not any(c.isspace() or c == "+" for c in name)

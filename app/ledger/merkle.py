@@ -1,0 +1,147 @@
+"""The log's Merkle tree in Postgres: growing it, and proving from it, in O(log n) rows.
+
+Stored are the roots of complete subtrees, which never change. Everything else, such as the root of
+a tree whose size is no power of two, is folded together from at most 2 log n of them.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import ARRAY, BigInteger, LargeBinary, SmallInteger, bindparam, func, select, text
+from sqlalchemy.orm import Session
+
+from app.domain import merkle
+from app.domain.errors import CorruptLogError, InvalidInputError
+from app.domain.merkle import Coordinates, Frontier
+from app.ledger.tables import LogEntryRow
+
+# The leaf's hash is computed here as merkle.leaf_hash does: entries are read once, in one query.
+_SUBTREES = text(
+    """
+    SELECT 0, index, sha256('\\x00'::bytea || convert_to(body, 'UTF8'))
+    FROM log_entries WHERE index = ANY(:leaves)
+    UNION ALL
+    SELECT node.level, node.position, node.hash
+    FROM unnest(:levels, :positions) AS wanted (level, position)
+    CROSS JOIN LATERAL (
+        SELECT level, position, hash FROM log_nodes
+        WHERE level = wanted.level AND position = wanted.position
+    ) AS node
+    """
+).bindparams(
+    bindparam("leaves", type_=ARRAY(BigInteger)),
+    bindparam("levels", type_=ARRAY(SmallInteger)),
+    bindparam("positions", type_=ARRAY(BigInteger)),
+)
+_INSERT_NODES = text(
+    """
+    INSERT INTO log_nodes (level, position, hash)
+    SELECT * FROM unnest(:levels, :positions, :hashes)
+    """
+).bindparams(
+    bindparam("levels", type_=ARRAY(SmallInteger)),
+    bindparam("positions", type_=ARRAY(BigInteger)),
+    bindparam("hashes", type_=ARRAY(LargeBinary)),
+)
+
+
+def size(session: Session) -> int:
+    """Return how many entries the log has."""
+    last = session.scalar(select(func.max(LogEntryRow.index)))
+    return 0 if last is None else last + 1
+
+
+def frontier(session: Session, size: int) -> Frontier:
+    """Return what is needed to append to the first ``size`` entries.
+
+    Raises:
+        CorruptLogError: a node is missing.
+    """
+    wanted = merkle.complete_subtrees(0, size)
+    hashes = _hashes(session, wanted)
+    return Frontier(size, {level: hashes[level, position] for level, position in wanted})
+
+
+def extend(session: Session, frontier: Frontier, bodies: Sequence[str]) -> None:
+    """Store the nodes that new entries complete. The caller holds the log's lock."""
+    runs = frontier.extend([merkle.leaf_hash(body.encode()) for body in bodies])
+    if not runs:
+        return
+    session.execute(
+        _INSERT_NODES,
+        {
+            "levels": [run.level for run in runs for _ in run.hashes],
+            "positions": [run.position + i for run in runs for i in range(len(run.hashes))],
+            "hashes": [hashed for run in runs for hashed in run.hashes],
+        },
+    )
+
+
+def root(session: Session, size: int) -> bytes:
+    """Return the root of the tree over the first ``size`` entries.
+
+    Raises:
+        InvalidInputError: the log has fewer entries.
+        CorruptLogError: a node is missing.
+    """
+    _require_size("size", size, session)
+    return frontier(session, size).root()
+
+
+def inclusion_proof(session: Session, *, index: int, size: int) -> list[bytes]:
+    """Prove that entry ``index`` is among the first ``size`` (RFC 6962, section 2.1.1).
+
+    Raises:
+        InvalidInputError: the log has fewer entries, or the index lies outside of the tree.
+        CorruptLogError: a node is missing.
+    """
+    _require_size("size", size, session)
+    if not 0 <= index < size:
+        raise InvalidInputError(f"index: must be from 0 to {size - 1}, below the tree's size")
+    return _range_roots(session, merkle.inclusion_ranges(index, size))
+
+
+def consistency_proof(session: Session, *, old_size: int, new_size: int) -> list[bytes]:
+    """Prove that the first ``new_size`` entries begin with the first ``old_size``.
+
+    RFC 6962, section 2.1.2; the proof from an empty tree is empty.
+
+    Raises:
+        InvalidInputError: the sizes are not 0 <= old <= new <= the log's.
+        CorruptLogError: a node is missing.
+    """
+    _require_size("to", new_size, session)
+    if not 0 <= old_size <= new_size:
+        raise InvalidInputError(f"from: must be from 0 to {new_size}, the newer tree's size")
+    if old_size == 0:
+        return []
+    return _range_roots(session, merkle.consistency_ranges(old_size, new_size))
+
+
+def _require_size(field: str, asked: int, session: Session) -> None:
+    present = size(session)
+    if not 0 <= asked <= present:
+        raise InvalidInputError(f"{field}: must be from 0 to {present}, the log's size")
+
+
+def _range_roots(session: Session, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    wanted = [subtree for start, end in ranges for subtree in merkle.complete_subtrees(start, end)]
+    hashes = _hashes(session, wanted)
+    return [merkle.range_root(start, end, hashes) for start, end in ranges]
+
+
+def _hashes(session: Session, wanted: Sequence[Coordinates]) -> dict[Coordinates, bytes]:
+    if not wanted:
+        return {}
+    inner = [(level, position) for level, position in wanted if level > 0]
+    rows = session.execute(
+        _SUBTREES,
+        {
+            "leaves": [position for level, position in wanted if level == 0],
+            "levels": [level for level, _ in inner],
+            "positions": [position for _, position in inner],
+        },
+    )
+    found = {(level, position): bytes(hashed) for level, position, hashed in rows}
+    if len(found) != len(set(wanted)):
+        raise CorruptLogError("a node of the log is missing; run 'expunge log fsck'")
+    return found
