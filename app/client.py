@@ -267,11 +267,32 @@ class ExpungeClient:
         unfinished.replace(target)
         return digest.hexdigest()
 
-    def _send(self, method: str, path: str, **options: Any) -> Any:  # noqa: ANN401
+    def log_checkpoint(self) -> str:
+        """Return the transparency log's newest checkpoint, a signed note."""
+        return self._answer("GET", "/v1/log/checkpoint").text
+
+    def log_entry(self, index: int) -> Json:
+        """Return one entry of the log; they count from 0."""
+        return self._object("GET", f"/v1/log/entries/{index}")
+
+    def prove_inclusion(self, index: int, size: int) -> Json:
+        """Return the proof that an entry is among the first ``size``."""
+        options = {"index": index, "size": size}
+        return self._object("GET", "/v1/log/proofs/inclusion", params=options)
+
+    def prove_consistency(self, old_size: int, new_size: int) -> Json:
+        """Return the proof that the first ``new_size`` entries begin with ``old_size``."""
+        options = {"from": old_size, "to": new_size}
+        return self._object("GET", "/v1/log/proofs/consistency", params=options)
+
+    def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:  # noqa: ANN401
         answer = self._http.request(method, path, **options)
         if answer.is_error:
             raise _error_of(answer)
-        return answer.json()
+        return answer
+
+    def _send(self, method: str, path: str, **options: Any) -> Any:  # noqa: ANN401
+        return self._answer(method, path, **options).json()
 
     def _object(self, method: str, path: str, **options: Any) -> Json:  # noqa: ANN401
         return dict(self._send(method, path, **options))

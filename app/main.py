@@ -1,7 +1,11 @@
 """The API as an ASGI application."""
 
-from fastapi import FastAPI
+import logging
 
+from fastapi import FastAPI
+from sqlalchemy.exc import DBAPIError
+
+from app import schema
 from app.api import (
     backbones,
     certificates,
@@ -9,6 +13,7 @@ from app.api import (
     errors,
     forget_requests,
     keys,
+    log,
     models,
     operations,
     plans,
@@ -16,6 +21,8 @@ from app.api import (
 )
 from app.services import Services, open_services
 from app.settings import Settings
+
+_log = logging.getLogger("expunge.api")
 
 
 def create_app(services: Services) -> FastAPI:
@@ -35,6 +42,7 @@ def create_app(services: Services) -> FastAPI:
         certificates,
         runs,
         keys,
+        log,
         operations,
         plans,
     ):
@@ -44,4 +52,20 @@ def create_app(services: Services) -> FastAPI:
 
 def app_from_environment() -> FastAPI:
     """Return the application as the environment configures it; for uvicorn's ``--factory``."""
-    return create_app(open_services(Settings()))
+    services = open_services(Settings())
+    _warn_of_excess_rights(services)
+    return create_app(services)
+
+
+def _warn_of_excess_rights(services: Services) -> None:
+    """Tell the operator that nothing but good will keeps this process from rewriting the log."""
+    try:
+        excessive = schema.may_rewrite_log(services.database)
+    except DBAPIError:
+        return
+    if excessive:
+        _log.warning(
+            "the service's database role owns the log and could rewrite it: give it a role of its "
+            "own in EXPUNGE_DATABASE_URL, the owner's in EXPUNGE_MIGRATION_URL, and run "
+            "'expunge init'"
+        )

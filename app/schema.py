@@ -1,10 +1,10 @@
-"""The database schema: all tables in one place, and the migrations that make them."""
+"""The database schema: all tables in one place, the migrations that make them, and who may what."""
 
 from importlib import resources
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import MetaData
+from sqlalchemy import MetaData, create_engine, text
 
 import app.backbones.tables
 import app.certificates.tables
@@ -12,7 +12,17 @@ import app.datasets.tables
 import app.ledger.tables
 import app.registry.tables
 import app.storage.tables  # noqa: F401
-from app.database import Base
+from app.database import Base, Database
+
+_EXCESS = text(
+    """
+    SELECT relname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+    WHERE tgname = 'append_only' AND (
+        pg_has_role(relowner, 'USAGE')
+        OR has_table_privilege(tgrelid, 'UPDATE, DELETE, TRUNCATE, TRIGGER')
+    )
+    """
+)
 
 
 def all_tables() -> MetaData:
@@ -20,14 +30,37 @@ def all_tables() -> MetaData:
     return Base.metadata
 
 
-def migration_config(database_url: str) -> Config:
-    """Return Alembic's configuration for one database."""
+def migration_config(migration_url: str, *, service_role: str | None = None) -> Config:
+    """Return Alembic's configuration for one database.
+
+    Args:
+        migration_url: the database, under the role that owns or will own the tables.
+        service_role: another role, which is granted what the service needs and no more.
+    """
     config = Config()
     config.set_main_option("script_location", str(resources.files("migrations")))
-    config.set_main_option("sqlalchemy.url", database_url.replace("%", "%%"))
+    config.set_main_option("sqlalchemy.url", migration_url.replace("%", "%%"))
+    config.attributes["service_role"] = service_role
     return config
 
 
-def upgrade(database_url: str) -> None:
-    """Bring a database to the newest schema."""
-    command.upgrade(migration_config(database_url), "head")
+def upgrade(migration_url: str, *, service_url: str | None = None) -> None:
+    """Bring a database to the newest schema, and let the service's role work with it."""
+    role = None if service_url in (None, migration_url) else role_of(service_url)
+    command.upgrade(migration_config(migration_url, service_role=role), "head")
+
+
+def role_of(url: str) -> str | None:
+    """Return the name of the role that a URL connects as."""
+    engine = create_engine(url, hide_parameters=True)
+    try:
+        with engine.connect() as connection:
+            return str(connection.scalar(text("SELECT current_user")))
+    finally:
+        engine.dispose()
+
+
+def may_rewrite_log(database: Database) -> bool:
+    """Say whether the service's own role could change or unprotect what must only grow."""
+    with database.transaction() as session:
+        return session.scalar(_EXCESS) is not None

@@ -1,5 +1,7 @@
 """Everything that runs is put together here, from the settings and nothing else."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +52,27 @@ class Services:
 def database_url(settings: Settings) -> str:
     """Return the configured database, or the embedded one's URL."""
     return settings.database_url or EmbeddedServers(settings.data_dir).database_url
+
+
+def migration_url(settings: Settings) -> str:
+    """Return the URL of the role that owns the tables; with one URL of your own, that one."""
+    if settings.database_url is None:
+        return EmbeddedServers(settings.data_dir).migration_url
+    return settings.migration_url or settings.database_url
+
+
+@contextmanager
+def embedded_postgres(settings: Settings) -> Iterator[None]:
+    """Have PostgreSQL running: the embedded one is started, and stopped again if it was not."""
+    servers = EmbeddedServers(settings.data_dir)
+    if settings.database_url is not None or servers.postgres_running():
+        yield
+        return
+    servers.start_postgres()
+    try:
+        yield
+    finally:
+        servers.stop_postgres()
 
 
 def redis_url(settings: Settings) -> str:

@@ -13,6 +13,8 @@ class Settings(BaseSettings):
     Attributes:
         data_dir: keys, blobs and the embedded servers' files.
         database_url, redis_url: servers of your own; the embedded ones when unset.
+        migration_url: the database under the role that owns the tables. It is used by ``expunge
+            init`` alone and makes the database refuse that the service rewrites its log.
         environment: ``production`` refuses every stand-in that is named insecure.
         host, port: where the API listens.
         api_url, api_key: where the command line finds the API, and its key.
@@ -29,6 +31,7 @@ class Settings(BaseSettings):
 
     data_dir: Path = Path(".expunge")
     database_url: str | None = None
+    migration_url: str | None = None
     redis_url: str | None = None
     environment: Literal["production", "development", "test"] = "production"
     host: str = "127.0.0.1"

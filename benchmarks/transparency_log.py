@@ -7,28 +7,7 @@ inclusion in under 5 ms at a million entries and in at most 3 times its time at 
 check of the whole log at 50,000 entries a second.
 """
 
-import json
-import os
-import platform
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from random import Random
-from statistics import median
-from typing import Any
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sqlalchemy import text
-from sqlalchemy.orm import Session
-
-from app import schema
-from app.certificates.signing import StatementSigner
-from app.database import Database
-from app.domain.merkle import leaf_hash, verify_inclusion
-from app.embedded import EmbeddedServers
-from app.ledger import fsck, log, merkle
-from app.ledger.tables import LogEntryRow
 
 ENTRIES = 1_000_000
 SMALL = 1_000

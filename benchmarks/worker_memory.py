@@ -32,7 +32,14 @@ from app.domain.states import WeightsSource
 from app.embedded import EmbeddedServers
 from app.ledger import lineage, repository
 from app.registry import repository as registry
-from app.services import Services, open_services, pseudonym_key_file, signing_key_file
+from app.services import (
+    Services,
+    database_url,
+    migration_url,
+    open_services,
+    pseudonym_key_file,
+    signing_key_file,
+)
 from app.settings import Settings
 from workers import jobs
 
@@ -124,7 +131,7 @@ def _set_up(case: Case, settings: Settings) -> None:
     StatementSigner.from_file(signing_key_file(settings), create=True)
     Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
     services = open_services(settings)
-    schema.upgrade(str(services.database.engine.url))
+    schema.upgrade(migration_url(settings), service_url=database_url(settings))
     features, labels = case.load()
     table = record_table(
         record_ids=[f"record-{number}" for number in range(len(labels))],

@@ -3,16 +3,12 @@
 from alembic import context
 from sqlalchemy import create_engine, text
 
-from app.schema import all_tables
+from app.schema import all_tables, role_of
+from migrations.grants import grant
 
 
 def main() -> None:
-    url = context.config.get_main_option("sqlalchemy.url")
-    if url is None:
-        from app.services import database_url
-        from app.settings import Settings
-
-        url = database_url(Settings())
+    url, role = _target()
     engine = create_engine(url, hide_parameters=True)
     with engine.connect() as connection:
         connection.execute(text("SET lock_timeout = '10s'"))
@@ -21,7 +17,22 @@ def main() -> None:
         context.configure(connection=connection, target_metadata=all_tables(), compare_type=True)
         with context.begin_transaction():
             context.run_migrations()
+            if role is not None:
+                grant(connection, role)
     engine.dispose()
+
+
+def _target() -> tuple[str, str | None]:
+    """Return the URL to migrate, and the role that is to work there if it is another."""
+    url = context.config.get_main_option("sqlalchemy.url")
+    if url is not None:
+        return url, context.config.attributes.get("service_role")
+    from app.services import database_url, migration_url
+    from app.settings import Settings
+
+    settings = Settings()
+    owner_url, service_url = migration_url(settings), database_url(settings)
+    return owner_url, None if owner_url == service_url else role_of(service_url)
 
 
 main()

@@ -59,7 +59,10 @@ def template(servers: EmbeddedServers) -> str:
     """The name of a migrated, empty database."""
     with _admin(servers) as execute:
         execute(f"CREATE DATABASE {_TEMPLATE}")
-    schema.upgrade(_url_of(servers, _TEMPLATE))
+    schema.upgrade(
+        servers.migration_url.replace("/expunge?", f"/{_TEMPLATE}?"),
+        service_url=_url_of(servers, _TEMPLATE),
+    )
     return _TEMPLATE
 
 
@@ -141,7 +144,9 @@ class _admin:  # noqa: N801 - used like a function
     """Run statements outside of transactions on the servers' maintenance database."""
 
     def __init__(self, servers: EmbeddedServers) -> None:
-        self._engine = create_engine(_url_of(servers, "postgres"), isolation_level="AUTOCOMMIT")
+        self._engine = create_engine(
+            servers.migration_url.replace("/expunge?", "/postgres?"), isolation_level="AUTOCOMMIT"
+        )
 
     def __enter__(self) -> Callable[[str], None]:
         self._connection = self._engine.connect()

@@ -31,6 +31,7 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], int, str], ...] = (
     (errors.PlanError, 422, "no-plan"),
     (errors.CalibrationError, 422, "no-plan"),
     (errors.InvalidInputError, 422, "invalid-input"),
+    (errors.CorruptLogError, 500, "corrupt-log"),
 )
 
 

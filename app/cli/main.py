@@ -3,7 +3,7 @@
 import typer
 
 from app import logs
-from app.cli import guarantees, resources, service
+from app.cli import guarantees, log, resources, service
 
 app = typer.Typer(
     name="expunge",
@@ -15,6 +15,7 @@ app.add_typer(resources.dataset, name="dataset")
 app.add_typer(resources.backbone, name="backbone")
 app.add_typer(resources.model, name="model")
 app.add_typer(resources.key, name="key")
+app.add_typer(log.log, name="log")
 for command in (
     service.init,
     service.up,

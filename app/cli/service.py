@@ -16,7 +16,7 @@ from app.embedded import EmbeddedServers
 from app.ledger import api_keys
 from app.ledger.api_keys import Scope
 from app.main import app_from_environment
-from app.services import database_url, pseudonym_key_file, signing_key_file
+from app.services import database_url, migration_url, pseudonym_key_file, signing_key_file
 from app.settings import Settings
 from app.stopping import StopSignal
 from app.storage.keyfiles import create_key_file
@@ -31,7 +31,7 @@ def init() -> None:
         servers = _embedded(settings)
         if servers is not None and settings.database_url is None:
             servers.start_postgres()
-        schema.upgrade(database_url(settings))
+        schema.upgrade(migration_url(settings), service_url=database_url(settings))
         signer = StatementSigner.from_file(signing_key_file(settings), create=True)
         Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
         public = signing_key_file(settings).with_suffix(".pub")

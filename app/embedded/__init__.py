@@ -30,8 +30,13 @@ class EmbeddedServers:
 
     @property
     def database_url(self) -> str:
-        """The URL for SQLAlchemy; it follows from the directory alone."""
+        """The service's URL for SQLAlchemy; it follows from the directory alone."""
         return self._postgres.url
+
+    @property
+    def migration_url(self) -> str:
+        """The URL of the role that owns the tables and changes the schema."""
+        return self._postgres.owner_url
 
     @property
     def redis_url(self) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import psycopg
 from psycopg import pq
-from psycopg.errors import DuplicateDatabase, UniqueViolation
+from psycopg.errors import DuplicateDatabase, DuplicateObject, UniqueViolation
 
 from app.domain.errors import ConfigurationError
 from app.embedded.account import ensure_account
@@ -21,6 +21,8 @@ from app.embedded.processes import POLL_S, Argv, argv_of, kill_all, send, wait_u
 from app.embedded.programs import run_program, wheel_folder
 
 DATABASE = "expunge"
+OWNER = "postgres"
+SERVICE = "expunge_service"
 # It names the socket. Spelt out everywhere, or a PGPORT in a client's environment would win.
 PORT = 5432
 ANSWER_TIMEOUT_S = 2
@@ -65,10 +67,18 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """The URL for SQLAlchemy."""
+        """The URL for SQLAlchemy, of a role that may only do what it is granted."""
+        return self._url_of(SERVICE)
+
+    @property
+    def owner_url(self) -> str:
+        """The URL for SQLAlchemy, of the role that owns everything."""
+        return self._url_of(OWNER)
+
+    def _url_of(self, role: str) -> str:
         self._home.refuse_foreign_sockets()
         where = f"host={quote(str(self._home.sockets))}&port={PORT}"
-        return f"postgresql+psycopg://postgres@/{DATABASE}?{where}"
+        return f"postgresql+psycopg://{role}@/{DATABASE}?{where}"
 
     def pid(self) -> int | None:
         """Return the id of the live postmaster: the pid file's, if that process is ours."""
@@ -81,12 +91,13 @@ class Postgres:
 
     def running(self) -> bool:
         """Tell whether it accepts connections; being out of free ones counts as accepting."""
-        target = f"host={self._home.sockets} port={PORT} user=postgres dbname=postgres"
+        target = f"host={self._home.sockets} port={PORT} user={OWNER} dbname=postgres"
         target += f" connect_timeout={ANSWER_TIMEOUT_S}"
         return pq.PGconn.ping(target.encode()) == pq.Ping.OK
 
     def start(self) -> None:
-        """Start it unless it is running, wait for crash recovery, and create the database.
+        """Start it unless it is running, wait for crash recovery, and create the database and the role of
+        the service.
 
         Raises:
             ConfigurationError: it does not start.
@@ -148,7 +159,7 @@ class Postgres:
         give(made, ensure_account())
         self._run(
             "initdb",
-            *("-D", made.name, "-U", "postgres", "--auth-local=trust", "--auth-host=reject"),
+            *("-D", made.name, "-U", OWNER, "--auth-local=trust", "--auth-host=reject"),
             *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin"),
             *("--builtin-locale=C.UTF-8", "--set", self._mark),
         )
@@ -186,7 +197,7 @@ class Postgres:
             with psycopg.connect(
                 host=str(self._home.sockets),
                 port=PORT,
-                user="postgres",
+                user=OWNER,
                 dbname="postgres",
                 connect_timeout=10,
                 autocommit=True,
@@ -196,9 +207,13 @@ class Postgres:
                     # The backend of a killed caller may still be creating it.
                     with suppress(DuplicateDatabase, UniqueViolation):
                         connection.execute(f"CREATE DATABASE {DATABASE}")
+                query = "SELECT 1 FROM pg_roles WHERE rolname = %s"
+                if connection.execute(query, (SERVICE,)).fetchone() is None:
+                    with suppress(DuplicateObject, UniqueViolation):
+                        connection.execute(f"CREATE ROLE {SERVICE} LOGIN")
         except psycopg.Error as error:
             raise ConfigurationError(
-                f"cannot create the database {DATABASE!r}: {error}; see {self._log}"
+                f"cannot create the database {DATABASE!r} and its role: {error}; see {self._log}"
             ) from error
 
     def _run(self, program: str, *arguments: str) -> None:

@@ -16,10 +16,12 @@ from sqlalchemy import ARRAY, BigInteger, String, bindparam, event, func, select
 from sqlalchemy.orm import Session
 
 from app.certificates.signing import StatementSigner
+from app.domain.errors import NotFoundError
 from app.ledger import checkpoints, merkle
 from app.ledger.tables import LogEntryRow
 
 _LOCK = 0x45585055  # an arbitrary number that names the log's advisory lock
+_MAX_INDEX = 2**63 - 1
 _PENDING = "expunge.log.pending"
 _SIGNER = "expunge.log.signer"
 _INSERT_ENTRIES = text(
@@ -49,6 +51,20 @@ def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
 def checkpoint_at_commit(session: Session, signer: StatementSigner) -> None:
     """Sign the log when the session's transaction commits, its own entries included."""
     session.info[_SIGNER] = signer
+
+
+def entry(session: Session, index: int) -> LogEntryRow:
+    """Return an entry; ``NotFoundError`` if the log does not reach that far."""
+    row = session.get(LogEntryRow, index) if 0 <= index <= _MAX_INDEX else None
+    if row is None:
+        raise NotFoundError("log entry", str(index))
+    return row
+
+
+def entries(session: Session, *, start: int, limit: int) -> Sequence[LogEntryRow]:
+    """Return at most ``limit`` entries from number ``start`` on, in order."""
+    query = select(LogEntryRow).where(LogEntryRow.index >= start)
+    return session.scalars(query.order_by(LogEntryRow.index).limit(limit)).all()
 
 
 def canonical_json(document: dict[str, Any]) -> str:

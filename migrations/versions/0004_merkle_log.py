@@ -69,9 +69,7 @@ def downgrade() -> None:
             nullable=False,
         ),
     )
-    op.execute(
-        "UPDATE log_entries SET recorded_at = (body::jsonb ->> 'recorded_at')::timestamptz"
-    )
+    op.execute("UPDATE log_entries SET recorded_at = (body::jsonb ->> 'recorded_at')::timestamptz")
 
 
 def _move_times_into_bodies() -> None:
@@ -83,15 +81,15 @@ def _move_times_into_bodies() -> None:
     writing = sa.text("UPDATE log_entries SET body = :body WHERE index = :index")
     after = 0
     while rows := connection.execute(reading, {"after": after, "batch": BATCH}).all():
-        bodies = [{"index": row.index, "body": _with_time(row)} for row in rows]
+        bodies = [{"index": index, "body": _with_time(*row)} for index, *row in rows]
         connection.execute(writing, bodies)
-        after = rows[-1].index
+        after = rows[-1][0]
     op.drop_column("log_entries", "recorded_at")
 
 
-def _with_time(row) -> str:
-    moment = row.recorded_at.astimezone(UTC).isoformat(timespec="microseconds")
-    entry = {**json.loads(row.body), "recorded_at": moment}
+def _with_time(body, recorded_at) -> str:
+    moment = recorded_at.astimezone(UTC).isoformat(timespec="microseconds")
+    entry = {**json.loads(body), "recorded_at": moment}
     return json.dumps(entry, sort_keys=True, separators=(",", ":"))
 
 

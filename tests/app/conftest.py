@@ -12,12 +12,14 @@ from tests.support.workshop import Workshop
 
 @pytest.fixture(scope="session")
 def app_database(servers: EmbeddedServers, template: str) -> Engine:
-    """A migrated database that the tests of ``app`` share; it ends with the servers."""
-    admin = create_engine(_url(servers, "postgres"), isolation_level="AUTOCOMMIT")
+    """The owner's access to the database that all tests of ``app`` share."""
+    admin = create_engine(
+        servers.migration_url.replace("/expunge?", "/postgres?"), isolation_level="AUTOCOMMIT"
+    )
     with admin.connect() as connection:
         connection.execute(text(f"CREATE DATABASE test_app TEMPLATE {template}"))
     admin.dispose()
-    return create_engine(_url(servers, "test_app"))
+    return create_engine(servers.migration_url.replace("/expunge?", "/test_app?"))
 
 
 @pytest.fixture

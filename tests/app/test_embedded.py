@@ -77,7 +77,7 @@ def discard(data_dir):
 
 
 def sql(servers, statement, **parameters):
-    engine = create_engine(servers.database_url)
+    engine = create_engine(servers.migration_url)
     try:
         with engine.begin() as connection:
             result = connection.execute(text(statement), parameters)

@@ -16,11 +16,11 @@ def empty_database(servers: EmbeddedServers) -> Iterator[str]:
     """A database without a single table."""
     name = f"empty_{uuid4().hex}"
     admin = create_engine(
-        servers.database_url.replace("/expunge?", "/postgres?"), isolation_level="AUTOCOMMIT"
+        servers.migration_url.replace("/expunge?", "/postgres?"), isolation_level="AUTOCOMMIT"
     )
     with admin.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
-        yield servers.database_url.replace("/expunge?", f"/{name}?")
+        yield servers.migration_url.replace("/expunge?", f"/{name}?")
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
     admin.dispose()
 

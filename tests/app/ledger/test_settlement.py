@@ -23,7 +23,7 @@ from app.registry.tables import VersionRow
 from app.schema import all_tables
 from app.services import Services
 from app.storage.tables import BlobRow
-from tests.support.emptying import empty
+from tests.support.emptying import empty, unprotected
 from tests.support.workshop import DATASET, Workshop, record_ids
 
 
@@ -53,10 +53,10 @@ def test_publishing_twice_with_the_same_token_returns_the_same_version(
 
 
 @contextmanager
-def _full(workshop: Workshop, table: str) -> Iterator[None]:
+def _full(owner: Engine, table: str) -> Iterator[None]:
     """Let every INSERT into a table fail."""
     body = "$$BEGIN RAISE EXCEPTION 'disk full'; END$$"
-    with workshop.services.database.engine.begin() as connection:
+    with owner.begin() as connection:
         connection.execute(
             text(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS {body}")
         )
@@ -66,13 +66,15 @@ def _full(workshop: Workshop, table: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with workshop.services.database.engine.begin() as connection:
+        with owner.begin() as connection:
             connection.execute(text("DROP FUNCTION refuse CASCADE"))
 
 
-@pytest.mark.parametrize("table", ["certificates", "versions", "log_entries"])
+@pytest.mark.parametrize(
+    "table", ["certificates", "versions", "log_entries", "log_nodes", "log_checkpoints"]
+)
 def test_a_failure_while_publishing_leaves_nothing_published(
-    workshop: Workshop, table: str
+    workshop: Workshop, app_database: Engine, table: str
 ) -> None:
     workshop.define()
     workshop.work()
@@ -82,7 +84,7 @@ def test_a_failure_while_publishing_leaves_nothing_published(
     workshop.begin(held)
     result = workshop.result(held)
 
-    with _full(workshop, table), pytest.raises(Exception, match="disk full"):
+    with _full(app_database, table), pytest.raises(Exception, match="disk full"):
         workshop.publish(held, result)
 
     assert _count(workshop, VersionRow) == _count(workshop, CertificateRow) == 1
@@ -100,16 +102,20 @@ def test_a_failure_while_publishing_leaves_nothing_published(
     ("table", "column"), [("versions", "certificate_id"), ("certificates", "version_id")]
 )
 def test_neither_a_version_nor_a_certificate_can_stand_alone(
-    workshop: Workshop, table: str, column: str
+    workshop: Workshop, app_database: Engine, table: str, column: str
 ) -> None:
     workshop.define()
     version = workshop.work()
     row = version.id if table == "versions" else version.certificate_id
 
-    with pytest.raises(IntegrityError), workshop.services.database.engine.begin() as connection:
-        connection.execute(
-            text(f"UPDATE {table} SET {column} = 'nothing' WHERE id = :id"), {"id": row}
-        )
+    def point_to_nothing() -> None:
+        with app_database.begin() as connection, unprotected(connection):
+            statement = f"UPDATE {table} SET {column} = 'nothing' WHERE id = :id"
+            connection.execute(text(statement), {"id": row})
+            connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
+
+    with pytest.raises(IntegrityError):
+        point_to_nothing()
 
 
 def test_the_replaced_version_is_retired_and_its_bytes_are_shredded(workshop: Workshop) -> None:

@@ -1,0 +1,121 @@
+"""``/v1/log``: the transparency log, its signed checkpoints and its proofs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import PlainTextResponse
+
+from app.api.access import LogReader, ServicesOf
+from app.api.errors import problem_responses
+from app.api.schemas import Answer
+from app.domain.merkle import leaf_hash
+from app.ledger import checkpoints, log, merkle
+from app.ledger.tables import LogEntryRow
+
+router = APIRouter(prefix="/v1/log", tags=["log"])
+
+MAX_PAGE = 1000
+_MAX_SIZE = 2**63 - 1
+Number = Annotated[int, Query(ge=0, le=_MAX_SIZE)]
+
+
+class EntryAnswer(Answer):
+    """One entry. ``body`` is the exact text that was hashed; ``leaf_hash`` is in hex."""
+
+    index: int
+    body: str
+    leaf_hash: str
+
+
+class EntriesAnswer(Answer):
+    """Neighbouring entries, in order. ``next`` is where to go on, if there are more."""
+
+    entries: list[EntryAnswer]
+    next: int | None
+
+
+class InclusionAnswer(Answer):
+    """A proof that entry ``index`` is in the tree of ``size`` entries: RFC 6962, 2.1.1, in hex."""
+
+    index: int
+    size: int
+    leaf_hash: str
+    root: str
+    proof: list[str]
+
+
+class ConsistencyAnswer(Answer):
+    """A proof that the newer tree begins with the older one: RFC 6962, 2.1.2, in hex."""
+
+    old_size: int
+    old_root: str
+    new_size: int
+    new_root: str
+    proof: list[str]
+
+
+@router.get("/checkpoint", response_class=PlainTextResponse, responses=problem_responses(404))
+def get_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
+    """Return the newest checkpoint, a signed note as C2SP's tlog-checkpoint defines it."""
+    with services.database.transaction() as session:
+        return PlainTextResponse(checkpoints.latest(session).note)
+
+
+@router.get("/entries", responses=problem_responses())
+def list_entries(
+    services: ServicesOf,
+    _: LogReader,
+    start: Number = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+) -> EntriesAnswer:
+    """Return entries from number ``start`` on; they count from 0."""
+    with services.database.transaction() as session:
+        rows = log.entries(session, start=start, limit=limit + 1)
+        more = rows[limit].index if len(rows) > limit else None
+        return EntriesAnswer(entries=[_entry(row) for row in rows[:limit]], next=more)
+
+
+@router.get("/entries/{index}", responses=problem_responses(404))
+def get_entry(index: int, services: ServicesOf, _: LogReader) -> EntryAnswer:
+    """Return one entry; they count from 0."""
+    with services.database.transaction() as session:
+        return _entry(log.entry(session, index))
+
+
+@router.get("/proofs/inclusion", responses=problem_responses())
+def prove_inclusion(
+    services: ServicesOf, _: LogReader, index: Number, size: Number
+) -> InclusionAnswer:
+    """Prove that an entry is among the first ``size``."""
+    with services.database.transaction() as session:
+        proof = merkle.inclusion_proof(session, index=index, size=size)
+        return InclusionAnswer(
+            index=index,
+            size=size,
+            leaf_hash=leaf_hash(log.entry(session, index).body.encode()).hex(),
+            root=merkle.root(session, size).hex(),
+            proof=[hashed.hex() for hashed in proof],
+        )
+
+
+@router.get("/proofs/consistency", responses=problem_responses())
+def prove_consistency(
+    services: ServicesOf,
+    _: LogReader,
+    old_size: Annotated[int, Query(alias="from", ge=0, le=_MAX_SIZE)],
+    new_size: Annotated[int, Query(alias="to", ge=0, le=_MAX_SIZE)],
+) -> ConsistencyAnswer:
+    """Prove that the first ``to`` entries begin with the first ``from``."""
+    with services.database.transaction() as session:
+        proof = merkle.consistency_proof(session, old_size=old_size, new_size=new_size)
+        return ConsistencyAnswer(
+            old_size=old_size,
+            old_root=merkle.root(session, old_size).hex(),
+            new_size=new_size,
+            new_root=merkle.root(session, new_size).hex(),
+            proof=[hashed.hex() for hashed in proof],
+        )
+
+
+def _entry(row: LogEntryRow) -> EntryAnswer:
+    return EntryAnswer(index=row.index, body=row.body, leaf_hash=leaf_hash(row.body.encode()).hex())

@@ -1,0 +1,258 @@
+"""Checking the whole log against itself: every entry, node, checkpoint and certificate.
+
+The tree is built again from the entries alone and compared with all that is stored beside them.
+Entries are streamed, so memory does not grow with the log. What a consistent log cannot show is
+that nobody wrote all of it anew; a checkpoint that was kept elsewhere shows that.
+"""
+
+import heapq
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from sqlalchemy import Connection, Executable, Row, select, text
+
+from app.certificates.checkpoint import Checkpoint, open_checkpoint
+from app.certificates.note import NoteKey
+from app.database import Database
+from app.domain import merkle
+from app.domain.errors import NoteError
+from app.domain.merkle import Frontier, NodeRun
+from app.ledger.checkpoints import origin_from
+from app.ledger.fsck_certificates import CertificateCheck
+from app.ledger.tables import LogCheckpointRow, LogEntryRow, LogNodeRow
+
+_CHUNK = 8192
+_STRAY_NODES = text(
+    """
+    SELECT node.level, node.position
+    FROM generate_series(1, 62) AS height
+    CROSS JOIN LATERAL (
+        SELECT level, position FROM log_nodes
+        WHERE level = height AND (position >= CAST(:size AS bigint) >> height OR position < 0)
+    ) AS node
+    UNION ALL
+    SELECT level, position FROM log_nodes WHERE level < 1 OR level > 62
+    """
+)
+_Entry = tuple[int, str, str]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that is not as it was written.
+
+    Attributes:
+        where: such as ``entry 17``, ``node 3/2`` (level 3, position 2) or ``certificate cert_…``.
+        reason: what contradicts what.
+    """
+
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was looked at.
+
+    Attributes:
+        size: how many entries there are, up to the first gap.
+        root: root of the tree over them.
+        checkpoints, certificates: how many are stored.
+        faults: how many faults were reported.
+    """
+
+    size: int
+    root: bytes
+    checkpoints: int
+    certificates: int
+    faults: int
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a checkpoint says of the tree; ``note`` where its signature is still to be checked."""
+
+    size: int
+    name: str
+    root: bytes
+    origin: str | None = None
+    note: str | None = None
+
+
+def check(
+    database: Database,
+    *,
+    keys: Sequence[Ed25519PublicKey],
+    report: Callable[[Fault], None],
+    kept: Sequence[Checkpoint] = (),
+) -> Summary:
+    """Check the log as it is at this moment; the service may go on meanwhile.
+
+    Args:
+        database: where the log is; SELECT on its tables and on certificates is enough.
+        keys: the keys that sign checkpoints and certificates.
+        report: told of each fault.
+        kept: verified checkpoints from elsewhere, which the log must still agree with.
+    """
+    with database.engine.connect() as connection:
+        connection = connection.execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        )
+        with connection.begin():
+            return _Check(connection, keys, report).run(kept)
+
+
+class _Check:
+    """One pass over the entries, with everything else in step."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        keys: Sequence[Ed25519PublicKey],
+        report: Callable[[Fault], None],
+    ) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._report = report
+        self._faults = 0
+        self._frontier = Frontier()
+        self._origin = ""
+        self._checkpoints = 0
+        self._certificates = CertificateCheck(connection, keys, self._fault)
+
+    def run(self, kept: Sequence[Checkpoint]) -> Summary:
+        claims = self._claims(kept)
+        claim = next(claims, None)
+        for rows in self._entries():
+            leaves = [merkle.leaf_hash(body.encode()) for _, _, body in rows]
+            end = self._frontier.size + len(leaves)
+            runs: list[NodeRun] = []
+            while claim is not None and claim.size <= end:
+                runs += self._grow(leaves, claim.size, end)
+                self._check_claim(claim)
+                claim = next(claims, None)
+            runs += self._grow(leaves, end, end)
+            self._check_nodes(runs)
+            self._certificates.see([facts for row in rows if (facts := self._facts(row))])
+        while claim is not None:
+            self._check_claim(claim)
+            claim = next(claims, None)
+        strays = self._connection.execute(_STRAY_NODES, {"size": self._frontier.size})
+        for level, position in strays:
+            self._fault(f"node {level}/{position}", "there is no such subtree")
+        return Summary(
+            size=self._frontier.size,
+            root=self._frontier.root(),
+            checkpoints=self._checkpoints,
+            certificates=self._certificates.finish(),
+            faults=self._faults,
+        )
+
+    def _fault(self, where: str, reason: str) -> None:
+        self._faults += 1
+        self._report(Fault(where, reason))
+
+    def _stream(self, query: Executable) -> Iterator[Sequence[Row[Any]]]:
+        options = {"yield_per": _CHUNK}
+        with self._connection.execute(query, execution_options=options) as result:
+            yield from result.partitions()
+
+    def _entries(self) -> Iterator[Sequence[_Entry]]:
+        """Yield (index, kind, body) in chunks; behind a gap nothing can be checked."""
+        expected = 0
+        query = select(LogEntryRow.index, LogEntryRow.kind, LogEntryRow.body)
+        for rows in self._stream(query.order_by(LogEntryRow.index)):
+            wrong = (i for i, row in enumerate(rows) if row[0] != expected + i)
+            good = next(wrong, len(rows))
+            if expected == 0 and good:
+                self._origin = origin_from(rows[0][2])
+            if good:
+                yield [(index, kind, body) for index, kind, body in rows[:good]]
+            expected += good
+            if good < len(rows):
+                self._gap(expected, rows[good][0])
+                return
+
+    def _gap(self, expected: int, found: int) -> None:
+        if found < expected:
+            self._fault(f"entry {found}", "entries count from 0; what follows was not checked")
+        else:
+            reason = f"missing, up to entry {found - 1}; what follows was not checked"
+            self._fault(f"entry {expected}", reason)
+
+    def _facts(self, entry: _Entry) -> dict[str, Any] | None:
+        """Return what an entry says if it is about a certificate."""
+        index, kind, body = entry
+        try:
+            facts = json.loads(body)
+            agrees = facts["kind"] == kind
+        except (ValueError, KeyError, TypeError, RecursionError):
+            self._fault(f"entry {index}", "not an entry's JSON")
+            return None
+        if not agrees:
+            self._fault(f"entry {index}", "its kind is not the one in its body")
+        return {**facts, "index": index} if facts["kind"] == "certificate.issued" else None
+
+    def _grow(self, leaves: Sequence[bytes], size: int, end: int) -> list[NodeRun]:
+        """Add the leaves of the present chunk, which ends at ``end``, up to a size."""
+        size = max(size, self._frontier.size)
+        start = len(leaves) - (end - self._frontier.size)
+        return self._frontier.extend(leaves[start : len(leaves) - (end - size)])
+
+    def _check_nodes(self, runs: list[NodeRun]) -> None:
+        """Compare the nodes that one chunk of entries has completed, level by level."""
+        node = LogNodeRow
+        by_place = attrgetter("level", "position")
+        for level, group in groupby(sorted(runs, key=by_place), key=attrgetter("level")):
+            parts = list(group)
+            first = parts[0].position
+            hashes = [hashed for part in parts for hashed in part.hashes]
+            query = select(node.position, node.hash).where(
+                node.level == level, node.position.between(first, first + len(hashes) - 1)
+            )
+            stored = {position: hashed for position, hashed in self._connection.execute(query)}
+            for position, hashed in enumerate(hashes, first):
+                if stored.get(position) != hashed:
+                    reason = "not what its entries make it" if position in stored else "missing"
+                    self._fault(f"node {level}/{position}", reason)
+
+    def _claims(self, kept: Sequence[Checkpoint]) -> Iterator[_Claim]:
+        ours = (
+            _Claim(c.size, f"kept checkpoint {c.size}", c.root, origin=c.origin)
+            for c in sorted(kept, key=attrgetter("size"))
+        )
+        return heapq.merge(self._stored_claims(), ours, key=attrgetter("size"))
+
+    def _stored_claims(self) -> Iterator[_Claim]:
+        checkpoint = LogCheckpointRow
+        query = select(checkpoint.size, checkpoint.root, checkpoint.note)
+        for rows in self._stream(query.order_by(checkpoint.size)):
+            self._checkpoints += len(rows)
+            for row in rows:
+                size, root, note = row
+                yield _Claim(size, f"checkpoint {size}", root, note=note)
+
+    def _check_claim(self, claim: _Claim) -> None:
+        if claim.size > self._frontier.size:
+            self._fault(claim.name, "it covers entries that are not there")
+        elif claim.size < self._frontier.size or claim.root != self._frontier.root():
+            self._fault(claim.name, "its root is not that of the entries")
+        if claim.origin not in (None, self._origin):
+            self._fault(claim.name, "it is of a log that began otherwise")
+        if claim.note is not None:
+            self._check_note(claim, claim.note)
+
+    def _check_note(self, claim: _Claim, note: str) -> None:
+        try:
+            keys = [NoteKey(self._origin, key) for key in self._keys]
+            signed = open_checkpoint(note.encode(), keys)
+        except NoteError as error:
+            self._fault(claim.name, str(error))
+            return
+        if (signed.size, signed.root) != (claim.size, claim.root):
+            self._fault(claim.name, "its note says otherwise")
