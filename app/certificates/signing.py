@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -74,6 +77,11 @@ class StatementSigner:
     def key_id(self) -> str:
         """Identifier of the public key."""
         return str(self._signer.public_key.keyid)
+
+    @property
+    def public_key(self) -> Ed25519PublicKey:
+        """The public key."""
+        return self._public_key
 
     @property
     def public_key_pem(self) -> str:

@@ -22,7 +22,7 @@ log = typer.Typer(help="The transparency log.", no_args_is_help=True)
 
 @log.command()
 def checkpoint() -> None:
-    """Print the newest signed checkpoint. Keep it: later it shows that history was not rewritten."""
+    """Print the newest signed checkpoint: keep it, to show later that nothing was rewritten."""
     with errors_in_words(), connect() as client:
         typer.echo(client.log_checkpoint(), nl=False)
 

@@ -96,8 +96,7 @@ class Postgres:
         return pq.PGconn.ping(target.encode()) == pq.Ping.OK
 
     def start(self) -> None:
-        """Start it unless it is running, wait for crash recovery, and create the database and the role of
-        the service.
+        """Start it unless it is running, wait for crash recovery, create database and role.
 
         Raises:
             ConfigurationError: it does not start.

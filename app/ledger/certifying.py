@@ -81,6 +81,7 @@ def issue(
         certificate=row.id,
         sha256=signed.sha256,
         model=model.id,
+        version=version_id,
         basis=basis,
     )
     log.checkpoint_at_commit(session, signer)

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from sqlalchemy import Connection, Executable, Row, select, text
+from sqlalchemy import Connection, Executable, select, text
 
 from app.certificates.checkpoint import Checkpoint, open_checkpoint
 from app.certificates.note import NoteKey
@@ -39,7 +39,6 @@ _STRAY_NODES = text(
     SELECT level, position FROM log_nodes WHERE level < 1 OR level > 62
     """
 )
-_Entry = tuple[int, str, str]
 
 
 @dataclass(frozen=True)
@@ -99,12 +98,11 @@ def check(
         report: told of each fault.
         kept: verified checkpoints from elsewhere, which the log must still agree with.
     """
-    with database.engine.connect() as connection:
-        connection = connection.execution_options(
-            isolation_level="REPEATABLE READ", postgresql_readonly=True
-        )
-        with connection.begin():
-            return _Check(connection, keys, report).run(kept)
+    engine = database.engine.execution_options(
+        isolation_level="REPEATABLE READ", postgresql_readonly=True
+    )
+    with engine.begin() as connection:
+        return _Check(connection, keys, report).run(kept)
 
 
 class _Check:
@@ -157,12 +155,13 @@ class _Check:
         self._faults += 1
         self._report(Fault(where, reason))
 
-    def _stream(self, query: Executable) -> Iterator[Sequence[Row[Any]]]:
+    def _stream(self, query: Executable) -> Iterator[Sequence[tuple[Any, ...]]]:
         options = {"yield_per": _CHUNK}
         with self._connection.execute(query, execution_options=options) as result:
-            yield from result.partitions()
+            for rows in result.partitions():
+                yield [tuple(row) for row in rows]
 
-    def _entries(self) -> Iterator[Sequence[_Entry]]:
+    def _entries(self) -> Iterator[Sequence[tuple[Any, ...]]]:
         """Yield (index, kind, body) in chunks; behind a gap nothing can be checked."""
         expected = 0
         query = select(LogEntryRow.index, LogEntryRow.kind, LogEntryRow.body)
@@ -172,7 +171,7 @@ class _Check:
             if expected == 0 and good:
                 self._origin = origin_from(rows[0][2])
             if good:
-                yield [(index, kind, body) for index, kind, body in rows[:good]]
+                yield rows[:good]
             expected += good
             if good < len(rows):
                 self._gap(expected, rows[good][0])
@@ -185,7 +184,7 @@ class _Check:
             reason = f"missing, up to entry {found - 1}; what follows was not checked"
             self._fault(f"entry {expected}", reason)
 
-    def _facts(self, entry: _Entry) -> dict[str, Any] | None:
+    def _facts(self, entry: tuple[Any, ...]) -> dict[str, Any] | None:
         """Return what an entry says if it is about a certificate."""
         index, kind, body = entry
         try:
@@ -215,7 +214,7 @@ class _Check:
             query = select(node.position, node.hash).where(
                 node.level == level, node.position.between(first, first + len(hashes) - 1)
             )
-            stored = {position: hashed for position, hashed in self._connection.execute(query)}
+            stored = {row[0]: row[1] for row in self._connection.execute(query)}
             for position, hashed in enumerate(hashes, first):
                 if stored.get(position) != hashed:
                     reason = "not what its entries make it" if position in stored else "missing"
@@ -233,8 +232,7 @@ class _Check:
         query = select(checkpoint.size, checkpoint.root, checkpoint.note)
         for rows in self._stream(query.order_by(checkpoint.size)):
             self._checkpoints += len(rows)
-            for row in rows:
-                size, root, note = row
+            for size, root, note in rows:
                 yield _Claim(size, f"checkpoint {size}", root, note=note)
 
     def _check_claim(self, claim: _Claim) -> None:

@@ -43,7 +43,7 @@ class CertificateCheck:
             return
         ids = [_id_in(entry) for entry in entries]
         row = CertificateRow
-        query = select(row.id, row.model_id, row.basis, row.sha256, row.envelope)
+        query = select(row.id, row.model_id, row.version_id, row.basis, row.sha256, row.envelope)
         rows = {r.id: r for r in self._connection.execute(query.where(row.id.in_(ids)))}
         for entry, certificate_id in zip(entries, ids, strict=True):
             where = f"certificate {certificate_id}"
@@ -51,8 +51,10 @@ class CertificateCheck:
             if stored is None:
                 self._fault(where, f"entry {entry['index']} records it, but it is missing")
                 continue
-            recorded = (entry.get("model"), entry.get("basis"), entry.get("sha256"))
-            if recorded != (stored.model_id, stored.basis, stored.sha256):
+            # Entries of the first releases do not name the version.
+            version = entry.get("version", stored.version_id)
+            recorded = (entry.get("model"), version, entry.get("basis"), entry.get("sha256"))
+            if recorded != (stored.model_id, stored.version_id, stored.basis, stored.sha256):
                 self._fault(where, f"it differs from entry {entry['index']}")
             self._check_envelope(where, stored.envelope, stored.sha256)
 

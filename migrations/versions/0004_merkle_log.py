@@ -96,7 +96,7 @@ def _with_time(body, recorded_at) -> str:
 def _shift(by: int) -> None:
     """Renumber in two steps, because no two rows may share an index on the way."""
     op.execute("UPDATE log_entries SET index = -index - 1")
-    op.execute(f"UPDATE log_entries SET index = -index - 1 + ({by})")
+    op.execute(sa.text("UPDATE log_entries SET index = -index - 1 + :by").bindparams(by=by))
 
 
 def _build_tree() -> None:

@@ -1,0 +1,134 @@
+"""What the database itself refuses."""
+
+import logging
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError, ProgrammingError
+
+from app import main, schema
+from app.database import Database
+from app.services import Services
+from tests.support.emptying import APPEND_ONLY
+from tests.support.logbook import write
+from tests.support.workshop import Workshop
+
+CHANGES = {
+    "log_entries": "UPDATE log_entries SET body = ''",
+    "log_nodes": "UPDATE log_nodes SET hash = hash",
+    "log_checkpoints": "UPDATE log_checkpoints SET note = ''",
+    "certificates": "UPDATE certificates SET envelope = ''",
+}
+STATEMENTS = [
+    *CHANGES.values(),
+    *(f"DELETE FROM {table}" for table in APPEND_ONLY),
+    *(f"TRUNCATE {table} CASCADE" for table in APPEND_ONLY),
+    "INSERT INTO log_entries VALUES (0, '', '') ON CONFLICT (index) DO UPDATE SET body = ''",
+    "MERGE INTO log_entries USING (SELECT 0 AS i) AS s ON index = s.i WHEN MATCHED THEN DELETE",
+]
+
+
+@pytest.fixture
+def written(workshop: Workshop) -> Services:
+    """A log, its nodes, a checkpoint and a certificate."""
+    workshop.define()
+    workshop.work()
+    with workshop.services.database.transaction() as session:
+        for table in APPEND_ONLY:
+            assert session.scalar(text(f"SELECT count(*) FROM {table}")) > 0
+    return workshop.services
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_triggers_refuse_even_a_superuser(
+    written: Services, app_database: Engine, statement: str
+) -> None:
+    with app_database.connect() as connection:
+        assert connection.scalar(text("SELECT usesuper FROM pg_user WHERE usename = current_user"))
+        with pytest.raises(ProgrammingError, match="is append-only"):
+            connection.execute(text(statement))
+
+
+@pytest.mark.parametrize("table", APPEND_ONLY)
+def test_triggers_refuse_sessions_that_replay_changes(
+    written: Services, app_database: Engine, table: str
+) -> None:
+    with app_database.connect() as connection:
+        connection.execute(text("SET session_replication_role = replica"))
+        with pytest.raises(ProgrammingError, match="is append-only"):
+            connection.execute(text(f"DELETE FROM {table}"))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        *STATEMENTS,
+        *(f"ALTER TABLE {table} DISABLE TRIGGER append_only" for table in APPEND_ONLY),
+        *(f"DROP TABLE {table} CASCADE" for table in APPEND_ONLY),
+        "SET session_replication_role = replica",
+        "CREATE TABLE anything (word text)",
+        "CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql"
+        " AS $$BEGIN RETURN NULL; END$$",
+        "UPDATE alembic_version SET version_num = ''",
+        "SET ROLE postgres",
+    ],
+)
+def test_the_services_role_may_only_add(written: Services, statement: str) -> None:
+    with (
+        written.database.transaction() as session,
+        pytest.raises(ProgrammingError, match="permission denied|must be owner"),
+    ):
+        session.execute(text(statement))
+
+
+def test_what_is_no_log_can_still_be_changed_by_the_service(written: Services) -> None:
+    with written.database.transaction() as session:
+        session.execute(text("UPDATE api_keys SET name = 'renamed'"))
+        session.execute(text("DELETE FROM outbox"))
+
+
+def test_a_role_that_could_rewrite_the_log_is_recognised(
+    services: Services, app_database: Engine
+) -> None:
+    owner = Database(app_database.url.render_as_string(hide_password=False))
+    assert schema.may_rewrite_log(owner)
+    owner.dispose()
+    assert not schema.may_rewrite_log(services.database)
+
+
+def test_granting_again_takes_back_what_was_granted_too_much(
+    services: Services, app_database: Engine
+) -> None:
+    with app_database.begin() as connection:
+        connection.execute(text("GRANT UPDATE, TRUNCATE ON log_entries TO expunge_service"))
+    assert schema.may_rewrite_log(services.database)
+    schema.upgrade(
+        app_database.url.render_as_string(hide_password=False),
+        service_url=services.settings.database_url,
+    )
+    assert not schema.may_rewrite_log(services.database)
+
+
+def test_starting_as_the_owner_warns(
+    services: Services,
+    app_database: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "expunge.api"):
+        main.app_from_environment().state.services.database.dispose()
+        assert caplog.text == ""
+        owner = app_database.url.render_as_string(hide_password=False)
+        monkeypatch.setenv("EXPUNGE_DATABASE_URL", owner)
+        main.app_from_environment().state.services.database.dispose()
+    assert "EXPUNGE_MIGRATION_URL" in caplog.text
+
+
+def test_an_unreachable_database_does_not_keep_the_api_from_starting(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPUNGE_DATABASE_URL", "postgresql+psycopg://x@/x?host=/nowhere")
+    app = main.app_from_environment()
+    with pytest.raises(DBAPIError):
+        write(app.state.services, 1)
+    app.state.services.database.dispose()

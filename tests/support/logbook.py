@@ -1,0 +1,87 @@
+"""A log that is written by the service, read back whole, and forged by the tables' owner."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, select, text
+from sqlalchemy.orm import Session
+
+from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
+from app.ledger import checkpoints, fsck, log, merkle
+from app.ledger.log import canonical_json
+from app.ledger.tables import LogCheckpointRow, LogEntryRow
+from app.services import Services
+from tests.support.emptying import unprotected
+
+
+def write(services: Services, *counts: int, sign: bool = False) -> None:
+    """Append entries, one transaction for each count."""
+    for count in counts:
+        with services.database.transaction() as session:
+            for number in range(count):
+                log.append(session, "test.entry", number=number)
+            if sign:
+                log.checkpoint_at_commit(session, services.signer)
+
+
+def sign(services: Services) -> bytes:
+    """Sign the log as it is; return the note."""
+    with services.database.transaction() as session:
+        log.checkpoint_at_commit(session, services.signer)
+    with services.database.transaction() as session:
+        return checkpoints.latest(session).note.encode()
+
+
+def opened(services: Services, note: bytes) -> Checkpoint:
+    """Return what a note says, having checked its signature."""
+    return open_checkpoint(note, [services.signer.note_key(origin_of(note))])
+
+
+def bodies(services: Services) -> list[bytes]:
+    """Return every entry's text."""
+    with services.database.transaction() as session:
+        query = select(LogEntryRow.body).order_by(LogEntryRow.index)
+        return [body.encode() for body in session.scalars(query)]
+
+
+def faults(services: Services, *kept: bytes) -> list[fsck.Fault]:
+    """Return what a check of the log finds."""
+    found: list[fsck.Fault] = []
+    summary = fsck.check(
+        services.database,
+        keys=[services.signer.public_key],
+        report=found.append,
+        kept=[opened(services, note) for note in kept],
+    )
+    assert summary.faults == len(found)
+    return found
+
+
+@contextmanager
+def forging(owner: Engine) -> Iterator[Connection]:
+    """Let the tables' owner change what is append-only."""
+    with owner.begin() as connection, unprotected(connection):
+        yield connection
+
+
+def rewrite(owner: Engine, services: Services, entries: Sequence[bytes]) -> None:
+    """Write the whole log anew: entries, nodes and, with the service's own key, checkpoints."""
+    with forging(owner) as connection:
+        sizes = connection.scalars(select(LogCheckpointRow.size)).all()
+        connection.execute(text("TRUNCATE log_entries, log_nodes, log_checkpoints"))
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            for index, body in enumerate(entries):
+                kind = json.loads(body)["kind"]
+                session.add(LogEntryRow(index=index, kind=kind, body=body.decode()))
+                session.flush()
+                frontier = merkle.frontier(session, index)
+                merkle.extend(session, frontier, [body.decode()])
+                if index + 1 in sizes or index + 1 == len(entries):
+                    checkpoints.issue(session, services.signer, frontier)
+            session.commit()
+
+
+def altered(body: bytes) -> bytes:
+    """Return an entry that says something else, as canonically."""
+    return canonical_json({**json.loads(body), "altered": True}).encode()
