@@ -76,7 +76,7 @@ def test_triggers_refuse_sessions_that_replay_changes(
 def test_the_services_role_may_only_add(written: Services, statement: str) -> None:
     with (
         written.database.transaction() as session,
-        pytest.raises(ProgrammingError, match="permission denied|must be owner"),
+        pytest.raises(ProgrammingError, match=r"permission denied|must be owner"),
     ):
         session.execute(text(statement))
 

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Engine, func, select, text
+from sqlalchemy.exc import IntegrityError
 
 from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.merkle import EMPTY_ROOT, leaf_hash, verify_consistency, verify_inclusion
@@ -13,6 +14,12 @@ from app.ledger.tables import LogEntryRow, LogNodeRow
 from app.services import Services
 from tests.support import trees
 from tests.support.logbook import bodies, faults, forging, write
+from tests.support.workshop import Workshop
+
+_STRAY_CERTIFICATE = text(
+    "INSERT INTO certificates (id, model_id, version_id, basis, envelope, sha256)"
+    " VALUES (:id, :model, 'nothing', '', '', '')"
+)
 
 
 def test_proofs_are_those_of_the_definition_whatever_the_steps_of_growth(
@@ -70,30 +77,37 @@ def test_a_missing_node_is_an_error_and_stops_the_log(
     assert len(bodies(services)) == 6
 
 
-def test_many_writers_grow_one_tree(services: Services) -> None:
-    writers = 8
+def test_many_writers_of_whom_some_fail_at_commit_grow_one_tree(workshop: Workshop) -> None:
+    services, writers, rounds = workshop.services, 8, 12
+    workshop.define()
+    model_id = workshop.model().id
+    before = len(bodies(services))
     barrier = threading.Barrier(writers)
+
+    def write_one(writer: int, count: int) -> None:
+        with services.database.transaction() as session:
+            for entry in range(count % 4 + 1):
+                log.append(session, "test.entry", writer=writer, entry=entry)
+            log.checkpoint_at_commit(session, services.signer)
+            if count % 3 == 2:
+                # Its version does not exist, which is only noticed by COMMIT itself.
+                session.execute(_STRAY_CERTIFICATE, {"id": f"{writer}-{count}", "model": model_id})
 
     def run(writer: int) -> None:
         barrier.wait()
-        for count in range(12):
-            try:
-                with services.database.transaction() as session:
-                    for entry in range(count % 4 + 1):
-                        log.append(session, "test.entry", writer=writer, entry=entry)
-                    if count % 3 == 2:
-                        session.flush()
-                        raise RuntimeError
-                    log.checkpoint_at_commit(session, services.signer)
-            except RuntimeError:
-                continue
+        for count in range(rounds):
+            if count % 3 == 2:
+                with pytest.raises(IntegrityError):
+                    write_one(writer, count)
+            else:
+                write_one(writer, count)
 
     with ThreadPoolExecutor(writers) as pool:
         list(pool.map(run, range(writers)))
 
     leaves = bodies(services)
-    committed = sum(count % 4 + 1 for count in range(12) if count % 3 != 2)
-    assert len(leaves) == writers * committed
+    committed = sum(count % 4 + 1 for count in range(rounds) if count % 3 != 2)
+    assert len(leaves) == before + writers * committed
     with services.database.transaction() as session:
         assert session.scalar(select(func.max(LogEntryRow.index))) == len(leaves) - 1
         assert merkle.root(session, len(leaves)) == trees.root(leaves)

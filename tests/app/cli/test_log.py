@@ -1,0 +1,87 @@
+"""``expunge log``: keeping a checkpoint, and checking the whole log."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+from typer.testing import CliRunner
+
+from app.certificates.signing import StatementSigner
+from app.cli.main import app
+from app.services import Services, signing_key_file
+from tests.support.logbook import altered, bodies, forging, opened, rewrite, sign, write
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def public_key(services: Services) -> Path:
+    """The public key where ``expunge init`` leaves it."""
+    path = signing_key_file(services.settings).with_suffix(".pub")
+    path.write_text(services.signer.public_key_pem)
+    return path
+
+
+def test_a_checkpoint_is_printed_as_it_was_signed(served: None, services: Services) -> None:
+    write(services, 3)
+    note = sign(services)
+    answer = runner.invoke(app, ["log", "checkpoint"])
+    assert answer.exit_code == 0
+    assert answer.stdout.encode() == note
+
+
+def test_a_log_in_order_passes(services: Services, public_key: Path, tmp_path: Path) -> None:
+    write(services, 6)
+    kept = tmp_path / "kept"
+    kept.write_bytes(sign(services))
+    write(services, 2)
+    answer = runner.invoke(app, ["log", "fsck", "--consistent-with", str(kept)])
+    assert answer.exit_code == 0, answer.output
+    assert "8 entries, 1 checkpoints, 0 certificates, root " in answer.stdout
+    assert answer.stdout.endswith("no fault\n")
+
+
+def test_each_fault_is_printed(services: Services, app_database: Engine, public_key: Path) -> None:
+    write(services, 8, sign=True)
+    with forging(app_database) as connection:
+        connection.execute(text("UPDATE log_nodes SET hash = sha256(hash) WHERE level > 1"))
+    answer = runner.invoke(app, ["log", "fsck"])
+    assert answer.exit_code == 1
+    for place in ("2/0", "2/1", "3/0"):
+        assert f"node {place}: not what its entries make it\n" in answer.stdout
+    assert answer.stderr == "3 fault(s)\n"
+
+
+def test_a_rewritten_log_fails_against_a_kept_checkpoint(
+    services: Services, app_database: Engine, public_key: Path, tmp_path: Path
+) -> None:
+    write(services, 6)
+    kept = tmp_path / "kept"
+    kept.write_bytes(sign(services))
+    first, *others = bodies(services)
+    rewrite(app_database, services, [altered(first), *others])
+    assert runner.invoke(app, ["log", "fsck"]).exit_code == 0
+    answer = runner.invoke(app, ["log", "fsck", "--consistent-with", str(kept)])
+    assert answer.exit_code == 1
+    assert "kept checkpoint 6: its root is not that of the entries\n" in answer.stdout
+    assert "kept checkpoint 6: it is of a log that began otherwise\n" in answer.stdout
+
+
+def test_keys_and_checkpoints_that_cannot_be_used_are_told_in_words(
+    services: Services, public_key: Path, tmp_path: Path
+) -> None:
+    write(services, 1)
+    note = sign(services)
+    stranger = StatementSigner.from_file(tmp_path / "stranger.pem", create=True)
+    forged = tmp_path / "forged"
+    origin = opened(services, note).origin
+    forged.write_text(stranger.sign_note(note.decode().rpartition("\n\n")[0] + "\n", name=origin))
+    for arguments, words in (
+        (["--consistent-with", str(forged)], "not signed by a trusted key"),
+        (["--consistent-with", str(public_key)], "name must hold neither"),
+        (["--consistent-with", str(tmp_path / "nowhere")], "No such file"),
+        (["--key", str(forged)], "is not a public key in PEM format"),
+    ):
+        answer = runner.invoke(app, ["log", "fsck", *arguments])
+        assert answer.exit_code == 1
+        assert words in answer.stderr
