@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import redis
 from sqlalchemy import create_engine, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from app.domain.errors import ConfigurationError
 from app.embedded import EmbeddedServers
@@ -149,6 +149,23 @@ def test_starts_both_servers_and_reuses_them(servers, data_dir):
     assert sql(again, "SHOW server_version").startswith("18.")
     assert sql(again, "SELECT current_database()") == "expunge"
     assert redis.from_url(again.redis_url).info("server")["redis_version"].startswith("6.2.")
+
+
+def test_the_services_role_owns_nothing_and_comes_back_if_it_is_missing(servers):
+    servers.start_postgres()
+    for _ in range(2):
+        engine = create_engine(servers.database_url)
+        with engine.connect() as connection:
+            assert connection.scalar(text("SELECT current_user")) == "expunge_service"
+            rights = "SELECT rolsuper, rolcreaterole, rolcreatedb, rolbypassrls FROM pg_roles"
+            role = f"{rights} WHERE rolname = current_user"
+            assert not any(connection.execute(text(role)).one())
+        with engine.connect() as connection, pytest.raises(ProgrammingError, match="denied"):
+            connection.execute(text("CREATE TABLE mine (word text)"))
+        engine.dispose()
+        # As in a directory that an older release has made.
+        sql(servers, "DROP ROLE expunge_service")
+        servers.start_postgres()
 
 
 def test_stop_keeps_the_database_and_drops_the_queue(servers, data_dir):

@@ -8,7 +8,8 @@ from redis import Redis
 from rq import Queue
 from sqlalchemy import text
 
-from app.ledger import outbox, runs
+from app.domain.errors import NotReadyError
+from app.ledger import checkpoints, merkle, outbox, runs
 from app.services import redis_connection
 from tests.support.workshop import Workshop
 from workers import dispatcher as dispatcher_module
@@ -187,3 +188,13 @@ def short_leases(services):
     """Return the services with leases so short that Postgres has run for longer than one."""
     settings = services.settings.model_copy(update={"lease_s": 0.001})
     return type(services)(**{**vars(services), "settings": settings})
+
+
+def test_the_log_is_signed_by_and_by(workshop, services, dispatcher):
+    with services.database.transaction() as session:
+        with pytest.raises(NotReadyError):
+            checkpoints.latest(session)
+        entries = merkle.size(session)
+    dispatcher.tick()
+    with services.database.transaction() as session:
+        assert checkpoints.latest(session).size == entries
