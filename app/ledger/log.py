@@ -9,10 +9,10 @@ it out of every other lock's way.
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, String, bindparam, event, func, select, text
+from sqlalchemy import event, select, text
 from sqlalchemy.orm import Session
 
 from app.certificates.signing import StatementSigner
@@ -24,17 +24,6 @@ _LOCK = 0x45585055  # an arbitrary number that names the log's advisory lock
 _MAX_INDEX = 2**63 - 1
 _PENDING = "expunge.log.pending"
 _SIGNER = "expunge.log.signer"
-_INSERT_ENTRIES = text(
-    """
-    INSERT INTO log_entries (index, kind, body)
-    SELECT :first + ordinality - 1, kind, body
-    FROM unnest(:kinds, :bodies) WITH ORDINALITY AS entry (kind, body, ordinality)
-    """
-).bindparams(
-    bindparam("first", type_=BigInteger),
-    bindparam("kinds", type_=ARRAY(String)),
-    bindparam("bodies", type_=ARRAY(String)),
-)
 
 
 def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
@@ -80,25 +69,14 @@ def _write_pending(session: Session) -> None:
         return
     session.flush()
     session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-    now, last = session.execute(
-        select(func.clock_timestamp(), select(func.max(LogEntryRow.index)).scalar_subquery())
-    ).one()
-    frontier = merkle.frontier(session, 0 if last is None else last + 1)
+    now, frontier = merkle.frontier(session)
     if pending:
-        bodies = _insert(session, frontier.size, pending, now)
-        merkle.extend(session, frontier, bodies)
+        moment = now.astimezone(UTC).isoformat(timespec="microseconds")
+        kinds = [entry["kind"] for entry in pending]
+        bodies = [canonical_json({**entry, "recorded_at": moment}) for entry in pending]
+        merkle.extend(session, frontier, kinds=kinds, bodies=bodies)
     if signer is not None:
         checkpoints.issue(session, signer, frontier)
-
-
-def _insert(
-    session: Session, first: int, pending: Sequence[dict[str, Any]], now: datetime
-) -> list[str]:
-    moment = now.astimezone(UTC).isoformat(timespec="microseconds")
-    bodies = [canonical_json({**entry, "recorded_at": moment}) for entry in pending]
-    kinds = [entry["kind"] for entry in pending]
-    session.execute(_INSERT_ENTRIES, {"first": first, "kinds": kinds, "bodies": bodies})
-    return bodies
 
 
 @event.listens_for(Session, "after_soft_rollback")

@@ -5,8 +5,21 @@ a tree whose size is no power of two, is folded together from at most 2 log n of
 """
 
 from collections.abc import Sequence
+from datetime import datetime
+from itertools import accumulate, chain
 
-from sqlalchemy import ARRAY, BigInteger, LargeBinary, SmallInteger, bindparam, func, select, text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    String,
+    bindparam,
+    func,
+    select,
+    text,
+)
 from sqlalchemy.orm import Session
 
 from app.domain import merkle
@@ -32,15 +45,48 @@ _SUBTREES = text(
     bindparam("levels", type_=ARRAY(SmallInteger)),
     bindparam("positions", type_=ARRAY(BigInteger)),
 )
-_INSERT_NODES = text(
+# One statement, because the lock is held: the clock, the log's size, and the complete subtrees that
+# wait for their neighbours: one of 2^k leaves for each bit k that is set in the size.
+_EDGE = text(
     """
+    SELECT clock_timestamp(), log.size, waiting.level, waiting.hash
+    FROM (SELECT coalesce(max(index) + 1, 0) AS size FROM log_entries) AS log
+    LEFT JOIN LATERAL (
+        SELECT 0 AS level, sha256('\\x00'::bytea || convert_to(body, 'UTF8')) AS hash
+        FROM log_entries WHERE log.size % 2 = 1 AND index = log.size - 1
+        UNION ALL
+        SELECT height, node.hash
+        FROM generate_series(1, 62) AS height
+        CROSS JOIN LATERAL (
+            SELECT hash FROM log_nodes
+            WHERE level = height AND position = (log.size >> height) - 1
+        ) AS node
+        WHERE (log.size >> height) % 2 = 1
+    ) AS waiting ON true
+    """
+)
+# Hashes travel as one string of 32 bytes each: arrays of them cost more than the insertion.
+_INSERT = text(
+    """
+    WITH entry AS (
+        INSERT INTO log_entries (index, kind, body)
+        SELECT :first + ordinality - 1, kind, body
+        FROM unnest(:kinds, :bodies) WITH ORDINALITY AS entry (kind, body, ordinality)
+    )
     INSERT INTO log_nodes (level, position, hash)
-    SELECT * FROM unnest(:levels, :positions, :hashes)
+    SELECT run.level, run.position + i, substring(:hashes FROM 32 * (run.start + i) + 1 FOR 32)
+    FROM unnest(:levels, :positions, :starts, :counts) AS run (level, position, start, count)
+    CROSS JOIN LATERAL generate_series(0, run.count - 1) AS i
     """
 ).bindparams(
+    bindparam("first", type_=BigInteger),
+    bindparam("kinds", type_=ARRAY(String)),
+    bindparam("bodies", type_=ARRAY(String)),
+    bindparam("hashes", type_=LargeBinary),
     bindparam("levels", type_=ARRAY(SmallInteger)),
     bindparam("positions", type_=ARRAY(BigInteger)),
-    bindparam("hashes", type_=ARRAY(LargeBinary)),
+    bindparam("starts", type_=ARRAY(Integer)),
+    bindparam("counts", type_=ARRAY(Integer)),
 )
 
 
@@ -50,28 +96,38 @@ def size(session: Session) -> int:
     return 0 if last is None else last + 1
 
 
-def frontier(session: Session, size: int) -> Frontier:
-    """Return what is needed to append to the first ``size`` entries.
+def frontier(session: Session) -> tuple[datetime, Frontier]:
+    """Return the time, and what is needed to append. The caller holds the log's lock.
 
     Raises:
         CorruptLogError: a node is missing.
     """
-    wanted = merkle.complete_subtrees(0, size)
-    hashes = _hashes(session, wanted)
-    return Frontier(size, {level: hashes[level, position] for level, position in wanted})
+    rows = session.execute(_EDGE).all()
+    now, size = rows[0][:2]
+    waiting = {level: bytes(hashed) for _, _, level, hashed in rows if hashed is not None}
+    if len(waiting) != size.bit_count():
+        raise CorruptLogError("a node of the log is missing; run 'expunge log fsck'")
+    return now, Frontier(size, waiting)
 
 
-def extend(session: Session, frontier: Frontier, bodies: Sequence[str]) -> None:
-    """Store the nodes that new entries complete. The caller holds the log's lock."""
+def extend(
+    session: Session, frontier: Frontier, *, kinds: Sequence[str], bodies: Sequence[str]
+) -> None:
+    """Insert entries and the nodes that they complete. The caller holds the log's lock."""
+    first = frontier.size
     runs = frontier.extend([merkle.leaf_hash(body.encode()) for body in bodies])
-    if not runs:
-        return
+    counts = [len(run.hashes) for run in runs]
     session.execute(
-        _INSERT_NODES,
+        _INSERT,
         {
-            "levels": [run.level for run in runs for _ in run.hashes],
-            "positions": [run.position + i for run in runs for i in range(len(run.hashes))],
-            "hashes": [hashed for run in runs for hashed in run.hashes],
+            "first": first,
+            "kinds": kinds,
+            "bodies": bodies,
+            "hashes": b"".join(chain.from_iterable(run.hashes for run in runs)),
+            "levels": [run.level for run in runs],
+            "positions": [run.position for run in runs],
+            "starts": [0, *accumulate(counts)][: len(runs)],
+            "counts": counts,
         },
     )
 
@@ -84,7 +140,8 @@ def root(session: Session, size: int) -> bytes:
         CorruptLogError: a node is missing.
     """
     _require_size("size", size, session)
-    return frontier(session, size).root()
+    (digest,) = _range_roots(session, [(0, size)])
+    return digest
 
 
 def inclusion_proof(session: Session, *, index: int, size: int) -> list[bytes]:

@@ -71,13 +71,11 @@ def rewrite(owner: Engine, services: Services, entries: Sequence[bytes]) -> None
         sizes = connection.scalars(select(LogCheckpointRow.size)).all()
         connection.execute(text("TRUNCATE log_entries, log_nodes, log_checkpoints"))
         with Session(connection, join_transaction_mode="create_savepoint") as session:
-            for index, body in enumerate(entries):
+            for size, body in enumerate(entries, 1):
+                _, frontier = merkle.frontier(session)
                 kind = json.loads(body)["kind"]
-                session.add(LogEntryRow(index=index, kind=kind, body=body.decode()))
-                session.flush()
-                frontier = merkle.frontier(session, index)
-                merkle.extend(session, frontier, [body.decode()])
-                if index + 1 in sizes or index + 1 == len(entries):
+                merkle.extend(session, frontier, kinds=[kind], bodies=[body.decode()])
+                if size in sizes or size == len(entries):
                     checkpoints.issue(session, services.signer, frontier)
             session.commit()
 
