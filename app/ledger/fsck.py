@@ -155,13 +155,12 @@ class _Check:
         self._faults += 1
         self._report(Fault(where, reason))
 
-    def _stream(self, query: Executable) -> Iterator[Sequence[tuple[Any, ...]]]:
+    def _stream(self, query: Executable) -> Iterator[Sequence[Any]]:
         options = {"yield_per": _CHUNK}
         with self._connection.execute(query, execution_options=options) as result:
-            for rows in result.partitions():
-                yield [tuple(row) for row in rows]
+            yield from result.partitions()
 
-    def _entries(self) -> Iterator[Sequence[tuple[Any, ...]]]:
+    def _entries(self) -> Iterator[Sequence[Any]]:
         """Yield (index, kind, body) in chunks; behind a gap nothing can be checked."""
         expected = 0
         query = select(LogEntryRow.index, LogEntryRow.kind, LogEntryRow.body)
@@ -184,7 +183,7 @@ class _Check:
             reason = f"missing, up to entry {found - 1}; what follows was not checked"
             self._fault(f"entry {expected}", reason)
 
-    def _facts(self, entry: tuple[Any, ...]) -> dict[str, Any] | None:
+    def _facts(self, entry: tuple[int, str, str]) -> dict[str, Any] | None:
         """Return what an entry says if it is about a certificate."""
         index, kind, body = entry
         try:
@@ -214,7 +213,7 @@ class _Check:
             query = select(node.position, node.hash).where(
                 node.level == level, node.position.between(first, first + len(hashes) - 1)
             )
-            stored = {row[0]: row[1] for row in self._connection.execute(query)}
+            stored = {row[0]: row[1] for row in self._connection.execute(query).all()}
             for position, hashed in enumerate(hashes, first):
                 if stored.get(position) != hashed:
                     reason = "not what its entries make it" if position in stored else "missing"

@@ -72,7 +72,8 @@ def test_a_log_from_before_the_tree_gets_one_and_goes_back(
         connection.execute(
             text(
                 "INSERT INTO log_entries (index, kind, body, recorded_at)"
-                " SELECT number, 'test.old', body, timestamptz '2026-01-02 03:04:05.678+00' + number * interval '1 second'"
+                " SELECT number, 'test.old', body,"
+                " timestamptz '2026-01-02 03:04:05.678+00' + number * interval '1 second'"
                 " FROM unnest(CAST(:bodies AS text[])) WITH ORDINALITY AS old (body, number)"
             ),
             {"bodies": OLD_BODIES},
