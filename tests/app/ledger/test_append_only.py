@@ -3,11 +3,13 @@
 import logging
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from app import main, schema
 from app.database import Database
+from app.embedded import EmbeddedServers
+from app.ledger import api_keys
 from app.services import Services
 from tests.support.emptying import APPEND_ONLY
 from tests.support.logbook import write
@@ -132,3 +134,38 @@ def test_an_unreachable_database_does_not_keep_the_api_from_starting(
     with pytest.raises(DBAPIError):
         write(app.state.services, 1)
     app.state.services.database.dispose()
+
+
+def test_two_roles_of_ones_own_need_no_superuser(servers: EmbeddedServers) -> None:
+    """As the README tells an operator to do it."""
+    admin = create_engine(
+        servers.migration_url.replace("/expunge?", "/postgres?"), isolation_level="AUTOCOMMIT"
+    )
+
+    def url(role: str) -> str:
+        return servers.migration_url.replace("postgres@/expunge?", f"{role}@/roles_of_ones_own?")
+
+    with admin.connect() as connection:
+        for role in ("some_owner", "some service"):
+            connection.execute(text(f'CREATE ROLE "{role}" LOGIN'))
+        connection.execute(text("CREATE DATABASE roles_of_ones_own OWNER some_owner"))
+        database = Database(url("some%20service"))
+        try:
+            for _ in range(2):
+                schema.upgrade(url("some_owner"), service_url=url("some%20service"))
+            assert not schema.may_rewrite_log(database)
+            with database.transaction() as session:
+                api_keys.create_key(session, name="first", scopes=[])
+            with pytest.raises(ProgrammingError), database.transaction() as session:
+                session.execute(text("DELETE FROM log_entries"))
+            owner = Database(url("some_owner"))
+            assert schema.may_rewrite_log(owner)
+            with pytest.raises(ProgrammingError), owner.transaction() as session:
+                session.execute(text("DELETE FROM log_entries"))
+            owner.dispose()
+        finally:
+            database.dispose()
+            connection.execute(text("DROP DATABASE roles_of_ones_own WITH (FORCE)"))
+            for role in ("some_owner", "some service"):
+                connection.execute(text(f'DROP ROLE "{role}"'))
+    admin.dispose()
