@@ -203,7 +203,8 @@ def main() -> None:
             database.dispose()
         finally:
             servers.stop()
-    machine = {"machine": platform.machine(), "cpus": os.cpu_count()}
+    load = os.getloadavg()[0]
+    machine = {"machine": platform.machine(), "cpus": os.cpu_count(), "load_average": load}
     document = {**machine, "limits": LIMITS, **result}
     print(json.dumps(document, indent=1))
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
