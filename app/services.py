@@ -12,7 +12,7 @@ from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import Records
 from app.embedded import EmbeddedServers
-from app.ledger import checkpoints, log, repository, settlement
+from app.ledger import checkpoints, log, repository, settlement, signing_keys
 from app.ledger.requests import ForgetRequests
 from app.settings import Settings
 from app.storage.blobs import Blobs
@@ -46,6 +46,7 @@ class Services:
         interval_s = self.settings.checkpoint_interval_s
         with self.database.transaction() as session:
             if checkpoints.is_due(session, interval_s=interval_s):
+                signing_keys.require_in_use(session, self.signer)
                 log.checkpoint_at_commit(session, self.signer)
 
 

@@ -57,7 +57,7 @@ def forget(
         predicate = verify(
             bundle=json.dumps(certificate["bundle"]).encode(),
             weights=weights,
-            key_pem=services.signer.public_key_pem.encode(),
+            keys=services.signer.public_key_pem.encode(),
         )
         return [*evaluations, predicate["evaluation"]]
 

@@ -97,7 +97,7 @@ def _verified(api: TestClient, services: Services, request: str, tmp_path: Path)
     predicate = verify(
         bundle=json.dumps(certificate["bundle"]).encode(),
         weights=weights,
-        key_pem=services.signer.public_key_pem.encode(),
+        keys=services.signer.public_key_pem.encode(),
     )
     return {"predicate": predicate, "tensors": safetensors.torch.load(weights.read_bytes())}
 

@@ -36,7 +36,7 @@ def test_a_person_is_forgotten_and_the_proof_verifies_offline(
     predicate = verify(
         bundle=json.dumps(certificate["bundle"]).encode(),
         weights=weights,
-        key_pem=services.signer.public_key_pem.encode(),
+        keys=services.signer.public_key_pem.encode(),
     )
     assert predicate["guarantee"]["epsilon"] <= 1.0
     touched = payload_of(json.dumps(certificate["bundle"]["envelope"]))["predicate"]["forgotten"]

@@ -169,7 +169,7 @@ def _forget(
     return verify(
         bundle=json.dumps(certificate["bundle"]).encode(),
         weights=weights,
-        key_pem=services.signer.public_key_pem.encode(),
+        keys=services.signer.public_key_pem.encode(),
     )
 
 

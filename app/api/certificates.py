@@ -1,16 +1,14 @@
 """``/v1/certificates`` and the public keys."""
 
-import json
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from app.api.access import ModelsReader, ServicesOf
 from app.api.errors import problem_responses
 from app.api.schemas import Answer
-from app.certificates.signing import BUNDLE_MEDIA_TYPE
-from app.certificates.tables import CertificateRow
-from app.ledger import repository
+from app.ledger import bundles, repository, signing_keys
 
 router = APIRouter(tags=["certificates"])
 
@@ -20,14 +18,21 @@ class BundleAnswer(Answer):
 
     media_type: str
     envelope: dict[str, Any]
+    log: dict[str, Any]
+    request: dict[str, Any] | None = None
 
 
 class PublicKey(Answer):
-    """A public key that signs certificates."""
+    """A public key that signs, or has signed, certificates and the log.
+
+    ``valid_from`` is null for the first key, ``valid_until`` for the one in use.
+    """
 
     key_id: str
     algorithm: str
     pem: str
+    valid_from: datetime | None
+    valid_until: datetime | None
 
 
 class PublicKeys(Answer):
@@ -36,22 +41,40 @@ class PublicKeys(Answer):
     keys: list[PublicKey]
 
 
-def bundle_of(row: CertificateRow) -> BundleAnswer:
-    """Return a certificate's bundle."""
-    return BundleAnswer(media_type=BUNDLE_MEDIA_TYPE, envelope=json.loads(row.envelope))
+Since = Annotated[
+    int | None,
+    Query(ge=0, description="Size of an older checkpoint: proves that the log grew out of it."),
+]
 
 
-@router.get("/v1/certificates/{certificate_id}", responses=problem_responses(404))
-def get_certificate(certificate_id: str, services: ServicesOf, _: ModelsReader) -> BundleAnswer:
+@router.get(
+    "/v1/certificates/{certificate_id}",
+    responses=problem_responses(404),
+    response_model_exclude_none=True,
+)
+def get_certificate(
+    certificate_id: str, services: ServicesOf, _: ModelsReader, since: Since = None
+) -> BundleAnswer:
     """Return one certificate's bundle."""
     with services.database.transaction() as session:
-        return bundle_of(repository.certificate(session, certificate_id))
+        certificate = repository.certificate(session, certificate_id)
+        return BundleAnswer(**bundles.bundle_of(session, certificate, since=since))
 
 
 @router.get("/.well-known/expunge-keys.json")
 def get_public_keys(services: ServicesOf) -> PublicKeys:
-    """List the keys that sign certificates. Compare them with a copy from another channel."""
-    signer = services.signer
-    return PublicKeys(
-        keys=[PublicKey(key_id=signer.key_id, algorithm="ed25519", pem=signer.public_key_pem)]
-    )
+    """List all keys, the one in use first. Compare them with a copy from another channel."""
+    with services.database.transaction() as session:
+        signing_keys.require_in_use(session, services.signer)
+        return PublicKeys(
+            keys=[
+                PublicKey(
+                    key_id=key.id,
+                    algorithm="ed25519",
+                    pem=key.pem,
+                    valid_from=key.valid_from,
+                    valid_until=key.valid_until,
+                )
+                for key in signing_keys.all_keys(session)
+            ]
+        )

@@ -9,12 +9,12 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.access import ForgetReader, ForgetWriter, ServicesOf
-from app.api.certificates import BundleAnswer, bundle_of
+from app.api.certificates import BundleAnswer, Since
 from app.api.cursors import decode_cursor, encode_cursor
 from app.api.errors import problem_responses
 from app.api.schemas import Answer, Body, Name, OwnerId
 from app.domain.states import RequestState
-from app.ledger import repository
+from app.ledger import bundles, repository
 from app.ledger.requests import ForgetDemand
 from app.ledger.tables import ForgetRequestRow
 from app.registry.tables import ModelRow
@@ -149,18 +149,29 @@ def retry(request_id: str, services: ServicesOf, _: ForgetWriter) -> ForgetAnswe
         return _answer(session, row)
 
 
-@router.get("/{request_id}/certificates", responses=problem_responses(404))
+@router.get(
+    "/{request_id}/certificates",
+    responses=problem_responses(404),
+    response_model_exclude_none=True,
+)
 def get_certificates(
-    request_id: str, services: ServicesOf, _: ForgetReader
+    request_id: str, services: ServicesOf, _: ForgetReader, since: Since = None
 ) -> list[CertificateOfObligation]:
-    """Return the certificate of each obligation that has one."""
+    """Return the certificate of each obligation that has one, for use with the receipt."""
     with services.database.transaction() as session:
         repository.request(session, request_id)
         return [
             CertificateOfObligation(
                 model=session.get_one(ModelRow, obligation.model_id).name,
                 certificate=obligation.certificate_id,
-                bundle=bundle_of(repository.certificate(session, obligation.certificate_id)),
+                bundle=BundleAnswer(
+                    **bundles.bundle_of(
+                        session,
+                        repository.certificate(session, obligation.certificate_id),
+                        since=since,
+                        request_id=request_id,
+                    )
+                ),
             )
             for obligation in repository.obligations_of_request(session, request_id)
             if obligation.certificate_id is not None

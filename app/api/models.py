@@ -10,7 +10,7 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.access import ModelsReader, ModelsWriter, ServicesOf
-from app.api.certificates import BundleAnswer, bundle_of
+from app.api.certificates import BundleAnswer, Since
 from app.api.datasets import LimitedBody
 from app.api.errors import problem_responses
 from app.api.policies import PolicyBody
@@ -19,7 +19,7 @@ from app.api.schemas import Answer, Body, Name
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.states import VersionState, WeightsSource
-from app.ledger import lineage, repository, serving
+from app.ledger import bundles, lineage, repository, serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 
@@ -213,15 +213,20 @@ def _names(if_none_match: str, etag: str) -> bool:
     return etag in tags or "*" in tags
 
 
-@router.get("/{name}/versions/{number}/certificate", responses=problem_responses(404))
+@router.get(
+    "/{name}/versions/{number}/certificate",
+    responses=problem_responses(404),
+    response_model_exclude_none=True,
+)
 def get_version_certificate(
-    name: str, number: int, services: ServicesOf, _: ModelsReader
+    name: str, number: int, services: ServicesOf, _: ModelsReader, since: Since = None
 ) -> BundleAnswer:
     """Return a version's certificate bundle; retired versions keep theirs."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
-        return bundle_of(repository.certificate(session, version.certificate_id))
+        certificate = repository.certificate(session, version.certificate_id)
+        return BundleAnswer(**bundles.bundle_of(session, certificate, since=since))
 
 
 def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:

@@ -31,7 +31,6 @@ from app.domain.errors import ConfigurationError, NoteError
 from app.storage.keyfiles import create_key_file, read_key_file
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-BUNDLE_MEDIA_TYPE = "application/vnd.expunge.bundle.v1+json"
 
 
 @dataclass(frozen=True)

@@ -57,11 +57,15 @@ class Coverage:
     Attributes:
         requests, records: how many.
         commitments_root: RFC 6962 root over the sorted salted commitments, in hex.
+        excluded_records: how many further forgotten records never touched the weights.
+        excluded_root: the same root over their commitments.
     """
 
     requests: int
     records: int
     commitments_root: str
+    excluded_records: int
+    excluded_root: str
 
 
 @dataclass(frozen=True)

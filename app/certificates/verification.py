@@ -1,44 +1,44 @@
-"""Offline verification: nothing is needed but the bundle, the weights and a trusted key.
+"""Offline verification: nothing is needed but the bundle, the weights and trusted keys.
 
 The plan, each step of which is named where it runs:
 
 1. bundle     the file is a bundle of bounded size and depth, with one envelope
-2. signature  the trusted Ed25519 key signed the payload; nothing is parsed before
+2. signature  a trusted Ed25519 key signed the payload; nothing in it is parsed before
 3. statement  the payload is an in-toto statement of the known predicate type
 4. digest     the weight file is the subject
 5. guarantee  recomputed from the parameters, it is no weaker than stated, and meets the target
+6. log        the certificate's entry is in the transparency log that a trusted key signed
+7. history    that log begins with the one of an older checkpoint (if one is given)
+8. receipt    the records of one forget request are among those accounted for (if one is given)
 
-The algorithm is fixed here; it is never read from the document.
+The algorithms are fixed here; they are never read from the document.
 """
 
-import base64
 import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.exceptions import InvalidSignature
 from securesystemslib.dsse import Envelope
 
-from app.accounting import catalogue
-from app.accounting.guarantees import GaussianGuarantee, Guarantee
-from app.certificates.ledger_check import MAX_STEPS, check_ledger
+from app.certificates.bundle import LogProof, read_bundle
+from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
+from app.certificates.guarantee_check import check_guarantee
+from app.certificates.note import NoteKey
+from app.certificates.receipts import Receipt, check_receipt
 from app.certificates.signing import PAYLOAD_TYPE
 from app.certificates.statement import PREDICATE_TYPE, STATEMENT_TYPE
-from app.domain.errors import ExpungeError, VerificationError
-from app.domain.schedules import MAX_SCHEDULE_STEPS
+from app.certificates.trusted_keys import TrustedKey, read_keys
+from app.domain import merkle
+from app.domain.errors import NoteError, ProofError, VerificationError
 from app.domain.states import Basis
 
-MAX_BUNDLE_BYTES = 4 * 1024 * 1024
-MAX_SIGNATURES = 8
-_RELATIVE_TOLERANCE = 1e-12
-_CHUNK_BYTES = 1024 * 1024
+_CHUNK_BYTES: Final = 1024 * 1024
+_ISSUED: Final = "certificate.issued"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ def verify(
     *,
     bundle: bytes,
     weights: Path,
-    key_pem: bytes,
+    keys: bytes,
+    consistent_with: bytes | None = None,
+    receipt: bytes | None = None,
     report: Callable[[VerifiedStep], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Check a certificate and return its predicate.
@@ -61,57 +63,48 @@ def verify(
     Args:
         bundle: the bundle's content.
         weights: the safetensors file that it should speak about.
-        key_pem: the trusted Ed25519 public key.
+        keys: trusted Ed25519 public keys: PEM, or a list as the service publishes it.
+        consistent_with: an older checkpoint of the same log.
+        receipt: of a forget request that the certificate should cover.
         report: told of each step that passed.
 
     Raises:
         VerificationError: naming the first step that failed.
     """
-    envelope = _envelope(bundle)
-    report(VerifiedStep("bundle", "one signed envelope"))
-    _check_signature(envelope, key_pem)
-    report(VerifiedStep("signature", "made by the given key"))
-    statement = _statement(envelope.payload)
+    trusted = read_keys(keys)
+    parts = read_bundle(bundle)
+    report(VerifiedStep("bundle", "one signed envelope and its place in the log"))
+    signer = _check_signature(parts.envelope, trusted)
+    report(VerifiedStep("signature", "made by a given key"))
+    statement = _statement(parts.envelope.payload)
     predicate = statement["predicate"]
+    _check_validity(predicate, signer)
     report(VerifiedStep("statement", f"a certificate of basis {predicate['basis']}"))
     _check_digest(statement, weights)
     report(VerifiedStep("digest", "the weights are the certificate's subject"))
-    report(VerifiedStep("guarantee", _check_guarantee(predicate)))
+    report(VerifiedStep("guarantee", check_guarantee(predicate)))
+    checkpoint = _check_log(parts.log, parts.envelope.payload, trusted)
+    report(VerifiedStep("log", f"entry {parts.log.index} of {checkpoint.size}"))
+    if consistent_with is not None:
+        finding = _check_history(parts.log, checkpoint, consistent_with, trusted)
+        report(VerifiedStep("history", finding))
+    if receipt is not None:
+        finding = check_receipt(Receipt.from_json(receipt), parts.request, **_roots(predicate))
+        report(VerifiedStep("receipt", finding))
     return dict(predicate)
 
 
-def _envelope(bundle: bytes) -> Envelope:
-    if len(bundle) > MAX_BUNDLE_BYTES:
-        raise VerificationError("bundle", f"larger than {MAX_BUNDLE_BYTES} bytes")
-    try:
-        document = json.loads(bundle)
-        envelope = Envelope.from_dict(deepcopy(document["envelope"]))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise VerificationError("bundle", "not a bundle") from error
-    if not 1 <= len(envelope.signatures) <= MAX_SIGNATURES:
-        raise VerificationError("bundle", f"needs 1 to {MAX_SIGNATURES} signatures")
-    # Base64 has spare bits and skips foreign characters: one signed content, one spelling.
-    if document["envelope"] != envelope.to_dict():
-        raise VerificationError("bundle", "its envelope is not in the form that was signed")
-    return envelope
-
-
-def _check_signature(envelope: Envelope, key_pem: bytes) -> None:
-    try:
-        key = load_pem_public_key(key_pem)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise VerificationError("signature", "the given key is not a PEM public key") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise VerificationError("signature", "the given key is not an Ed25519 key")
+def _check_signature(envelope: Envelope, trusted: Sequence[TrustedKey]) -> TrustedKey:
     if envelope.payload_type != PAYLOAD_TYPE:
         raise VerificationError("signature", "the payload is of another type")
     for signature in envelope.signatures.values():
-        try:
-            key.verify(bytes.fromhex(signature.signature), envelope.pae())
-        except (InvalidSignature, ValueError):
-            continue
-        return
-    raise VerificationError("signature", "no signature by the given key matches")
+        for key in trusted:
+            try:
+                key.public_key.verify(bytes.fromhex(signature.signature), envelope.pae())
+            except (InvalidSignature, ValueError):
+                continue
+            return key
+    raise VerificationError("signature", "no signature by a given key matches")
 
 
 def _statement(payload: bytes) -> dict[str, Any]:
@@ -146,89 +139,80 @@ def _check_digest(statement: Mapping[str, Any], weights: Path) -> None:
         raise VerificationError("digest", "these are not the weights that were certified")
 
 
-def _check_guarantee(predicate: Mapping[str, Any]) -> str:
-    basis = Basis(predicate["basis"])
+def _check_validity(predicate: Mapping[str, Any], signer: TrustedKey) -> None:
     try:
-        stated = predicate["guarantee"]
-        if basis is Basis.RELEASED_AS_TRAINED:
-            _require(stated["kind"] == "none", "a model released as trained has no guarantee")
-            return "none: this version protects nobody yet"
-        if basis is Basis.EXCLUDED_FROM_TRAINING:
-            _require(stated["kind"] == "exact", "an exclusion must be exact")
-            return "exact: the records never touched the weights"
-        return _compare(stated, predicate["target"], _recompute(predicate["mechanism"]))
-    except ExpungeError as error:
-        if isinstance(error, VerificationError):
-            raise
-        raise VerificationError("guarantee", str(error)) from error
-    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise VerificationError("guarantee", "its parameters cannot be read") from error
+        certified_at = datetime.fromisoformat(predicate["times"]["certified_at"])
+        valid = signer.was_valid(certified_at)
+    except (ValueError, KeyError, TypeError) as error:
+        raise VerificationError("statement", "it does not say when it was made") from error
+    if not valid:
+        raise VerificationError("statement", "its key was not in use when it says it was made")
 
 
-def _recompute(mechanism: Mapping[str, Any]) -> Guarantee:
-    """Account for what was done; only by our own accountants, and only if that is feasible."""
-    name, parameters = mechanism["name"], mechanism["parameters"]
-    _require(isinstance(parameters, Mapping), "its parameters cannot be read")
-    _require(name in catalogue.MECHANISMS, "no mechanism that this version certifies")
-    check_ledger(mechanism)
-    counts = [value for value in parameters.values() if isinstance(value, int)]
-    _require(all(count <= MAX_STEPS for count in counts), f"more than {MAX_STEPS} steps")
-    schedules = [value for value in parameters.values() if isinstance(value, list)]
-    _require(
-        all(len(schedule) <= MAX_SCHEDULE_STEPS for schedule in schedules),
-        f"a schedule of more than {MAX_SCHEDULE_STEPS} numbers",
-    )
-    return catalogue.account(name, parameters)
-
-
-def _compare(stated: Mapping[str, Any], target: Mapping[str, Any], recomputed: Guarantee) -> str:
-    _require(
-        _at_most(recomputed.epsilon(delta=stated["delta"]), stated["epsilon"])
-        or recomputed.meets(epsilon=stated["epsilon"], delta=stated["delta"]),
-        "the stated epsilon is too small",
-    )
-    _require(
-        _at_most(recomputed.advantage(), stated["attacker_advantage"]),
-        "the stated attacker's advantage is too small",
-    )
-    _require(
-        stated["neighbouring_relation"] == recomputed.terms.neighbours,
-        "the neighbouring relation is another",
-    )
-    _require(stated["adaptive"] == recomputed.terms.adaptive, "adaptivity is not as stated")
-    _require(stated["direction"] == recomputed.terms.direction, "the direction is not as stated")
-    _require(stated["reference"] == recomputed.terms.reference, "the reference is not as stated")
-    if isinstance(recomputed, GaussianGuarantee):
-        _require(_at_most(recomputed.mu, stated["mu"]), "the stated mu is too small")
-        _require(
-            _at_most(recomputed.surviving_information_bits(), stated["surviving_information_bits"]),
-            "the stated surviving information is too small",
-        )
-    _require(
-        recomputed.meets(epsilon=target["epsilon"], delta=target["delta"]),
-        "the target is not met",
-    )
-    return f"epsilon {stated['epsilon']:.6g} at delta {stated['delta']:.3g}, as recomputed"
-
-
-def _at_most(actual: float, stated: float) -> bool:
-    if not (math.isfinite(actual) and math.isfinite(stated)):
-        return False
-    return actual <= stated * (1 + _RELATIVE_TOLERANCE)
-
-
-def _require(condition: bool, reason: str) -> None:  # noqa: FBT001
-    if not condition:
-        raise VerificationError("guarantee", reason)
-
-
-def payload_of(envelope_json: str) -> dict[str, Any]:
-    """Return an envelope's statement without checking anything; for display only.
-
-    Raises:
-        VerificationError: it cannot be read.
-    """
+def _check_log(proof: LogProof, payload: bytes, trusted: Sequence[TrustedKey]) -> Checkpoint:
+    """Check that the log that a trusted key signed holds the certificate's entry."""
     try:
-        return dict(json.loads(base64.b64decode(json.loads(envelope_json)["payload"])))
+        entry = json.loads(proof.entry)
+        told = entry["kind"] == _ISSUED and entry["sha256"] == hashlib.sha256(payload).hexdigest()
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise VerificationError("bundle", "not a bundle") from error
+        raise VerificationError("log", "not an entry of the log") from error
+    if not told:
+        raise VerificationError("log", "the entry is about something else")
+    checkpoint = _open("log", proof.checkpoint.encode(), trusted)
+    try:
+        merkle.verify_inclusion(
+            leaf=merkle.leaf_hash(proof.entry.encode()),
+            index=proof.index,
+            size=checkpoint.size,
+            proof=proof.inclusion,
+            root=checkpoint.root,
+        )
+    except ProofError as error:
+        raise VerificationError("log", str(error)) from error
+    return checkpoint
+
+
+def _check_history(
+    proof: LogProof, checkpoint: Checkpoint, older: bytes, trusted: Sequence[TrustedKey]
+) -> str:
+    """Check that the log begins with the one that an older checkpoint is of."""
+    old = _open("history", older, trusted)
+    if old.origin != checkpoint.origin:
+        raise VerificationError("history", "the checkpoint is of another log")
+    if old.size > checkpoint.size:
+        raise VerificationError(
+            "history", "the checkpoint is newer than the bundle: download the bundle again"
+        )
+    if old.size < checkpoint.size and proof.old_size != old.size:
+        raise VerificationError(
+            "history", f"the bundle has no proof from {old.size} entries on: download one that has"
+        )
+    try:
+        merkle.verify_consistency(
+            old_size=old.size,
+            old_root=old.root,
+            new_size=checkpoint.size,
+            new_root=checkpoint.root,
+            proof=proof.consistency if proof.old_size == old.size else (),
+        )
+    except ProofError as error:
+        raise VerificationError("history", str(error)) from error
+    return f"the log of {checkpoint.size} entries begins with the {old.size} known before"
+
+
+def _open(step: str, note: bytes, trusted: Sequence[TrustedKey]) -> Checkpoint:
+    try:
+        return open_checkpoint(note, [NoteKey(origin_of(note), key.public_key) for key in trusted])
+    except NoteError as error:
+        raise VerificationError(step, str(error)) from error
+
+
+def _roots(predicate: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        forgotten = predicate["forgotten"]
+        return {
+            "covered_root": forgotten["commitments_root"],
+            "excluded_root": forgotten.get("excluded_root"),
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise VerificationError("receipt", "the certificate covers no forgotten record") from error

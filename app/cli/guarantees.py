@@ -1,18 +1,15 @@
-"""Commands that need no service: numbers, and the offline check."""
+"""Commands that need no service: numbers."""
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from app.accounting import catalogue
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee
-from app.certificates.verification import VerifiedStep
-from app.certificates.verification import verify as verify_bundle
 from app.cli.connection import connect, errors_in_words
 from app.cli.quotes import show_quotes
-from app.domain.errors import InvalidInputError, PlanError, VerificationError
+from app.domain.errors import InvalidInputError, PlanError
 from app.domain.policy import Policy
 from app.planning.planner import AUTO, quote_all
 from app.planning.shape import ModelShape
@@ -21,27 +18,6 @@ Parameters = Annotated[
     list[str] | None, typer.Option("--param", help="NAME=VALUE; repeat for more.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def verify(
-    bundle: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
-    *,
-    weights: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Safetensors file.")],
-    key: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Trusted public key.")],
-) -> None:
-    """Check a certificate BUNDLE offline; exit with 1 and the step that failed."""
-
-    def report(step: VerifiedStep) -> None:
-        typer.echo(f"ok    {step.name:<10} {step.finding}")
-
-    try:
-        verify_bundle(
-            bundle=bundle.read_bytes(), weights=weights, key_pem=key.read_bytes(), report=report
-        )
-    except VerificationError as error:
-        typer.secho(f"FAIL  {error}", fg="red")
-        raise typer.Exit(1) from error
-    typer.echo("the certificate holds")
 
 
 def account(

@@ -3,7 +3,7 @@
 import typer
 
 from app import logs
-from app.cli import guarantees, log, resources, service
+from app.cli import guarantees, log, resources, service, verification
 
 app = typer.Typer(
     name="expunge",
@@ -29,7 +29,7 @@ for command in (
     resources.retry,
     resources.cancel,
     resources.download,
-    guarantees.verify,
+    verification.verify,
     guarantees.plan,
     guarantees.account,
 ):

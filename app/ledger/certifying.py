@@ -1,5 +1,6 @@
 """Certificates as ledger facts: what they cover, and their rows."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import func
@@ -16,35 +17,61 @@ from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
 
 
-def coverage_of(session: Session, model: ModelRow, *, through_epoch: int) -> Coverage:
-    """Return the union of all that was forgotten for a model up to an epoch."""
-    membership = membership_of(model)
-    covered = [
-        (record.seq, request_id, commitment)
-        for record, request_id, commitment in repository.forgotten_for(
-            session, model.dataset_id, through_epoch=through_epoch
+@dataclass(frozen=True)
+class Accounted:
+    """What a certificate accounts for, as salted commitments.
+
+    Attributes:
+        requests, records: how many are covered.
+        covered: sorted commitments of what the weights may have learned from.
+        excluded_records: how many forgotten records never touched the weights.
+        excluded: sorted commitments of those.
+    """
+
+    requests: int
+    records: int
+    covered: list[bytes]
+    excluded_records: int = 0
+    excluded: list[bytes] = field(default_factory=list)
+
+    def coverage(self) -> Coverage:
+        """Summarise it for a certificate."""
+        return Coverage(
+            requests=self.requests,
+            records=self.records,
+            commitments_root=merkle.root(self.covered).hex(),
+            excluded_records=self.excluded_records,
+            excluded_root=merkle.root(self.excluded).hex(),
         )
-        if membership is not None
-        and membership.touched(
+
+
+def accounted_for(session: Session, model: ModelRow, *, through_epoch: int) -> Accounted:
+    """Return all that was forgotten up to an epoch, and what a model had to do with it."""
+    membership = membership_of(model)
+    covered, excluded = [], []
+    for forgotten in repository.forgotten_for(
+        session, model.dataset_id, through_epoch=through_epoch
+    ):
+        record, _, _ = forgotten
+        touched = membership is not None and membership.touched(
             seq=record.seq,
             forgotten_epoch=record.forgotten_epoch,
             record_key=record.record_key,
         )
-    ]
-    return coverage(
-        requests={request_id for _, request_id, _ in covered},
-        records={seq for seq, _, _ in covered},
-        commitments=[commitment for _, _, commitment in covered],
+        (covered if touched else excluded).append(forgotten)
+    return Accounted(
+        requests=len({request_id for _, request_id, _ in covered}),
+        records=len({record.seq for record, _, _ in covered}),
+        covered=sorted(commitment for _, _, commitment in covered),
+        excluded_records=len({record.seq for record, _, _ in excluded}),
+        excluded=sorted(commitment for _, _, commitment in excluded),
     )
 
 
-def coverage(*, requests: set[str], records: set[int], commitments: list[bytes]) -> Coverage:
-    """Summarise requests, records and their commitments."""
-    return Coverage(
-        requests=len(requests),
-        records=len(records),
-        commitments_root=merkle.root(sorted(commitments)).hex(),
-    )
+def accounted_in(session: Session, request_id: str) -> Accounted:
+    """Return one request whose records never touched the weights; its certificate covers it."""
+    commitments = sorted(repository.commitments_of(session, request_id))
+    return Accounted(requests=1, records=len(commitments), covered=commitments)
 
 
 def previous_digest(session: Session, model_id: str) -> str | None:

@@ -208,9 +208,7 @@ class ForgetRequests:
         elif included and head is not None:
             obligation = _obligation(request, model, Basis.EXCLUDED_FROM_TRAINING)
             obligation.state = ObligationState.CERTIFIED
-            obligation.certificate_id = self._certify_exclusion(
-                session, request, model, head, {record.seq for record in included}
-            )
+            obligation.certificate_id = self._certify_exclusion(session, request, model, head)
             session.add(obligation)
 
     def _certify_exclusion(
@@ -219,16 +217,11 @@ class ForgetRequests:
         request: ForgetRequestRow,
         model: ModelRow,
         head: VersionRow,
-        seqs: set[int],
     ) -> str:
         now = self._clock()
         statement = exclusion_statement(
             subject=Subject(model=model.name, version=head.number, weights_sha256=head.sha256),
-            coverage=certifying.coverage(
-                requests={request.id},
-                records=seqs,
-                commitments=list(repository.commitments_of(session, request.id)),
-            ),
+            coverage=certifying.accounted_in(session, request.id).coverage(),
             previous_certificate=certifying.previous_digest(session, model.id),
             times=Times(started_at=request.received_at, certified_at=now),
             backbone=digest_of(session, ArchitectureSpec.from_json(model.architecture)),

@@ -190,7 +190,9 @@ def _statement(
     return unlearning_statement(
         basis=basis,
         subject=subject,
-        coverage=certifying.coverage_of(session, model, through_epoch=version.covers_epoch),
+        coverage=certifying.accounted_for(
+            session, model, through_epoch=version.covers_epoch
+        ).coverage(),
         phase=result.phase,
         evaluation=result.evaluation,
         previous_certificate=certifying.previous_digest(session, model.id),

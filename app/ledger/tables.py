@@ -12,6 +12,7 @@ from sqlalchemy import (
     SmallInteger,
     UniqueConstraint,
     func,
+    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -159,6 +160,13 @@ class LogEntryRow(Base):
     """
 
     __tablename__ = "log_entries"
+    __table_args__ = (
+        Index(
+            "ix_log_entries_certificate",
+            text("""(substring(body FROM '"certificate":"([^"]*)"'))"""),
+            postgresql_where="kind = 'certificate.issued'",
+        ),
+    )
 
     index: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     kind: Mapped[str]

@@ -162,7 +162,7 @@ def test_held_out_records_complete_at_once_with_an_exclusion_certificate_that_ve
     predicate = verify(
         bundle=b'{"envelope": ' + envelope.encode() + b"}",
         weights=weights,
-        key_pem=workshop.services.signer.public_key_pem.encode(),
+        keys=workshop.services.signer.public_key_pem.encode(),
     )
     assert predicate["basis"] == "excluded_from_training"
     assert predicate["forgotten"]["records"] == 2

@@ -1,0 +1,224 @@
+"""The bundle: everything that speaks for one certificate, in one JSON file.
+
+    envelope    the certificate, signed (DSSE)
+    log         its entry in the transparency log, the proof that the entry is there, and a signed
+                checkpoint of the log; perhaps a proof that the log grew out of an older one
+    request     perhaps which of one forget request's records it covers, and the proof of that
+
+Reading one checks sizes, depths and spellings, and no more; ``verification`` checks the rest.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from securesystemslib.dsse import Envelope
+
+from app.domain.errors import VerificationError
+from app.domain.merkle import HASH_BYTES
+
+MEDIA_TYPE: Final = "application/vnd.expunge.bundle.v1+json"
+MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_SIGNATURES: Final = 8
+MAX_PROOF: Final = 128
+MAX_LEAVES: Final = 200_000
+_MAX_INTEGER: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class LogProof:
+    """Where a certificate is in the transparency log.
+
+    Attributes:
+        entry: the entry's exact text.
+        index: its number, from 0.
+        inclusion: RFC 6962 inclusion proof in the checkpoint's tree.
+        checkpoint: a signed note.
+        old_size, consistency: the proof that the checkpoint's tree begins with the ``old_size``
+            entries of an older one; None without such a proof.
+    """
+
+    entry: str
+    index: int
+    inclusion: tuple[bytes, ...]
+    checkpoint: str
+    old_size: int | None = None
+    consistency: tuple[bytes, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        document: dict[str, Any] = {
+            "entry": self.entry,
+            "index": self.index,
+            "inclusion": _to_texts(self.inclusion),
+            "checkpoint": self.checkpoint,
+        }
+        if self.old_size is not None:
+            document["old_size"] = self.old_size
+            document["consistency"] = _to_texts(self.consistency)
+        return document
+
+
+@dataclass(frozen=True)
+class LeafProof:
+    """Some of the commitments under one root of a certificate.
+
+    Attributes:
+        size: how many commitments there are under the root.
+        leaves: those of the request, by index; 32 bytes each.
+        siblings: proof of ``app.domain.multiproof``.
+    """
+
+    size: int
+    leaves: Mapping[int, bytes]
+    siblings: tuple[bytes, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "size": self.size,
+            "indices": sorted(self.leaves),
+            "commitments": _to_texts([self.leaves[index] for index in sorted(self.leaves)]),
+            "siblings": _to_texts(self.siblings),
+        }
+
+
+@dataclass(frozen=True)
+class RequestProof:
+    """What a certificate has to do with one forget request.
+
+    Attributes:
+        covered: its records that the weights may have learned from.
+        excluded: its records that never touched the weights.
+    """
+
+    covered: LeafProof | None
+    excluded: LeafProof | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            name: None if proof is None else proof.to_json()
+            for name, proof in (("covered", self.covered), ("excluded", self.excluded))
+        }
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle that has been read, but not verified."""
+
+    envelope: Envelope
+    log: LogProof
+    request: RequestProof | None
+
+
+def bundle_json(
+    *, envelope: str, log: LogProof, request: RequestProof | None = None
+) -> dict[str, Any]:
+    """Return a bundle as plain JSON values; ``envelope`` is the DSSE envelope's JSON text."""
+    document = {
+        "media_type": MEDIA_TYPE,
+        "envelope": json.loads(envelope),
+        "log": log.to_json(),
+    }
+    if request is not None:
+        document["request"] = request.to_json()
+    return document
+
+
+def read_bundle(content: bytes) -> Bundle:
+    """Read a bundle's parts.
+
+    Raises:
+        VerificationError: it is too large, malformed, or not spelt as this module spells it.
+    """
+    if len(content) > MAX_BYTES:
+        raise VerificationError("bundle", f"larger than {MAX_BYTES} bytes")
+    try:
+        document = json.loads(content)
+        _require(set(document) <= {"media_type", "envelope", "log", "request"}, "a foreign field")
+        _require(document["media_type"] == MEDIA_TYPE, "of a type that this version does not know")
+        return Bundle(
+            envelope=_envelope(document["envelope"]),
+            log=_log(document["log"]),
+            request=_request(document.get("request")),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise VerificationError("bundle", "not a bundle") from error
+
+
+def _envelope(document: Any) -> Envelope:  # noqa: ANN401 - whatever JSON can hold
+    envelope = Envelope.from_dict(json.loads(json.dumps(document)))  # it empties what it reads
+    _require(1 <= len(envelope.signatures) <= MAX_SIGNATURES, "it has no or too many signatures")
+    # Base64 has spare bits and skips foreign characters: one signed content, one spelling.
+    _require(document == envelope.to_dict(), "its envelope is not in the form that was signed")
+    return envelope
+
+
+def _log(document: Mapping[str, Any]) -> LogProof:
+    proof = LogProof(
+        entry=_text(document["entry"]),
+        index=_integer(document["index"]),
+        inclusion=_hashes(document["inclusion"], most=MAX_PROOF),
+        checkpoint=_text(document["checkpoint"]),
+        old_size=_integer(document["old_size"]) if "old_size" in document else None,
+        consistency=_hashes(document.get("consistency", []), most=MAX_PROOF),
+    )
+    _require(proof.to_json() == document, "its log section is not in the form that was written")
+    return proof
+
+
+def _request(document: Mapping[str, Any] | None) -> RequestProof | None:
+    if document is None:
+        return None
+    proof = RequestProof(
+        covered=_leaves(document["covered"]), excluded=_leaves(document["excluded"])
+    )
+    _require(proof.to_json() == document, "its request section is not in the form that was written")
+    return proof
+
+
+def _leaves(document: Mapping[str, Any] | None) -> LeafProof | None:
+    if document is None:
+        return None
+    indices = [_integer(index) for index in document["indices"]]
+    commitments = _hashes(document["commitments"], most=MAX_LEAVES)
+    return LeafProof(
+        size=_integer(document["size"]),
+        leaves=dict(zip(indices, commitments, strict=True)),
+        siblings=_hashes(document["siblings"], most=MAX_LEAVES * 64),
+    )
+
+
+def _hashes(texts: Any, *, most: int) -> tuple[bytes, ...]:  # noqa: ANN401
+    _require(isinstance(texts, list) and len(texts) <= most, "a proof that is too long")
+    try:
+        hashes = tuple(base64.b64decode(text, validate=True) for text in texts)
+    except binascii.Error as error:
+        raise VerificationError("bundle", "a hash is not in base64") from error
+    _require(all(len(hashed) == HASH_BYTES for hashed in hashes), "a hash of another length")
+    return hashes
+
+
+def _to_texts(hashes: Sequence[bytes]) -> list[str]:
+    return [base64.b64encode(hashed).decode() for hashed in hashes]
+
+
+def _text(value: Any) -> str:  # noqa: ANN401
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _integer(value: Any) -> int:  # noqa: ANN401
+    if type(value) is not int or not 0 <= value <= _MAX_INTEGER:
+        raise TypeError
+    return value
+
+
+def _require(condition: bool, reason: str) -> None:  # noqa: FBT001
+    if not condition:
+        raise VerificationError("bundle", reason)

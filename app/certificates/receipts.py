@@ -1,0 +1,143 @@
+"""Receipts: how a requester finds their own records under a certificate's commitments.
+
+The answer to a forget request carries a salt. With it and the ids that were named, anyone can
+compute the commitments that stand for the records; without it they are random numbers.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.certificates.bundle import LeafProof, RequestProof
+from app.domain import multiproof
+from app.domain.commitments import SALT_BYTES, record_commitment, subject_commitment
+from app.domain.errors import ProofError, VerificationError
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_RECORDS: Final = 200_000
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What the sender of a forget request keeps.
+
+    Attributes:
+        salt: secret; 32 bytes.
+        records: how many records the request names.
+        record_ids, subject_ids: the ids, as they were sent.
+    """
+
+    salt: bytes
+    records: int
+    record_ids: tuple[str, ...]
+    subject_ids: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, content: bytes) -> "Receipt":
+        """Read ``receipt_salt``, ``records``, ``record_ids`` and ``subject_ids`` of a JSON object.
+
+        Raises:
+            VerificationError: it is not such a file.
+        """
+        if len(content) > MAX_BYTES:
+            raise VerificationError("receipt", f"larger than {MAX_BYTES} bytes")
+        try:
+            document: dict[str, Any] = json.loads(content)
+            receipt = cls(
+                salt=base64.b64decode(document["receipt_salt"], validate=True),
+                records=document["records"],
+                record_ids=tuple(document.get("record_ids", ())),
+                subject_ids=tuple(document.get("subject_ids", ())),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if isinstance(error, binascii.Error):
+                raise VerificationError("receipt", "its salt is not in base64") from error
+            raise VerificationError("receipt", "not a receipt") from error
+        receipt._check()
+        return receipt
+
+    def _check(self) -> None:
+        ids = (*self.record_ids, *self.subject_ids)
+        if (
+            len(self.salt) != SALT_BYTES
+            or type(self.records) is not int
+            or not 1 <= self.records <= MAX_RECORDS
+            or not 1 <= len(ids) <= MAX_RECORDS
+            or not all(isinstance(each, str) for each in ids)
+        ):
+            raise VerificationError("receipt", "not a receipt")
+
+    def explains(self, commitments: set[bytes]) -> set[bytes]:
+        """Return those of the commitments that stand for records that the receipt names.
+
+        A subject's records are numbered from 0. Numbers are missing where a record was named by
+        its own id as well, so as many gaps are passed over as there are such ids.
+        """
+        found = {own for own in self._of_records() if own in commitments}
+        for subject_id in self.subject_ids:
+            gaps = 0
+            for ordinal in range(self.records):
+                own = subject_commitment(salt=self.salt, subject_id=subject_id, ordinal=ordinal)
+                if own in commitments:
+                    found.add(own)
+                    continue
+                gaps += 1
+                if gaps > len(self.record_ids):
+                    break
+        return found
+
+    def _of_records(self) -> Iterator[bytes]:
+        for record_id in self.record_ids:
+            yield record_commitment(salt=self.salt, record_id=record_id)
+
+
+def check_receipt(
+    receipt: Receipt, proof: RequestProof | None, *, covered_root: str, excluded_root: str | None
+) -> str:
+    """Check that a certificate accounts for every record of the request; say how.
+
+    Args:
+        receipt: the requester's.
+        proof: the bundle's.
+        covered_root: the certificate's root over what it covers, in hex.
+        excluded_root: its root over what never touched the weights; None if it names none.
+
+    Raises:
+        VerificationError: a record is missing, a commitment is not the receipt's, or a proof fails.
+    """
+    if proof is None:
+        raise VerificationError(
+            "receipt", "the bundle was not made for a request: download it from the request"
+        )
+    covered = _proven(proof.covered, covered_root)
+    excluded = _proven(proof.excluded, excluded_root)
+    shown = covered | excluded
+    if receipt.explains(shown) != shown:
+        raise VerificationError("receipt", "the bundle is about another request")
+    if len(covered) + len(excluded) != receipt.records:
+        raise VerificationError(
+            "receipt",
+            f"the certificate accounts for {len(covered) + len(excluded)} of "
+            f"{receipt.records} records",
+        )
+    return f"{len(covered)} records are covered, {len(excluded)} never touched the weights"
+
+
+def _proven(proof: LeafProof | None, root: str | None) -> set[bytes]:
+    if proof is None:
+        return set()
+    if root is None:
+        raise VerificationError("receipt", "the certificate has no root for these commitments")
+    try:
+        multiproof.verify(
+            leaves=proof.leaves,
+            size=proof.size,
+            proof=proof.siblings,
+            expected_root=bytes.fromhex(root),
+        )
+    except (ProofError, ValueError, TypeError) as error:
+        raise VerificationError("receipt", "its records are not under the certificate") from error
+    return set(proof.leaves.values())

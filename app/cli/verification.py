@@ -1,0 +1,52 @@
+"""The offline check of a certificate. It needs no service and no network."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.certificates import verification
+from app.certificates.verification import VerifiedStep
+from app.domain.errors import VerificationError
+
+
+def verify(
+    bundle: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
+    *,
+    weights: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Safetensors file.")],
+    key: Annotated[
+        Path,
+        typer.Option(
+            exists=True, dir_okay=False, help="Trusted public keys: PEM, or expunge-keys.json."
+        ),
+    ],
+    consistent_with: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="An older checkpoint of the log."),
+    ] = None,
+    receipt: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="The receipt of a forget request."),
+    ] = None,
+) -> None:
+    """Check a certificate BUNDLE offline; exit with 1 and the step that failed."""
+    passed = 0
+
+    def report(step: VerifiedStep) -> None:
+        nonlocal passed
+        passed += 1
+        typer.echo(f"{passed}. ok    {step.name:<10} {step.finding}")
+
+    try:
+        verification.verify(
+            bundle=bundle.read_bytes(),
+            weights=weights,
+            keys=key.read_bytes(),
+            consistent_with=None if consistent_with is None else consistent_with.read_bytes(),
+            receipt=None if receipt is None else receipt.read_bytes(),
+            report=report,
+        )
+    except VerificationError as error:
+        typer.secho(f"{passed + 1}. FAIL  {error}", fg="red")
+        raise typer.Exit(1) from error
+    typer.echo("the certificate holds")

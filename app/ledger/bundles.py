@@ -1,0 +1,99 @@
+"""Bundles: a certificate with its place in the log, and with what a request needs to see."""
+
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from app.certificates.bundle import LeafProof, LogProof, RequestProof, bundle_json
+from app.certificates.tables import CertificateRow
+from app.domain import multiproof
+from app.domain.errors import CorruptLogError, InvalidInputError
+from app.domain.states import Basis
+from app.ledger import certifying, checkpoints, merkle, repository
+from app.ledger.certifying import Accounted
+from app.registry.tables import ModelRow, VersionRow
+
+_ENTRY = text(
+    """
+    SELECT index, body FROM log_entries
+    WHERE kind = 'certificate.issued'
+    AND substring(body FROM '"certificate":"([^"]*)"') = :certificate
+    """
+)
+
+
+def bundle_of(
+    session: Session,
+    certificate: CertificateRow,
+    *,
+    since: int | None = None,
+    request_id: str | None = None,
+) -> dict[str, Any]:
+    """Return a certificate's bundle under the newest checkpoint, as plain JSON values.
+
+    Args:
+        session: of the ledger.
+        certificate: the certificate.
+        since: size of an older checkpoint, from which to prove that the log grew.
+        request_id: a request of which to show which records the certificate accounts for.
+
+    Raises:
+        InvalidInputError: the log was never as large as ``since``.
+        CorruptLogError: the log does not hold the certificate.
+    """
+    return bundle_json(
+        envelope=certificate.envelope,
+        log=_log_proof(session, certificate.id, since=since),
+        request=None if request_id is None else _request_proof(session, certificate, request_id),
+    )
+
+
+def _log_proof(session: Session, certificate_id: str, *, since: int | None) -> LogProof:
+    entry = session.execute(_ENTRY, {"certificate": certificate_id}).one_or_none()
+    if entry is None:
+        raise CorruptLogError("the log does not hold this certificate; run 'expunge log fsck'")
+    checkpoint = checkpoints.latest(session)
+    if since is not None and since > checkpoint.size:
+        raise InvalidInputError(f"since: must be at most {checkpoint.size}, the log's size")
+    return LogProof(
+        entry=entry.body,
+        index=entry.index,
+        inclusion=tuple(merkle.inclusion_proof(session, index=entry.index, size=checkpoint.size)),
+        checkpoint=checkpoint.note,
+        old_size=since,
+        consistency=()
+        if since is None
+        else tuple(merkle.consistency_proof(session, old_size=since, new_size=checkpoint.size)),
+    )
+
+
+def _request_proof(
+    session: Session, certificate: CertificateRow, request_id: str
+) -> RequestProof | None:
+    """Return which of a request's records the certificate accounts for; None if of none."""
+    accounted = _accounted(session, certificate, request_id)
+    own = set(repository.commitments_of(session, request_id))
+    proof = RequestProof(
+        covered=_leaf_proof(accounted.covered, own), excluded=_leaf_proof(accounted.excluded, own)
+    )
+    return None if proof.covered is None and proof.excluded is None else proof
+
+
+def _accounted(session: Session, certificate: CertificateRow, request_id: str) -> Accounted:
+    if certificate.basis == Basis.EXCLUDED_FROM_TRAINING:
+        return certifying.accounted_in(session, request_id)
+    model = session.get_one(ModelRow, certificate.model_id)
+    version = session.get_one(VersionRow, certificate.version_id)
+    return certifying.accounted_for(session, model, through_epoch=version.covers_epoch)
+
+
+def _leaf_proof(commitments: list[bytes], own: set[bytes]) -> LeafProof | None:
+    indices = [index for index, leaf in enumerate(commitments) if leaf in own]
+    if not indices:
+        return None
+    return LeafProof(
+        size=len(commitments),
+        leaves={index: commitments[index] for index in indices},
+        siblings=tuple(multiproof.prove(commitments, indices)),
+    )

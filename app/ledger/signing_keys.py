@@ -1,0 +1,73 @@
+"""The public keys that have signed, and when: one of them is in use.
+
+The private halves lie in files. A service signs only with the key that the ledger names, so a
+process that still holds a retired one publishes nothing.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from app.certificates.signing import StatementSigner
+from app.certificates.tables import SigningKeyRow
+from app.domain.errors import ConfigurationError
+from app.ledger import log
+
+
+def require_in_use(session: Session, signer: StatementSigner) -> None:
+    """Check that a key may sign; the very first one becomes the key in use.
+
+    Raises:
+        ConfigurationError: another key is in use.
+    """
+    in_use = _in_use(session)
+    if in_use is None:
+        _add(session, signer)
+        in_use = _in_use(session)
+    if in_use is None or in_use.id != signer.key_id:
+        raise ConfigurationError(
+            "the signing key in the data directory is not the one in use: start the service again, "
+            "or see 'expunge signing-key'"
+        )
+
+
+def rotate(session: Session, *, old: StatementSigner, new: StatementSigner) -> None:
+    """Retire the key in use and take another; from the commit on, the old one signs no more.
+
+    Raises:
+        ConfigurationError: the old key is not in use, or the new one was used before.
+    """
+    require_in_use(session, old)
+    if session.get(SigningKeyRow, new.key_id) is not None:
+        raise ConfigurationError("the new signing key was used before")
+    row = session.get_one(SigningKeyRow, old.key_id, with_for_update=True)
+    row.valid_until = func.clock_timestamp()
+    session.flush()
+    log.append(session, "key.retired", key=old.key_id)
+    session.refresh(row)
+    _add(session, new, valid_from=row.valid_until)
+    log.checkpoint_at_commit(session, new)
+
+
+def all_keys(session: Session) -> Sequence[SigningKeyRow]:
+    """Return every key, the one in use first."""
+    query = select(SigningKeyRow)
+    return session.scalars(query.order_by(SigningKeyRow.valid_from.desc().nulls_last())).all()
+
+
+def _in_use(session: Session) -> SigningKeyRow | None:
+    return session.scalar(select(SigningKeyRow).where(SigningKeyRow.valid_until.is_(None)))
+
+
+def _add(session: Session, signer: StatementSigner, *, valid_from: object = None) -> None:
+    """Note a key as the one in use, unless another process did so at the same moment."""
+    added = session.scalar(
+        insert(SigningKeyRow)
+        .values(id=signer.key_id, pem=signer.public_key_pem, valid_from=valid_from)
+        .on_conflict_do_nothing()
+        .returning(SigningKeyRow.id)
+    )
+    if added is not None:
+        log.append(session, "key.activated", key=signer.key_id, pem=signer.public_key_pem)

@@ -1,0 +1,42 @@
+"""Signing keys and when they were in use; certificates are found in the log by an index.
+
+Revision ID: 0005
+Revises: 0004
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "signing_keys",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("pem", sa.String(), nullable=False),
+        sa.Column("valid_from", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("valid_until", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_signing_keys")),
+    )
+    op.create_index(
+        "uq_signing_keys_one_in_use",
+        "signing_keys",
+        [sa.text("(valid_until IS NULL)")],
+        unique=True,
+        postgresql_where=sa.text("valid_until IS NULL"),
+    )
+    op.create_index(
+        "ix_log_entries_certificate",
+        "log_entries",
+        [sa.text("""(substring(body FROM '"certificate":"([^"]*)"'))""")],
+        postgresql_where=sa.text("kind = 'certificate.issued'"),
+    )
+
+
+def downgrade() -> None:
+    op.drop_index("ix_log_entries_certificate", table_name="log_entries")
+    op.drop_table("signing_keys")
