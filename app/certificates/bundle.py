@@ -22,7 +22,6 @@ from app.domain.merkle import HASH_BYTES
 
 MEDIA_TYPE: Final = "application/vnd.expunge.bundle.v1+json"
 MAX_BYTES: Final = 64 * 1024 * 1024
-MAX_SIGNATURES: Final = 8
 MAX_PROOF: Final = 128
 MAX_LEAVES: Final = 200_000
 _MAX_INTEGER: Final = 2**63 - 1
@@ -152,7 +151,7 @@ def read_bundle(content: bytes) -> Bundle:
 
 def _envelope(document: Any) -> Envelope:  # noqa: ANN401 - whatever JSON can hold
     envelope = Envelope.from_dict(json.loads(json.dumps(document)))  # it empties what it reads
-    _require(1 <= len(envelope.signatures) <= MAX_SIGNATURES, "it has no or too many signatures")
+    _require(len(envelope.signatures) == 1, "it must have one signature")
     # Base64 has spare bits and skips foreign characters: one signed content, one spelling.
     _require(document == envelope.to_dict(), "its envelope is not in the form that was signed")
     return envelope

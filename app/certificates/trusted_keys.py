@@ -9,6 +9,7 @@ from typing import Any, Final
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]
 
 from app.domain.errors import VerificationError
 
@@ -29,6 +30,11 @@ class TrustedKey:
     public_key: Ed25519PublicKey
     valid_from: datetime | None = None
     valid_until: datetime | None = None
+
+    @property
+    def id(self) -> str:
+        """What envelopes call the key."""
+        return str(SSlibKey.from_crypto(self.public_key).keyid)
 
     def was_valid(self, moment: datetime) -> bool:
         """Say whether the key was in use."""

@@ -97,14 +97,15 @@ def verify(
 def _check_signature(envelope: Envelope, trusted: Sequence[TrustedKey]) -> TrustedKey:
     if envelope.payload_type != PAYLOAD_TYPE:
         raise VerificationError("signature", "the payload is of another type")
-    for signature in envelope.signatures.values():
-        for key in trusted:
+    ((key_id, signature),) = envelope.signatures.items()
+    for key in trusted:
+        if key.id == key_id:
             try:
                 key.public_key.verify(bytes.fromhex(signature.signature), envelope.pae())
-            except (InvalidSignature, ValueError):
-                continue
+            except (InvalidSignature, ValueError) as error:
+                raise VerificationError("signature", "it does not match") from error
             return key
-    raise VerificationError("signature", "no signature by a given key matches")
+    raise VerificationError("signature", "made by a key that was not given")
 
 
 def _statement(payload: bytes) -> dict[str, Any]:
