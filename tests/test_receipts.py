@@ -108,3 +108,21 @@ def test_the_log_is_shown_to_have_grown(
     vast = {"since": size + 10**6}
     answer = trained.get(f"/v1/certificates/{certificate['certificate']}", params=vast)
     assert answer.status_code == 422
+
+
+def test_who_asks_again_for_what_is_forgotten_gets_a_proof_of_their_own(
+    trained: TestClient, services: Services, work: Callable[[], None], tmp_path: Path
+) -> None:
+    first, first_receipt = forget(trained, subject_ids=["subject-3"])
+    work()
+    later, later_receipt = forget(trained, subject_ids=["subject-3"], record_ids=["record-31"])
+    other, other_receipt = forget(trained, subject_ids=["subject-5"])  # not forgotten yet
+    assert later["state"] in ("certified", "completed")
+    before = check(trained, services, first["id"], first_receipt, tmp_path)
+    again = check(trained, services, later["id"], later_receipt, tmp_path)
+    assert again["guarantee"] == before["guarantee"]
+    assert again["forgotten"]["records"] == before["forgotten"]["records"]
+    assert again["forgotten"]["requests"] == before["forgotten"]["requests"] + 1
+    work()
+    predicate = check(trained, services, other["id"], other_receipt, tmp_path)
+    assert predicate["forgotten"]["requests"] == 3

@@ -159,6 +159,22 @@ def unlearning_statement(
     )
 
 
+def restated(
+    statement: Mapping[str, Any],
+    *,
+    coverage: Coverage,
+    previous_certificate: str | None,
+    times: Times,
+) -> dict[str, Any]:
+    """Return a version's statement for more requests, whose records were forgotten already."""
+    changes = {
+        "forgotten": asdict(coverage),
+        "previous_certificate": previous_certificate,
+        "times": _times(times),
+    }
+    return {**statement, "predicate": {**statement["predicate"], **changes}}
+
+
 def as_trained_statement(
     *,
     subject: Subject,

@@ -1,5 +1,8 @@
 """Bundles: a certificate with its place in the log, and with what a request needs to see."""
 
+import base64
+import json
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import text
@@ -10,7 +13,7 @@ from app.certificates.tables import CertificateRow
 from app.domain import multiproof
 from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.states import Basis
-from app.ledger import certifying, checkpoints, merkle, repository
+from app.ledger import certifying, checkpoints, merkle, repository, restating
 from app.ledger.certifying import Accounted
 from app.registry.tables import ModelRow, VersionRow
 
@@ -71,13 +74,17 @@ def _log_proof(session: Session, certificate_id: str, *, since: int | None) -> L
 def _request_proof(
     session: Session, certificate: CertificateRow, request_id: str
 ) -> RequestProof | None:
-    """Return which of a request's records the certificate accounts for; None if of none."""
+    """Return which of a request's records the certificate accounts for.
+
+    None if it cannot be shown, because what the certificate was made from has changed since.
+    """
     accounted = _accounted(session, certificate, request_id)
+    if not _matches(certificate, accounted):
+        return None
     own = set(repository.commitments_of(session, request_id))
-    proof = RequestProof(
+    return RequestProof(
         covered=_leaf_proof(accounted.covered, own), excluded=_leaf_proof(accounted.excluded, own)
     )
-    return None if proof.covered is None and proof.excluded is None else proof
 
 
 def _accounted(session: Session, certificate: CertificateRow, request_id: str) -> Accounted:
@@ -85,7 +92,15 @@ def _accounted(session: Session, certificate: CertificateRow, request_id: str) -
         return certifying.accounted_in(session, request_id)
     model = session.get_one(ModelRow, certificate.model_id)
     version = session.get_one(VersionRow, certificate.version_id)
+    request = repository.request(session, request_id)
+    if request.forget_epoch > version.covers_epoch:
+        return restating.accounted_with(session, request, model=model, head=version)
     return certifying.accounted_for(session, model, through_epoch=version.covers_epoch)
+
+
+def _matches(certificate: CertificateRow, accounted: Accounted) -> bool:
+    payload = base64.b64decode(json.loads(certificate.envelope)["payload"])
+    return bool(json.loads(payload)["predicate"].get("forgotten") == asdict(accounted.coverage()))
 
 
 def _leaf_proof(commitments: list[bytes], own: set[bytes]) -> LeafProof | None:

@@ -117,6 +117,16 @@ def commitments_of(session: Session, request_id: str) -> Sequence[bytes]:
     return session.scalars(query.where(ForgottenRecordRow.request_id == request_id)).all()
 
 
+def commitments_by_record(session: Session, request_id: str) -> list[tuple[RecordRow, bytes]]:
+    """Return each record that a request names, with its commitment."""
+    query = (
+        select(RecordRow, ForgottenRecordRow.commitment)
+        .join(ForgottenRecordRow, ForgottenRecordRow.record_seq == RecordRow.seq)
+        .where(ForgottenRecordRow.request_id == request_id)
+    )
+    return [(record, commitment) for record, commitment in session.execute(query)]
+
+
 def forgotten_for(
     session: Session, dataset_id: str, *, through_epoch: int
 ) -> list[tuple[RecordRow, str, bytes]]:

@@ -21,7 +21,7 @@ from app.domain.errors import ConflictError, InvalidInputError, UnknownRecordsEr
 from app.domain.ids import new_id
 from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.states import Basis, ObligationState, RequestState
-from app.ledger import certifying, log, outbox, repository
+from app.ledger import certifying, log, outbox, repository, restating
 from app.ledger.obligations import reopen_failed, settle_request
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.registry import repository as registry
@@ -199,8 +199,12 @@ class ForgetRequests:
         if touched:
             obligation = _obligation(request, model, Basis.UNLEARNED)
             if head is not None and max(touched) <= head.covers_epoch:
+                certificate = restating.certify_again(
+                    session, self._signer, request, model=model, head=head, now=self._clock()
+                )
+                session.flush()
                 obligation.state = ObligationState.CERTIFIED
-                obligation.certificate_id = head.certificate_id
+                obligation.certificate_id = certificate.id
             else:
                 delay_s = Policy.from_json(model.policy).window_s
                 outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id, delay_s=delay_s)

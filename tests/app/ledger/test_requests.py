@@ -1,5 +1,7 @@
 """What becomes of a forget request, from acceptance to completion."""
 
+import base64
+import json
 from datetime import timedelta
 
 import pytest
@@ -21,6 +23,10 @@ from tests.support.workshop import DATASET, Workshop, record_ids
 def _counts(workshop: Workshop) -> tuple[int, int, int]:
     with workshop.transaction() as session:
         return datasets.counts(session, datasets.dataset_named(session, DATASET).id)
+
+
+def _predicate(envelope: str) -> dict:
+    return json.loads(base64.b64decode(json.loads(envelope)["payload"]))["predicate"]
 
 
 def test_unknown_ids_are_counted_and_twenty_are_named_and_nothing_changes(
@@ -110,7 +116,7 @@ def test_every_model_on_the_dataset_owes_one_obligation(workshop: Workshop) -> N
         assert state == ("certified" if done == 3 else "unlearning")
 
 
-def test_what_was_forgotten_before_completes_at_once_with_the_covering_certificate(
+def test_what_was_forgotten_before_completes_at_once_with_a_certificate_of_its_own(
     workshop: Workshop,
 ) -> None:
     workshop.define()
@@ -125,7 +131,13 @@ def test_what_was_forgotten_before_completes_at_once_with_the_covering_certifica
     workshop.services.clean_up()
 
     (obligation,) = workshop.obligations(again)
-    assert obligation.certificate_id == version.certificate_id
+    with workshop.transaction() as session:
+        issued = repository.certificate(session, obligation.certificate_id)
+        first = repository.certificate(session, version.certificate_id)
+    assert issued.version_id == version.id
+    predicate = _predicate(issued.envelope)
+    assert predicate["previous_certificate"] == first.sha256
+    assert predicate["guarantee"] == _predicate(first.envelope)["guarantee"]
     assert workshop.request(again).state == "completed"
     workshop.dispatch()
     assert workshop.active_run() is None
