@@ -6,8 +6,9 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from app.certificates.verification import payload_of, verify
+from app.certificates.verification import verify
 from app.services import Services
+from tests.support.bundles import payload_of
 from tests.support.digits import DATASET, digits_parquet, model
 
 

@@ -9,7 +9,6 @@ import safetensors.numpy
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.certificates.verification import payload_of
 from app.ledger.tables import LogEntryRow
 from app.storage.tables import BlobRow
 from tests.support.workshop import DATASET, Workshop

@@ -1,14 +1,11 @@
 """Commands that need no service: numbers, and the offline check."""
 
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from app.certificates.signing import StatementSigner
 from app.cli.main import app
-from tests.support.workshop import Workshop
 
 runner = CliRunner()
 NAMED = ["--mechanism", "gradient_clipping"]
@@ -89,46 +86,3 @@ def test_an_error_is_one_line_in_words(arguments: list[str], reason: str) -> Non
     (line,) = answer.stderr.splitlines()
     assert line.startswith("error: ")
     assert reason in line
-
-
-class TestVerify:
-    @pytest.fixture
-    def files(self, workshop: Workshop, tmp_path: Path) -> dict[str, Path]:
-        from app.ledger import repository
-
-        workshop.define()
-        version = workshop.work()
-        with workshop.transaction() as session:
-            envelope = repository.certificate(session, version.certificate_id).envelope
-        files = {name: tmp_path / name for name in ("bundle", "weights", "key")}
-        files["bundle"].write_text(json.dumps({"envelope": json.loads(envelope)}))
-        files["weights"].write_bytes(b"weights")
-        files["key"].write_text(workshop.services.signer.public_key_pem)
-        return files
-
-    def _run(self, files: dict[str, Path]) -> tuple[int, str]:
-        options = ["--weights", str(files["weights"]), "--key", str(files["key"])]
-        answer = runner.invoke(app, ["verify", str(files["bundle"]), *options])
-        assert answer.exception is None or isinstance(answer.exception, SystemExit)
-        return answer.exit_code, answer.stdout
-
-    def test_an_honest_certificate_exits_0_and_prints_each_step(self, files: dict) -> None:
-        code, printed = self._run(files)
-
-        assert code == 0
-        steps = [line.split()[1] for line in printed.splitlines() if line.startswith("ok")]
-        assert steps == ["bundle", "signature", "statement", "digest", "guarantee"]
-
-    def test_a_changed_file_exits_1_and_names_the_step(self, files: dict, tmp_path: Path) -> None:
-        stranger = StatementSigner.from_file(tmp_path / "stranger.pem", create=True)
-        changes = {
-            "weights": (b"Weights", "digest"),
-            "bundle": (b"{}", "bundle"),
-            "key": (stranger.public_key_pem.encode(), "signature"),
-        }
-        for name, (content, step) in changes.items():
-            honest = files[name].read_bytes()
-            files[name].write_bytes(content)
-            code, printed = self._run(files)
-            assert (code, printed.splitlines()[-1].split()[:2]) == (1, ["FAIL", f"{step}:"])
-            files[name].write_bytes(honest)

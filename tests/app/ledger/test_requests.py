@@ -1,6 +1,5 @@
 """What becomes of a forget request, from acceptance to completion."""
 
-import base64
 import json
 from datetime import timedelta
 
@@ -12,21 +11,18 @@ from app.datasets import repository as datasets
 from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, UnknownRecordsError
 from app.domain.states import Serving
-from app.ledger import repository, serving
+from app.ledger import bundles, repository, serving
 from app.ledger.api_keys import Scope, create_key
 from app.ledger.requests import ForgetDemand
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, LogEntryRow, ObligationRow
 from app.registry import repository as registry
+from tests.support.bundles import payload_of
 from tests.support.workshop import DATASET, Workshop, record_ids
 
 
 def _counts(workshop: Workshop) -> tuple[int, int, int]:
     with workshop.transaction() as session:
         return datasets.counts(session, datasets.dataset_named(session, DATASET).id)
-
-
-def _predicate(envelope: str) -> dict:
-    return json.loads(base64.b64decode(json.loads(envelope)["payload"]))["predicate"]
 
 
 def test_unknown_ids_are_counted_and_twenty_are_named_and_nothing_changes(
@@ -135,9 +131,9 @@ def test_what_was_forgotten_before_completes_at_once_with_a_certificate_of_its_o
         issued = repository.certificate(session, obligation.certificate_id)
         first = repository.certificate(session, version.certificate_id)
     assert issued.version_id == version.id
-    predicate = _predicate(issued.envelope)
+    predicate = payload_of(issued.envelope)["predicate"]
     assert predicate["previous_certificate"] == first.sha256
-    assert predicate["guarantee"] == _predicate(first.envelope)["guarantee"]
+    assert predicate["guarantee"] == payload_of(first.envelope)["predicate"]["guarantee"]
     assert workshop.request(again).state == "completed"
     workshop.dispatch()
     assert workshop.active_run() is None
@@ -168,11 +164,12 @@ def test_held_out_records_complete_at_once_with_an_exclusion_certificate_that_ve
     (obligation,) = workshop.obligations(request_id)
     assert (obligation.state, obligation.basis) == ("certified", "excluded_from_training")
     with workshop.transaction() as session:
-        envelope = repository.certificate(session, obligation.certificate_id).envelope
+        certificate = repository.certificate(session, obligation.certificate_id)
+        bundle = bundles.bundle_of(session, certificate, request_id=request_id)
     weights = tmp_path / "weights"
     weights.write_bytes(b"weights")
     predicate = verify(
-        bundle=b'{"envelope": ' + envelope.encode() + b"}",
+        bundle=json.dumps(bundle).encode(),
         weights=weights,
         keys=workshop.services.signer.public_key_pem.encode(),
     )
