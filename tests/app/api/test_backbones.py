@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from app.ledger.tables import LogEntryRow
 from app.storage.tables import BlobRow
+from tests.support.bundles import payload_of
 from tests.support.workshop import DATASET, Workshop
 
 PROBLEM = "application/problem+json"

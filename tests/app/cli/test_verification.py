@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from app.certificates.signing import StatementSigner
 from app.cli.main import app
-from app.ledger import bundles
+from app.ledger import bundles, repository
 from app.services import Services
 from tests.support.workshop import Workshop
 

@@ -13,7 +13,6 @@ from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import IntegrityError
 
 from app.certificates.tables import CertificateRow
-from app.certificates.verification import payload_of
 from app.domain import merkle
 from app.domain.errors import TargetNotMetError
 from app.ledger import repository
@@ -23,6 +22,7 @@ from app.registry.tables import VersionRow
 from app.schema import all_tables
 from app.services import Services
 from app.storage.tables import BlobRow
+from tests.support.bundles import payload_of
 from tests.support.emptying import empty, unprotected
 from tests.support.workshop import DATASET, Workshop, record_ids
 
