@@ -177,9 +177,13 @@ class ExpungeClient:
             "DELETE", f"/v1/forget-requests/{request_id}", params={"restore": restore}
         )
 
-    def certificates_of(self, request_id: str) -> list[Json]:
-        """Return the certificates of a request's obligations."""
-        return self._list("GET", f"/v1/forget-requests/{request_id}/certificates")
+    def certificates_of(self, request_id: str, *, since: int | None = None) -> list[Json]:
+        """Return the certificates of a request's obligations, for use with its receipt.
+
+        With ``since``, the size of an older checkpoint, each proves that the log grew out of it.
+        """
+        query = "" if since is None else f"?since={since}"
+        return self._list("GET", f"/v1/forget-requests/{request_id}/certificates{query}")
 
     def run(self, run_id: str) -> Json:
         """Return a run."""

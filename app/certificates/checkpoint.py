@@ -83,3 +83,13 @@ def open_checkpoint(note: bytes, keys: Collection[NoteKey]) -> Checkpoint:
 def origin_of(note: bytes) -> str:
     """Return the first line of a note, unverified: the name under which to look for its key."""
     return note.partition(b"\n")[0].decode("utf-8", errors="replace")
+
+
+def size_of(note: bytes) -> int:
+    """Return the size that a checkpoint states, unverified: from where to ask for a proof.
+
+    Raises:
+        NoteError: it is no checkpoint.
+    """
+    text, blank, _ = note.decode("utf-8", errors="replace").rpartition("\n\n")
+    return Checkpoint.from_text(text + blank[:1]).size

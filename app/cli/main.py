@@ -3,7 +3,7 @@
 import typer
 
 from app import logs
-from app.cli import guarantees, log, resources, service, verification
+from app.cli import guarantees, log, resources, service, signing_keys, verification
 
 app = typer.Typer(
     name="expunge",
@@ -16,6 +16,7 @@ app.add_typer(resources.backbone, name="backbone")
 app.add_typer(resources.model, name="model")
 app.add_typer(resources.key, name="key")
 app.add_typer(log.log, name="log")
+app.add_typer(signing_keys.signing_key, name="signing-key")
 for command in (
     service.init,
     service.up,
@@ -28,6 +29,7 @@ for command in (
     resources.requests,
     resources.retry,
     resources.cancel,
+    resources.certificates,
     resources.download,
     verification.verify,
     guarantees.plan,

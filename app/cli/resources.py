@@ -1,11 +1,13 @@
 """Commands over HTTP: datasets, backbones, models, forget requests, downloads."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from app.certificates.checkpoint import size_of
 from app.cli.connection import connect, errors_in_words
 from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
@@ -131,6 +133,9 @@ def forget(
         list[str] | None, typer.Option(help="A subject_id; repeat for more.")
     ] = None,
     external_id: Annotated[str | None, typer.Option(help="Your own id of this request.")] = None,
+    receipt: Annotated[
+        Path | None, typer.Option(help="Write a receipt there, for 'expunge verify --receipt'.")
+    ] = None,
     wait: Wait = False,
 ) -> None:
     """Ask that records or subjects be forgotten by every model trained on DATASET."""
@@ -141,7 +146,43 @@ def forget(
             subject_ids=subject or [],
             external_id=external_id,
         )
+        if receipt is not None:
+            _write_receipt(receipt, request, record_ids=record or [], subject_ids=subject or [])
         _show_request(client, request, wait=wait)
+
+
+def certificates(
+    request_id: str,
+    *,
+    out: Annotated[Path, typer.Option(help="Directory to write to.")] = Path(),
+    since: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="An older checkpoint, for 'verify --consistent-with'."),
+    ] = None,
+) -> None:
+    """Download the certificates that answer a forget request, for use with its receipt."""
+    with errors_in_words(), connect() as client:
+        size = None if since is None else size_of(since.read_bytes())
+        out.mkdir(parents=True, exist_ok=True)
+        for certificate in client.certificates_of(request_id, since=size):
+            path = out / f"{request_id}-{certificate['model']}.certificate.json"
+            path.write_text(json.dumps(certificate["bundle"], indent=1))
+            typer.echo(path)
+
+
+def _write_receipt(
+    path: Path, request: dict[str, Any], *, record_ids: list[str], subject_ids: list[str]
+) -> None:
+    """Write what proves that the request is one's own, for nobody else to read."""
+    document = {
+        "request": request["id"],
+        "receipt_salt": request["receipt_salt"],
+        "records": request["records"],
+        "record_ids": record_ids,
+        "subject_ids": subject_ids,
+    }
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(document, file, indent=1)
 
 
 def status(request_id: str, *, wait: Wait = False) -> None:

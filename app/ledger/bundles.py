@@ -53,16 +53,17 @@ def bundle_of(
 
 
 def _log_proof(session: Session, certificate_id: str, *, since: int | None) -> LogProof:
-    entry = session.execute(_ENTRY, {"certificate": certificate_id}).one_or_none()
-    if entry is None:
+    found = session.execute(_ENTRY, {"certificate": certificate_id}).one_or_none()
+    if found is None:
         raise CorruptLogError("the log does not hold this certificate; run 'expunge log fsck'")
+    index, body = found
     checkpoint = checkpoints.latest(session)
     if since is not None and since > checkpoint.size:
         raise InvalidInputError(f"since: must be at most {checkpoint.size}, the log's size")
     return LogProof(
-        entry=entry.body,
-        index=entry.index,
-        inclusion=tuple(merkle.inclusion_proof(session, index=entry.index, size=checkpoint.size)),
+        entry=body,
+        index=index,
+        inclusion=tuple(merkle.inclusion_proof(session, index=index, size=checkpoint.size)),
         checkpoint=checkpoint.note,
         old_size=since,
         consistency=()

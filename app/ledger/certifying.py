@@ -9,10 +9,11 @@ from sqlalchemy.orm import Session
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Coverage
 from app.certificates.tables import CertificateRow
+from app.datasets.tables import RecordRow
 from app.domain import merkle
 from app.domain.ids import new_id
 from app.domain.states import Basis
-from app.ledger import log, repository
+from app.ledger import log, repository, signing_keys
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
 
@@ -48,7 +49,8 @@ class Accounted:
 def accounted_for(session: Session, model: ModelRow, *, through_epoch: int) -> Accounted:
     """Return all that was forgotten up to an epoch, and what a model had to do with it."""
     membership = membership_of(model)
-    covered, excluded = [], []
+    covered: list[tuple[RecordRow, str, bytes]] = []
+    excluded: list[tuple[RecordRow, str, bytes]] = []
     for forgotten in repository.forgotten_for(
         session, model.dataset_id, through_epoch=through_epoch
     ):
@@ -89,7 +91,12 @@ def issue(
     basis: Basis,
     statement: dict[str, Any],
 ) -> CertificateRow:
-    """Sign a statement and store it with its log entry; the log is signed with it at commit."""
+    """Sign a statement and store it with its log entry; the log is signed with it at commit.
+
+    Raises:
+        ConfigurationError: the signer's key is not the one in use.
+    """
+    signing_keys.require_in_use(session, signer)
     signed = signer.sign(statement)
     row = CertificateRow(
         id=new_id("cert"),

@@ -33,6 +33,12 @@ def require_in_use(session: Session, signer: StatementSigner) -> None:
         )
 
 
+def is_in_use(session: Session, signer: StatementSigner) -> bool:
+    """Say whether a key is the one in use."""
+    in_use = _in_use(session)
+    return in_use is not None and in_use.id == signer.key_id
+
+
 def rotate(session: Session, *, old: StatementSigner, new: StatementSigner) -> None:
     """Retire the key in use and take another; from the commit on, the old one signs no more.
 

@@ -1,0 +1,78 @@
+"""Rotating the signing key: old certificates verify, the old private key is gone."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from app.certificates.verification import verify
+from app.cli.main import app
+from app.domain.errors import ConfigurationError, VerificationError
+from app.ledger import bundles, repository, signing_keys
+from app.main import create_app
+from app.services import Services, open_services, signing_key_file
+from tests.support.workshop import Workshop
+
+runner = CliRunner()
+
+
+def bundle_and_keys(services: Services, certificate_id: str) -> tuple[bytes, bytes]:
+    with TestClient(create_app(services)) as api:
+        keys = api.get("/.well-known/expunge-keys.json").content
+    with services.database.transaction() as session:
+        bundle = bundles.bundle_of(session, repository.certificate(session, certificate_id))
+    return json.dumps(bundle).encode(), keys
+
+
+def test_certificates_of_every_key_verify_and_the_retired_one_signs_no_more(
+    services: Services, tmp_path: Path
+) -> None:
+    workshop = Workshop(services)
+    workshop.define()
+    first = workshop.work()
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"weights")
+    old_private = signing_key_file(services.settings).read_bytes()
+
+    answer = runner.invoke(app, ["signing-key", "rotate"])
+
+    assert answer.exit_code == 0, answer.output
+    assert signing_key_file(services.settings).read_bytes() != old_private
+    trained, held_out = workshop.split()
+    with pytest.raises(ConfigurationError, match="not the one in use"):
+        workshop.forget(held_out[0])
+    renewed = open_services(services.settings)
+    later = Workshop(renewed)
+    later.forget(trained[0])
+    later.dispatch()
+    second = later.work()
+    for version in (first, second):
+        bundle, keys = bundle_and_keys(renewed, version.certificate_id)
+        assert verify(bundle=bundle, weights=weights, keys=keys)
+        only_old = json.dumps({"keys": json.loads(keys)["keys"][1:]}).encode()
+        with pytest.raises(VerificationError):
+            verify(bundle=bundle, weights=weights, keys=only_old)
+    renewed.database.dispose()
+
+    listed = runner.invoke(app, ["signing-key", "list"]).output.splitlines()
+    assert len(listed) == 2
+    assert "in use" in listed[0]
+    assert datetime.now(UTC).date().isoformat() in listed[1]
+
+
+def test_an_interrupted_rotation_goes_on(services: Services) -> None:
+    path = signing_key_file(services.settings)
+    with services.database.transaction() as session:
+        signing_keys.require_in_use(session, services.signer)
+    assert runner.invoke(app, ["signing-key", "rotate"]).exit_code == 0
+    new = path.read_bytes()
+    path.with_suffix(".next").write_bytes(new)  # as if it had stopped while it overwrote
+    path.with_suffix(".next").chmod(0o600)
+    path.write_bytes(b"half overwritten")
+
+    assert runner.invoke(app, ["signing-key", "rotate"]).exit_code == 0
+    assert path.read_bytes() == new
+    assert len(runner.invoke(app, ["signing-key", "list"]).output.splitlines()) == 2
