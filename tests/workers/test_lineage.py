@@ -58,6 +58,7 @@ def data(planned):
     return RunData(
         retain=Examples.from_arrays(features, np.arange(RECORDS) % 2),
         held_out=Examples.from_arrays(features[:0], np.arange(0)),
+        forgotten=Examples.from_arrays(features[:0], np.arange(0)),
         plan=planned,
         batch_of=np.arange(RECORDS) // BATCH_SIZE,
     )
