@@ -13,13 +13,19 @@ from app.api import (
     operations,
     plans,
     runs,
+    versions,
 )
 from app.services import Services, open_services
 from app.settings import Settings
 
 
 def create_app(services: Services) -> FastAPI:
-    """Return the application over the given services."""
+    """Return the application over the given services.
+
+    Raises:
+        ConfigurationError: a key is missing; run ``expunge init``.
+    """
+    _ = services.model_signer  # what is missing shows now, not at the first download
     app = FastAPI(
         title="Expunge",
         summary="Makes trained PyTorch models forget, with proof.",
@@ -31,6 +37,7 @@ def create_app(services: Services) -> FastAPI:
         datasets,
         backbones,
         models,
+        versions,
         forget_requests,
         certificates,
         runs,

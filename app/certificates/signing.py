@@ -7,20 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
 
+from app.certificates.private_keys import load_private_key
 from app.domain.errors import ConfigurationError
-from app.storage.keyfiles import create_key_file, read_key_file
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 BUNDLE_MEDIA_TYPE = "application/vnd.expunge.bundle.v1+json"
@@ -53,13 +46,7 @@ class StatementSigner:
         Raises:
             ConfigurationError: the file is missing, readable by others, or no Ed25519 key.
         """
-        content = create_key_file(path, _new_key) if create else read_key_file(path)
-        try:
-            key = load_pem_private_key(content, password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise ConfigurationError(
-                f"{path} is not a private key in PEM format without a password"
-            ) from error
+        key = load_private_key(path, Ed25519PrivateKey.generate, create=create)
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigurationError(f"{path} is not an Ed25519 key")
         return cls(key)
@@ -86,9 +73,3 @@ class StatementSigner:
         return SignedStatement(
             envelope=json.dumps(envelope.to_dict()), sha256=hashlib.sha256(payload).hexdigest()
         )
-
-
-def _new_key() -> bytes:
-    return Ed25519PrivateKey.generate().private_bytes(
-        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-    )
