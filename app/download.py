@@ -30,7 +30,6 @@ from app.certificates.verification import VerifiedStep, verify
 from app.domain.errors import DownloadError, VerificationError
 from app.domain.filenames import certificate_filename, weights_filename
 
-_CHUNK_BYTES = 1024 * 1024
 _TRIES_WITHOUT_PROGRESS = 4
 _RETRY_WAIT_S = 0.5
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -209,7 +208,7 @@ def _continue(
             file.truncate(0)
         else:
             _check_range(answer, have, version.size)
-        for chunk in answer.iter_raw(_CHUNK_BYTES):
+        for chunk in answer.iter_raw():
             file.write(chunk)
             if file.tell() > version.size:
                 part.unlink()

@@ -62,7 +62,7 @@ def get_public_keys(services: ServicesOf) -> PublicKeys:
 @router.get(
     "/.well-known/expunge-keys/{key_id}.pem",
     response_class=PlainTextResponse,
-    responses={404: problem_responses(404)[404]},
+    responses={status: problem_responses(404)[status] for status in (404, 422)},
 )
 def get_public_key(key_id: str, services: ServicesOf) -> str:
     """Return one public key as a PEM file. Compare it with a copy from another channel."""
