@@ -138,15 +138,23 @@ def _assumptions(predicate: Mapping[str, Any]) -> list[str]:
 
 
 def _evaluation(predicate: Mapping[str, Any]) -> list[str]:
-    measured = {
-        name.replace("_", " "): f"{value:.6g}" if isinstance(value, float) else str(value)
-        for name, value in predicate["evaluation"].items()
-        if name != "outside_the_guarantee"
-    }
-    return [
+    measured = dict(predicate["evaluation"])
+    measured.pop("outside_the_guarantee", None)
+    audit = measured.pop("audit", None)
+    told = [
         "Measured on held-out records and published without noise. These numbers are not covered "
         "by the guarantee.",
-        _table(measured),
+        _figures(measured),
+    ]
+    if audit is None:
+        return told
+    note = {"note": audit["note"]} if "note" in audit else {}
+    figures = {name: value for name, value in audit.items() if name not in note}
+    return [
+        *told,
+        "A membership-inference attack by this service, outside the guarantee too:",
+        _figures(figures),
+        *note.values(),
     ]
 
 
@@ -197,6 +205,15 @@ def _bullets(items: Iterable[str]) -> str:
 
 def _table(rows: Mapping[str, str]) -> str:
     return "\n".join(("| | |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in rows.items())))
+
+
+def _figures(measured: Mapping[str, Any]) -> str:
+    return _table(
+        {
+            name.replace("_", " "): f"{value:.6g}" if isinstance(value, float) else str(value)
+            for name, value in measured.items()
+        }
+    )
 
 
 def _code(document: Mapping[str, Any]) -> str:

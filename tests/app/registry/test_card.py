@@ -8,15 +8,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 from markdown_it import MarkdownIt
 
 from app.api.versions import _card_facts
+from app.certificates.audit import measured_audit, unmeasured_audit
 from app.certificates.verification import payload_of
 from app.ledger import repository
 from app.main import create_app
 from app.registry import repository as registry
-from app.registry.card import model_card
+from app.registry.card import CardFacts, model_card
 from app.registry.tables import VersionRow
 from app.services import Services
 from tests.support.serving import serve
@@ -140,12 +142,42 @@ def test_the_card_of_a_retired_version_says_why_and_offers_no_download(
     assert "model.sig" not in card
 
 
+@pytest.mark.parametrize(
+    "audit",
+    [
+        measured_audit(auc_before=0.91, auc_after=0.52, forgotten=3, held_out=9),
+        unmeasured_audit(forgotten=0, held_out=9),
+    ],
+)
+def test_an_audit_is_shown_with_its_caveat(workshop: Workshop, audit: dict) -> None:
+    workshop.define()
+    workshop.work()
+    honest = _facts(workshop)
+    predicate = honest.predicate | {"evaluation": {"held_out_accuracy": 0.5, "audit": audit}}
+
+    told = _section(
+        model_card(replace(honest, predicate=predicate)), "Evaluation (outside the guarantee)"
+    )
+
+    assert "| held out accuracy | 0.5 |" in told
+    assert "outside the guarantee too" in told
+    if "note" in audit:
+        assert audit["note"] in told.split("|")[-1]
+        assert "| auc after | 0.52 |" in told
+    else:
+        assert audit["not_measured"] in told
+
+
+def _facts(workshop: Workshop) -> CardFacts:
+    with workshop.transaction() as session:
+        model = registry.model_named(session, "model")
+        return _card_facts(session, model, registry.version_numbered(session, model, 1))
+
+
 def test_no_text_of_a_definition_breaks_out_of_its_fence(workshop: Workshop) -> None:
     workshop.define()
     workshop.work()
-    with workshop.transaction() as session:
-        model = registry.model_named(session, "model")
-        honest = _card_facts(session, model, registry.version_numbered(session, model, 1))
+    honest = _facts(workshop)
     options = {"a": "```\n````\n# Certified harmless", "`````": 1}
     architecture = {"name": "custom", "options": options}
 
