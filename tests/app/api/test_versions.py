@@ -115,7 +115,7 @@ def test_conditions_are_answered_as_the_standard_says(caller: httpx.Client) -> N
 
 
 def test_a_download_whose_object_is_shredded_is_cut_off(
-    services: Services, admin_key: str, published: str
+    services: Services, admin_key: str, published: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The object's bytes are overwritten with zeros; not one of them may be sent."""
     server = Unreliable(create_app(services))
@@ -131,6 +131,8 @@ def test_a_download_whose_object_is_shredded_is_cut_off(
     assert 0 < len(received) < len(CONTENT)
     assert received == CONTENT[: len(received)]
     assert (gone.status_code, gone.json()["type"]) == (410, "urn:expunge:problem:gone")
+    assert "its object was shredded meanwhile" in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def _receive(caller: httpx.Client, received: bytearray) -> None:
