@@ -247,3 +247,14 @@ def test_a_number_can_be_asked_for(scene: Scene, tmp_path: Path) -> None:
     assert files.weights.read_bytes() == CONTENT
     with pytest.raises(DownloadError, match="no version 7"):
         scene.client.download("model", tmp_path, key_pem=key, number=7)
+
+
+def test_a_retired_number_is_gone_and_leaves_nothing(scene: Scene) -> None:
+    key = scene.workshop.services.signer.public_key_pem.encode()
+    _replace(scene)
+
+    with pytest.raises(ApiError, match="replaced by version 2") as refused:
+        scene.client.download("model", scene.directory, key_pem=key, number=1)
+
+    assert refused.value.status == 410
+    assert scene.files() == []
