@@ -1,6 +1,5 @@
 """The Python client: typed calls over HTTP, problems raised as ``ApiError``."""
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,9 +8,20 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
+from app.certificates.verification import VerifiedStep
+from app.domain.errors import DownloadError
+from app.download import (
+    Announced,
+    Downloaded,
+    bundle_bytes,
+    certify,
+    discard_older,
+    fetch,
+    target_of,
+)
+
 _TIMEOUT_S = 60.0
 _POLL_S = 0.2
-_CHUNK_BYTES = 1024 * 1024
 _ENDED = {"completed", "failed", "cancelled"}
 
 Json = dict[str, Any]
@@ -119,6 +129,17 @@ class ExpungeClient:
         """Return all released versions, newest first."""
         return self._list("GET", f"/v1/models/{name}/versions")
 
+    def model_card(self, name: str, number: int) -> str:
+        """Return a version's model card, in Markdown."""
+        answer = self._http.get(f"/v1/models/{name}/versions/{number}/card")
+        if answer.is_error:
+            raise _error_of(answer)
+        return answer.text
+
+    def model_signature(self, name: str, number: int) -> Json:
+        """Return the OpenSSF Model Signing v1 signature of a version's weights."""
+        return self._object("GET", f"/v1/models/{name}/versions/{number}/model.sig")
+
     def version_bundle(self, name: str, number: int) -> Json:
         """Return a version's certificate bundle."""
         return self._object("GET", f"/v1/models/{name}/versions/{number}/certificate")
@@ -130,7 +151,7 @@ class ExpungeClient:
     def public_key_pem(self) -> bytes:
         """Return the service's public key, as the service itself says; compare it elsewhere."""
         keys = self._object("GET", "/.well-known/expunge-keys.json")["keys"]
-        return str(keys[0]["pem"]).encode()
+        return next(str(key["pem"]) for key in keys if key["algorithm"] == "ed25519").encode()
 
     def forget(
         self,
@@ -252,24 +273,47 @@ class ExpungeClient:
             time.sleep(_POLL_S)
         raise TimeoutError(f"model {name} has no version within {timeout_s:g} s")
 
-    def download(self, name: str, number: int, target: Path) -> str:
-        """Write a version's weights to ``target`` and return their sha256.
+    def download(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        keys: bytes,
+        number: int | None = None,
+        report: Callable[[VerifiedStep], None] = lambda _step: None,
+    ) -> Downloaded:
+        """Download a version's weights and certificate, and verify them.
 
-        The file appears under its name only when it is complete.
+        A download that was interrupted is continued; partial files of versions that are no longer
+        current are removed. The weights get their name only once the certificate holds.
+
+        Args:
+            name: the model.
+            directory: where the files go.
+            keys: the operator's public key, from a channel other than this service.
+            number: the version; the current certified one if not given.
+            report: told of each step of the verification that passed.
+
+        Raises:
+            ApiError: the service refuses; 410 for a version that was retired.
+            DownloadError: interrupted, or not what was announced; the message says what to do.
+            VerificationError: the certificate does not hold.
         """
-        unfinished = target.with_name(target.name + ".part")
-        digest = hashlib.sha256()
-        path = f"/v1/models/{name}/versions/{number}/weights"
-        with self._http.stream("GET", path) as answer:
-            if answer.status_code != 200:
-                answer.read()
-                raise _error_of(answer)
-            with unfinished.open("wb") as file:
-                for chunk in answer.iter_bytes(_CHUNK_BYTES):
-                    digest.update(chunk)
-                    file.write(chunk)
-        unfinished.replace(target)
-        return digest.hexdigest()
+        version = Announced.from_answer(name, self._version(name, number))
+        if number is None:
+            discard_older(version, directory)
+        target = target_of(version, directory)
+        part = fetch(self._http, version, target, error_of=_error_of)
+        bundle = bundle_bytes(self.version_bundle(name, version.number))
+        return certify(version, part, target, bundle=bundle, keys=keys, report=report)
+
+    def _version(self, name: str, number: int | None) -> Json:
+        if number is None:
+            return self.certified(name)
+        for version in self.versions(name):
+            if version["number"] == number:
+                return version
+        raise DownloadError(f"model {name!r} has released no version {number}")
 
     def log_checkpoint(self) -> str:
         """Return the transparency log's newest checkpoint, a signed note."""

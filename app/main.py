@@ -18,6 +18,7 @@ from app.api import (
     operations,
     plans,
     runs,
+    versions,
 )
 from app.services import Services, open_services
 from app.settings import Settings
@@ -26,7 +27,12 @@ _log = logging.getLogger("expunge.api")
 
 
 def create_app(services: Services) -> FastAPI:
-    """Return the application over the given services."""
+    """Return the application over the given services.
+
+    Raises:
+        ConfigurationError: a key is missing; run ``expunge init``.
+    """
+    _ = services.model_signer  # what is missing shows now, not at the first download
     app = FastAPI(
         title="Expunge",
         summary="Makes trained PyTorch models forget, with proof.",
@@ -38,6 +44,7 @@ def create_app(services: Services) -> FastAPI:
         datasets,
         backbones,
         models,
+        versions,
         forget_requests,
         certificates,
         runs,

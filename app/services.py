@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from redis import Redis
 
+from app.certificates.model_signing import ModelSigner
 from app.certificates.signing import StatementSigner
 from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
@@ -29,6 +31,15 @@ class Services:
     signer: StatementSigner
     records: Records
     forget_requests: ForgetRequests
+
+    @cached_property
+    def model_signer(self) -> ModelSigner:
+        """Signs weight files. Read when first used: only the API has need of this key.
+
+        Raises:
+            ConfigurationError: the key is missing; run ``expunge init``.
+        """
+        return ModelSigner.from_file(model_signing_key_file(self.settings))
 
     def clean_up(self) -> None:
         """Erase what may be erased and shred what was given up; safe to repeat at any time."""
@@ -89,6 +100,16 @@ def redis_connection(settings: Settings) -> Redis:
 def signing_key_file(settings: Settings) -> Path:
     """Where the private signing key lies."""
     return settings.data_dir / "keys" / "signing-ed25519.pem"
+
+
+def public_key_file(settings: Settings) -> Path:
+    """Where ``expunge init`` leaves the public half of the signing key."""
+    return signing_key_file(settings).with_suffix(".pub")
+
+
+def model_signing_key_file(settings: Settings) -> Path:
+    """Where the private key that signs weight files lies."""
+    return settings.data_dir / "keys" / "model-signing-p256.pem"
 
 
 def pseudonym_key_file(settings: Settings) -> Path:

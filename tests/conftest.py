@@ -13,6 +13,7 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import create_engine, text
 
 from app import schema
+from app.certificates.model_signing import ModelSigner
 from app.certificates.signing import StatementSigner
 from app.datasets.pseudonyms import Pseudonyms
 from app.embedded import EmbeddedServers
@@ -21,6 +22,7 @@ from app.ledger.api_keys import Scope
 from app.main import create_app
 from app.services import (
     Services,
+    model_signing_key_file,
     open_services,
     pseudonym_key_file,
     redis_connection,
@@ -92,6 +94,7 @@ def settings(
     settings = Settings()
     settings.data_dir.mkdir()
     StatementSigner.from_file(signing_key_file(settings), create=True)
+    ModelSigner.from_file(model_signing_key_file(settings), create=True)
     Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
     return settings
 

@@ -4,7 +4,6 @@ Data: scikit-learn's 1,797 handwritten digits. They name no writers, so ten cons
 stand for one person here. A fifth of them is never pushed; every accuracy is measured on it.
 """
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -116,7 +115,7 @@ def _run(client: ExpungeClient, digits: Digits, folder: Path) -> None:
     _step("forget one more person; the first version is gone")
     _forget(client, [next(name for name in people if name not in first)])
     try:
-        client.download("digits-mlp", 1, folder / "version-1")
+        client.download("digits-mlp", folder, keys=_key_file(folder).read_bytes(), number=1)
     except ApiError as error:
         _require(error.status == 410, f"version 1 answers {error.status}: {error}")
     else:
@@ -148,16 +147,17 @@ def _forget(client: ExpungeClient, people: list[str]) -> tuple[dict[str, Any], f
 
 
 def _download_and_verify(client: ExpungeClient, folder: Path) -> Path:
-    version = client.certified("digits-mlp")
-    weights = folder / f"digits-mlp-v{version['number']}.safetensors"
-    bundle = folder / f"digits-mlp-v{version['number']}.certificate.json"
-    client.download("digits-mlp", version["number"], weights)
-    bundle.write_text(json.dumps(client.version_bundle("digits-mlp", version["number"])))
-    command = ["verify", str(bundle), "--weights", str(weights)]
-    command += ["--key", str(folder / "data" / "keys" / "signing-ed25519.pub")]
+    key = _key_file(folder)
+    files = client.download("digits-mlp", folder, keys=key.read_bytes())
+    command = ["verify", str(files.certificate), "--weights", str(files.weights)]
+    command += ["--key", str(key)]
     verified = subprocess.run([sys.executable, "-m", "app.cli", *command], check=False)
     _require(verified.returncode == 0, "the certificate holds")
-    return weights
+    return files.weights
+
+
+def _key_file(folder: Path) -> Path:
+    return folder / "data" / "keys" / "signing-ed25519.pub"
 
 
 def _summarise(

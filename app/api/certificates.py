@@ -1,14 +1,18 @@
 """``/v1/certificates`` and the public keys."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
+from fastapi.responses import PlainTextResponse
 
 from app.api.access import ModelsReader, ServicesOf
 from app.api.errors import problem_responses
 from app.api.schemas import Answer
+from app.certificates.model_signing import ALGORITHM
+from app.domain.errors import NotFoundError
 from app.ledger import bundles, repository, signing_keys
+from app.services import Services
 
 router = APIRouter(tags=["certificates"])
 
@@ -23,13 +27,14 @@ class BundleAnswer(Answer):
 
 
 class PublicKey(Answer):
-    """A public key that signs, or has signed, certificates and the log.
+    """A public key, and what it signs; the log is signed with those of certificates.
 
     ``valid_from`` is null for the first key, ``valid_until`` for the one in use.
     """
 
     key_id: str
     algorithm: str
+    purpose: Literal["certificates", "model signatures"]
     pem: str
     valid_from: datetime | None
     valid_until: datetime | None
@@ -64,17 +69,45 @@ def get_certificate(
 @router.get("/.well-known/expunge-keys.json")
 def get_public_keys(services: ServicesOf) -> PublicKeys:
     """List all keys, the one in use first. Compare them with a copy from another channel."""
+    return PublicKeys(keys=_public_keys(services))
+
+
+@router.get(
+    "/.well-known/expunge-keys/{key_id}.pem",
+    response_class=PlainTextResponse,
+    responses={status: problem_responses(404)[status] for status in (404, 422)},
+)
+def get_public_key(key_id: str, services: ServicesOf) -> str:
+    """Return one public key as a PEM file. Compare it with a copy from another channel."""
+    for key in _public_keys(services):
+        if key.key_id == key_id:
+            return key.pem
+    raise NotFoundError("key", key_id)
+
+
+def _public_keys(services: Services) -> list[PublicKey]:
     with services.database.transaction() as session:
         signing_keys.require_in_use(session, services.signer)
-        return PublicKeys(
-            keys=[
-                PublicKey(
-                    key_id=key.id,
-                    algorithm="ed25519",
-                    pem=key.pem,
-                    valid_from=key.valid_from,
-                    valid_until=key.valid_until,
-                )
-                for key in signing_keys.all_keys(session)
-            ]
-        )
+        certificates = [
+            PublicKey(
+                key_id=key.id,
+                algorithm="ed25519",
+                purpose="certificates",
+                pem=key.pem,
+                valid_from=key.valid_from,
+                valid_until=key.valid_until,
+            )
+            for key in signing_keys.all_keys(session)
+        ]
+    models = services.model_signer
+    return [
+        *certificates,
+        PublicKey(
+            key_id=models.key_id,
+            algorithm=ALGORITHM,
+            purpose="model signatures",
+            pem=models.public_key_pem,
+            valid_from=None,
+            valid_until=None,
+        ),
+    ]

@@ -24,6 +24,8 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], int, str], ...] = (
     (errors.NotReadyError, 404, "not-ready"),
     (errors.ConflictError, 409, "conflict"),
     (errors.GoneError, 410, "gone"),
+    (errors.PreconditionError, 412, "precondition-failed"),
+    (errors.RangeError, 416, "range-not-satisfiable"),
     (errors.PayloadTooLargeError, 413, "payload-too-large"),
     (errors.InvalidRecordsError, 422, "invalid-records"),
     (errors.UnknownRecordsError, 422, "unknown-records"),
@@ -97,6 +99,8 @@ def _headers(error: Exception) -> dict[str, str] | None:
     if isinstance(error, errors.ForbiddenError):
         challenge = f'Bearer realm="expunge", error="insufficient_scope", scope="{error.scope}"'
         return {"WWW-Authenticate": challenge}
+    if isinstance(error, errors.RangeError):
+        return {"Content-Range": f"bytes */{error.size}"}
     return None
 
 

@@ -4,6 +4,7 @@ One key serves both, because no message of one kind can be read as the other: wh
 covers begins with "DSSEv1 ", and the first line of a note is a key's name, which holds no space.
 """
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping
@@ -11,24 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
     Ed25519PublicKey,
 )
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
 
 from app.certificates.note import NoteKey, sign_note
+from app.certificates.private_keys import load_private_key
 from app.domain.errors import ConfigurationError, NoteError
-from app.storage.keyfiles import create_key_file, read_key_file
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 
@@ -61,13 +55,7 @@ class StatementSigner:
         Raises:
             ConfigurationError: the file is missing, readable by others, or no Ed25519 key.
         """
-        content = create_key_file(path, _new_key) if create else read_key_file(path)
-        try:
-            key = load_pem_private_key(content, password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise ConfigurationError(
-                f"{path} is not a private key in PEM format without a password"
-            ) from error
+        key = load_private_key(path, Ed25519PrivateKey.generate, create=create)
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigurationError(f"{path} is not an Ed25519 key")
         return cls(key)
@@ -115,7 +103,7 @@ class StatementSigner:
         return sign_note(text, key=self.note_key(name), sign=self._private_key.sign)
 
 
-def _new_key() -> bytes:
-    return Ed25519PrivateKey.generate().private_bytes(
-        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-    )
+def statement_of(envelope: str) -> dict[str, Any]:
+    """Return what an envelope of our own says; nothing is checked."""
+    statement: dict[str, Any] = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
+    return statement

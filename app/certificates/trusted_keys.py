@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -15,6 +16,7 @@ from app.domain.errors import VerificationError
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_KEYS: Final = 1000
+PURPOSE: Final = "certificates"
 _PEM_END: Final = b"-----END PUBLIC KEY-----"
 
 
@@ -46,7 +48,7 @@ class TrustedKey:
 def read_keys(content: bytes) -> list[TrustedKey]:
     """Read one or more keys in PEM, or a service's ``/.well-known/expunge-keys.json``.
 
-    Only Ed25519 keys are taken, whatever the file calls them.
+    Of a list, the keys are taken whose purpose are certificates; they must be Ed25519 keys.
 
     Raises:
         VerificationError: it holds no key, or something else.
@@ -57,6 +59,13 @@ def read_keys(content: bytes) -> list[TrustedKey]:
     if not 1 <= len(listed) <= MAX_KEYS:
         raise VerificationError("keys", f"the file must hold 1 to {MAX_KEYS} public keys")
     return listed
+
+
+def remember_key(path: Path, pem: str) -> None:
+    """Put a key in front of those in a PEM file, which may be missing; once is enough."""
+    kept = path.read_text() if path.exists() else ""
+    if not kept.startswith(pem):
+        path.write_text(pem + kept.replace(pem, ""))
 
 
 def _pems(content: bytes) -> list[TrustedKey]:
@@ -74,6 +83,7 @@ def _published(content: bytes) -> list[TrustedKey]:
                 valid_until=_moment(entry["valid_until"]),
             )
             for entry in entries
+            if entry["purpose"] == PURPOSE
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError("keys", "not a list of public keys") from error

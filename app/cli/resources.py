@@ -8,11 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from app.certificates.checkpoint import size_of
+from app.certificates.verification import VerifiedStep
 from app.cli.connection import connect, errors_in_words
 from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
 from app.datasets.files import RecordFile, read_record_file
-from app.domain.errors import InvalidInputError
+from app.domain.errors import ConfigurationError, InvalidInputError
+from app.services import public_key_file
+from app.settings import Settings
 
 dataset = typer.Typer(help="Define datasets and push records.", no_args_is_help=True)
 model = typer.Typer(help="Define models and bring weights.", no_args_is_help=True)
@@ -221,20 +224,35 @@ def cancel(
 def download(
     name: Annotated[str, typer.Argument(metavar="MODEL")],
     *,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="The operator's public key; by default the one that 'expunge init' left here.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Directory to write to.")] = Path(),
 ) -> None:
-    """Download MODEL's current certified weights and their certificate."""
+    """Download and verify MODEL's current certified weights; continue what was interrupted."""
+
+    def report(step: VerifiedStep) -> None:
+        typer.echo(f"ok    {step.name:<10} {step.finding}")
+
     with errors_in_words(), connect() as client:
-        version = client.certified(name)
+        keys = _trusted_key(key).read_bytes()
         out.mkdir(parents=True, exist_ok=True)
-        weights = out / f"{name}-v{version['number']}.safetensors"
-        digest = client.download(name, version["number"], weights)
-        if digest != version["sha256"]:
-            weights.unlink()
-            raise InvalidInputError("the download does not have the announced digest; try again")
-        bundle = out / f"{name}-v{version['number']}.certificate.json"
-        bundle.write_text(json.dumps(client.version_bundle(name, version["number"]), indent=1))
-        typer.echo(f"{weights}\n{bundle}")
+        files = client.download(name, out, keys=keys, report=report)
+        typer.echo(f"{files.weights}\n{files.certificate}")
+
+
+def _trusted_key(key: Path | None) -> Path:
+    key = public_key_file(Settings()) if key is None else key
+    if not key.is_file():
+        raise ConfigurationError(
+            "give the operator's public key with --key; get it through a channel that you trust"
+        )
+    return key
 
 
 def _exists(client: ExpungeClient, name: str) -> bool:

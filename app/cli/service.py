@@ -8,7 +8,9 @@ import typer
 import uvicorn
 
 from app import schema
+from app.certificates.model_signing import ModelSigner
 from app.certificates.signing import StatementSigner
+from app.certificates.trusted_keys import remember_key
 from app.cli.connection import admin_key_file, errors_in_words
 from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
@@ -16,7 +18,14 @@ from app.embedded import EmbeddedServers
 from app.ledger import api_keys
 from app.ledger.api_keys import Scope
 from app.main import app_from_environment
-from app.services import database_url, migration_url, pseudonym_key_file, signing_key_file
+from app.services import (
+    database_url,
+    migration_url,
+    model_signing_key_file,
+    pseudonym_key_file,
+    public_key_file,
+    signing_key_file,
+)
 from app.settings import Settings
 from app.stopping import StopSignal
 from app.storage.keyfiles import create_key_file
@@ -34,8 +43,11 @@ def init() -> None:
         schema.upgrade(migration_url(settings), service_url=database_url(settings))
         signer = StatementSigner.from_file(signing_key_file(settings), create=True)
         Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
-        public = signing_key_file(settings).with_suffix(".pub")
-        public.write_text(signer.public_key_pem)
+        public = public_key_file(settings)
+        remember_key(public, signer.public_key_pem)
+        model_key = model_signing_key_file(settings)
+        model_signer = ModelSigner.from_file(model_key, create=True)
+        model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
         create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
         typer.echo(f"ready: data in {settings.data_dir}, public key in {public}")
 

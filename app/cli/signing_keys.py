@@ -6,10 +6,11 @@ from pathlib import Path
 import typer
 
 from app.certificates.signing import StatementSigner
+from app.certificates.trusted_keys import remember_key
 from app.cli.connection import errors_in_words
 from app.database import Database
 from app.ledger import signing_keys
-from app.services import database_url, embedded_postgres, signing_key_file
+from app.services import database_url, embedded_postgres, public_key_file, signing_key_file
 from app.settings import Settings
 
 signing_key = typer.Typer(help="The key that signs certificates.", no_args_is_help=True)
@@ -33,7 +34,7 @@ def rotate() -> None:
                     signing_keys.rotate(session, old=StatementSigner.from_file(path), new=new)
             database.dispose()
         _replace(path, next_path)
-        path.with_suffix(".pub").write_text(new.public_key_pem)
+        remember_key(public_key_file(settings), new.public_key_pem)
     typer.echo(f"signing with {new.key_id}; give the new public key to whoever verifies")
 
 

@@ -70,6 +70,22 @@ class GoneError(ExpungeError):
     """A version existed and was retired or withdrawn."""
 
 
+class PreconditionError(ExpungeError):
+    """The caller holds another state of the thing than the one that is there."""
+
+
+class RangeError(ExpungeError):
+    """A part was asked for that begins behind the end.
+
+    Attributes:
+        size: of the whole, in bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the content has {size} bytes; the range begins behind them")
+        self.size = size
+
+
 class NotReadyError(ExpungeError):
     """The thing will exist later: a version that is still being certified, say."""
 
@@ -162,6 +178,13 @@ class RunFailedError(ExpungeError):
 
 class ConfigurationError(ExpungeError):
     """A setting, key or server is missing. The message says how to supply it."""
+
+
+# Downloading
+
+
+class DownloadError(ExpungeError):
+    """A download was not completed. The message says whether to try again."""
 
 
 # Checking certificates and the log

@@ -1,7 +1,5 @@
 """Bundles: a certificate with its place in the log, and with what a request needs to see."""
 
-import base64
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -9,6 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.certificates.bundle import LeafProof, LogProof, RequestProof, bundle_json
+from app.certificates.signing import statement_of
 from app.certificates.tables import CertificateRow
 from app.domain import multiproof
 from app.domain.errors import CorruptLogError, InvalidInputError
@@ -100,8 +99,8 @@ def _accounted(session: Session, certificate: CertificateRow, request_id: str) -
 
 
 def _matches(certificate: CertificateRow, accounted: Accounted) -> bool:
-    payload = base64.b64decode(json.loads(certificate.envelope)["payload"])
-    return bool(json.loads(payload)["predicate"].get("forgotten") == asdict(accounted.coverage()))
+    stated = statement_of(certificate.envelope)["predicate"].get("forgotten")
+    return bool(stated == asdict(accounted.coverage()))
 
 
 def _leaf_proof(commitments: list[bytes], own: set[bytes]) -> LeafProof | None:

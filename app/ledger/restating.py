@@ -4,14 +4,12 @@ Whoever asks again for what is forgotten gets the head's certificate anew, over 
 and their own: so their receipt fits it.
 """
 
-import base64
-import json
 from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from app.certificates.signing import StatementSigner
+from app.certificates.signing import StatementSigner, statement_of
 from app.certificates.statement import Times, restated
 from app.certificates.tables import CertificateRow
 from app.domain.states import Basis
@@ -32,9 +30,8 @@ def certify_again(
     now: datetime,
 ) -> CertificateRow:
     """Issue the head's statement again, with one more request."""
-    envelope = json.loads(repository.certificate(session, head.certificate_id).envelope)
     statement = restated(
-        json.loads(base64.b64decode(envelope["payload"])),
+        statement_of(repository.certificate(session, head.certificate_id).envelope),
         coverage=accounted_with(session, request, model=model, head=head).coverage(),
         previous_certificate=certifying.previous_digest(session, model.id),
         times=Times(started_at=request.received_at, certified_at=now),

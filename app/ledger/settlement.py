@@ -91,7 +91,7 @@ def publish(
     )
     version.certificate_id = certificate.id
     if previous is not None:
-        _retire(session, blobs, previous, reason=f"replaced by version {version.number}")
+        _retire(session, blobs, previous, reason=_retirement_reason(run, version))
     session.flush()
     session.add(version)
     blobs.adopt(session, version.blob_id)
@@ -199,6 +199,13 @@ def _statement(
         times=times,
         backbone=backbone,
     )
+
+
+def _retirement_reason(run: RunRow, successor: VersionRow) -> str:
+    reason = f"replaced by version {successor.number}"
+    if run.kind == RunKind.UNLEARN:
+        return f"{reason}, to meet forget requests"
+    return reason
 
 
 def _retire(session: Session, blobs: Blobs, version: VersionRow, *, reason: str) -> None:

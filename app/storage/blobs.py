@@ -8,7 +8,6 @@ either a live blob or one that ``sweep`` will shred.
 import hashlib
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import BinaryIO
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -17,7 +16,7 @@ from app.database import Database
 from app.domain.errors import GoneError
 from app.domain.ids import new_id
 from app.domain.states import BlobState
-from app.storage.objects import ObjectStore
+from app.storage.objects import ObjectRange, ObjectStore
 from app.storage.tables import BlobRow
 
 _ABANDONED_AFTER = timedelta(hours=1)
@@ -82,14 +81,17 @@ class Blobs:
             if row.state == BlobState.PENDING:
                 row.state = BlobState.DOOMED
 
-    def open(self, blob_id: str) -> BinaryIO:
-        """Open a blob for reading; ``GoneError`` if it was shredded."""
-        return self._objects.open(blob_id)
+    def open_range(self, blob_id: str, start: int, stop: int) -> ObjectRange:
+        """Read bytes ``start`` up to, not including, ``stop``, in chunks of bounded size.
+
+        Raises:
+            GoneError: the blob was shredded; a chunk raises it too, if that happens meanwhile.
+        """
+        return self._objects.open_range(blob_id, start, stop)
 
     def read(self, blob_id: str) -> bytes:
         """Return a whole blob; ``GoneError`` if it was shredded."""
-        with self.open(blob_id) as file:
-            return file.read()
+        return self._objects.read(blob_id)
 
     def sweep(self) -> int:
         """Shred every doomed or abandoned blob; return how many."""

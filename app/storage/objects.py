@@ -1,7 +1,12 @@
-"""Where the bytes of blobs lie."""
+"""Where the bytes of blobs lie.
+
+An object that is being deleted loses its name before its bytes are overwritten. So bytes that were
+read while the name was still there are the object's own, and every read ends by looking for it.
+"""
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -10,14 +15,30 @@ from app.domain.errors import GoneError
 _CHUNK_BYTES = 1024 * 1024
 
 
+class ObjectRange(Protocol):
+    """The bytes of a part of an object, chunk by chunk."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Return itself."""
+
+    def __next__(self) -> bytes:
+        """Return the next chunk; ``GoneError`` if the object was shredded meanwhile."""
+
+    def close(self) -> None:
+        """Give up what the range holds; safe to repeat."""
+
+
 class ObjectStore(Protocol):
     """Named objects: written once, read, deleted for good."""
 
     def write(self, name: str, content: bytes) -> None:
         """Store ``content`` durably under a new name."""
 
-    def open(self, name: str) -> BinaryIO:
-        """Open an object for reading; ``GoneError`` if it does not exist."""
+    def open_range(self, name: str, start: int, stop: int) -> ObjectRange:
+        """Read bytes ``start`` up to, not including, ``stop``; ``GoneError`` if it is not there."""
+
+    def read(self, name: str) -> bytes:
+        """Return a whole object; ``GoneError`` if it does not exist."""
 
     def delete(self, name: str) -> None:
         """Delete an object; a missing one is no error."""
@@ -45,26 +66,75 @@ class LocalObjectStore:
         unfinished.rename(path)
         _sync_directory(self._root)
 
-    def open(self, name: str) -> BinaryIO:
-        """Open an object for reading; ``GoneError`` if it does not exist."""
-        try:
-            return (self._root / name).open("rb")
-        except FileNotFoundError as error:
-            raise GoneError("the stored object was shredded") from error
+    def open_range(self, name: str, start: int, stop: int) -> ObjectRange:
+        """Read bytes ``start`` up to, not including, ``stop``; ``GoneError`` if it is not there."""
+        return _FileRange(self._root / name, start, stop)
+
+    def read(self, name: str) -> bytes:
+        """Return a whole object; ``GoneError`` if it does not exist."""
+        path = self._root / name
+        with _open(path) as file:
+            content = file.read()
+        _require_there(path)
+        return content
 
     def delete(self, name: str) -> None:
         """Overwrite and remove an object; a missing one is no error."""
-        for path in (self._root / name, (self._root / name).with_suffix(".part")):
+        path = self._root / name
+        unfinished, doomed = path.with_suffix(".part"), path.with_suffix(".doomed")
+        with suppress(FileNotFoundError):
+            path.rename(doomed)
+        for left in (doomed, unfinished):
             try:
-                _overwrite(path)
+                _overwrite(left)
             except FileNotFoundError:
                 continue  # never there, or another sweep was faster
-            path.unlink(missing_ok=True)
+            left.unlink(missing_ok=True)
 
     def names(self) -> Iterator[str]:
         """Yield the names of all objects, unfinished ones included."""
         for path in self._root.iterdir():
             yield path.stem
+
+
+class _FileRange:
+    """A part of a file, which ends with an error when the file loses its name."""
+
+    def __init__(self, path: Path, start: int, stop: int) -> None:
+        self._path = path
+        self._remaining = stop - start
+        self._file = _open(path)
+        self._file.seek(start)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._remaining <= 0:
+            self.close()
+            raise StopIteration
+        chunk = self._file.read(min(_CHUNK_BYTES, self._remaining))
+        _require_there(self._path)
+        if not chunk:
+            raise GoneError("the stored object is shorter than it should be")
+        self._remaining -= len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Close the file; safe to repeat."""
+        self._file.close()
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb", buffering=0)
+    except FileNotFoundError as error:
+        raise GoneError("the stored object was shredded") from error
+
+
+def _require_there(path: Path) -> None:
+    if not path.exists():
+        raise GoneError("the stored object was shredded")
 
 
 def _sync_directory(path: Path) -> None:

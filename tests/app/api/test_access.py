@@ -38,6 +38,8 @@ SCOPES = {
     "GET /v1/log/entries/{index}": Scope.LOG_READ,
     "GET /v1/log/proofs/inclusion": Scope.LOG_READ,
     "GET /v1/log/proofs/consistency": Scope.LOG_READ,
+    "GET /v1/models/{name}/versions/{number}/card": Scope.MODELS_READ,
+    "GET /v1/models/{name}/versions/{number}/model.sig": Scope.MODELS_READ,
     "POST /v1/forget-requests": Scope.FORGET_WRITE,
     "GET /v1/forget-requests": Scope.FORGET_READ,
     "GET /v1/forget-requests/{request_id}": Scope.FORGET_READ,
@@ -78,7 +80,7 @@ def _operations(app: FastAPI) -> set[str]:
         f"{method.upper()} {path}"
         for path, methods in app.openapi()["paths"].items()
         for method in methods
-        if path not in OPEN
+        if path not in OPEN and not path.startswith("/.well-known/")
     }
 
 
@@ -147,8 +149,14 @@ def test_what_needs_no_key(caller_of: CallerOf, path: str) -> None:
     assert caller_of().get(path).status_code == 200
 
 
-def test_the_published_key_is_the_one_that_signs(caller_of: CallerOf, services: Services) -> None:
-    (key,) = caller_of().get("/.well-known/expunge-keys.json").json()["keys"]
+def test_the_published_keys_are_those_that_sign(caller_of: CallerOf, services: Services) -> None:
+    anybody = caller_of()
+    keys = {k["purpose"]: k for k in anybody.get("/.well-known/expunge-keys.json").json()["keys"]}
 
-    assert key["pem"] == services.signer.public_key_pem
+    assert keys["certificates"]["pem"] == services.signer.public_key_pem
+    assert keys["model signatures"]["pem"] == services.model_signer.public_key_pem
+    for key in keys.values():
+        file = anybody.get(f"/.well-known/expunge-keys/{key['key_id']}.pem")
+        assert (file.status_code, file.text) == (200, key["pem"])
+    assert anybody.get("/.well-known/expunge-keys/nobody.pem").status_code == 404
     assert Path(services.settings.data_dir / "keys").stat().st_mode & 0o077 == 0

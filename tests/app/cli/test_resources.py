@@ -8,7 +8,9 @@ import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
+from app.certificates.signing import StatementSigner
 from app.cli.main import app
+from app.services import public_key_file
 from tests.support.workshop import DATASET, Workshop
 
 runner = CliRunner()
@@ -65,18 +67,39 @@ def test_unknown_ids_are_listed(served: None, workshop: Workshop) -> None:
     assert "unknown id: stranger" in _fail("forget", DATASET, "--record", "stranger")
 
 
-def test_download_writes_weights_and_certificate(
+def test_download_verifies_and_writes_weights_and_certificate(
     served: None, workshop: Workshop, tmp_path: Path
 ) -> None:
     workshop.define()
     workshop.work()
+    out = tmp_path / "out"
+    assert "--key" in _fail("download", "model", "--out", str(out))
+    key = public_key_file(workshop.services.settings)
+    key.write_text(workshop.services.signer.public_key_pem)
 
-    answer = runner.invoke(app, ["download", "model", "--out", str(tmp_path / "out")])
+    answer = runner.invoke(app, ["download", "model", "--out", str(out)])
 
     assert answer.exit_code == 0, answer.output
-    names = {path.name: path for path in (tmp_path / "out").iterdir()}
+    names = {path.name: path for path in out.iterdir()}
+    assert set(names) == {"model-v1.safetensors", "model-v1.certificate.json"}
     assert names["model-v1.safetensors"].read_bytes() == b"weights"
-    assert not [name for name in names if name.endswith(".part")]
+    steps = [line.split()[1] for line in answer.stdout.splitlines() if line.startswith("ok")]
+    assert {"signature", "digest", "guarantee", "subject"} <= set(steps)
+
+
+def test_a_certificate_by_another_key_is_told_in_one_line(
+    served: None, workshop: Workshop, tmp_path: Path
+) -> None:
+    workshop.define()
+    workshop.work()
+    stranger = StatementSigner.from_file(tmp_path / "stranger.pem", create=True)
+    key = tmp_path / "stranger.pub"
+    key.write_text(stranger.public_key_pem)
+
+    told = _fail("download", "model", "--key", str(key), "--out", str(tmp_path / "out"))
+
+    assert told == "error: signature: no signature by the given key matches\n"
+    assert not (tmp_path / "out" / "model-v1.safetensors").exists()
 
 
 def test_a_backbone_is_defined_uploaded_and_listed(served: None, tmp_path: Path) -> None:

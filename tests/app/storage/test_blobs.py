@@ -110,7 +110,9 @@ def test_only_the_owner_can_enter_and_an_unfinished_object_is_not_there(tmp_path
 
     (tmp_path / "objects" / "half.part").write_bytes(b"con")
     with pytest.raises(GoneError):
-        store.open("half")
+        store.read("half")
+    with pytest.raises(GoneError):
+        store.open_range("half", 0, 3)
     store.delete("half")
     assert list(store.names()) == ["blob"]
 
@@ -135,4 +137,76 @@ def test_two_sweeps_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
         thread.join()
 
     assert failures == []
+    assert list(store.names()) == []
+
+
+def test_a_range_holds_just_its_bytes_in_chunks_of_bounded_size(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "objects")
+    content = os.urandom(3 * 1024 * 1024 + 17)
+    store.write("blob", content)
+    for start, stop in (
+        (0, len(content)),
+        (5, 5),
+        (7, 2 * 1024 * 1024),
+        (len(content) - 1, len(content)),
+    ):
+        chunks = list(store.open_range("blob", start, stop))
+        assert b"".join(chunks) == content[start:stop]
+        assert all(0 < len(chunk) <= 1024 * 1024 for chunk in chunks)
+
+
+def test_a_read_that_meets_the_shredder_ends_and_yields_no_foreign_byte(tmp_path: Path) -> None:
+    """The bytes are overwritten in place, so whoever has the file open would read zeros."""
+    store = LocalObjectStore(tmp_path / "objects")
+    content = b"x" * (4 * 1024 * 1024)
+    store.write("blob", content)
+    reading = store.open_range("blob", 0, len(content))
+    assert next(reading) == content[: 1024 * 1024]
+
+    store.delete("blob")
+
+    with pytest.raises(GoneError):
+        next(reading)
+    reading.close()
+
+
+def test_reads_that_race_with_the_shredder_are_right_or_refused(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "objects")
+    content = b"x" * 2_000_000
+    foreign: list[str] = []
+
+    def read(name: str) -> None:
+        while True:
+            try:
+                wrong = any(
+                    set(chunk) != {120} for chunk in store.open_range(name, 0, len(content))
+                )
+                wrong |= store.read(name) != content
+            except GoneError:
+                return
+            if wrong:
+                foreign.append(name)
+
+    for number in range(20):
+        store.write(f"blob-{number}", content)
+        readers = [threading.Thread(target=read, args=[f"blob-{number}"]) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        store.delete(f"blob-{number}")
+        for reader in readers:
+            reader.join()
+    assert foreign == []
+
+
+def test_a_deletion_that_was_cut_off_is_finished_by_the_next(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "objects")
+    store.write("blob", b"content")
+    (tmp_path / "objects" / "blob").rename(tmp_path / "objects" / "blob.doomed")
+    assert list(store.names()) == ["blob"]
+    other_name = tmp_path / "same-inode"
+    os.link(tmp_path / "objects" / "blob.doomed", other_name)
+
+    store.delete("blob")
+
+    assert other_name.read_bytes() == bytes(7)
     assert list(store.names()) == []

@@ -1,0 +1,85 @@
+"""Conditions and ranges of HTTP requests, RFC 9110 sections 13 and 14.
+
+One representation, told by one strong entity tag and never by a date. So dates in conditions never
+match, and conditions on dates alone are not looked at, as the standard asks.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.domain.errors import PreconditionError, RangeError
+
+_ONE_RANGE = re.compile(r"bytes\s*=\s*(\d*)\s*-\s*(\d*)", re.ASCII | re.IGNORECASE)
+_TAG = re.compile(r'(?:W/)?"[^"]*"')
+
+
+@dataclass(frozen=True)
+class Part:
+    """The bytes to send: ``start`` up to, not including, ``stop``."""
+
+    start: int
+    stop: int
+    size: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Say whether nothing is left out."""
+        return self.stop - self.start == self.size
+
+    @property
+    def content_range(self) -> str:
+        """The value of ``Content-Range``."""
+        return f"bytes {self.start}-{self.stop - 1}/{self.size}"
+
+
+def is_not_modified(headers: Mapping[str, str], etag: str) -> bool:
+    """Say whether the caller's copy is current, so that 304 is the answer.
+
+    Raises:
+        PreconditionError: ``If-Match`` names another representation.
+    """
+    if_match = headers.get("if-match")
+    if if_match is not None and not _names(if_match, etag, weak=False):
+        raise PreconditionError("this is not the content that If-Match names")
+    if_none_match = headers.get("if-none-match")
+    return if_none_match is not None and _names(if_none_match, etag, weak=True)
+
+
+def requested_part(headers: Mapping[str, str], etag: str, size: int) -> Part:
+    """Return the part that was asked for.
+
+    More than one range, an unknown unit, or a range that cannot be read is answered with the
+    whole, as the standard allows; so is a range of another representation (``If-Range``).
+
+    Raises:
+        RangeError: the range begins behind the end.
+    """
+    whole = Part(0, size, size)
+    match = _ONE_RANGE.fullmatch(headers.get("range", "").strip())
+    if match is None or headers.get("if-range", etag).strip() != etag:
+        return whole
+    first, last = match.groups()
+    if not first and not last:
+        return whole
+    if not first:
+        start, stop = max(0, size - _number(last)), size
+    else:
+        start, stop = _number(first), min(size, _number(last) + 1) if last else size
+        if last and _number(last) < start:
+            return whole
+    if start >= stop:
+        raise RangeError(size)
+    return Part(start, stop, size)
+
+
+def _number(digits: str) -> int:
+    """Read a number; one beyond any size is cut, so that no text is too long to read."""
+    return int(digits.lstrip("0")[:20] or "0")
+
+
+def _names(header: str, etag: str, *, weak: bool) -> bool:
+    if header.strip() == "*":
+        return True
+    tags = _TAG.findall(header)
+    return etag in ([tag.removeprefix("W/") for tag in tags] if weak else tags)

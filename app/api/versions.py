@@ -1,0 +1,217 @@
+"""``/v1/models/{name}/versions``: what was released, and what may be downloaded."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import JSONResponse, RedirectResponse
+from sqlalchemy.orm import Session
+
+from app.api.access import ModelsReader, ServicesOf
+from app.api.certificates import BundleAnswer, Since
+from app.api.downloads import download
+from app.api.errors import problem_responses
+from app.api.schemas import Answer
+from app.certificates.model_signing import SIGNATURE_MEDIA_TYPE
+from app.certificates.signing import statement_of
+from app.datasets.service import schema_of
+from app.datasets.tables import DatasetRow
+from app.domain.filenames import signature_filename, weights_filename
+from app.domain.states import VersionState, WeightsSource
+from app.ledger import bundles, repository, serving
+from app.registry import repository as registry
+from app.registry.card import CardFacts, model_card
+from app.registry.tables import ModelRow, VersionRow
+
+router = APIRouter(prefix="/v1/models", tags=["versions"])
+
+_BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_MOST = 2**31 - 1
+Number = Annotated[int, Path(ge=1, le=_MOST)]
+
+
+class MarkdownResponse(Response):
+    """Markdown in UTF-8, RFC 7763."""
+
+    media_type = "text/markdown"
+
+
+class VersionAnswer(Answer):
+    """One released version; ``reason`` says why it is no longer served."""
+
+    number: int
+    state: str
+    sha256: str
+    size_bytes: int
+    certificate: str
+    evaluation: dict[str, Any]
+    created_at: datetime
+    retired_at: datetime | None
+    reason: str | None
+    links: dict[str, str]
+
+
+@router.get("/{name}/certified", responses=problem_responses(404, 410))
+def get_certified(name: str, services: ServicesOf, _: ModelsReader) -> VersionAnswer:
+    """Show the current certified version."""
+    with services.database.transaction() as session:
+        model = registry.model_named(session, name)
+        return version_answer(model, serving.current_version(session, model))
+
+
+@router.head("/{name}/certified/weights", include_in_schema=False)
+@router.get(
+    "/{name}/certified/weights",
+    status_code=307,
+    response_class=RedirectResponse,
+    responses=problem_responses(404, 410),
+)
+def redirect_to_weights(name: str, services: ServicesOf, _: ModelsReader) -> RedirectResponse:
+    """Redirect to the weights of the current certified version."""
+    with services.database.transaction() as session:
+        model = registry.model_named(session, name)
+        number = serving.current_version(session, model).number
+    return RedirectResponse(
+        f"{_path(name, number)}/weights", status_code=307, headers={"Cache-Control": "no-store"}
+    )
+
+
+@router.get("/{name}/versions", responses=problem_responses(404))
+def list_versions(name: str, services: ServicesOf, _: ModelsReader) -> list[VersionAnswer]:
+    """List all released versions, newest first, retired ones included."""
+    with services.database.transaction() as session:
+        model = registry.model_named(session, name)
+        return [
+            version_answer(model, version)
+            for version in registry.versions(session, model.id)
+            if version.state != VersionState.PRIVATE
+        ]
+
+
+@router.head("/{name}/versions/{number}/weights", include_in_schema=False)
+@router.get(
+    "/{name}/versions/{number}/weights",
+    response_class=Response,
+    responses=problem_responses(404, 410, 412, 416)
+    | {
+        200: {"description": "The weights in safetensors format", "content": _BINARY},
+        206: {"description": "The part named by Range", "content": _BINARY},
+        304: {"description": "The copy named by If-None-Match is current"},
+    },
+)
+def download_weights(
+    name: str, number: Number, request: Request, services: ServicesOf, _: ModelsReader
+) -> Response:
+    """Download a version's weights, or one range of them; a retired version is gone."""
+    with services.database.transaction() as session:
+        model = registry.model_named(session, name)
+        version = serving.served_version(session, model, number)
+        blob_id, sha256, size = version.blob_id, version.sha256, version.size_bytes
+    return download(
+        request,
+        services.blobs,
+        blob_id=blob_id,
+        sha256=sha256,
+        size=size,
+        filename=weights_filename(name, number),
+    )
+
+
+@router.get(
+    "/{name}/versions/{number}/certificate",
+    responses=problem_responses(404),
+    response_model_exclude_none=True,
+)
+def get_version_certificate(
+    name: str, number: Number, services: ServicesOf, _: ModelsReader, since: Since = None
+) -> BundleAnswer:
+    """Return a version's certificate bundle; retired versions keep theirs."""
+    with services.database.transaction() as session:
+        model = registry.model_named(session, name)
+        version = registry.version_numbered(session, model, number)
+        certificate = repository.certificate(session, version.certificate_id)
+        return BundleAnswer(**bundles.bundle_of(session, certificate, since=since))
+
+
+@router.get(
+    "/{name}/versions/{number}/model.sig",
+    response_class=JSONResponse,
+    responses=problem_responses(404, 410)
+    | {
+        200: {
+            "description": "A Sigstore bundle",
+            "content": {SIGNATURE_MEDIA_TYPE: {"schema": {"type": "object"}}},
+        }
+    },
+)
+def get_model_signature(
+    name: str, number: Number, services: ServicesOf, _: ModelsReader
+) -> JSONResponse:
+    """Return the OpenSSF Model Signing v1 signature of a version that is served."""
+    with services.database.transaction() as session:
+        model = registry.model_named(session, name)
+        sha256 = serving.served_version(session, model, number).sha256
+    filename = signature_filename(name, number)
+    return JSONResponse(
+        services.model_signer.sign(name=weights_filename(name, number), sha256=sha256),
+        media_type=SIGNATURE_MEDIA_TYPE,
+        headers={
+            "Cache-Control": "private, no-cache",
+            "Content-Disposition": f'attachment; filename="{filename}"',
+        },
+    )
+
+
+@router.get(
+    "/{name}/versions/{number}/card",
+    response_class=MarkdownResponse,
+    responses=problem_responses(404),
+)
+def get_model_card(
+    name: str, number: Number, services: ServicesOf, _: ModelsReader
+) -> MarkdownResponse:
+    """Return a version's model card: what its certificate says, in words."""
+    with services.database.transaction() as session:
+        model = registry.model_named(session, name)
+        version = registry.version_numbered(session, model, number)
+        return MarkdownResponse(model_card(_card_facts(session, model, version)))
+
+
+def _card_facts(session: Session, model: ModelRow, version: VersionRow) -> CardFacts:
+    certificate = repository.certificate(session, version.certificate_id)
+    return CardFacts(
+        model=model.name,
+        number=version.number,
+        state=VersionState(version.state),
+        reason=version.reason,
+        sha256=version.sha256,
+        size_bytes=version.size_bytes,
+        architecture=model.architecture,
+        recipe=model.recipe,
+        weights_source=WeightsSource(model.weights_source),
+        schema=schema_of(session.get_one(DatasetRow, model.dataset_id)),
+        predicate=statement_of(certificate.envelope)["predicate"],
+    )
+
+
+def version_answer(model: ModelRow, version: VersionRow) -> VersionAnswer:
+    """Show a version, with links to what can still be fetched of it."""
+    parts = ["certificate", "card"]
+    if version.state == VersionState.CERTIFIED:
+        parts += ["weights", "model.sig"]
+    return VersionAnswer(
+        number=version.number,
+        state=version.state,
+        sha256=version.sha256,
+        size_bytes=version.size_bytes,
+        certificate=version.certificate_id,
+        evaluation=version.evaluation,
+        created_at=version.created_at,
+        retired_at=version.retired_at,
+        reason=version.reason,
+        links={part: f"{_path(model.name, version.number)}/{part}" for part in parts},
+    )
+
+
+def _path(name: str, number: int) -> str:
+    return f"/v1/models/{name}/versions/{number}"

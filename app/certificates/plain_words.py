@@ -1,0 +1,125 @@
+"""A certificate's guarantee in plain words: what it states, nothing more. Bounds round upward."""
+
+import math
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context
+from typing import Any
+
+from app.accounting.terms import Direction, Neighbours, Support
+from app.domain.states import Basis
+
+_NEIGHBOURS = {
+    Neighbours.ANY_START: (
+        "starts the unlearning run from any other weights whatever; nothing is assumed about how "
+        "they were trained"
+    ),
+    Neighbours.ZERO_OUT: (
+        "ran the same training with the gradients of the forgotten records set to zero"
+    ),
+    Neighbours.REPLACEMENT: (
+        "ran the same training with each forgotten record replaced by an arbitrary one"
+    ),
+    Neighbours.ADD_REMOVE: "ran the same training without the forgotten records",
+}
+
+_TELLING_EPSILON = 20.0
+
+
+def guarantee_in_words(predicate: Mapping[str, Any]) -> list[str]:
+    """Return the guarantee as paragraphs."""
+    if predicate["basis"] == Basis.RELEASED_AS_TRAINED:
+        return [
+            "**None.** No record is protected by this version: it was published as it was trained, "
+            "and nothing was unlearned yet."
+        ]
+    guarantee = predicate["guarantee"]
+    if guarantee["kind"] == "exact":
+        first = (
+            "**Exact: ε = 0, δ = 0.** The weights were made without the forgotten records: this "
+            "release and the reference are distributed alike."
+        )
+    else:
+        first = _comparison(guarantee)
+    return [
+        first,
+        f"The reference is: {guarantee['reference']}. "
+        f"Neighbouring relation `{guarantee['neighbouring_relation']}`: the reference world "
+        f"{_NEIGHBOURS[Neighbours(guarantee['neighbouring_relation'])]}.",
+        _advantage(guarantee),
+        _adaptivity(guarantee),
+    ]
+
+
+def limits_in_words(predicate: Mapping[str, Any]) -> list[str]:
+    """Return what the guarantee does not cover, one sentence or two each."""
+    limits = [
+        f"{predicate['scope']} Nor does it reach copies of earlier versions that are already in "
+        "other hands, or predictions that were made with them.",
+        "It says nothing about records that were not forgotten.",
+        "It says nothing about how good the model is. The evaluation below is outside the "
+        "guarantee.",
+        "It is the operator's signed statement. Verification shows who signed it, for which file, "
+        "and that the guarantee follows from the stated parameters; it cannot watch the run that "
+        "the statement describes.",
+    ]
+    if predicate["basis"] == Basis.RELEASED_AS_TRAINED:
+        return limits[1:]
+    return limits
+
+
+def assumptions_in_words(predicate: Mapping[str, Any]) -> list[str]:
+    """Return the conditions of the theorem, each with who answers for it."""
+    support = {
+        Support.ENFORCED: "enforced by the service's code",
+        Support.ASSERTED: "the operator's word",
+    }
+    return [
+        f"{assumption['statement']} ({support[Support(assumption['support'])]})"
+        for assumption in predicate.get("assumptions", [])
+    ]
+
+
+def _comparison(guarantee: Mapping[str, Any]) -> str:
+    epsilon, delta = guarantee["epsilon"], guarantee["delta"]
+    factor = f" ({_up(math.exp(epsilon))})" if epsilon < _TELLING_EPSILON else ""
+    stated = (
+        f"**(ε, δ) = ({_up(epsilon)}, {_up(delta)}).** For every set of possible releases, the "
+        f"probability that this release falls into it is at most e^ε{factor} times its "
+        "probability in the reference world, plus δ"
+    )
+    if guarantee["direction"] == Direction.BOTH:
+        return f"{stated}; the same holds with the two worlds exchanged."
+    return (
+        f"{stated}. This holds in one direction only: the statement with the two worlds exchanged "
+        "is not made."
+    )
+
+
+def _advantage(guarantee: Mapping[str, Any]) -> str:
+    text = (
+        "Whatever test is used to tell from this release which of the two worlds is real, its "
+        "true-positive rate exceeds its false-positive rate by at most "
+        f"{_up(guarantee['attacker_advantage'])}."
+    )
+    bits = guarantee.get("surviving_information_bits")
+    if bits is None or guarantee["neighbouring_relation"] != Neighbours.ANY_START:
+        return text
+    return f"{text} The release tells at most {_up(bits)} bits about the weights it started from."
+
+
+def _adaptivity(guarantee: Mapping[str, Any]) -> str:
+    if guarantee["adaptive"]:
+        return (
+            "Requests may have been chosen by looking at earlier releases; "
+            f"{guarantee['releases_before']} earlier releases are accounted for."
+        )
+    return (
+        "It holds if the requests were not chosen by looking at earlier releases of this model "
+        "(the guarantee is not adaptive)."
+    )
+
+
+def _up(bound: float) -> str:
+    """Return four digits that are no smaller than the bound."""
+    rounded = Context(prec=4, rounding=ROUND_CEILING).create_decimal(bound)
+    return f"{float(rounded):.4g}"

@@ -1,0 +1,80 @@
+"""The API on a real socket, and a layer in front of it that misbehaves when it is told to."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+Scope, Message = dict[str, Any], dict[str, Any]
+
+
+@contextmanager
+def serve(app: Callable[..., Any]) -> Iterator[str]:
+    """Serve an ASGI application with uvicorn; yield its URL."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+class Unreliable:
+    """Passes requests on; answers about weights may be cut off, changed or delayed.
+
+    Attributes:
+        cuts: for each coming answer, how many bytes of its body pass before the connection ends.
+        change: what to do to each chunk of a body.
+        on_body: called once, before the first chunk of an answer's body passes.
+        ranges: the ``Range`` header of each request for weights, or None.
+        drop: names of request headers that do not get through.
+    """
+
+    def __init__(self, app: Callable[..., Any]) -> None:
+        self._app = app
+        self.cuts: list[int] = []
+        self.change: Callable[[bytes], bytes] = lambda chunk: chunk
+        self.on_body: Callable[[], None] | None = None
+        self.ranges: list[str | None] = []
+        self.drop: set[bytes] = set()
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or not scope["path"].endswith("/weights"):
+            await self._app(scope, receive, send)
+            return
+        scope["headers"] = [(k, v) for k, v in scope["headers"] if k not in self.drop]
+        asked = dict(scope["headers"]).get(b"range")
+        self.ranges.append(None if asked is None else asked.decode())
+        left = self.cuts.pop(0) if self.cuts else None
+
+        async def sending(message: Message) -> None:
+            nonlocal left
+            if message["type"] == "http.response.body" and message.get("body"):
+                if self.on_body is not None:
+                    call, self.on_body = self.on_body, None
+                    call()
+                body = self.change(message["body"])
+                if left is not None and len(body) >= left:
+                    await send(message | {"body": body[:left], "more_body": True})
+                    raise _CutError
+                left = None if left is None else left - len(body)
+                message = message | {"body": body}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except _CutError:
+            return
+
+
+class _CutError(Exception):
+    """The connection ends here."""
