@@ -163,7 +163,7 @@ class LogEntryRow(Base):
     __table_args__ = (
         Index(
             "ix_log_entries_certificate",
-            text("""(substring(body FROM '"certificate":"([^"]*)"'))"""),
+            text("""substring(body, '"certificate":"([^"]*)"'::text)"""),
             postgresql_where="kind = 'certificate.issued'",
         ),
     )

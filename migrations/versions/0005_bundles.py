@@ -32,7 +32,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_log_entries_certificate",
         "log_entries",
-        [sa.text("""(substring(body FROM '"certificate":"([^"]*)"'))""")],
+        [sa.text("""substring(body, '"certificate":"([^"]*)"'::text)""")],
         postgresql_where=sa.text("kind = 'certificate.issued'"),
     )
 

@@ -25,7 +25,8 @@ def _checkpoint(api: TestClient) -> Checkpoint:
     answer = api.get("/v1/log/checkpoint")
     assert answer.status_code == 200
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
-    (key,) = api.get("/.well-known/expunge-keys.json").json()["keys"]
+    keys = api.get("/.well-known/expunge-keys.json").json()["keys"]
+    (key,) = (key for key in keys if key["purpose"] == "certificates")
     public_key = load_pem_public_key(key["pem"].encode())
     return open_checkpoint(answer.content, [NoteKey(origin_of(answer.content), public_key)])
 

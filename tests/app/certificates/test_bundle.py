@@ -78,6 +78,7 @@ def published(*keys: tuple[StatementSigner, datetime | None, datetime | None]) -
                 {
                     "key_id": signer.key_id,
                     "algorithm": "none",
+                    "purpose": "certificates",
                     "pem": signer.public_key_pem,
                     "valid_from": None if start is None else start.isoformat(),
                     "valid_until": None if end is None else end.isoformat(),
@@ -170,7 +171,8 @@ class TestKeys:
             b"{}",
             b'{"keys": []}',
             b'{"keys": [5]}',
-            b'{"keys": [{"pem": 5, "valid_from": null, "valid_until": null}]}',
+            b'{"keys": [{"purpose": "certificates", "pem": 5}]}',
+            b'{"keys": [{"purpose": "model signatures", "pem": "x"}]}',
             b'{"keys": ' + b"[" * 100_000,
             published((SIGNER, datetime(2026, 1, 1), None)),  # noqa: DTZ001 - no time zone
             pem(SIGNER) + b"junk",

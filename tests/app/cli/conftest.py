@@ -35,4 +35,5 @@ class _Bridge(httpx.BaseTransport):
             follow_redirects=False,
         )
         headers = {k: v for k, v in answer.headers.items() if k != "content-encoding"}
-        return httpx.Response(answer.status_code, headers=headers, content=answer.content)
+        stream = httpx.ByteStream(answer.content)
+        return httpx.Response(answer.status_code, headers=headers, stream=stream)

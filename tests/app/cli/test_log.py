@@ -80,7 +80,7 @@ def test_keys_and_checkpoints_that_cannot_be_used_are_told_in_words(
         (["--consistent-with", str(forged)], "not signed by a trusted key"),
         (["--consistent-with", str(public_key)], "name must hold neither"),
         (["--consistent-with", str(tmp_path / "nowhere")], "No such file"),
-        (["--key", str(forged)], "is not a public key in PEM format"),
+        (["--key", str(forged)], "is not a PEM public key"),
     ):
         answer = runner.invoke(app, ["log", "fsck", *arguments])
         assert answer.exit_code == 1
