@@ -135,6 +135,19 @@ def test_an_inclusion_proof_shows_nothing_else(hashes, data) -> None:
         merkle.verify_inclusion(**facts | wrong)
 
 
+@pytest.mark.parametrize("claimed", [1, 2, 16, 300])
+def test_a_proof_is_for_a_tree_of_its_size(hashes, claimed: int) -> None:
+    proof, root = _inclusion(hashes, 0, 8), merkle.range_root(0, 8, hashes)
+    with pytest.raises(ProofError, match="hashes where"):
+        merkle.verify_inclusion(leaf=hashes[0, 0], index=0, size=claimed, proof=proof, root=root)
+    proof, old_root = _consistency(hashes, 4, 8), merkle.range_root(0, 4, hashes)
+    for old_size, new_size in ((4, 8 * claimed + 8), (claimed, 8 + 2 * claimed)):
+        with pytest.raises(ProofError):
+            merkle.verify_consistency(
+                old_size=old_size, old_root=old_root, new_size=new_size, new_root=root, proof=proof
+            )
+
+
 @given(st.data())
 def test_a_consistency_proof_shows_nothing_else(hashes, data) -> None:
     new = data.draw(st.integers(1, 300))

@@ -155,6 +155,9 @@ def test_two_roles_of_ones_own_need_no_superuser(servers: EmbeddedServers) -> No
                 schema.upgrade(url("some_owner"), service_url=url("some%20service"))
             assert not schema.may_rewrite_log(database)
             with database.transaction() as session:
+                # As the migrations leave them, and no test.
+                query = "SELECT tgenabled FROM pg_trigger WHERE tgname = 'append_only'"
+                assert session.scalars(text(query)).all() == ["A"] * len(APPEND_ONLY)
                 api_keys.create_key(session, name="first", scopes=[])
             with pytest.raises(ProgrammingError), database.transaction() as session:
                 session.execute(text("DELETE FROM log_entries"))

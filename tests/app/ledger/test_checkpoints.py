@@ -31,6 +31,12 @@ def test_a_checkpoint_states_size_and_root_under_the_logs_own_name(services: Ser
     assert opened(services, sign(services)).origin == checkpoint.origin
 
 
+def test_a_log_that_has_not_grown_keeps_its_checkpoint(services: Services) -> None:
+    write(services, 2)
+    assert sign(services) == sign(services)
+    assert _sizes(services) == [2]
+
+
 def test_another_key_did_not_sign_it(services: Services, tmp_path) -> None:
     write(services, 1)
     note = sign(services)
