@@ -1,5 +1,7 @@
 # Everything runs in .venv, which is made when it is missing and brought up to date when the pins
 # change. CPU builds of PyTorch come from wherever pip is configured to look.
+# Threads that spin at barriers starve each other where other programs run too.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 PYTHON ?= python3.11
 VENV := .venv

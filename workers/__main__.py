@@ -1,6 +1,7 @@
 """``python -m workers PART``: what the ``expunge`` command starts."""
 
 import importlib
+import os
 import sys
 
 from app import logs
@@ -15,6 +16,8 @@ def main() -> None:
         sys.exit(f"usage: python -m workers {'|'.join(_PARTS)}")
     logs.configure()
     stop_with_supervisor()
+    # Before torch is loaded: threads that spin at barriers starve each other on a shared machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     importlib.import_module(f"workers.{sys.argv[1]}").main()
 
 
