@@ -133,18 +133,16 @@ def _forget(client: ExpungeClient, record_id: str, folder: Path) -> Answer | Non
     run_id = ended["obligations"][0]["run"]
     if run_id is None:
         return None
-    _check(client, certificates[0], folder / "weights.safetensors")
+    _check(client, certificates[0], folder)
     return Answer(seconds, client.run(run_id)["phase_seconds"])
 
 
-def _check(client: ExpungeClient, certificate: dict[str, Any], weights: Path) -> None:
+def _check(client: ExpungeClient, certificate: dict[str, Any], folder: Path) -> None:
     """Require that a certificate holds and that no step was taken for it."""
-    client.download(_NAME, client.certified(_NAME)["number"], weights)
-    statement = verify(
-        bundle=json.dumps(certificate["bundle"]).encode(),
-        weights=weights,
-        key_pem=client.public_key_pem(),
-    )
+    keys = client.public_key_pem()
+    files = client.download(_NAME, folder, keys=keys)
+    bundle = json.dumps(certificate["bundle"]).encode()
+    statement = verify(bundle=bundle, weights=files.weights, keys=keys)
     steps = statement["mechanism"]["parameters"]["steps"]
     _require(steps == 0, f"no step was needed, but there were {steps}")
 

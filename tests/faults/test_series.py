@@ -183,13 +183,13 @@ def forget(service, client, database, names, *, subject, kills, rng):
 def outcome_of(client, database, name, request, directory):
     """Download, verify offline, and read what the ledger remembers."""
     current = client.certified(name)
-    weights = directory / f"{name}-{current['number']}"
-    client.download(name, current["number"], weights)
+    keys = client.public_key_pem()
+    weights = client.download(name, directory, keys=keys).weights
     certificates = {c["model"]: c["bundle"] for c in client.certificates_of(request["id"])}
     predicate = verify(
         bundle=json.dumps(certificates[name]).encode(),
         weights=weights,
-        key_pem=client.public_key_pem(),
+        keys=keys,
     )
     with database.transaction() as session:
         model = model_named(session, name)

@@ -63,16 +63,17 @@ def test_a_publication_is_signed_in_its_own_transaction(workshop: Workshop) -> N
 
 
 def test_the_timer_signs_a_log_that_has_grown_once(services: Services) -> None:
+    """The first entry of its own is about the key that signs."""
     services = _with_interval(services, 0)
     services.checkpoint_log()
     assert _sizes(services) == []
     write(services, 3)
     services.checkpoint_log()
     services.checkpoint_log()
-    assert _sizes(services) == [3]
+    assert _sizes(services) == [4]
     write(services, 1)
     services.checkpoint_log()
-    assert _sizes(services) == [3, 4]
+    assert _sizes(services) == [4, 5]
 
 
 def test_the_timer_waits(services: Services, app_database: Engine) -> None:
@@ -86,7 +87,7 @@ def test_the_timer_waits(services: Services, app_database: Engine) -> None:
             text("UPDATE log_checkpoints SET issued_at = issued_at - interval '61 seconds'")
         )
     services.checkpoint_log()
-    assert _sizes(services) == [1, 2]
+    assert _sizes(services) == [1, 3]  # the key that signs is told
 
 
 def test_a_log_shorter_than_its_checkpoints_is_not_signed(
