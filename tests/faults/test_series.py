@@ -182,7 +182,6 @@ def forget(service, client, database, names, *, subject, kills, rng):
 
 def outcome_of(client, database, name, request, directory):
     """Download, verify offline, and read what the ledger remembers."""
-    current = client.certified(name)
     keys = client.public_key_pem()
     weights = client.download(name, directory, keys=keys).weights
     certificates = {c["model"]: c["bundle"] for c in client.certificates_of(request["id"])}
