@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.certificates.bundle import bundle_json
+from app.certificates.checkpoint import Checkpoint
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Coverage, Subject, Times, exclusion_statement
 from app.certificates.verification import VerifiedStep, verify
+from app.domain import merkle
 from app.domain.errors import VerificationError
 from tests.support.bundles import SmallLog
 
@@ -129,6 +131,13 @@ class TestHistory:
         log = SmallLog(SIGNER)
         old = log.checkpoint().encode()
         log.entries[2] = log.entries[2].replace("2", "7")
+        bundle = logged(log, envelope(), old_size=5)
+        assert step_of(bundle, weights, pem(SIGNER), consistent_with=old) == "history"
+
+    def test_a_checkpoint_of_another_log_does_not_do(self, weights: Path) -> None:
+        log = SmallLog(SIGNER)
+        text = Checkpoint("expunge/other", 5, merkle.root(log.leaves())).text()
+        old = SIGNER.sign_note(text, name="expunge/other").encode()
         bundle = logged(log, envelope(), old_size=5)
         assert step_of(bundle, weights, pem(SIGNER), consistent_with=old) == "history"
 
