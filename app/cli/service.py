@@ -20,6 +20,7 @@ from app.ledger.api_keys import Scope
 from app.main import app_from_environment
 from app.services import (
     database_url,
+    key_store_dir,
     migration_url,
     model_signing_key_file,
     pseudonym_key_file,
@@ -28,6 +29,7 @@ from app.services import (
 )
 from app.settings import Settings
 from app.stopping import StopSignal
+from app.storage.file_keys import FileKeyStore
 from app.storage.keyfiles import create_key_file
 from app.supervisor import Child, python_command, stop_with_supervisor, supervise
 
@@ -43,6 +45,7 @@ def init() -> None:
         schema.upgrade(migration_url(settings), service_url=database_url(settings))
         signer = StatementSigner.from_file(signing_key_file(settings), create=True)
         Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
+        FileKeyStore(key_store_dir(settings), create=True)
         public = public_key_file(settings)
         remember_key(public, signer.public_key_pem)
         model_key = model_signing_key_file(settings)
