@@ -2,8 +2,10 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterable
 
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 LEAST_BYTES = 6
 """Shorter ids occur by chance in any store; finding one would say nothing."""
 
@@ -23,17 +25,18 @@ class Spellings:
             "as it is": {raw},
             "escaped": {quoted.encode(), in_json.encode()} - {raw},
             "in hexadecimal": {raw.hex().encode(), raw.hex().upper().encode()},
-            "in base64": {_in_base64(raw, shift) for shift in range(3)},
         }
+        self._base64 = [_Base64(raw, shift) for shift in range(3)]
         self.is_searchable = len(raw) >= LEAST_BYTES
-        self.longest = max(len(word) for words in self._spellings.values() for word in words)
+        words = [len(word) for words in self._spellings.values() for word in words]
+        self.longest = max(*words, *(word.length for word in self._base64))
 
     def found_in(self, content: bytes) -> str | None:
         """Return how the id is spelt in ``content``, or None."""
         for how, words in self._spellings.items():
             if any(word in content for word in words):
                 return how
-        return None
+        return "in base64" if any(word.is_in(content) for word in self._base64) else None
 
     def found_in_parts(self, parts: Iterable[bytes]) -> str | None:
         """Return how the id is spelt in a content that comes in parts, across their borders too."""
@@ -47,8 +50,32 @@ class Spellings:
         return None
 
 
-def _in_base64(raw: bytes, shift: int) -> bytes:
-    """Return what every base64 text of bytes that hold ``raw`` at ``shift`` modulo 3 has in it."""
-    encoded = base64.b64encode(bytes(shift) + raw)
-    whole = (shift + len(raw)) * 8 // 6
-    return encoded[(shift * 8 + 5) // 6 : whole]
+class _Base64:
+    """What every base64 text of bytes that hold ``raw`` at ``shift`` modulo 3 has in it.
+
+    At both ends a character may mix bits of the id with bits of its neighbours.
+    """
+
+    def __init__(self, raw: bytes, shift: int) -> None:
+        encoded = base64.b64encode(bytes(shift) + raw).rstrip(b"=")
+        start, stop = -(-shift * 8 // 6), (shift + len(raw)) * 8 // 6
+        self._core = encoded[start:stop]
+        first_bits, last_bits = -shift * 8 % 6, (shift + len(raw)) * 8 % 6
+        first = _ALPHABET.index(encoded[start - 1]) if first_bits else 0
+        last = _ALPHABET.index(encoded[stop]) if last_bits else 0
+        before = [c for v, c in enumerate(_ALPHABET) if (v ^ first) % (1 << first_bits) == 0]
+        after = [c for v, c in enumerate(_ALPHABET) if (v ^ last) >> (6 - last_bits) == 0]
+        self._pattern = re.compile(
+            (_one_of(before) if first_bits else b"")
+            + re.escape(self._core)
+            + (_one_of(after) if last_bits else b"")
+        )
+        self.length = len(encoded)
+
+    def is_in(self, content: bytes) -> bool:
+        """Say whether a content has it; the core decides quickly, the pattern exactly."""
+        return self._core in content and self._pattern.search(content) is not None
+
+
+def _one_of(characters: list[int]) -> bytes:
+    return b"[" + re.escape(bytes(characters)) + b"]"

@@ -128,9 +128,10 @@ def test_a_request_on_its_way_is_pending(
 ) -> None:
     workshop.define()
     workshop.work()
-    request_id = workshop.forget(RECORD)
+    trained_on, _ = workshop.split()
+    request_id = workshop.forget(trained_on[0])
     services.clean_up()
-    findings = search(RECORD)
+    findings = search(trained_on[0])
     assert _verdicts(findings) == {Verdict.PENDING: 2}
     assert any(request_id in f.where and "erased when it is" in f.meaning for f in findings)
 

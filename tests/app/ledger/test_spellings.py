@@ -32,6 +32,20 @@ def test_another_id_is_not() -> None:
         assert spellings.found_in(content) is None
 
 
+@pytest.mark.parametrize("shift", range(3))
+@pytest.mark.parametrize("length", range(6, 12))
+def test_base64_decides_by_every_bit_of_the_id(shift: int, length: int) -> None:
+    raw = b"abcdefghijkl"[:length]
+    spellings = Spellings(raw.decode())
+    around = b"\xff" * shift
+    assert spellings.found_in(base64.b64encode(around + raw + b"\xff\x00\xff")) == "in base64"
+    assert spellings.found_in(base64.b64encode(around + raw)) == "in base64"
+    for bit in range(8 * length):
+        other = bytearray(raw)
+        other[bit // 8] ^= 1 << bit % 8
+        assert spellings.found_in(base64.b64encode(around + other + b"\xff")) is None
+
+
 @given(data=st.data())
 def test_an_id_is_found_across_the_borders_of_parts(data: st.DataObject) -> None:
     content = b"." * 20 + b"subject-eleven" + b"." * 20
