@@ -134,10 +134,15 @@ def key_store_dir(settings: Settings) -> Path:
     return settings.key_store_dir or settings.data_dir / "keys" / "blobs"
 
 
+def object_dir(settings: Settings) -> Path:
+    """Where objects lie that are in no bucket."""
+    return settings.data_dir / "blobs"
+
+
 def object_store(settings: Settings) -> ObjectStore:
     """Return the configured bucket, or the data directory's own store."""
     if settings.s3_bucket is None:
-        return LocalObjectStore(settings.data_dir / "blobs")
+        return LocalObjectStore(object_dir(settings))
     return S3ObjectStore(
         settings.s3_bucket,
         endpoint=settings.s3_endpoint,

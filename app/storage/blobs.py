@@ -128,16 +128,12 @@ class Blobs:
             CorruptObjectError: the object is not what was stored.
             ObjectStoreError, KeyStoreError: a store does not do its work.
         """
-        identity, size = self._row(blob_id)
-        if size is None:
-            raise GoneError("the stored object was shredded, or never written")
+        identity, size = self._stored(blob_id)
         return BlobRange(self._objects, self._keys, identity, size, range(start, stop))
 
     def read(self, blob_id: str) -> bytes:
         """Return a whole blob; raises what ``open_range`` raises."""
-        identity, size = self._row(blob_id)
-        if size is None:
-            raise GoneError("the stored object was shredded, or never written")
+        identity, size = self._stored(blob_id)
         return BlobRange(self._objects, self._keys, identity, size, range(size)).read_all()
 
     def sweep(self) -> int:
@@ -170,6 +166,12 @@ class Blobs:
             KeyStoreError: a key cannot be wrapped anew; the old key lives until it can.
         """
         return self._keys.rotate() if self._keys.is_rotation_due(period_s) else None
+
+    def _stored(self, blob_id: str) -> tuple[Identity, int]:
+        identity, size = self._row(blob_id)
+        if size is None:
+            raise GoneError("the stored object was shredded, or never written")
+        return identity, size
 
     def _row(self, blob_id: str) -> tuple[Identity, int | None]:
         """Return what a blob is and the size of its content, None if there is none (any more)."""

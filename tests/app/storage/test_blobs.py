@@ -332,6 +332,22 @@ def test_a_reader_that_holds_the_key_is_stopped_when_it_is_destroyed(
         next(part)
 
 
+def test_what_the_ledger_calls_shredded_is_not_read_whatever_the_stores_hold(
+    services: Services,
+) -> None:
+    """As when a key store is restored from a backup."""
+    blob = services.blobs.put("weights", b"content")
+    with services.database.transaction() as session:
+        session.get_one(BlobRow, blob.id).state = "shredded"
+    for read in (lambda: services.blobs.read(blob.id), lambda: _part(services, blob.id)):
+        with pytest.raises(GoneError):
+            read()
+
+
+def _part(services: Services, blob_id: str) -> list[bytes]:
+    return list(services.blobs.open_range(blob_id, 0, 1))
+
+
 def test_rotation_is_done_when_due_and_logged(services: Services, keys: FileKeyStore) -> None:
     blob = services.blobs.put("weights", b"content")
     services.rotate_keys()
