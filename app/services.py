@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from pydantic import SecretStr
 from redis import Redis
 
 from app.certificates.model_signing import ModelSigner
@@ -18,7 +19,9 @@ from app.ledger import checkpoints, log, repository, settlement, signing_keys
 from app.ledger.requests import ForgetRequests
 from app.settings import Settings
 from app.storage.blobs import Blobs
-from app.storage.objects import LocalObjectStore
+from app.storage.file_keys import FileKeyStore
+from app.storage.objects import LocalObjectStore, ObjectStore
+from app.storage.s3 import S3ObjectStore
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,18 @@ class Services:
         for request_id in certified:
             with self.database.transaction() as session:
                 self.forget_requests.complete(session, request_id)
-        self.blobs.sweep()
-        with self.database.transaction() as session:
-            settlement.note_shredded(session)
+        try:
+            self.blobs.sweep()
+        finally:
+            with self.database.transaction() as session:
+                settlement.note_shredded(session)
+
+    def rotate_keys(self) -> None:
+        """Destroy the key that wraps the stored objects' keys when its period is over."""
+        surviving = self.blobs.rotate_keys(self.settings.key_period_s)
+        if surviving is not None:
+            with self.database.transaction() as session:
+                log.append(session, "storage_keys.rotated", data_keys=surviving)
 
     def checkpoint_log(self) -> None:
         """Sign the log if it has grown since it was last signed, and that was a while ago."""
@@ -117,6 +129,34 @@ def pseudonym_key_file(settings: Settings) -> Path:
     return settings.data_dir / "keys" / "pseudonyms.key"
 
 
+def key_store_dir(settings: Settings) -> Path:
+    """Where the keys of the stored objects lie."""
+    return settings.key_store_dir or settings.data_dir / "keys" / "blobs"
+
+
+def object_dir(settings: Settings) -> Path:
+    """Where objects lie that are in no bucket."""
+    return settings.data_dir / "blobs"
+
+
+def object_store(settings: Settings) -> ObjectStore:
+    """Return the configured bucket, or the data directory's own store."""
+    if settings.s3_bucket is None:
+        return LocalObjectStore(object_dir(settings))
+    return S3ObjectStore(
+        settings.s3_bucket,
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        prefix=settings.s3_prefix,
+        access_key=_revealed(settings.s3_access_key),
+        secret_key=_revealed(settings.s3_secret_key),
+    )
+
+
+def _revealed(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
 def open_services(settings: Settings) -> Services:
     """Put the services together.
 
@@ -124,7 +164,7 @@ def open_services(settings: Settings) -> Services:
         ConfigurationError: a key is missing; run ``expunge init``.
     """
     database = Database(database_url(settings))
-    blobs = Blobs(database, LocalObjectStore(settings.data_dir / "blobs"))
+    blobs = Blobs(database, object_store(settings), FileKeyStore(key_store_dir(settings)))
     pseudonyms = Pseudonyms.from_file(pseudonym_key_file(settings))
     signer = StatementSigner.from_file(signing_key_file(settings))
     records = Records(database, blobs, pseudonyms)

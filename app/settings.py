@@ -25,6 +25,12 @@ class Settings(BaseSettings):
         poll_interval_s: how often the dispatcher looks for work.
         checkpoint_interval_s: how old a signed checkpoint of a log that has grown may get; one is
             also signed with every certificate.
+        key_store_dir: keys of the stored objects; ``keys/blobs`` in the data directory when unset.
+        key_period_s: how long the key that wraps those keys lives.
+        s3_bucket: where objects are stored instead of in the data directory.
+        s3_endpoint, s3_region: the server, if it is not Amazon's, and its region.
+        s3_prefix: what all names in the bucket begin with.
+        s3_access_key, s3_secret_key: otherwise found where Amazon's own tools look for them.
     """
 
     model_config = SettingsConfigDict(env_prefix="EXPUNGE_", extra="ignore", frozen=True)
@@ -44,3 +50,11 @@ class Settings(BaseSettings):
     max_attempts: int = Field(default=3, ge=1)
     poll_interval_s: float = Field(default=0.25, gt=0)
     checkpoint_interval_s: float = Field(default=60.0, ge=0)
+    key_store_dir: Path | None = None
+    key_period_s: float = Field(default=86400.0, gt=0)
+    s3_bucket: str | None = None
+    s3_endpoint: str | None = None
+    s3_region: str | None = None
+    s3_prefix: str = ""
+    s3_access_key: SecretStr | None = None
+    s3_secret_key: SecretStr | None = None

@@ -43,12 +43,14 @@ from app.ledger.api_keys import Scope
 from app.registry import repository as registry
 from app.services import (
     Services,
+    key_store_dir,
     model_signing_key_file,
     open_services,
     pseudonym_key_file,
     signing_key_file,
 )
 from app.settings import Settings
+from app.storage.file_keys import FileKeyStore
 
 SIZE_BYTES = 1_000_000_000
 ROUNDS = 5
@@ -141,6 +143,7 @@ def _open() -> Services:
     StatementSigner.from_file(signing_key_file(settings), create=True)
     ModelSigner.from_file(model_signing_key_file(settings), create=True)
     Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
+    FileKeyStore(key_store_dir(settings), create=True)
     services = open_services(settings)
     schema.upgrade(str(services.database.engine.url))
     return services

@@ -35,12 +35,14 @@ from app.registry import repository as registry
 from app.services import (
     Services,
     database_url,
+    key_store_dir,
     migration_url,
     open_services,
     pseudonym_key_file,
     signing_key_file,
 )
 from app.settings import Settings
+from app.storage.file_keys import FileKeyStore
 from workers import jobs
 
 _MB = 1e6
@@ -130,6 +132,7 @@ def _measure(case: Case) -> dict[str, float]:
 def _set_up(case: Case, settings: Settings) -> None:
     StatementSigner.from_file(signing_key_file(settings), create=True)
     Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
+    FileKeyStore(key_store_dir(settings), create=True)
     services = open_services(settings)
     schema.upgrade(migration_url(settings), service_url=database_url(settings))
     features, labels = case.load()

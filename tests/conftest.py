@@ -22,6 +22,7 @@ from app.ledger.api_keys import Scope
 from app.main import create_app
 from app.services import (
     Services,
+    key_store_dir,
     model_signing_key_file,
     open_services,
     pseudonym_key_file,
@@ -29,6 +30,7 @@ from app.services import (
     signing_key_file,
 )
 from app.settings import Settings
+from app.storage.file_keys import FileKeyStore
 from workers.dispatcher import Dispatcher
 from workers.queue import NAME, open_queue
 
@@ -96,6 +98,7 @@ def settings(
     StatementSigner.from_file(signing_key_file(settings), create=True)
     ModelSigner.from_file(model_signing_key_file(settings), create=True)
     Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
+    FileKeyStore(key_store_dir(settings), create=True)
     return settings
 
 

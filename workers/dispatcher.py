@@ -39,6 +39,7 @@ class Dispatcher:
             self._enqueue_runs,
             self._reenqueue_lost_jobs,
             services.clean_up,
+            services.rotate_keys,
             services.checkpoint_log,
         )
 

@@ -8,9 +8,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from app.api.conditions import is_not_modified, requested_part
-from app.domain.errors import GoneError
+from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.storage.blobs import Blobs
-from app.storage.objects import ObjectRange
+from app.storage.ranges import BlobRange
 
 _log = logging.getLogger("expunge.api")
 
@@ -33,6 +33,8 @@ def download(
 
     Raises:
         GoneError: the object was shredded.
+        CorruptObjectError: the object is not what was stored.
+        ObjectStoreError, KeyStoreError: it cannot be read now.
         PreconditionError: ``If-Match`` names other content.
         RangeError: the range begins behind the end.
     """
@@ -58,7 +60,7 @@ def download(
 class _Streamed(StreamingResponse):
     """Sends a range chunk by chunk; it cannot end well unless every byte was sent."""
 
-    def __init__(self, content: ObjectRange, status: int, headers: dict[str, str]) -> None:
+    def __init__(self, content: BlobRange, status: int, headers: dict[str, str]) -> None:
         super().__init__(content, status_code=status, headers=headers)
         self._content = content
 
@@ -66,11 +68,14 @@ class _Streamed(StreamingResponse):
         """Send the response until it is complete or the receiver has gone.
 
         A shredded object ends it before its announced length: the server then closes the
-        connection, and the receiver knows that bytes are missing.
+        connection, and the receiver knows that bytes are missing. So does one that turns out not
+        to be what was stored, before a byte of the chunk in question is sent.
         """
         try:
             await super().__call__(scope, receive, send)
         except GoneError:
             _log.warning("a download was cut off: its object was shredded meanwhile")
+        except (CorruptObjectError, KeyStoreError, ObjectStoreError) as error:
+            _log.error("a download was cut off: %s", error)
         finally:
             self._content.close()

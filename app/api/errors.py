@@ -34,6 +34,9 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], int, str], ...] = (
     (errors.CalibrationError, 422, "no-plan"),
     (errors.InvalidInputError, 422, "invalid-input"),
     (errors.CorruptLogError, 500, "corrupt-log"),
+    (errors.CorruptObjectError, 500, "corrupt-object"),
+    (errors.ObjectStoreError, 503, "storage-unavailable"),
+    (errors.KeyStoreError, 503, "storage-unavailable"),
 )
 
 
@@ -101,6 +104,8 @@ def _headers(error: Exception) -> dict[str, str] | None:
         return {"WWW-Authenticate": challenge}
     if isinstance(error, errors.RangeError):
         return {"Content-Range": f"bytes */{error.size}"}
+    if isinstance(error, errors.ObjectStoreError):
+        return {"Retry-After": "30"}
     return None
 
 

@@ -3,7 +3,7 @@
 import typer
 
 from app import logs
-from app.cli import guarantees, log, resources, service, signing_keys, verification
+from app.cli import erasure, guarantees, log, resources, service, signing_keys, verification
 
 app = typer.Typer(
     name="expunge",
@@ -31,6 +31,7 @@ for command in (
     resources.cancel,
     resources.certificates,
     resources.download,
+    erasure.erase_check,
     verification.verify,
     guarantees.plan,
     guarantees.account,

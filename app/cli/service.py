@@ -20,15 +20,20 @@ from app.ledger.api_keys import Scope
 from app.main import app_from_environment
 from app.services import (
     database_url,
+    key_store_dir,
     migration_url,
     model_signing_key_file,
+    object_dir,
+    open_services,
     pseudonym_key_file,
     public_key_file,
     signing_key_file,
 )
 from app.settings import Settings
 from app.stopping import StopSignal
+from app.storage.file_keys import FileKeyStore
 from app.storage.keyfiles import create_key_file
+from app.storage.upgrade import encrypt_plain_files
 from app.supervisor import Child, python_command, stop_with_supervisor, supervise
 
 
@@ -43,12 +48,14 @@ def init() -> None:
         schema.upgrade(migration_url(settings), service_url=database_url(settings))
         signer = StatementSigner.from_file(signing_key_file(settings), create=True)
         Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
+        FileKeyStore(key_store_dir(settings), create=True)
         public = public_key_file(settings)
         remember_key(public, signer.public_key_pem)
         model_key = model_signing_key_file(settings)
         model_signer = ModelSigner.from_file(model_key, create=True)
         model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
         create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
+        _encrypt_old_objects(settings)
         typer.echo(f"ready: data in {settings.data_dir}, public key in {public}")
 
 
@@ -129,6 +136,16 @@ def _embedded(settings: Settings) -> EmbeddedServers | None:
     if settings.database_url is not None and settings.redis_url is not None:
         return None
     return EmbeddedServers(settings.data_dir)
+
+
+def _encrypt_old_objects(settings: Settings) -> None:
+    if settings.s3_bucket is not None:
+        return
+    services = open_services(settings)
+    count = encrypt_plain_files(services.database, services.blobs, object_dir(settings))
+    services.database.dispose()
+    if count:
+        typer.echo(f"{count} stored objects from before are encrypted now")
 
 
 def _new_admin_key(settings: Settings) -> bytes:

@@ -180,6 +180,21 @@ class ConfigurationError(ExpungeError):
     """A setting, key or server is missing. The message says how to supply it."""
 
 
+# Storing
+
+
+class ObjectStoreError(ExpungeError):
+    """The object store cannot do now what was asked of it; it may later."""
+
+
+class KeyStoreError(ExpungeError):
+    """The key store cannot do what was asked of it: its files or its disk are at fault."""
+
+
+class CorruptObjectError(ExpungeError):
+    """A stored object is not what was stored: cut, changed, moved, or another's."""
+
+
 # Downloading
 
 

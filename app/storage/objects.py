@@ -1,44 +1,52 @@
-"""Where the bytes of blobs lie.
-
-An object that is being deleted loses its name before its bytes are overwritten. So bytes that were
-read while the name was still there are the object's own, and every read ends by looking for it.
-"""
+"""Where the stored objects lie, and what every such place must be able to do."""
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
-from app.domain.errors import GoneError
+from app.domain.errors import CorruptObjectError, GoneError, ObjectStoreError
+from app.storage.files import erase, write_durably
 
-_CHUNK_BYTES = 1024 * 1024
 
+class ObjectReader(Protocol):
+    """A part of an object, read from its beginning to its end.
 
-class ObjectRange(Protocol):
-    """The bytes of a part of an object, chunk by chunk."""
+    Attributes:
+        object_size: of the whole object, in bytes.
+    """
 
-    def __iter__(self) -> Iterator[bytes]:
-        """Return itself."""
+    object_size: int
 
-    def __next__(self) -> bytes:
-        """Return the next chunk; ``GoneError`` if the object was shredded meanwhile."""
+    def read(self, size: int) -> bytes:
+        """Return exactly the next ``size`` bytes of the part.
+
+        Raises:
+            GoneError: the object was deleted meanwhile.
+            CorruptObjectError: it ends too early.
+            ObjectStoreError: the store does not answer.
+        """
 
     def close(self) -> None:
-        """Give up what the range holds; safe to repeat."""
+        """Give up what the reader holds; safe to repeat."""
 
 
 class ObjectStore(Protocol):
-    """Named objects: written once, read, deleted for good."""
+    """Named objects: written once, read, deleted for good.
 
-    def write(self, name: str, content: bytes) -> None:
-        """Store ``content`` durably under a new name."""
+    Every method raises ``ObjectStoreError`` when the store cannot do it now.
+    """
 
-    def open_range(self, name: str, start: int, stop: int) -> ObjectRange:
-        """Read bytes ``start`` up to, not including, ``stop``; ``GoneError`` if it is not there."""
+    def write(self, name: str, parts: Iterable[bytes]) -> None:
+        """Store an object durably, complete or not at all."""
 
-    def read(self, name: str) -> bytes:
-        """Return a whole object; ``GoneError`` if it does not exist."""
+    def open_range(self, name: str, start: int, stop: int) -> ObjectReader:
+        """Read bytes ``start`` up to, not including, ``stop``, of which there is at least one.
+
+        Raises:
+            GoneError: the object does not exist.
+            CorruptObjectError: it ends before ``start``.
+        """
 
     def delete(self, name: str) -> None:
         """Delete an object; a missing one is no error."""
@@ -54,42 +62,23 @@ class LocalObjectStore:
         self._root = root
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def write(self, name: str, content: bytes) -> None:
-        """Store ``content`` under a new name, complete or not at all."""
-        path = self._root / name
-        unfinished = path.with_suffix(".part")
-        unfinished.touch(mode=0o600)
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(path)
-        _sync_directory(self._root)
+    def write(self, name: str, parts: Iterable[bytes]) -> None:
+        """Store an object as a file of mode 0600, complete or not at all."""
+        try:
+            write_durably(self._root / name, parts)
+        except OSError as error:
+            raise _failed("written", error) from error
 
-    def open_range(self, name: str, start: int, stop: int) -> ObjectRange:
-        """Read bytes ``start`` up to, not including, ``stop``; ``GoneError`` if it is not there."""
-        return _FileRange(self._root / name, start, stop)
-
-    def read(self, name: str) -> bytes:
-        """Return a whole object; ``GoneError`` if it does not exist."""
-        path = self._root / name
-        with _open(path) as file:
-            content = file.read()
-        _require_there(path)
-        return content
+    def open_range(self, name: str, start: int, stop: int) -> ObjectReader:
+        """Read bytes ``start`` up to ``stop``; ``GoneError`` if the object is not there."""
+        return _FileReader(self._root / name, start, stop)
 
     def delete(self, name: str) -> None:
         """Overwrite and remove an object; a missing one is no error."""
-        path = self._root / name
-        unfinished, doomed = path.with_suffix(".part"), path.with_suffix(".doomed")
-        with suppress(FileNotFoundError):
-            path.rename(doomed)
-        for left in (doomed, unfinished):
-            try:
-                _overwrite(left)
-            except FileNotFoundError:
-                continue  # never there, or another sweep was faster
-            left.unlink(missing_ok=True)
+        try:
+            erase(self._root / name)
+        except OSError as error:
+            raise _failed("deleted", error) from error
 
     def names(self) -> Iterator[str]:
         """Yield the names of all objects, unfinished ones included."""
@@ -97,58 +86,45 @@ class LocalObjectStore:
             yield path.stem
 
 
-class _FileRange:
-    """A part of a file, which ends with an error when the file loses its name."""
+class _FileReader:
+    """A part of a file. An object that is deleted loses its name before its bytes change.
+
+    So bytes that were read while the name was still there are the object's own, and every read ends
+    by looking for it.
+    """
 
     def __init__(self, path: Path, start: int, stop: int) -> None:
         self._path = path
+        try:
+            self._file = path.open("rb", buffering=0)
+            self.object_size = os.fstat(self._file.fileno()).st_size
+        except FileNotFoundError as error:
+            raise GoneError("the stored object was shredded") from error
+        except OSError as error:
+            raise _failed("read", error) from error
         self._remaining = stop - start
-        self._file = _open(path)
         self._file.seek(start)
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        if self._remaining <= 0:
-            self.close()
-            raise StopIteration
-        chunk = self._file.read(min(_CHUNK_BYTES, self._remaining))
-        _require_there(self._path)
-        if not chunk:
-            raise GoneError("the stored object is shorter than it should be")
-        self._remaining -= len(chunk)
-        return chunk
+    def read(self, size: int) -> bytes:
+        """Return exactly the next ``size`` bytes."""
+        try:
+            wanted = min(size, self._remaining)
+            content = self._file.read(wanted)
+            while len(content) < wanted and (more := self._file.read(wanted - len(content))):
+                content += more
+        except OSError as error:
+            raise _failed("read", error) from error
+        if not self._path.exists():
+            raise GoneError("the stored object was shredded")
+        if len(content) < size:
+            raise CorruptObjectError(f"object {self._path.name} is shorter than what was stored")
+        self._remaining -= size
+        return content
 
     def close(self) -> None:
         """Close the file; safe to repeat."""
         self._file.close()
 
 
-def _open(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb", buffering=0)
-    except FileNotFoundError as error:
-        raise GoneError("the stored object was shredded") from error
-
-
-def _require_there(path: Path) -> None:
-    if not path.exists():
-        raise GoneError("the stored object was shredded")
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _overwrite(path: Path) -> None:
-    with path.open("r+b") as file:
-        remaining = os.fstat(file.fileno()).st_size
-        while remaining > 0:
-            remaining -= file.write(bytes(min(_CHUNK_BYTES, remaining)))
-        file.flush()
-        os.fsync(file.fileno())
+def _failed(what: str, error: OSError) -> ObjectStoreError:
+    return ObjectStoreError(f"an object cannot be {what}: {error.strerror}")

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, func
+from sqlalchemy import BigInteger, CheckConstraint, Index, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
@@ -14,12 +14,21 @@ class BlobRow(Base):
     __tablename__ = "blobs"
     __table_args__ = (
         CheckConstraint("state IN ('pending', 'live', 'doomed', 'shredded')", name="state"),
+        CheckConstraint("object_deleted_at IS NULL OR state = 'shredded'", name="object_deleted"),
+        Index(
+            "ix_blobs_objects_left",
+            "id",
+            postgresql_where="state = 'shredded' AND object_deleted_at IS NULL",
+        ),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str]
     state: Mapped[str] = mapped_column(index=True)
     sha256: Mapped[str | None]
+    """Digest of the content, not of the encrypted object; so is the size."""
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     shredded_at: Mapped[datetime | None]
+    """When the data key was destroyed: from then on nobody can read the object."""
+    object_deleted_at: Mapped[datetime | None]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from app.domain.errors import GoneError
 from app.services import Services, redis_connection
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.dumps import everything_in_postgres, everything_in_redis
@@ -67,16 +68,21 @@ def test_a_completed_request_leaves_no_byte_of_its_records(
     api.post("/v1/datasets", json=DATASET)
     api.put("/v1/datasets/digits/records", content=digits_parquet(RECORDS))
     blobs = services.settings.data_dir / "blobs"
-    (before,) = (path.read_bytes() for path in blobs.iterdir())
+    (before,) = blobs.iterdir()
     import pyarrow.parquet as pq
     from pyarrow import BufferReader
 
     table = pq.read_table(BufferReader(digits_parquet(RECORDS)))
     images = table["features"].chunk(0).storage.flatten().to_numpy().reshape(RECORDS, 64)
-    assert images[7].tobytes() in before
+    assert images[7].tobytes() in services.blobs.read(before.name)
+    assert images[7].tobytes() not in before.read_bytes()
 
     api.post("/v1/forget-requests", json={"dataset": "digits", "record_ids": ["record-7"]})
 
-    (after,) = (path.read_bytes() for path in blobs.iterdir())
-    assert images[7].tobytes() not in after
-    assert images[8].tobytes() in after
+    (after,) = blobs.iterdir()
+    kept = services.blobs.read(after.name)
+    assert images[7].tobytes() not in kept
+    assert images[8].tobytes() in kept
+    assert images[8].tobytes() not in after.read_bytes()
+    with pytest.raises(GoneError):
+        services.blobs.read(before.name)

@@ -1,17 +1,29 @@
 """Blobs: written once, adopted by a transaction, shredded for good."""
 
+import errno
+import hashlib
 import os
-import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, update
+from sqlalchemy import func, select, update
 
-from app.domain.errors import GoneError
-from app.services import Services
-from app.storage.objects import LocalObjectStore
+from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
+from app.ledger import settlement
+from app.ledger.tables import LogEntryRow
+from app.registry.tables import VersionRow
+from app.services import Services, key_store_dir
+from app.storage import file_keys
+from app.storage.blobs import Blobs
+from app.storage.file_keys import FileKeyStore
+from app.storage.objects import LocalObjectStore, ObjectReader, ObjectStore
 from app.storage.tables import BlobRow
+from tests.support.workshop import Workshop
+
+MIB = 1024 * 1024
 
 
 def _state(services: Services, blob_id: str) -> str:
@@ -89,124 +101,265 @@ def test_what_was_given_up_cannot_be_adopted(services: Services) -> None:
         services.blobs.adopt(session, blob.id)
 
 
-def test_deleting_overwrites_the_bytes(tmp_path: Path) -> None:
-    store = LocalObjectStore(tmp_path / "objects")
-    content = os.urandom(3 * 1024 * 1024 + 17)
-    store.write("blob", content)
-    other_name = tmp_path / "same-inode"
-    os.link(tmp_path / "objects" / "blob", other_name)
+class Unreliable:
+    """An object store that can be switched off; otherwise it is the real one."""
 
-    store.delete("blob")
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.is_down = False
+        self.deletions = 0
 
-    assert other_name.read_bytes() == bytes(len(content))
-    assert list(store.names()) == []
+    def write(self, name: str, parts: Iterable[bytes]) -> None:
+        self._require_up()
+        self._objects.write(name, parts)
+
+    def open_range(self, name: str, start: int, stop: int) -> ObjectReader:
+        self._require_up()
+        return self._objects.open_range(name, start, stop)
+
+    def delete(self, name: str) -> None:
+        self.deletions += 1
+        self._require_up()
+        self._objects.delete(name)
+
+    def names(self) -> Iterator[str]:
+        return self._objects.names()
+
+    def _require_up(self) -> None:
+        if self.is_down:
+            raise ObjectStoreError("the object store does not answer")
 
 
-def test_only_the_owner_can_enter_and_an_unfinished_object_is_not_there(tmp_path: Path) -> None:
-    store = LocalObjectStore(tmp_path / "objects")
-    store.write("blob", b"content")
-    assert (tmp_path / "objects").stat().st_mode & 0o077 == 0
-    assert (tmp_path / "objects" / "blob").stat().st_mode & 0o077 == 0
+@pytest.fixture
+def keys(services: Services) -> FileKeyStore:
+    return FileKeyStore(key_store_dir(services.settings))
 
-    (tmp_path / "objects" / "half.part").write_bytes(b"con")
+
+def _doomed(services: Services, blobs: Blobs, content: bytes) -> str:
+    blob = blobs.put("weights", content)
+    with services.database.transaction() as session:
+        blobs.adopt(session, blob.id)
+        blobs.doom(session, blob.id)
+    return blob.id
+
+
+def test_shredding_needs_no_object_store_and_the_object_goes_later(
+    services: Services, keys: FileKeyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    objects = Unreliable(LocalObjectStore(services.settings.data_dir / "blobs"))
+    blobs = Blobs(services.database, objects, keys, clock=lambda: now)
+    doomed = [_doomed(services, blobs, bytes([number]) * 100) for number in range(5)]
+    objects.is_down = True
+
+    assert blobs.sweep() == 5
+
+    assert {_state(services, blob_id) for blob_id in doomed} == {"shredded"}
+    assert list(keys.blob_ids()) == []
+    assert objects.deletions == 3  # a store that is down is not asked for each of them
+    assert len(list(objects.names())) == 5
+    assert "has to wait: the object store does not answer" in caplog.text
+    for blob_id in doomed:
+        with pytest.raises(GoneError):
+            blobs.read(blob_id)
+
+    objects.is_down = False
+    assert blobs.sweep() == 0
+    assert len(list(objects.names())) == 5  # it is left alone for a while
+    now = 31.0
+    assert blobs.sweep() == 0
+    assert list(objects.names()) == []
+    assert objects.deletions == 8
+    blobs.sweep()
+    assert objects.deletions == 8
+
+
+def test_the_log_tells_of_a_retired_version_though_its_object_cannot_be_deleted(
+    workshop: Workshop, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.define()
+    first = workshop.work()
+    stored = services.settings.data_dir / "blobs" / first.blob_id
+    with services.database.transaction() as session:
+        version = session.get_one(VersionRow, first.id)
+        settlement._retire(session, services.blobs, version, reason="withdrawn")
+    monkeypatch.setattr("app.storage.objects.erase", _no_space)
+
+    services.clean_up()
+
+    with services.database.transaction() as session:
+        kinds = session.scalars(select(LogEntryRow.kind)).all()
+        assert session.get_one(VersionRow, first.id).state == "shredded"
+    assert "version.shredded" in kinds
+    assert stored.exists()
+
+
+def _no_space(path: Path) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_key_that_cannot_be_destroyed_leaves_its_blob_doomed_and_the_others_shredded(
+    services: Services, keys: FileKeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, other = (_doomed(services, services.blobs, b"content") for _ in "12")
+    erase = file_keys.erase
+
+    def failing(path: Path) -> None:
+        if path.name == stuck:
+            _no_space(path)
+        erase(path)
+
+    monkeypatch.setattr(file_keys, "erase", failing)
+    with pytest.raises(KeyStoreError, match="Input/output error"):
+        services.blobs.sweep()
+    assert (_state(services, stuck), _state(services, other)) == ("doomed", "shredded")
+    assert _file(services, stuck).exists()
+    monkeypatch.undo()
+    assert services.blobs.sweep() == 1
+    assert _state(services, stuck) == "shredded"
+
+
+def test_what_is_written_too_late_is_shredded_again(services: Services, keys: FileKeyStore) -> None:
+    """A process that slept through the shredding of its blob must not leave bytes or a key."""
+    blob_id = services.blobs.reserve("weights")
+    _age(services, blob_id)
+    services.blobs.sweep()
+
     with pytest.raises(GoneError):
-        store.read("half")
-    with pytest.raises(GoneError):
-        store.open_range("half", 0, 3)
-    store.delete("half")
-    assert list(store.names()) == ["blob"]
+        services.blobs.fill(blob_id, b"content")
+
+    assert not keys.holds(blob_id)
+    services.blobs.sweep()
+    assert not _file(services, blob_id).exists()
+    assert _state(services, blob_id) == "shredded"
 
 
-def test_two_sweeps_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    store = LocalObjectStore(tmp_path / "objects")
-    failures: list[OSError] = []
-    for number in range(100):
-        store.write(f"blob-{number}", b"x" * 100)
-
-    def sweep() -> None:
-        try:
-            for number in range(100):
-                store.delete(f"blob-{number}")
-        except OSError as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=sweep) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert failures == []
-    assert list(store.names()) == []
+def test_filling_twice_leaves_the_last_content(services: Services) -> None:
+    """As after a commit whose answer was lost."""
+    blob_id = services.blobs.reserve("weights")
+    services.blobs.fill(blob_id, b"first")
+    again = services.blobs.fill(blob_id, b"the second")
+    assert services.blobs.read(blob_id) == b"the second"
+    assert (again.size_bytes, len(again.sha256)) == (10, 64)
 
 
-def test_a_range_holds_just_its_bytes_in_chunks_of_bounded_size(tmp_path: Path) -> None:
-    store = LocalObjectStore(tmp_path / "objects")
-    content = os.urandom(3 * 1024 * 1024 + 17)
-    store.write("blob", content)
-    for start, stop in (
-        (0, len(content)),
-        (5, 5),
-        (7, 2 * 1024 * 1024),
-        (len(content) - 1, len(content)),
-    ):
-        chunks = list(store.open_range("blob", start, stop))
+PART_EDGES = [0, 1, MIB - 1, MIB, MIB + 1, 2 * MIB, 3 * MIB + 16, 3 * MIB + 17]
+
+
+@pytest.mark.parametrize("start", PART_EDGES)
+def test_a_range_holds_just_its_bytes_in_chunks_of_bounded_size(
+    services: Services, start: int
+) -> None:
+    content = os.urandom(PART_EDGES[-1])
+    blob = services.blobs.put("weights", content)
+    assert hashlib.sha256(content).hexdigest() == blob.sha256
+    for stop in (edge for edge in PART_EDGES if edge >= start):
+        part = services.blobs.open_range(blob.id, start, stop)
+        chunks = list(part)
         assert b"".join(chunks) == content[start:stop]
-        assert all(0 < len(chunk) <= 1024 * 1024 for chunk in chunks)
+        assert all(0 < len(chunk) <= MIB for chunk in chunks)
 
 
-def test_a_read_that_meets_the_shredder_ends_and_yields_no_foreign_byte(tmp_path: Path) -> None:
-    """The bytes are overwritten in place, so whoever has the file open would read zeros."""
-    store = LocalObjectStore(tmp_path / "objects")
-    content = b"x" * (4 * 1024 * 1024)
-    store.write("blob", content)
-    reading = store.open_range("blob", 0, len(content))
-    assert next(reading) == content[: 1024 * 1024]
+@pytest.mark.parametrize("size", [0, 1, MIB, 2 * MIB])
+def test_whole_blobs_of_any_size(services: Services, size: int) -> None:
+    content = os.urandom(size)
+    blob = services.blobs.put("weights", content)
+    assert services.blobs.read(blob.id) == content
+    stored = _file(services, blob.id).read_bytes()
+    assert len(stored) == 16 + size + 16 * max(1, size // MIB)
+    assert size < 64 or content[:64] not in stored
 
-    store.delete("blob")
 
+def test_a_range_reads_only_the_chunks_that_it_needs(services: Services) -> None:
+    """A chunk that is forged does no harm to the others, and not a byte of it is handed out."""
+    content = os.urandom(4 * MIB)
+    blob = services.blobs.put("weights", content)
+    stored = bytearray(_file(services, blob.id).read_bytes())
+    stored[16 + 2 * (MIB + 16) + 500_000] ^= 1
+    _file(services, blob.id).write_bytes(stored)
+
+    assert b"".join(services.blobs.open_range(blob.id, 10, 2 * MIB)) == content[10 : 2 * MIB]
+    assert b"".join(services.blobs.open_range(blob.id, 3 * MIB, 4 * MIB)) == content[3 * MIB :]
+    part = services.blobs.open_range(blob.id, 2 * MIB - 5, 4 * MIB)
+    assert next(part) == content[2 * MIB - 5 : 2 * MIB]
+    with pytest.raises(CorruptObjectError, match="chunk 2 is forged"):
+        next(part)
+    with pytest.raises(CorruptObjectError):
+        services.blobs.read(blob.id)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda b: b[:-1], lambda b: b + b"x", lambda b: b[: 16 + MIB + 16]]
+)
+def test_an_object_of_another_length_is_not_opened(
+    services: Services, change: Callable[[bytes], bytes]
+) -> None:
+    blob = services.blobs.put("weights", os.urandom(2 * MIB))
+    path = _file(services, blob.id)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(CorruptObjectError):
+        services.blobs.open_range(blob.id, 0, 10)
+
+
+def test_two_objects_cannot_change_places_even_with_their_keys(services: Services) -> None:
+    one, two = services.blobs.put("weights", b"1" * 50), services.blobs.put("weights", b"2" * 50)
+    _swap(_file(services, one.id), _file(services, two.id))
+    for blob in (one, two):
+        with pytest.raises(CorruptObjectError):
+            services.blobs.read(blob.id)
+    wrapped = key_store_dir(services.settings) / "wrapped"
+    _swap(wrapped / one.id, wrapped / two.id)
+    for blob in (one, two):
+        with pytest.raises(KeyStoreError):
+            services.blobs.read(blob.id)
+
+
+def _swap(one: Path, two: Path) -> None:
+    one.rename(one.with_suffix(".swap"))
+    two.rename(one)
+    one.with_suffix(".swap").rename(two)
+
+
+def test_a_reader_that_holds_the_key_is_stopped_when_it_is_destroyed(
+    services: Services, keys: FileKeyStore
+) -> None:
+    content = os.urandom(3 * MIB)
+    blob = services.blobs.put("weights", content)
+    part = services.blobs.open_range(blob.id, 0, 3 * MIB)
+    assert next(part) == content[:MIB]
+    keys.destroy(blob.id)
     with pytest.raises(GoneError):
-        next(reading)
-    reading.close()
+        next(part)
 
 
-def test_reads_that_race_with_the_shredder_are_right_or_refused(tmp_path: Path) -> None:
-    store = LocalObjectStore(tmp_path / "objects")
-    content = b"x" * 2_000_000
-    foreign: list[str] = []
-
-    def read(name: str) -> None:
-        while True:
-            try:
-                wrong = any(
-                    set(chunk) != {120} for chunk in store.open_range(name, 0, len(content))
-                )
-                wrong |= store.read(name) != content
-            except GoneError:
-                return
-            if wrong:
-                foreign.append(name)
-
-    for number in range(20):
-        store.write(f"blob-{number}", content)
-        readers = [threading.Thread(target=read, args=[f"blob-{number}"]) for _ in range(3)]
-        for reader in readers:
-            reader.start()
-        store.delete(f"blob-{number}")
-        for reader in readers:
-            reader.join()
-    assert foreign == []
+def test_what_the_ledger_calls_shredded_is_not_read_whatever_the_stores_hold(
+    services: Services,
+) -> None:
+    """As when a key store is restored from a backup."""
+    blob = services.blobs.put("weights", b"content")
+    with services.database.transaction() as session:
+        session.get_one(BlobRow, blob.id).state = "shredded"
+    for read in (lambda: services.blobs.read(blob.id), lambda: _part(services, blob.id)):
+        with pytest.raises(GoneError):
+            read()
 
 
-def test_a_deletion_that_was_cut_off_is_finished_by_the_next(tmp_path: Path) -> None:
-    store = LocalObjectStore(tmp_path / "objects")
-    store.write("blob", b"content")
-    (tmp_path / "objects" / "blob").rename(tmp_path / "objects" / "blob.doomed")
-    assert list(store.names()) == ["blob"]
-    other_name = tmp_path / "same-inode"
-    os.link(tmp_path / "objects" / "blob.doomed", other_name)
+def _part(services: Services, blob_id: str) -> list[bytes]:
+    return list(services.blobs.open_range(blob_id, 0, 1))
 
-    store.delete("blob")
 
-    assert other_name.read_bytes() == bytes(7)
-    assert list(store.names()) == []
+def test_rotation_is_done_when_due_and_logged(services: Services, keys: FileKeyStore) -> None:
+    blob = services.blobs.put("weights", b"content")
+    services.rotate_keys()
+    (period,) = (key_store_dir(services.settings) / "periods").iterdir()
+    yesterday = time.time() - 86401
+    os.utime(period, (yesterday, yesterday))
+
+    services.rotate_keys()
+
+    assert not period.exists()
+    assert services.blobs.read(blob.id) == b"content"
+    with services.database.transaction() as session:
+        (entry,) = session.scalars(select(LogEntryRow)).all()
+    assert '"data_keys":1' in entry.body
+    assert entry.kind == "storage_keys.rotated"

@@ -1,0 +1,66 @@
+"""``expunge erase-check``: what is left of an id."""
+
+import sys
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from app.cli.connection import errors_in_words
+from app.datasets.pseudonyms import Pseudonyms
+from app.ledger import erase_check as search
+from app.ledger.erase_check import Finding, Stores, Verdict
+from app.services import (
+    embedded_postgres,
+    key_store_dir,
+    open_services,
+    pseudonym_key_file,
+    redis_connection,
+)
+from app.settings import Settings
+
+
+def erase_check(
+    owners_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="A record's or a subject's id; '-' reads it from standard input."
+        ),
+    ],
+    *,
+    dataset: Annotated[str, typer.Option(help="The dataset that the id belongs to.")],
+) -> None:
+    """Search every store for what is left of an id.
+
+    Searched are the ledger, shards, cached features, all objects, the log, Redis and all files of
+    the data directory. Exit 1 if the id itself or a row of a completed request is found.
+    """
+    if owners_id == "-":
+        owners_id = sys.stdin.readline().rstrip("\n")
+    verdicts: Counter[Verdict] = Counter()
+
+    def report(finding: Finding) -> None:
+        verdicts[finding.verdict] += 1
+        typer.echo(f"{finding.verdict}: {finding.where}: {finding.meaning}")
+
+    with errors_in_words():
+        settings = Settings()
+        with embedded_postgres(settings):
+            services = open_services(settings)
+            directories = [settings.data_dir]
+            if not key_store_dir(settings).is_relative_to(settings.data_dir):
+                directories.append(key_store_dir(settings))
+            stores = Stores(
+                database=services.database,
+                blobs=services.blobs,
+                redis=redis_connection(settings),
+                pseudonyms=Pseudonyms.from_file(pseudonym_key_file(settings)),
+                directories=directories,
+            )
+            is_well = search.check(stores, dataset=dataset, owners_id=owners_id, report=report)
+            services.database.dispose()
+    typer.echo(", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict))
+    if not is_well:
+        typer.secho(f"{verdicts[Verdict.FAULT]} fault(s)", fg="red", err=True)
+        raise typer.Exit(1)
+    typer.secho("no fault", fg="green")

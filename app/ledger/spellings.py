@@ -1,0 +1,81 @@
+"""An id in every spelling in which bytes are usually written down, to be searched for."""
+
+import base64
+import json
+import re
+from collections.abc import Iterable
+
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+LEAST_BYTES = 6
+"""Shorter ids occur by chance in any store; finding one would say nothing."""
+
+
+class Spellings:
+    """One id as UTF-8, in JSON, quoted by PostgreSQL, in hexadecimal and in base64.
+
+    Attributes:
+        longest: length of the longest spelling, in bytes.
+    """
+
+    def __init__(self, owners_id: str) -> None:
+        raw = owners_id.encode()
+        quoted = owners_id.replace("\\", "\\\\").replace('"', '""')
+        in_json = json.dumps(owners_id)[1:-1]
+        self._spellings = {
+            "as it is": {raw},
+            "escaped": {quoted.encode(), in_json.encode()} - {raw},
+            "in hexadecimal": {raw.hex().encode(), raw.hex().upper().encode()},
+        }
+        self._base64 = [_Base64(raw, shift) for shift in range(3)]
+        self.is_searchable = len(raw) >= LEAST_BYTES
+        words = [len(word) for words in self._spellings.values() for word in words]
+        self.longest = max(*words, *(word.length for word in self._base64))
+
+    def found_in(self, content: bytes) -> str | None:
+        """Return how the id is spelt in ``content``, or None."""
+        for how, words in self._spellings.items():
+            if any(word in content for word in words):
+                return how
+        return "in base64" if any(word.is_in(content) for word in self._base64) else None
+
+    def found_in_parts(self, parts: Iterable[bytes]) -> str | None:
+        """Return how the id is spelt in a content that comes in parts, across their borders too."""
+        before = b""
+        for part in parts:
+            window = before + part
+            how = self.found_in(window)
+            if how is not None:
+                return how
+            before = window[-self.longest :]
+        return None
+
+
+class _Base64:
+    """What every base64 text of bytes that hold ``raw`` at ``shift`` modulo 3 has in it.
+
+    At both ends a character may mix bits of the id with bits of its neighbours.
+    """
+
+    def __init__(self, raw: bytes, shift: int) -> None:
+        encoded = base64.b64encode(bytes(shift) + raw).rstrip(b"=")
+        start, stop = -(-shift * 8 // 6), (shift + len(raw)) * 8 // 6
+        self._core = encoded[start:stop]
+        first_bits, last_bits = -shift * 8 % 6, (shift + len(raw)) * 8 % 6
+        first = _ALPHABET.index(encoded[start - 1]) if first_bits else 0
+        last = _ALPHABET.index(encoded[stop]) if last_bits else 0
+        before = [c for v, c in enumerate(_ALPHABET) if (v ^ first) % (1 << first_bits) == 0]
+        after = [c for v, c in enumerate(_ALPHABET) if (v ^ last) >> (6 - last_bits) == 0]
+        self._pattern = re.compile(
+            (_one_of(before) if first_bits else b"")
+            + re.escape(self._core)
+            + (_one_of(after) if last_bits else b"")
+        )
+        self.length = len(encoded)
+
+    def is_in(self, content: bytes) -> bool:
+        """Say whether a content has it; the core decides quickly, the pattern exactly."""
+        return self._core in content and self._pattern.search(content) is not None
+
+
+def _one_of(characters: list[int]) -> bytes:
+    return b"[" + re.escape(bytes(characters)) + b"]"

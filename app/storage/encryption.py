@@ -1,0 +1,129 @@
+"""The format of stored objects: chunks of AES-256-GCM that cannot be cut, moved or exchanged.
+
+An object is a header of 16 bytes, followed by its content in chunks of 1 MiB, each with a tag of 16
+bytes; the last chunk alone may be shorter, and is empty only if the whole content is. This is the
+STREAM construction of Hoang, Reyhanitabar, Rogaway and Vizár (CRYPTO 2015). A chunk's nonce is
+``prefix (7 bytes) || index (4) || last (1)``, so no chunk is accepted in another's place, and none
+but the last at the end. Its associated data name the header, the blob, its kind and the index, so
+that none is accepted in another object.
+
+The header holds a name, the version of the format and the random nonce prefix: nothing secret.
+Every object has a key of its own; that the prefix is random protects even a key used twice.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from app.domain.errors import CorruptObjectError
+
+KEY_BYTES = 32
+CHUNK_BYTES = 1024 * 1024
+TAG_BYTES = 16
+_NAME = b"expunge\0"
+_VERSION = 1
+_HEADER = struct.Struct(">8sB7s")
+_PREFIX_BYTES = 7
+HEADER_BYTES = _HEADER.size
+_STORED_CHUNK_BYTES = CHUNK_BYTES + TAG_BYTES
+_MOST_CHUNKS = 2**32
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What an object is: it can be decrypted as nothing else."""
+
+    blob_id: str
+    kind: str
+
+
+def encrypt(content: bytes, key: bytes, identity: Identity) -> Iterator[bytes]:
+    """Yield the stored object of ``content``, part by part; ``key`` has 32 bytes."""
+    header = _HEADER.pack(_NAME, _VERSION, os.urandom(_PREFIX_BYTES))
+    chunks = _Chunks(header, key, identity, len(content))
+    yield header
+    view = memoryview(content)
+    for index in range(chunks.count):
+        yield chunks.encrypt(index, view[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES])
+
+
+def stored_size(size: int) -> int:
+    """Return how many bytes the object of a content of ``size`` bytes has."""
+    return HEADER_BYTES + size + TAG_BYTES * _chunk_count(size)
+
+
+class Decryption:
+    """Decrypts single chunks of one object.
+
+    Attributes:
+        size: of the content, in bytes.
+    """
+
+    def __init__(self, header: bytes, key: bytes, identity: Identity, size: int) -> None:
+        """Begin with an object's header and what is known about its content.
+
+        Raises:
+            CorruptObjectError: the header is not one of this format.
+        """
+        if len(header) != HEADER_BYTES or _HEADER.unpack(header)[:2] != (_NAME, _VERSION):
+            raise CorruptObjectError(f"object {identity.blob_id} has no header of this format")
+        self.size = size
+        self._identity = identity
+        self._chunks = _Chunks(header, key, identity, size)
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Return where chunk ``index`` begins and ends in the stored object."""
+        start = HEADER_BYTES + index * _STORED_CHUNK_BYTES
+        return start, start + self._chunks.length(index) + TAG_BYTES
+
+    def decrypt(self, index: int, stored: bytes) -> bytes:
+        """Return the content of chunk ``index``.
+
+        Raises:
+            CorruptObjectError: it is not what was stored there.
+        """
+        try:
+            return self._chunks.decrypt(index, stored)
+        except InvalidTag:
+            raise CorruptObjectError(
+                f"object {self._identity.blob_id} is not what was stored: chunk {index} is forged"
+            ) from None
+
+
+class _Chunks:
+    """Nonce and associated data of each chunk of one object."""
+
+    def __init__(self, header: bytes, key: bytes, identity: Identity, size: int) -> None:
+        self.count = _chunk_count(size)
+        self._size = size
+        self._prefix: bytes = _HEADER.unpack(header)[2]
+        named = f"{identity.blob_id}\0{identity.kind}\0".encode()
+        self._context = header + named
+        self._cipher = AESGCM(key)
+
+    def length(self, index: int) -> int:
+        return min(CHUNK_BYTES, self._size - index * CHUNK_BYTES)
+
+    def encrypt(self, index: int, content: memoryview) -> bytes:
+        return self._cipher.encrypt(self._nonce(index), content, self._associated(index))
+
+    def decrypt(self, index: int, stored: bytes) -> bytes:
+        return self._cipher.decrypt(self._nonce(index), stored, self._associated(index))
+
+    def _nonce(self, index: int) -> bytes:
+        is_last = index == self.count - 1
+        return self._prefix + index.to_bytes(4, "big") + is_last.to_bytes(1, "big")
+
+    def _associated(self, index: int) -> bytes:
+        return self._context + index.to_bytes(8, "big")
+
+
+def _chunk_count(size: int) -> int:
+    count = max(1, -(-size // CHUNK_BYTES))
+    if count > _MOST_CHUNKS:
+        raise ValueError("the content has more chunks than there are nonces")
+    return count

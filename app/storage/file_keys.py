@@ -1,0 +1,197 @@
+"""A key store of files of mode 0600 on one file system, shared by the processes of one machine.
+
+Layout: ``periods/N`` holds the KEK of period N, 32 random bytes; ``wrapped/BLOB`` the number of a
+period (4 bytes), a nonce (12) and the data key under AES-256-GCM with that period's KEK, with
+period and blob as associated data (48). The newest period is the present one. ``lock`` keeps
+rotation apart from creation and destruction; reading needs no lock.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from app.domain.errors import ConfigurationError, GoneError, KeyStoreError
+from app.storage.encryption import KEY_BYTES
+from app.storage.files import erase, write_durably
+
+_NONCE_BYTES = 12
+_PERIOD_BYTES = 4
+_WRAPPED_BYTES = _PERIOD_BYTES + _NONCE_BYTES + KEY_BYTES + 16
+_READ_ATTEMPTS = 5
+
+
+class FileKeyStore:
+    """Data keys and KEKs in a directory that only its owner may enter."""
+
+    def __init__(
+        self, root: Path, *, create: bool = False, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Open the store; with ``create``, make it if it is missing.
+
+        Raises:
+            ConfigurationError: it is missing, or others may enter it.
+        """
+        self._root = root
+        self._periods, self._wrapped = root / "periods", root / "wrapped"
+        self._clock = clock
+        if create:
+            for directory in (root, self._periods, self._wrapped):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._require_private()
+        if create:
+            with self._locked(fcntl.LOCK_EX):
+                if not self._period_numbers():
+                    self._add_period(1)
+        if not self._period_numbers():
+            raise ConfigurationError(f"{root} holds no keys: run 'expunge init' first")
+
+    def create(self, blob_id: str) -> bytes:
+        """Return a fresh random data key, stored durably; it replaces an older one."""
+        key = os.urandom(KEY_BYTES)
+        with self._locked(fcntl.LOCK_SH):
+            if self.holds(blob_id):
+                erase(self._wrapped / blob_id)
+            self._store(blob_id, key, self._period_numbers()[-1])
+        return key
+
+    def get(self, blob_id: str) -> bytes:
+        """Return a blob's data key; ``GoneError`` if it was destroyed."""
+        for _ in range(_READ_ATTEMPTS):
+            try:
+                wrapped = (self._wrapped / blob_id).read_bytes()
+            except FileNotFoundError as error:
+                raise GoneError("the key of the stored object was destroyed") from error
+            try:
+                return self._unwrap(blob_id, wrapped)
+            except (FileNotFoundError, InvalidTag):
+                continue  # a rotation or a destruction came between the two files
+        raise KeyStoreError(f"the key of object {blob_id} cannot be unwrapped")
+
+    def holds(self, blob_id: str) -> bool:
+        """Say whether a blob's data key is there."""
+        return (self._wrapped / blob_id).exists()
+
+    def destroy(self, blob_id: str) -> None:
+        """Overwrite and remove a blob's data key; a missing one is no error."""
+        with self._locked(fcntl.LOCK_SH), _failures_in_words("destroyed"):
+            erase(self._wrapped / blob_id)
+
+    def blob_ids(self) -> Iterator[str]:
+        """Yield the blobs whose data keys are there, unfinished ones included."""
+        for path in self._wrapped.iterdir():
+            yield path.stem
+
+    def rotate(self) -> int:
+        """Begin a new period now; return how many data keys were wrapped anew."""
+        with self._locked(fcntl.LOCK_EX):
+            self._add_period(self._period_numbers()[-1] + 1)
+        return self._finish_rotation()
+
+    def is_rotation_due(self, period_s: float) -> bool:
+        """Say whether the present period began ``period_s`` ago, or a rotation was cut off.
+
+        A period that began in the future is over: the clock was set back.
+        """
+        newest = self._period_numbers()[-1]
+        age_s = self._clock() - (self._periods / str(newest)).stat().st_mtime
+        return bool(self._older_than(newest)) or not -1.0 <= age_s < period_s
+
+    def _finish_rotation(self) -> int:
+        rewrapped = sum(self._rewrap(blob_id) for blob_id in list(self.blob_ids()))
+        with self._locked(fcntl.LOCK_EX):
+            for blob_id in list(self.blob_ids()):
+                rewrapped += self._rewrap_locked(blob_id)
+            for number in self._older_than(self._period_numbers()[-1]):
+                erase(self._periods / str(number))
+        return rewrapped
+
+    def _rewrap(self, blob_id: str) -> bool:
+        with self._locked(fcntl.LOCK_EX):
+            return self._rewrap_locked(blob_id)
+
+    def _rewrap_locked(self, blob_id: str) -> bool:
+        newest = self._period_numbers()[-1]
+        try:
+            wrapped = (self._wrapped / blob_id).read_bytes()
+        except FileNotFoundError:
+            erase(self._wrapped / blob_id)  # what a crash left of it
+            return False
+        if _period_of(wrapped) == newest:
+            return False
+        try:
+            key = self._unwrap(blob_id, wrapped)
+        except (FileNotFoundError, InvalidTag) as error:
+            raise KeyStoreError(f"the key of object {blob_id} cannot be unwrapped") from error
+        self._store(blob_id, key, newest)
+        return True
+
+    def _store(self, blob_id: str, key: bytes, period: int) -> None:
+        kek, nonce = self._kek(period), os.urandom(_NONCE_BYTES)
+        wrapped = AESGCM(kek).encrypt(nonce, key, _associated(period, blob_id))
+        with _failures_in_words("stored"):
+            content = period.to_bytes(_PERIOD_BYTES, "big") + nonce + wrapped
+            write_durably(self._wrapped / blob_id, [content])
+
+    def _unwrap(self, blob_id: str, wrapped: bytes) -> bytes:
+        if len(wrapped) != _WRAPPED_BYTES:
+            raise InvalidTag
+        period = _period_of(wrapped)
+        nonce, sealed = wrapped[_PERIOD_BYTES:][:_NONCE_BYTES], wrapped[-KEY_BYTES - 16 :]
+        return AESGCM(self._kek(period)).decrypt(nonce, sealed, _associated(period, blob_id))
+
+    def _kek(self, period: int) -> bytes:
+        return (self._periods / str(period)).read_bytes()
+
+    def _add_period(self, number: int) -> None:
+        with _failures_in_words("stored"):
+            write_durably(self._periods / str(number), [os.urandom(KEY_BYTES)])
+            now = self._clock()
+            os.utime(self._periods / str(number), (now, now))
+
+    def _period_numbers(self) -> list[int]:
+        """Return the periods whose KEKs are there, in order."""
+        return sorted(int(path.name) for path in self._periods.iterdir() if path.name.isdigit())
+
+    def _older_than(self, newest: int) -> set[int]:
+        """Return the older periods of which anything is left, a half erased file included."""
+        return {number for path in self._periods.iterdir() if (number := int(path.stem)) < newest}
+
+    def _require_private(self) -> None:
+        for directory in (self._root, self._periods, self._wrapped):
+            if not directory.is_dir():
+                raise ConfigurationError(f"{directory} is missing: run 'expunge init' first")
+            if directory.stat().st_mode & 0o077:
+                raise ConfigurationError(
+                    f"{directory} is open to others: run 'chmod 700 {directory}'"
+                )
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        handle = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, how)
+            yield
+        finally:
+            os.close(handle)
+
+
+def _period_of(wrapped: bytes) -> int:
+    return int.from_bytes(wrapped[:_PERIOD_BYTES], "big")
+
+
+def _associated(period: int, blob_id: str) -> bytes:
+    return f"expunge data key\0{period}\0{blob_id}".encode()
+
+
+@contextmanager
+def _failures_in_words(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise KeyStoreError(f"a key cannot be {what}: {error.strerror}") from error

@@ -1,0 +1,62 @@
+"""Files that appear complete or not at all, and that are overwritten before they are removed."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+_BUFFER_BYTES = 1024 * 1024
+
+
+def write_durably(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file of mode 0600; after a crash it is there as a whole or not at all."""
+    unfinished = path.with_suffix(".part")
+    unfinished.touch(mode=0o600)
+    with unfinished.open("wb", buffering=0) as file:
+        for part in parts:
+            _write_all(file.fileno(), part)
+        os.fsync(file.fileno())
+    unfinished.rename(path)
+    sync_directory(path.parent)
+
+
+def erase(path: Path) -> None:
+    """Take a file's name away, overwrite its bytes with zeros and remove it.
+
+    A missing file is no error, and what an interrupted writing or erasure left is erased too. Bytes
+    that were read while the name was still there are therefore the file's own.
+    """
+    unfinished, doomed = path.with_suffix(".part"), path.with_suffix(".doomed")
+    with suppress(FileNotFoundError):
+        path.rename(doomed)
+    for left in (doomed, unfinished):
+        try:
+            _overwrite(left)
+        except FileNotFoundError:
+            continue  # never there, or another process was faster
+        left.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_all(handle: int, part: bytes) -> None:
+    view = memoryview(part)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def _overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        remaining = os.fstat(file.fileno()).st_size
+        while remaining > 0:
+            remaining -= file.write(bytes(min(_BUFFER_BYTES, remaining)))
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,99 @@
+"""Reading a part of an encrypted object: only the chunks needed, each verified before it is used.
+
+Memory holds one chunk, whatever the size of the part.
+"""
+
+from collections.abc import Iterator
+
+from app.domain.errors import CorruptObjectError, GoneError
+from app.storage.encryption import (
+    CHUNK_BYTES,
+    HEADER_BYTES,
+    Decryption,
+    Identity,
+    stored_size,
+)
+from app.storage.keystore import KeyStore
+from app.storage.objects import ObjectReader, ObjectStore
+
+
+class BlobRange:
+    """The bytes of a part of a blob, chunk by chunk.
+
+    When the blob is shredded meanwhile, the next chunk raises ``GoneError``, though this object
+    knows the key: what was promised to be gone is not handed out.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        keys: KeyStore,
+        identity: Identity,
+        size: int,
+        part: range,
+    ) -> None:
+        """Open bytes ``part.start`` up to ``part.stop`` of a content of ``size`` bytes.
+
+        Raises:
+            GoneError: the blob was shredded.
+            CorruptObjectError: the object does not have the header and the length it should have.
+            ObjectStoreError, KeyStoreError: a store does not do its work.
+        """
+        self._keys = keys
+        self._blob_id = identity.blob_id
+        self._position, self._stop = part.start, part.stop
+        header = _header(objects, self._blob_id, expected_size=stored_size(size))
+        self._decryption = Decryption(header, keys.get(self._blob_id), identity, size)
+        first, last = part.start // CHUNK_BYTES, max(part.start, part.stop - 1) // CHUNK_BYTES
+        self._index = first
+        start, stop = self._decryption.place(first)[0], self._decryption.place(last)[1]
+        self._reader: ObjectReader | None = None
+        if part or size == 0:
+            self._reader = objects.open_range(self._blob_id, start, stop)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._position >= self._stop or self._reader is None:
+            self.close()
+            raise StopIteration
+        content = self._next_chunk(self._reader)
+        offset = self._position - (self._index - 1) * CHUNK_BYTES
+        wanted = content[offset : offset + self._stop - self._position]
+        self._position += len(wanted)
+        return wanted
+
+    def _next_chunk(self, reader: ObjectReader) -> bytes:
+        start, stop = self._decryption.place(self._index)
+        content = self._decryption.decrypt(self._index, reader.read(stop - start))
+        if not self._keys.holds(self._blob_id):
+            raise GoneError("the stored object was shredded")
+        self._index += 1
+        return content
+
+    def read_all(self) -> bytes:
+        """Return the part as one piece; of an empty content, its one empty chunk is verified."""
+        try:
+            if self._decryption.size == 0 and self._reader is not None:
+                return self._next_chunk(self._reader)
+            return b"".join(self)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give up what the range holds; safe to repeat."""
+        if self._reader is not None:
+            self._reader.close()
+
+
+def _header(objects: ObjectStore, name: str, *, expected_size: int) -> bytes:
+    reader = objects.open_range(name, 0, HEADER_BYTES)
+    try:
+        if reader.object_size != expected_size:
+            raise CorruptObjectError(
+                f"object {name} has {reader.object_size} bytes, not {expected_size}"
+            )
+        return reader.read(HEADER_BYTES)
+    finally:
+        reader.close()

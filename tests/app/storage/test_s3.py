@@ -1,0 +1,161 @@
+"""Objects in S3: a real server, over sockets."""
+
+import os
+import socket
+from collections.abc import Iterator
+from uuid import uuid4
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from app.domain.errors import CorruptObjectError, GoneError, ObjectStoreError
+from app.services import Services, key_store_dir, object_store
+from app.settings import Settings
+from app.storage.blobs import Blobs
+from app.storage.file_keys import FileKeyStore
+from app.storage.s3 import S3ObjectStore
+from tests.support.cutting import cutting_proxy
+
+MIB = 1024 * 1024
+ACCESS = {"access_key": "access", "secret_key": "secret", "region": "eu-central-1"}
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """An S3 server of its own."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str) -> str:
+    """An empty bucket."""
+    name = f"bucket-{uuid4().hex}"
+    _client(s3_endpoint).create_bucket(
+        Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
+    )
+    return name
+
+
+@pytest.fixture
+def store(s3_endpoint: str, bucket: str) -> S3ObjectStore:
+    return S3ObjectStore(bucket, endpoint=s3_endpoint, prefix="blobs/", **ACCESS)
+
+
+def _client(endpoint: str):
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="eu-central-1",
+        aws_access_key_id="access",
+        aws_secret_access_key="secret",
+    )
+
+
+@pytest.mark.parametrize("size", [1, 5 * MIB, 16 * MIB, 33 * MIB + 7])
+def test_an_object_is_uploaded_in_parts_and_read_by_ranges(
+    store: S3ObjectStore, s3_endpoint: str, bucket: str, size: int
+) -> None:
+    content = os.urandom(size)
+    store.write("one", (content[at : at + 700_001] for at in range(0, size, 700_001)))
+
+    assert _client(s3_endpoint).get_object(Bucket=bucket, Key="blobs/one")["Body"].read() == content
+    for start, stop in ((0, size), (size // 2, size), (0, size // 2 + 1)):
+        reader = store.open_range("one", start, stop)
+        assert reader.object_size == size
+        middle = (stop - start) // 3
+        assert reader.read(middle) + reader.read(stop - start - middle) == content[start:stop]
+        reader.close()
+    assert list(store.names()) == ["one"]
+
+
+def test_a_deleted_object_is_gone_and_deleting_it_again_is_no_error(store: S3ObjectStore) -> None:
+    store.write("one", [b"content"])
+    store.delete("one")
+    store.delete("one")
+    with pytest.raises(GoneError):
+        store.open_range("one", 0, 1)
+    assert list(store.names()) == []
+
+
+def test_reading_behind_the_end_is_told(store: S3ObjectStore) -> None:
+    store.write("one", [b"content"])
+    reader = store.open_range("one", 2, 20)
+    with pytest.raises(CorruptObjectError):
+        reader.read(18)
+    with pytest.raises(CorruptObjectError):
+        store.open_range("one", 7, 20)
+
+
+def test_a_store_that_is_not_there_is_told_without_its_secrets(s3_endpoint: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        nobody = S3ObjectStore("bucket", endpoint=endpoint, **ACCESS)
+        for action in (
+            lambda: nobody.write("one", [b"content"]),
+            lambda: nobody.open_range("one", 0, 1),
+            lambda: nobody.delete("one"),
+        ):
+            with pytest.raises(ObjectStoreError, match="does not answer") as failure:
+                action()
+            assert "secret" not in str(failure.value)
+    with pytest.raises(ObjectStoreError, match="NoSuchBucket"):
+        S3ObjectStore("no-such-bucket", endpoint=s3_endpoint, **ACCESS).write("one", [b"content"])
+
+
+def test_a_store_that_accepts_and_never_answers_times_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        store = S3ObjectStore("bucket", endpoint=endpoint, read_timeout_s=0.05, **ACCESS)
+        with pytest.raises(ObjectStoreError, match="ReadTimeoutError"):
+            store.delete("one")
+
+
+def test_a_download_whose_connection_breaks_goes_on(
+    store: S3ObjectStore, s3_endpoint: str, bucket: str
+) -> None:
+    content = os.urandom(8 * MIB)
+    store.write("one", [content])
+    with cutting_proxy(s3_endpoint, after_bytes=3 * MIB) as endpoint:
+        proxied = S3ObjectStore(bucket, endpoint=endpoint, prefix="blobs/", **ACCESS)
+        reader = proxied.open_range("one", 5, 8 * MIB)
+        received = b"".join(reader.read(min(MIB, 8 * MIB - at)) for at in range(5, 8 * MIB, MIB))
+        reader.close()
+    assert received == content[5:]
+
+
+def test_blobs_live_and_die_in_s3(
+    services: Services, settings: Settings, s3_endpoint: str, bucket: str
+) -> None:
+    configured = settings.model_copy(
+        update={"s3_bucket": bucket, "s3_endpoint": s3_endpoint, "s3_region": "eu-central-1"}
+    )
+    secrets = Settings(s3_access_key="access", s3_secret_key="secret")
+    configured = configured.model_copy(
+        update={"s3_access_key": secrets.s3_access_key, "s3_secret_key": secrets.s3_secret_key}
+    )
+    objects = object_store(configured)
+    blobs = Blobs(services.database, objects, FileKeyStore(key_store_dir(settings)))
+    content = os.urandom(3 * MIB + 5)
+
+    blob = blobs.put("weights", content)
+    with services.database.transaction() as session:
+        blobs.adopt(session, blob.id)
+    assert blobs.read(blob.id) == content
+    assert (
+        b"".join(blobs.open_range(blob.id, MIB - 3, 2 * MIB + 3)) == content[MIB - 3 : 2 * MIB + 3]
+    )
+    assert list(objects.names()) == [blob.id]
+    assert not (settings.data_dir / "blobs" / blob.id).exists()
+
+    with services.database.transaction() as session:
+        blobs.doom(session, blob.id)
+    assert blobs.sweep() == 1
+    assert list(objects.names()) == []
+    with pytest.raises(GoneError):
+        blobs.read(blob.id)
