@@ -17,6 +17,7 @@ from sqlalchemy import text
 
 from app.datasets.files import record_table, to_parquet
 from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.dumps import everything_in_redis
 from tests.support.markers import (
     Marker,
     files_below,
@@ -175,11 +176,13 @@ def stores(service, job):
     redis = Redis.from_url(service.servers.redis_url)
     redis.config_set("rdbcompression", "no")
     redis.save()
+    unpacked = service.data_dir.parent / "redis.unpacked"
+    unpacked.write_bytes(everything_in_redis(redis))  # RQ compresses what it keeps
     dump = Path(redis.config_get("dir")["dir"]) / "dump.rdb"
     saved = service.data_dir.parent / "redis.rdb"
     saved.write_bytes(dump.read_bytes())
     with service.database() as database:
-        places = Places(service, saved, began=job[0])
+        places = Places(service, [saved, unpacked], began=job[0])
         before = Leftovers(database.engine)
     assert service.stop() == 0
     return places, before
@@ -204,7 +207,7 @@ class Places:
         service = self._service
         ours = service.data_dir.parent
         yield from files_below(service.data_dir, ours / "tmp")
-        yield from (service.log, self._saved)
+        yield from (service.log, *self._saved)
         for root in SHARED:
             changed = files_changed_since(self._began, root, depth=2)
             yield from (path for path in changed if ours not in path.parents)
