@@ -17,12 +17,15 @@ _CAP_IPC_LOCK: Final = 14
 def harden() -> None:
     """Harden this process and the memory that it will ever have; children start as ever.
 
-    No core dumps, no debugger and no /proc/PID/mem but root's, no compiled modules and no CUDA
-    kernels left in caches; memory locked where ``may_lock_memory`` says that this is allowed.
+    No core dumps, no compiled modules and no CUDA kernels left in caches. On Linux also no debugger
+    and no /proc/PID/mem but root's, and memory locked where ``may_lock_memory`` says that this is
+    allowed.
     """
     sys.dont_write_bytecode = True
     os.environ["CUDA_CACHE_DISABLE"] = "1"
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform != "linux":
+        return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         _log.warning("this process stays dumpable: errno %d", ctypes.get_errno())
