@@ -8,6 +8,7 @@ from app.domain.errors import (
     PlanError,
     RunFailedError,
     TargetNotMetError,
+    WriteRefusedError,
 )
 
 _PERMANENT = (
@@ -18,6 +19,7 @@ _PERMANENT = (
     PlanError,
     RunFailedError,
     TargetNotMetError,
+    WriteRefusedError,
 )
 
 

@@ -1,22 +1,24 @@
 """Gaussian noise: the only randomness that a guarantee rests on.
 
 ``SecureNoise`` is the one the service uses: a key from the operating system, an AES-256-CTR key
-stream, and Box-Muller in float64. ``InsecureNoise`` repeats itself on purpose and is for tests.
+stream (``workers.key_stream``), and sums of Box-Muller draws in float64 (``workers.gaussian``).
+``InsecureNoise`` repeats itself on purpose and is for tests.
 """
 
-import math
 import os
 from typing import Final, NoReturn, Protocol
 
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from app.domain.errors import ConfigurationError, SealedStateError
+from workers import gaussian
+from workers.gaussian import Gaussians
+from workers.key_stream import AesKeyStream, fresh_key
+from workers.key_stream_ahead import AheadKeyStream
 
-_KEY_BYTES: Final = 32
-_WORD_BYTES: Final = 8
-_CHUNK: Final = 1 << 17  # numbers made at a time: 1 MB of key stream stays in the cache
-_MANTISSA_BITS: Final = 53
+# 252 KiB of words stay in a core's cache; from 2^15 words on, torch would wake its other threads.
+_PAIRS_ON_CPU: Final = 8064
+_PAIRS_ON_DEVICE: Final = 1 << 18
 
 
 class NoiseSource(Protocol):
@@ -33,28 +35,22 @@ class NoiseSource(Protocol):
 class SecureNoise:
     """Normal numbers that nobody can predict or repeat.
 
-    Each instance draws its own 256-bit key from ``os.urandom``. Every number comes from a fresh
-    part of the AES-256-CTR key stream: two 64-bit words give a uniform radius in (0, 1] and a
-    uniform angle, 53 bits each; Box-Muller in float64 turns them into two normal numbers, rounded
-    once to ``out``'s dtype. The radius ends at sqrt(2 * 53 * ln 2) = 8.57 standard deviations; the
-    mass beyond it is 2^-53 per pair.
+    Each instance draws its own 256-bit key from the operating system, one for each device that it
+    serves. Every number comes from four fresh words of the key stream, by way of float64, and is
+    rounded once to ``out``'s dtype.
 
     There is no seed, no state to read, and no copy: pickling, copying, printing values and use in a
     forked child are refused.
     """
 
-    __slots__ = ("_process", "_stream", "_words", "_zeros")
+    __slots__ = ("_destroyed", "_makers", "_process")
 
-    name: Final = "aes-256-ctr, box-muller float64"
+    name: Final = f"{AesKeyStream.name}, {gaussian.NAME}"
 
     def __init__(self) -> None:
-        key = bytearray(os.urandom(_KEY_BYTES))
-        cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16)))
-        self._stream: CipherContext | None = cipher.encryptor()
-        self._zeros = bytes(_CHUNK * _WORD_BYTES)
-        self._words = bytearray(_CHUNK * _WORD_BYTES)
+        self._makers: dict[torch.device, Gaussians] = {}
         self._process = os.getpid()
-        key[:] = bytes(_KEY_BYTES)
+        self._destroyed = False
 
     def normal_(self, out: torch.Tensor) -> None:
         """Fill ``out`` with fresh N(0, 1).
@@ -64,40 +60,32 @@ class SecureNoise:
             ValueError: ``out`` is not a 1-D float32 or float64 tensor.
         """
         _require_vector(out)
-        if self._stream is None:
+        if self._destroyed:
             raise SealedStateError("this noise source was destroyed")
         if self._process != os.getpid():
             raise SealedStateError("a noise source serves the process that made it and no other")
-        for chunk in torch.split(out, _CHUNK):
-            self._fill(self._stream, chunk)
-
-    def _fill(self, stream: CipherContext, out: torch.Tensor) -> None:
-        pairs = (out.numel() + 1) // 2
-        if pairs == 0:
-            return
-        size = 2 * pairs * _WORD_BYTES
-        stream.update_into(memoryview(self._zeros)[:size], self._words)
-        words = torch.frombuffer(self._words, dtype=torch.int64, count=2 * pairs)
-        words.bitwise_right_shift_(64 - _MANTISSA_BITS).bitwise_and_((1 << _MANTISSA_BITS) - 1)
-        # k is a whole number below 2^53: (k + 1) / 2^53 for the radius is never 0.
-        uniform = words.to(out.device).to(torch.float64)
-        radius, angle = uniform[:pairs], uniform[pairs:]
-        radius.add_(1.0).mul_(2.0**-_MANTISSA_BITS).log_().mul_(-2.0).sqrt_()
-        angle.mul_(2.0 * math.pi * 2.0**-_MANTISSA_BITS)
-        out[:pairs] = torch.cos(angle).mul_(radius)
-        rest = out.numel() - pairs
-        out[pairs:] = angle[:rest].sin_().mul_(radius[:rest])
+        if out.device not in self._makers:
+            self._makers[out.device] = _gaussians_on(out.device)
+        self._makers[out.device].fill_(out)
 
     def destroy(self) -> None:
-        """Drop the key and overwrite the key stream; a second call does nothing."""
-        self._stream = None
-        self._words[:] = bytes(len(self._words))
+        """Drop the keys and overwrite all words and numbers; a second call does nothing."""
+        self._destroyed = True
+        for maker in self._makers.values():
+            maker.destroy()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.name}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise SealedStateError("a noise source cannot be copied or saved")
+
+
+def _gaussians_on(device: torch.device) -> Gaussians:
+    stream = AesKeyStream(fresh_key())
+    if device.type == "cpu":
+        return Gaussians(stream, device, pairs=_PAIRS_ON_CPU)
+    return Gaussians(AheadKeyStream(stream, device), device, pairs=_PAIRS_ON_DEVICE)
 
 
 class InsecureNoise:

@@ -94,7 +94,11 @@ def run_noisy_phase(
         coordinates.weights_at(position, out=flat.values)
         on_progress(run.steps, mechanism.steps, run.guarantee())
 
-    _step_until(network, feed, step, done=lambda: run.met)
+    try:
+        _step_until(network, feed, step, done=lambda: run.met)
+    finally:
+        if position.data_ptr() != flat.values.data_ptr():
+            position.zero_()
     return run
 
 

@@ -3,7 +3,8 @@
  1. Lease the run: a fencing token and a heartbeat.
  2. Read the records into memory, and fix the plan; from then on only retained ones are there, and,
     if the policy asks for an audit, those to forget: for two figures, which nothing depends on.
- 3. Put the start behind a seal: trained here, uploaded, or the lineage's head.
+ 3. Put the start behind a seal: trained here, uploaded, or the lineage's head. From here to the
+    seal's opening the process can write to no file (``ram_only``).
  4. Take noisy steps until the odometer meets the target. Only then the seal opens.
     (Where retraining is the plan there are none: a fresh network, trained on retained records
     alone, is exactly what the target asks for.)
@@ -17,7 +18,6 @@ from the same head with fresh noise.
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import safetensors.numpy
@@ -42,11 +42,12 @@ from workers.loading import ModelSpec, RunData, load_model, load_records, load_s
 from workers.mechanisms.catalogue import mechanism_for
 from workers.noise import NoiseSource, SecureNoise
 from workers.patience import outlast_outages
+from workers.ram_only import ram_only
 from workers.reporting import epsilon_reporter, loss_reporter
 from workers.sealed import Certified, Sealed
 from workers.training.architectures import build
 from workers.training.device import choose_device
-from workers.training.network import Network
+from workers.training.network import Network, Tensors
 
 
 def execute(services: Services, lease: Lease) -> None:
@@ -104,19 +105,26 @@ def _certify(
         delta=plan.delta,
         device=choose_device(),
     )
-    start = partial(outlast_outages, lease.check, lambda: load_start(services, lease))
-    if data.auditable:
-        sealed.audit(start(), forgotten=data.forgotten, held_out=data.held_out)
-    if trains:
-        _train(lease, lineage, sealed, noise)
-    else:
-        sealed.load(start())
-    if plan.mechanism == retraining.NAME:
-        sealed.retrained()
-    else:
-        _unlearn(lease, plan, lineage, sealed, noise)
-    noise.destroy()
-    certified = sealed.open()
+    start: Tensors = {}
+    if data.auditable or not trains:
+        start = outlast_outages(lease.check, lambda: load_start(services, lease))
+    try:
+        with ram_only():
+            if data.auditable:
+                sealed.audit(start, forgotten=data.forgotten, held_out=data.held_out)
+            if trains:
+                _train(lease, lineage, sealed, noise)
+            else:
+                sealed.load(start)
+            del start
+            if plan.mechanism == retraining.NAME:
+                sealed.retrained()
+            else:
+                _unlearn(lease, plan, lineage, sealed, noise)
+            certified = sealed.open()
+    finally:
+        noise.destroy()
+        sealed.destroy()
     if lineage.fine_tunes and plan.mechanism != retraining.NAME:
         _fine_tune(lease, model, data, certified)
     return certified, _phase(plan, lineage, noise, steps=certified.noisy_steps)

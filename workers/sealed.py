@@ -36,8 +36,9 @@ from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipe import TrainingRecipe
 from workers.audit import membership_auc
 from workers.certified import OPENING, Certified
-from workers.mechanisms.descent import Descent, add_noise_
+from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
+from workers.mechanisms.vectors import add_noise_
 from workers.noise import NoiseSource
 from workers.noisy_phase import Mechanism, NoisyProgress, descend, run_noisy_phase
 from workers.scrubbing import from_caller, scrubbed

@@ -22,6 +22,7 @@ from app.services import redis_connection
 from app.settings import Settings
 from app.stopping import StopSignal, stop_with_parent
 from workers import jobs
+from workers.hardening import harden, may_lock_memory
 from workers.queue import NAME
 
 _log = logging.getLogger("expunge.worker")
@@ -56,6 +57,11 @@ class RunWorker(Worker):
         if self.pid is not None:
             stop_with_parent(self.pid)
 
+    def main_work_horse(self, job: Job, queue: Queue) -> None:
+        """Harden the child before it reads anything."""
+        harden()
+        super().main_work_horse(job, queue)
+
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Carry out a job to its end, even if Redis goes away meanwhile."""
         try:
@@ -83,6 +89,8 @@ class RunWorker(Worker):
 def main() -> None:
     """Work until SIGTERM or SIGINT; outages of Redis are waited out."""
     connection = redis_connection(Settings())
+    if not may_lock_memory():
+        _log.warning("memory may be swapped: raise the limit on locked memory, or encrypt swap")
     while not _stop.is_set():
         try:
             worker = RunWorker(

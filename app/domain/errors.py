@@ -41,6 +41,10 @@ class SealedStateError(ExpungeError):
     """Someone tried to copy, save, print or send uncertified weights."""
 
 
+class WriteRefusedError(SealedStateError, PermissionError):
+    """Something tried to reach a disk or the network while weights were under their target."""
+
+
 class PlanError(ExpungeError):
     """No plan satisfies the policy. The message says what to change."""
 

@@ -1,5 +1,9 @@
 """Everything that the servers hold, as one text to search."""
 
+import base64
+import zlib
+from collections.abc import Iterable
+
 from redis import Redis
 from sqlalchemy import Engine, text
 
@@ -35,5 +39,18 @@ def everything_in_redis(connection: Redis) -> bytes:
         elif kind == b"zset":
             parts += connection.zrange(key, 0, -1)
         elif kind == b"stream":
-            parts.append(repr(connection.xrange(key)).encode())
-    return b"\n".join(parts)
+            entries = connection.xrange(key)
+            parts += [part for _, fields in entries for pair in fields.items() for part in pair]
+    return b"\n".join([*parts, *_unpacked(parts)])
+
+
+def _unpacked(parts: Iterable[bytes]) -> list[bytes]:
+    """Return what RQ has compressed: the data of jobs, and tracebacks in base64 too."""
+    found = []
+    for part in parts:
+        for decode in (bytes, base64.b64decode):
+            try:
+                found.append(zlib.decompress(decode(part)))
+            except (ValueError, zlib.error):
+                continue
+    return found

@@ -33,11 +33,12 @@ _MODULES = {"api": "app.cli serve", "dispatcher": "workers dispatcher", "worker"
 class Service:
     """One data directory and the processes over it."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, **environment: str) -> None:
         self.data_dir = data_dir
         self.servers = EmbeddedServers(data_dir)
         self.log = data_dir.with_suffix(".log")
         self.url = f"http://127.0.0.1:{_free_port()}"
+        self._environment = environment
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -51,6 +52,7 @@ class Service:
             # Threads that wait for each other suffer most where tests of others run too.
             "OMP_NUM_THREADS": "1",
             "EXPUNGE_ALLOWED_FACTORIES": json.dumps([FACTORY]),
+            **self._environment,
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -43,8 +43,9 @@ def test_tails_hold_as_much_as_they_should(draws):
 
 
 def test_the_two_numbers_of_a_pair_are_independent(draws):
-    half = 1 << 16
-    cosines, sines = draws[:half], draws[half : 2 * half]
+    half = 8064
+    chunks = draws[: len(draws) // (2 * half) * 2 * half].reshape(-1, 2, half)
+    cosines, sines = chunks[:, 0].ravel(), chunks[:, 1].ravel()
     for first, second in ((cosines, sines), (cosines**2, sines**2), (draws[:-1], draws[1:])):
         assert abs(np.corrcoef(first, second)[0, 1]) < 6 / len(first) ** 0.5
 
@@ -87,19 +88,49 @@ def test_secure_noise_cannot_be_copied(attempt):
 
 def test_secure_noise_prints_no_state():
     noise = SecureNoise()
-    assert repr(noise) == str(noise) == "<SecureNoise: aes-256-ctr, box-muller float64>"
+    assert repr(noise) == str(noise) == "<SecureNoise: aes-256-ctr, box-muller float64, sum of 2>"
     assert not hasattr(noise, "__dict__")
 
 
 def test_destroyed_noise_is_overwritten_and_unusable():
     noise = SecureNoise()
     noise.normal_(torch.empty(100))
-    assert any(noise._words)
+    (maker,) = noise._makers.values()
+    buffers = (maker._words, maker._uniform, maker._cosine)
+    assert all(bool(buffer.any()) for buffer in buffers)
     noise.destroy()
     noise.destroy()
-    assert not any(noise._words)
+    assert not any(bool(buffer.any()) for buffer in buffers)
+    assert maker._stream._cipher is None
     with pytest.raises(SealedStateError):
         noise.normal_(torch.empty(1))
+
+
+def test_every_source_takes_a_fresh_key_from_the_operating_system(monkeypatch):
+    taken = []
+
+    def urandom(size):
+        taken.append(size)
+        return b"k" * size
+
+    monkeypatch.setattr(os, "urandom", urandom)
+    same = [torch.empty(10), torch.empty(10)]
+    for out in same:
+        SecureNoise().normal_(out)
+    assert taken == [32, 32]
+    assert torch.equal(*same)  # with one key, one stream: nothing else goes into it
+
+
+def test_exceeds_five_standard_deviations_as_often_as_it_should():
+    noise, out = SecureNoise(), torch.empty(1 << 20)
+    rounds, beyond = 24, [0, 0]
+    for _ in range(rounds):
+        noise.normal_(out)
+        for side in (0, 1):
+            beyond[side] += int((out.abs() > (4.5, 5.0)[side]).sum())
+    for threshold, found in zip((4.5, 5.0), beyond, strict=True):
+        expected = 2 * stats.norm.sf(threshold)
+        assert stats.binomtest(found, rounds * out.numel(), expected).pvalue > 1e-8
 
 
 def test_noise_refuses_a_forked_child():
@@ -130,3 +161,21 @@ def test_insecure_noise_repeats_and_refuses_production():
     for spelling in ("production", "Production", " production "):
         with pytest.raises(ConfigurationError):
             InsecureNoise(3, environment=spelling)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_device_gets_the_same_distribution_from_page_locked_blocks():
+    noise = SecureNoise()
+    out = torch.empty(5_000_001, device="cuda")
+    noise.normal_(out)
+    (maker,) = noise._makers.values()
+    assert all(block.words.is_pinned() for block in maker._stream._blocks)
+    draws = out.cpu().numpy()
+    assert stats.kstest(draws, "norm").pvalue > 1e-8
+    again = torch.empty_like(out)
+    noise.normal_(again)
+    assert len(np.unique(np.concatenate([draws[:1000], again[:1000].cpu().numpy()]))) > 1990
+    noise.destroy()
+    assert not any(bool(block.words.any()) for block in maker._stream._blocks)
+    assert not any(bool(b.any()) for b in (maker._words, maker._uniform, maker._cosine))

@@ -198,3 +198,35 @@ def test_no_retained_records_are_an_error(digit_images):
             **TARGET,
             on_progress=lambda *_: None,
         )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_position_and_gradients_are_overwritten_when_the_phase_ends(digit_images, fails):
+    network, rule, kept = Network(normalised, device=CPU), mechanism(), []
+    begin, attach = GradientClipping.begin, network.flat.attach_gradients
+
+    class Watched(GradientClipping):
+        def begin(self, position, **keywords):
+            kept.append(position)
+            return begin(self, position, **keywords)
+
+    def attach_and_watch():
+        attach()
+        kept.append(network.flat.gradients)
+
+    network.flat.attach_gradients = attach_and_watch
+
+    def report(*_):
+        assert kept[0].any()
+        if fails:
+            raise KeyboardInterrupt
+
+    rule = Watched(**vars(rule))
+    if fails:
+        with pytest.raises(KeyboardInterrupt):
+            run(network, digit_images, rule=rule, on_progress=report)
+        network.destroy()
+    else:
+        run(network, digit_images, rule=rule, on_progress=report)
+    assert len(kept) == 2
+    assert not any(bool(buffer.any()) for buffer in kept)

@@ -6,9 +6,16 @@ from contextlib import contextmanager
 
 import pytest
 import safetensors.numpy
+import torch
 from sqlalchemy.exc import OperationalError
 
-from app.domain.errors import LeaseLostError, RunFailedError, RunInterruptedError
+from app.domain.errors import (
+    LeaseLostError,
+    RunFailedError,
+    RunInterruptedError,
+    SealedStateError,
+    WriteRefusedError,
+)
 from app.domain.states import BlobState
 from app.ledger import runs, settlement
 from app.stopping import StopSignal
@@ -16,8 +23,11 @@ from app.storage.tables import BlobRow
 from tests.support.workshop import Workshop
 from workers import patience
 from workers import run as run_module
+from workers.failures import is_permanent
 from workers.lease import Lease
+from workers.noise import SecureNoise
 from workers.run import execute
+from workers.sealed import Sealed
 
 
 @pytest.fixture
@@ -274,6 +284,56 @@ def test_a_run_is_interrupted_between_two_steps(workshop, phase):
         execute(workshop.services, lease)
     assert workshop.model().head_version_id is None
     assert blobs(workshop) == []
+
+
+@pytest.mark.parametrize("phase", ["training", "unlearning"])
+def test_a_sealed_phase_that_would_write_a_file_fails_for_good(
+    workshop, monkeypatch, tmp_path, phase
+):
+    workshop.define()
+    lease = lease_of(workshop)
+    report = lease.report
+
+    def write(**progress):
+        report(**progress)
+        if lease._progress.get("phase") == phase and progress.get("step"):
+            (tmp_path / "weights").write_bytes(b"secret")
+
+    lease.report = write
+    with lease, pytest.raises(WriteRefusedError) as refused:
+        execute(workshop.services, lease)
+    assert is_permanent(refused.value)
+    assert not (tmp_path / "weights").exists()
+    (tmp_path / "weights").write_bytes(b"the phase is over")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_noise_and_weights_are_overwritten_however_the_run_ends(workshop, monkeypatch, fails):
+    workshop.define()
+    noises, seals = [], []
+
+    class Watched(SecureNoise):
+        __slots__ = ()
+
+        def __init__(self):
+            super().__init__()
+            noises.append(self)
+
+    def watched(*args, **kwargs):
+        seals.append(Sealed(*args, **kwargs))
+        return seals[-1]
+
+    monkeypatch.setattr(run_module, "SecureNoise", Watched)
+    monkeypatch.setattr(run_module, "Sealed", watched)
+    if fails:
+        monkeypatch.setattr(run_module, "mechanism_for", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            carry_out(workshop)
+    else:
+        carry_out(workshop)
+    for use in (lambda: noises[0].normal_(torch.empty(1)), seals[0].open):
+        with pytest.raises(SealedStateError):
+            use()
 
 
 def test_without_records_to_learn_from_the_reason_says_what_to_do(workshop):

@@ -81,6 +81,16 @@ def test_redis_and_the_log_keep_no_words_of_an_exception(worker, connection, cap
     assert job.latest_result().exc_string == ""
 
 
+def test_the_title_of_a_process_names_the_work_and_not_the_run(worker, connection, monkeypatch):
+    titles = []
+    monkeypatch.setattr(worker, "procline", titles.append)
+    queue = open_queue(connection)
+    job = queue.enqueue_call("workers.jobs.execute_run", args=(SECRET,), description=SECRET)
+    worker.prepare_job_execution(job)
+    assert any("workers.jobs.execute_run" in title for title in titles)
+    assert SECRET not in "".join(titles)
+
+
 def test_signing_off_without_redis_is_no_error(worker, monkeypatch):
     def away(self):
         raise RedisError

@@ -14,7 +14,7 @@ import torch
 
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import PlanError, TargetNotMetError
-from workers.mechanisms.vectors import clip_, rounded_up
+from workers.mechanisms.vectors import add_noise_, clip_
 from workers.noise import NoiseSource
 
 AccountOf = Callable[[int], Guarantee]
@@ -55,14 +55,6 @@ class Descent:
             add_noise_(position, self.noise_std, noise, scratch=gradient)
         if self.radius is not None:
             clip_(position, self.radius)
-
-
-def add_noise_(
-    position: torch.Tensor, noise_std: float, noise: NoiseSource, *, scratch: torch.Tensor
-) -> None:
-    """Add N(0, noise_std^2 I) in place, its standard deviation rounded up."""
-    noise.normal_(scratch)
-    position.add_(scratch, alpha=rounded_up(noise_std))
 
 
 @dataclass(frozen=True)

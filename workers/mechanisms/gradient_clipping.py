@@ -28,7 +28,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.domain.schedules import Schedule, at, varies
 from workers.mechanisms.parameters import fill
-from workers.mechanisms.vectors import clip_, rounded_down, rounded_up
+from workers.mechanisms.vectors import add_noise_, clip_, rounded_down
 from workers.noise import NoiseSource
 
 __all__ = ["NAME", "GradientClipping", "GradientClippingRun"]
@@ -93,7 +93,7 @@ class _Step:
     Attributes:
         size, noise_std: for the odometer.
         gradient_clip, learning_rate: as in the equation.
-        contraction, added_noise_std: float32, rounded down and up.
+        contraction: float32, rounded down.
     """
 
     size: StepSize
@@ -101,7 +101,6 @@ class _Step:
     gradient_clip: float
     learning_rate: float
     contraction: float
-    added_noise_std: float
 
     @classmethod
     def of(cls, mechanism: GradientClipping, step: int) -> "_Step":
@@ -120,7 +119,6 @@ class _Step:
             gradient_clip=gradient_clip,
             learning_rate=learning_rate,
             contraction=rounded_down(size.contraction),
-            added_noise_std=rounded_up(noise_std),
         )
 
 
@@ -167,6 +165,5 @@ class GradientClippingRun:
         step = self._every_step or _Step.of(self._mechanism, self.steps)
         clip_(gradient, step.gradient_clip)
         position.mul_(step.contraction).sub_(gradient, alpha=step.learning_rate)
-        self._noise.normal_(gradient)
-        position.add_(gradient, alpha=step.added_noise_std)
+        add_noise_(position, step.noise_std, self._noise, scratch=gradient)
         self._odometer.step(step.size, step.noise_std)

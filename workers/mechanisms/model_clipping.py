@@ -19,7 +19,7 @@ from app.accounting.model_clipping import NAME, Odometer, account, separation_of
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.parameters import fill
-from workers.mechanisms.vectors import clip_, rounded_up
+from workers.mechanisms.vectors import add_noise_, clip_
 from workers.noise import NoiseSource
 
 __all__ = ["NAME", "ModelClipping", "ModelClippingRun"]
@@ -69,9 +69,8 @@ class ModelClipping:
         run = ModelClippingRun(self, noise=noise, epsilon=epsilon, delta=delta)
         clip_(position, self.initial_clip)
         if self.initial_noise_std > 0:
-            perturbation = torch.empty_like(position)
-            noise.normal_(perturbation)
-            position.add_(perturbation, alpha=rounded_up(self.initial_noise_std))
+            scratch = torch.empty_like(position)
+            add_noise_(position, self.initial_noise_std, noise, scratch=scratch)
         return run
 
 
@@ -97,7 +96,6 @@ class ModelClippingRun:
         self._separation = separation_of(mechanism.model_clip, mechanism.noise_std)
         self._mechanism = mechanism
         self._noise = noise
-        self._noise_std = rounded_up(mechanism.noise_std)
         self._target_log_delta = math.log(delta)
         self._odometer = Odometer(
             epsilon=mechanism.epsilon,
@@ -125,6 +123,5 @@ class ModelClippingRun:
         position.mul_(1 - mechanism.learning_rate * mechanism.weight_decay)
         position.sub_(gradient, alpha=mechanism.learning_rate)
         clip_(position, mechanism.model_clip)
-        self._noise.normal_(gradient)
-        position.add_(gradient, alpha=self._noise_std)
+        add_noise_(position, mechanism.noise_std, self._noise, scratch=gradient)
         self._odometer.step(self._separation)

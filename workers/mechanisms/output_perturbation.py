@@ -14,7 +14,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.parameters import fill
 from workers.mechanisms.stepless import Stepless
-from workers.mechanisms.vectors import clip_, rounded_up
+from workers.mechanisms.vectors import add_noise_, clip_
 from workers.noise import NoiseSource
 
 __all__ = ["NAME", "OutputPerturbation"]
@@ -56,7 +56,5 @@ class OutputPerturbation:
         if not guarantee.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError("the noise does not meet the target: raise noise_std")
         clip_(position, self.initial_clip)
-        perturbation = torch.empty_like(position)
-        noise.normal_(perturbation)
-        position.add_(perturbation, alpha=rounded_up(self.noise_std))
+        add_noise_(position, self.noise_std, noise, scratch=torch.empty_like(position))
         return Stepless(guarantee)

@@ -6,6 +6,8 @@ from typing import Final
 import numpy as np
 import torch
 
+from workers.noise import NoiseSource
+
 # Covers the rounding of the factor and of every product to float32, 2^-24 relative each.
 _CLIP_MARGIN: Final = 1 - 2.0**-22
 
@@ -20,6 +22,24 @@ def clip_(vector: torch.Tensor, clip_norm: float) -> None:
         vector.zero_()
     elif norm > clip_norm * _CLIP_MARGIN:
         vector.mul_(clip_norm / norm * _CLIP_MARGIN)
+
+
+def add_noise_(
+    position: torch.Tensor, noise_std: float, noise: NoiseSource, *, scratch: torch.Tensor
+) -> None:
+    """Add N(0, noise_std^2 I) in place, its standard deviation rounded up.
+
+    Args:
+        position: float32 [size].
+        noise_std: per coordinate.
+        noise: fresh for this run.
+        scratch: float32 [size]; all zeros afterwards, so that no copy of the noise is left.
+    """
+    try:
+        noise.normal_(scratch)
+        position.add_(scratch, alpha=rounded_up(noise_std))
+    finally:
+        scratch.zero_()
 
 
 def rounded_down(number: float) -> float:

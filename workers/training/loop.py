@@ -1,6 +1,7 @@
 """Training without noise: at first, and again once the target is met."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import torch
@@ -52,21 +53,37 @@ def train(
     loss_sum = torch.zeros((), device=device)
     module.train()
     batches = islice(examples.forever(recipe.batch_size, device=device), steps)
-    for step, (features, labels) in enumerate(batches, start=1):
-        optimizer.zero_grad(set_to_none=True)
-        loss = cross_entropy(module(features), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        if schedule is not None:
-            schedule.step()
-        loss_sum += loss.detach()
-        if step % _STEPS_BETWEEN_CHECKS == 0 or step == steps:
-            _require_finite(loss_sum)
-        if on_progress is not None:
-            on_progress(step, steps, loss.detach())
+    with overwritten_afterwards(optimizer):
+        for step, (features, labels) in enumerate(batches, start=1):
+            optimizer.zero_grad(set_to_none=True)
+            loss = cross_entropy(module(features), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+            loss_sum += loss.detach()
+            if step % _STEPS_BETWEEN_CHECKS == 0 or step == steps:
+                _require_finite(loss_sum)
+            if on_progress is not None:
+                on_progress(step, steps, loss.detach())
     for tensor in module.parameters():
         _require_finite(tensor.detach().sum())
     return steps
+
+
+@contextmanager
+def overwritten_afterwards(
+    optimizer: torch.optim.Optimizer, *others: torch.Tensor
+) -> Iterator[None]:
+    """Zero the optimiser's state, all gradients and ``others`` when the block ends, however."""
+    try:
+        yield
+    finally:
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        for value in (*states, *others):
+            if isinstance(value, torch.Tensor):
+                value.zero_()
+        optimizer.zero_grad(set_to_none=False)
 
 
 def optimizer_of(module: nn.Module, recipe: TrainingRecipe) -> torch.optim.Optimizer:

@@ -65,6 +65,7 @@ class PerRecordGradients:
         for part, total in zip(gradients, self._split(out), strict=True):
             part.masked_fill_(unusable.unsqueeze(1), 0.0)  # zero times infinity is not zero
             total.add_(factor @ part)
+            part.zero_()
 
     def require_independent_records(self, input_shape: tuple[int, ...]) -> None:
         """Check, on random inputs, that Opacus's gradients are those of single records.

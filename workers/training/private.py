@@ -22,7 +22,7 @@ from app.domain.recipe import TrainingRecipe
 from workers.mechanisms.vectors import rounded_down, rounded_up
 from workers.noise import NoiseSource
 from workers.training.data import Examples
-from workers.training.loop import optimizer_of, schedule_of
+from workers.training.loop import optimizer_of, overwritten_afterwards, schedule_of
 from workers.training.network import Network
 from workers.training.per_record import PerRecordGradients, per_record_gradients
 from workers.training.poisson import poisson_sample
@@ -89,7 +89,10 @@ def train_privately(
     schedule = schedule_of(optimizer, recipe, steps)
     clipped_sum = torch.zeros_like(flat.values)
     flat.attach_gradients()
-    with per_record_gradients(module, flat, input_shape=examples.input_shape) as gradients:
+    with (
+        overwritten_afterwards(optimizer, clipped_sum),
+        per_record_gradients(module, flat, input_shape=examples.input_shape) as gradients,
+    ):
         for step in range(1, steps + 1):
             clipped_sum.zero_()
             _add_sample(

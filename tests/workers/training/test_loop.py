@@ -7,6 +7,7 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from app.domain.recipe import TrainingRecipe
+from workers.training import loop
 from workers.training.data import Examples
 from workers.training.evaluate import evaluate
 from workers.training.loop import train
@@ -119,3 +120,35 @@ def test_nothing_to_evaluate_is_an_error(digits):
     assert isinstance(nothing, Examples)
     with pytest.raises(RunFailedError, match="held-out"):
         evaluate(mlp(), nothing)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_gradients_and_the_optimisers_state_are_overwritten(digits, monkeypatch, optimizer, fails):
+    module, kept = mlp(), []
+
+    def report(step, steps, loss):
+        if step == 3:
+            (used,) = kept
+            kept.extend(parameter.grad for parameter in module.parameters())
+            kept.extend(value for state in used.state.values() for value in state.values())
+            assert all(bool(tensor.any()) for tensor in kept[-3:])
+            if fails:
+                raise KeyboardInterrupt
+
+    make = loop.optimizer_of
+    monkeypatch.setattr(loop, "optimizer_of", lambda *a: kept.append(make(*a)) or kept[0])
+    recipe = TrainingRecipe(optimizer=optimizer, momentum=0.9, batch_size=300)
+    if fails:
+        with pytest.raises(KeyboardInterrupt):
+            train(module, digits, recipe, epochs=1, on_progress=report)
+    else:
+        train(module, digits, recipe, epochs=1, on_progress=report)
+    tensors = [tensor for tensor in kept[1:] if tensor is not None]
+    assert len(tensors) >= 2 * len(list(module.parameters()))
+    left = [t for t in tensors if t.any()]
+    if fails:
+        assert not left
+    else:  # the last step's gradients are others than those of the third
+        assert not any(p.grad.any() for p in module.parameters())
+        assert not any(v.any() for state in kept[0].state.values() for v in state.values())

@@ -230,3 +230,23 @@ def test_large_networks_take_fewer_records_at_once():
     module, flat = attached(nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 3)))
     with per_record_gradients(module, flat, input_shape=(1000,)) as gradients:
         assert gradients.records_at_once == (1 << 26) // flat.size
+
+
+def test_gradients_of_single_records_are_overwritten():
+    module, flat = attached(mlp())
+    kept = []
+    with per_record_gradients(module, flat, input_shape=(6,)) as gradients:
+        of = gradients._of
+
+        def watched(*batch):
+            parts = of(*batch)
+            assert all(bool(part.any()) for part in parts)
+            kept.extend(parts)
+            return parts
+
+        gradients._of = watched
+        out = torch.zeros_like(flat.values)
+        gradients.add_clipped(torch.randn(9, 6), torch.arange(9) % 3, clip_norm=CLIP, out=out)
+    assert out.any()
+    assert len(kept) == len(flat.shapes)
+    assert not any(bool(part.any()) for part in kept)

@@ -11,6 +11,7 @@ from torch import nn
 from app.domain.errors import LeaseLostError, ParameterError, PlanError
 from app.domain.recipe import TrainingRecipe
 from workers.noise import InsecureNoise, SecureNoise
+from workers.training import private
 from workers.training.data import Examples
 from workers.training.network import Network
 from workers.training.private import PrivateTraining, train_privately
@@ -242,3 +243,24 @@ def test_what_the_callback_raises_ends_the_training_and_leaves_the_module_plain(
     with pytest.raises(LeaseLostError):
         train(network, digits, on_progress=stop)
     assert not any(vars(parameter) for parameter in network.module.parameters())
+
+
+def test_sums_gradients_and_momentum_are_overwritten(digits, monkeypatch):
+    network, kept = Network(mlp, device=CPU), []
+    make = private.overwritten_afterwards
+
+    def watched(optimizer, *others):
+        kept.extend([optimizer, *others])
+        return make(optimizer, *others)
+
+    def report(step, steps):
+        if step == steps:
+            kept.append(network.flat.gradients)
+            kept.extend(v for s in kept[0].state.values() for v in s.values() if v is not None)
+            assert all(bool(tensor.any()) for tensor in kept[1:])
+
+    monkeypatch.setattr(private, "overwritten_afterwards", watched)
+    recipe = TrainingRecipe(learning_rate=0.1, momentum=0.9, batch_size=50)
+    train(network, digits, recipe, on_progress=report)
+    assert len(kept) >= 4
+    assert not any(bool(tensor.any()) for tensor in kept[1:])

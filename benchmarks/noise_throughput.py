@@ -1,0 +1,64 @@
+"""How fast secure noise is beside ``torch.randn``: ``python -m benchmarks.noise_throughput``.
+
+Both fill the same float32 vector in turn, in one run, so a machine that slows down slows both; the
+figures are the fastest rounds. The target: at least 0.1 times the numbers per second.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.step_overhead import OrdinaryNoise
+from workers.noise import NoiseSource, SecureNoise
+from workers.training.device import choose_device
+
+SIZE: Final = 1 << 23
+ROUNDS: Final = 8
+TARGET: Final = 0.1
+RESULTS: Final = Path(__file__).parent / "results" / "noise_throughput.json"
+
+
+def main() -> None:
+    """Measure, print and write the throughput."""
+    measured = measure(choose_device(), size=SIZE, rounds=ROUNDS)
+    for name in ("torch.randn", SecureNoise.name):
+        print(
+            f"{name:<45} {measured['numbers_per_second'][name] / 1e6:8.1f} million numbers a second"
+        )
+    met = "met" if measured["ratio"] >= TARGET else "MISSED"
+    print(f"ratio {measured['ratio']:.3f}, target {TARGET}: {met}")
+    RESULTS.write_text(json.dumps(measured, indent=1) + "\n")
+
+
+def measure(device: torch.device, *, size: int, rounds: int) -> dict[str, Any]:
+    """Return numbers per second of each source, float32, and secure to ordinary as ``ratio``."""
+    out = torch.empty(size, device=device)
+    sources: tuple[NoiseSource, ...] = (OrdinaryNoise(), SecureNoise())
+    taken: dict[str, list[float]] = {source.name: [] for source in sources}
+    for _ in range(rounds + 1):
+        for source in sources:
+            taken[source.name].append(_seconds(source, out))
+    speed = {name: size / min(seconds[1:]) for name, seconds in taken.items()}
+    return {
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "size": size,
+        "target": TARGET,
+        "numbers_per_second": speed,
+        "ratio": speed[SecureNoise.name] / speed["torch.randn"],
+    }
+
+
+def _seconds(source: NoiseSource, out: torch.Tensor) -> float:
+    started = time.perf_counter()
+    source.normal_(out)
+    if out.is_cuda:
+        torch.cuda.synchronize(out.device)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Recognisable bytes, and a search for them that looks as a forensic examiner would."""
+
+import base64
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Marker:
+    """Bytes that must not be found, under a name that may be printed."""
+
+    name: str
+    content: bytes
+
+    def spellings(self) -> dict[str, bytes]:
+        """Return the ways in which the bytes could have been written down."""
+        found = {
+            "raw": self.content,
+            "hex": self.content.hex().encode(),
+            "HEX": self.content.hex().upper().encode(),
+        }
+        for shift in range(3):
+            found[f"base64+{shift}"] = _base64(self.content, shift)
+        if self.content.isascii():
+            found["utf-16"] = self.content.decode().encode("utf-16-le")
+        return found
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Where a marker was, and how it was spelt."""
+
+    place: str
+    marker: str
+    spelling: str
+
+
+def marker_of_weights(name: str, weights: np.ndarray) -> list[Marker]:
+    """Return eight neighbouring float32 numbers from three places, and one as text."""
+    flat = np.ascontiguousarray(weights, dtype=np.float32).ravel()
+    chosen = [flat[start : start + 8] for start in (0, flat.size // 2, flat.size - 8)]
+    assert all(len(np.unique(numbers)) > 4 for numbers in chosen)
+    text = max((str(number) for number in flat[:100]), key=len)
+    return [
+        *(Marker(f"{name}, numbers {i}", n.tobytes()) for i, n in enumerate(chosen)),
+        Marker(f"{name}, as text", text.removeprefix("-").encode()),
+        Marker(f"{name}, float64", chosen[1].astype(np.float64).tobytes()),
+    ]
+
+
+def search_bytes(places: Mapping[str, bytes], markers: Iterable[Marker]) -> list[Finding]:
+    """Return every marker that is in one of the places, in whatever spelling."""
+    wanted = [(m.name, how, spelt) for m in markers for how, spelt in m.spellings().items()]
+    return [
+        Finding(place, name, how)
+        for place, content in places.items()
+        for name, how, spelt in wanted
+        if content.find(spelt) >= 0
+    ]
+
+
+def search_files(files: Iterable[Path], markers: Iterable[Marker]) -> list[Finding]:
+    """Return every marker that is in a file, in whatever spelling, or in its name."""
+    markers, findings = list(markers), []
+    for path in files:
+        findings += search_bytes({f"name of {path}": os.fsencode(path.name)}, markers)
+        try:
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
+                findings += search_bytes({str(path): m}, markers)
+        except (OSError, ValueError):  # gone, empty, or no plain file
+            continue
+    return findings
+
+
+def files_below(*roots: Path) -> Iterator[Path]:
+    """Yield all plain files below directories."""
+    for root in roots:
+        for directory, _, names in os.walk(root):
+            for name in names:
+                path = Path(directory, name)
+                if path.is_file() and not path.is_symlink():
+                    yield path
+
+
+def files_changed_since(moment: float, root: Path, *, depth: int) -> Iterator[Path]:
+    """Yield plain files that others may have written to a shared directory since a moment."""
+    for directory, below, names in os.walk(root):
+        if len(Path(directory).relative_to(root).parts) >= depth:
+            below.clear()
+        for name in names:
+            path = Path(directory, name)
+            try:
+                status = path.lstat()
+            except OSError:
+                continue
+            if path.is_file() and not path.is_symlink() and status.st_mtime >= moment:
+                yield path
+
+
+def _base64(content: bytes, shift: int) -> bytes:
+    """Return the characters that depend on ``content`` alone, ``shift`` bytes into a group."""
+    encoded = base64.b64encode(bytes(shift) + content)
+    first = -(-shift * 8 // 6)
+    return encoded[first : (shift + len(content)) * 8 // 6]

@@ -1,0 +1,79 @@
+"""What a process asked the kernel for, as Debian's strace saw it."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CALLS = "openat,open,creat,write,writev,pwrite64,pwritev,pwritev2,sendto,sendmsg,connect,prlimit64"
+_CALL = re.compile(r"^\d+\s+(\w+)\((.*)$")
+_SOCKET = re.compile(r"^\d+<(?:UNIX-STREAM|UNIX|socket):\[(\d+)")
+_CONNECTED = re.compile(r'^\d+<[A-Z-]+:\[(\d+).*sun_path="([^"]+)"')
+
+
+def why_unavailable() -> str | None:
+    """Return why strace cannot run here, after trying to install it; None if it can."""
+    if shutil.which("strace") is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        command = ["apt-get", "install", "-y", "--no-install-recommends", "strace"]
+        try:
+            subprocess.run(command, timeout=60, capture_output=True, check=False)
+        except subprocess.TimeoutExpired:
+            return "strace is not installed, and apt-get did not install it within a minute"
+    if shutil.which("strace") is None:
+        return "strace is not installed, and apt-get cannot install it"
+    tried = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False)
+    return None if tried.returncode == 0 else "this system does not allow tracing"
+
+
+def traced(output: Path, command: list[str]) -> list[str]:
+    """Return the command that runs ``command`` under strace, all its threads and children too."""
+    options = ["-f", "-yy", "-s", "32", "--seccomp-bpf", "-e", f"trace={CALLS}", "-o", str(output)]
+    return ["strace", *options, *command]
+
+
+@dataclass
+class Phase:
+    """What was done between two settings of the largest file size: to zero, and back.
+
+    Attributes:
+        opened_to_write: the arguments of calls that open a file for writing.
+        written: what was written to: a socket's path, or strace's own words for anything else.
+    """
+
+    opened_to_write: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
+
+
+def sealed_phases(trace: Path) -> list[Phase]:
+    """Return the sealed phases of a trace; the last one may have no end."""
+    phases: list[Phase] = []
+    peers: dict[str, str] = {}
+    inside = False
+    for call, arguments in _calls(trace):
+        if call == "prlimit64" and "RLIMIT_FSIZE, {" in arguments:
+            inside = "RLIMIT_FSIZE, {rlim_cur=0," in arguments
+            if inside:
+                phases.append(Phase())
+        elif call == "connect":
+            if connected := _CONNECTED.match(arguments):
+                peers[connected[1]] = connected[2]
+        elif not inside:
+            continue
+        elif call in ("openat", "open", "creat"):
+            if call == "creat" or re.search(r"O_(WRONLY|RDWR|CREAT|TRUNC|APPEND)", arguments):
+                phases[-1].opened_to_write.append(arguments)
+        elif call != "prlimit64":
+            socket = _SOCKET.match(arguments)
+            target = arguments.split(",", 1)[0]
+            phases[-1].written.append(peers.get(socket[1], target) if socket else target)
+    return phases
+
+
+def _calls(trace: Path) -> Iterator[tuple[str, str]]:
+    with trace.open(errors="replace") as lines:
+        for line in lines:
+            if call := _CALL.match(line):
+                yield call[1], call[2]

@@ -1,0 +1,45 @@
+"""A process whose memory neither a core dump, nor a debugger, nor swap may show."""
+
+import ctypes
+import logging
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Final
+
+_log = logging.getLogger("expunge.worker")
+_PR_SET_DUMPABLE: Final = 4
+_CURRENT_FUTURE_ON_FAULT: Final = 1 | 2 | 4  # of mlockall(2)
+_CAP_IPC_LOCK: Final = 14
+
+
+def harden() -> None:
+    """Harden this process and the memory that it will ever have; children start as ever.
+
+    No core dumps, no compiled modules and no CUDA kernels left in caches. On Linux also no debugger
+    and no /proc/PID/mem but root's, and memory locked where ``may_lock_memory`` says that this is
+    allowed.
+    """
+    sys.dont_write_bytecode = True
+    os.environ["CUDA_CACHE_DISABLE"] = "1"
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        _log.warning("this process stays dumpable: errno %d", ctypes.get_errno())
+    if may_lock_memory() and libc.mlockall(_CURRENT_FUTURE_ON_FAULT) != 0:
+        _log.warning("memory is not locked and may be swapped: errno %d", ctypes.get_errno())
+
+
+def may_lock_memory() -> bool:
+    """Say whether all memory may be locked; a limit on it would make later allocations fail."""
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY:
+        return True
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return False
+    (effective,) = (line for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(effective.split()[1], 16) >> _CAP_IPC_LOCK & 1)
