@@ -33,6 +33,7 @@ from app.domain.plan import Plan
 from app.domain.schedules import until
 from app.domain.states import FirstRelease, Phase, RunKind
 from app.ledger import settlement
+from app.points import halfway, reach
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from workers.backbone import publishable, starting
@@ -59,6 +60,7 @@ def execute(services: Services, lease: Lease) -> None:
         RunInterruptedError: this worker was told to stop; nothing was published.
         RunFailedError, TargetNotMetError, PlanError: trying again cannot help.
     """
+    reach("after_lease")
     model = outlast_outages(lease.check, lambda: load_model(services, lease))
     with lease.phase(Phase.LOADING):
         data = outlast_outages(lease.check, lambda: load_records(services, lease, model))
@@ -111,10 +113,12 @@ def _certify(
         _train(lease, lineage, sealed, noise)
     else:
         sealed.load(start())
+    reach("after_load")
     if plan.mechanism == retraining.NAME:
         sealed.retrained()
     else:
         _unlearn(lease, plan, lineage, sealed, noise)
+    reach("at_target")
     noise.destroy()
     certified = sealed.open()
     if lineage.fine_tunes and plan.mechanism != retraining.NAME:
@@ -148,7 +152,7 @@ def _unlearn(
             lineage.feed,
             frame=lineage.frame,
             noise=noise,
-            on_progress=epsilon_reporter(lease, plan),
+            on_progress=halfway("mid_noise", epsilon_reporter(lease, plan)),
         )
 
 
@@ -185,7 +189,7 @@ def _fine_tune(lease: Lease, model: ModelSpec, data: RunData, certified: Certifi
             data.retain,
             model.recipe,
             epochs=max(0.0, data.plan.budget_epochs - spent),
-            on_progress=loss_reporter(lease),
+            on_progress=halfway("mid_fine_tune", loss_reporter(lease)),
         )
 
 
@@ -249,7 +253,9 @@ def _publish(services: Services, lease: Lease, result: settlement.RunResult) -> 
             )
 
     try:
+        reach("before_publish")
         outlast_outages(lease.check_stop, publish)
+        reach("after_publish")
     except ExpungeError:
         # It may have been published nevertheless, by a commit whose answer was lost.
         services.blobs.abandon(result.weights.id)

@@ -16,6 +16,7 @@ from app.database import Database
 from app.domain.errors import GoneError
 from app.domain.ids import new_id
 from app.domain.states import BlobState
+from app.points import reach
 from app.storage.objects import ObjectRange, ObjectStore
 from app.storage.tables import BlobRow
 
@@ -52,7 +53,9 @@ class Blobs:
     def fill(self, blob_id: str, content: bytes) -> StoredBlob:
         """Write the content of a reserved blob."""
         blob = StoredBlob(blob_id, hashlib.sha256(content).hexdigest(), len(content))
+        reach("before_blob_write")
         self._objects.write(blob_id, content)
+        reach("after_blob_write")
         with self._database.transaction() as session:
             row = session.get_one(BlobRow, blob_id)
             row.sha256 = blob.sha256
@@ -91,6 +94,7 @@ class Blobs:
 
     def read(self, blob_id: str) -> bytes:
         """Return a whole blob; ``GoneError`` if it was shredded."""
+        reach("before_blob_read")
         return self._objects.read(blob_id)
 
     def sweep(self) -> int:
@@ -108,7 +112,9 @@ class Blobs:
                 session.scalars(select(BlobRow.id).where(BlobRow.state == BlobState.DOOMED))
             )
         for blob_id in doomed:
+            reach("before_shred")
             self._objects.delete(blob_id)
+            reach("after_shred")
             with self._database.transaction() as session:
                 row = session.get_one(BlobRow, blob_id)
                 row.state = BlobState.SHREDDED
