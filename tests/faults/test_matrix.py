@@ -51,6 +51,11 @@ AFTER_THE_COMMIT = ("after_publish", "before_shred", "after_shred")
 subjects = (f"subject-{number}" for number in itertools.count())
 
 
+def slow(*values):
+    """A case for ``make test-slow`` alone."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
     data_dir = tmp_path_factory.mktemp("matrix") / "data"
@@ -152,13 +157,16 @@ def test_killed_while_records_are_erased(point, client, points):
     assert attempts_of_one_request(client) == 1
 
 
+@pytest.mark.slow
 def test_killed_in_one_attempt_after_the_other(client, points):
     points.arm("mid_noise", "SIGKILL")
     points.arm("before_commit", "SIGKILL")
     assert attempts_of_one_request(client) == 3
 
 
-@pytest.mark.parametrize("point", ["after_lease", "mid_noise", "before_commit", "after_publish"])
+@pytest.mark.parametrize(
+    "point", [slow("after_lease"), "mid_noise", slow("before_commit"), slow("after_publish")]
+)
 def test_redis_wiped(point, service, client, points):
     points.arm(point, "SIGSTOP")
     request = forget(client)
@@ -169,7 +177,9 @@ def test_redis_wiped(point, service, client, points):
     await_completed(client, request)
 
 
-@pytest.mark.parametrize("point", ["after_lease", "mid_noise", "before_commit", "before_shred"])
+@pytest.mark.parametrize(
+    "point", [slow("after_lease"), slow("mid_noise"), "before_commit", slow("before_shred")]
+)
 def test_postgres_restarted(point, service, client, points):
     points.arm(point, "SIGSTOP")
     request = forget(client)
@@ -180,7 +190,7 @@ def test_postgres_restarted(point, service, client, points):
     await_completed(client, request)
 
 
-@pytest.mark.parametrize("point", ["after_load", "at_target", "before_publish"])
+@pytest.mark.parametrize("point", [slow("after_load"), slow("at_target"), "before_publish"])
 def test_a_worker_that_slept_through_its_lease_publishes_nothing(point, service, client, points):
     points.arm(point, "SIGSTOP", "SIGSTOP")
     request = forget(client)
@@ -192,6 +202,7 @@ def test_a_worker_that_slept_through_its_lease_publishes_nothing(point, service,
     assert await_completed(client, request)["attempt"] >= 2
 
 
+@pytest.mark.slow
 def test_a_worker_wakes_up_after_another_has_published(service, client, points):
     points.arm("before_publish", "SIGSTOP")
     request = forget(client)
@@ -232,7 +243,16 @@ def test_the_clock_jumps_forward_over_a_lease(service, client, points):
     assert await_completed(client, request)["attempt"] == 2
 
 
-@pytest.mark.parametrize("point", ["before_blob_read", "before_blob_write"])
+def test_the_clock_is_set_back_and_the_worker_dies(service, client, points):
+    points.arm("mid_noise", "SIGSTOP")
+    request = forget(client)
+    (worker,) = service.frozen()
+    jump(service, "UPDATE runs SET lease_expires_at = lease_expires_at + :by")
+    kill([worker])
+    assert await_completed(client, request)["attempt"] == 2
+
+
+@pytest.mark.parametrize("point", [slow("before_blob_read"), "before_blob_write"])
 def test_the_object_store_times_out_twice(point, client, points):
     points.arm(point, "ETIMEDOUT", "ETIMEDOUT")
     assert attempts_of_one_request(client) == 3
@@ -263,10 +283,11 @@ def test_the_object_store_times_out_while_it_shreds(client, points):
 @pytest.mark.parametrize(
     ("point", "faults"),
     [
-        ("mid_noise", ["SIGSTOP"]),
+        slow("mid_noise", ["SIGSTOP"]),
         ("before_blob_write", ["SIGSTOP"]),
-        pytest.param("before_blob_write", ["pass", "SIGSTOP"], id="while records are erased"),
+        ("before_blob_write", ["pass", "SIGSTOP"]),
     ],
+    ids=["at the next write", "at the write of the weights", "while records are erased"],
 )
 def test_the_disk_is_full(point, faults, service, client, points):
     if not service.on_small_disk:
