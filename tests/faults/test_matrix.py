@@ -103,6 +103,8 @@ def facts(service, client, points, checkpoints, failed_runs, tmp_path):
     """What must hold after each case, whatever it did."""
     before = client.certified(MODEL)["number"]
     yield
+    for process in service.standing_still():
+        process.resume()
     until(lambda: points.waiting() == [])
     until(lambda: client.model(MODEL)["latest_run"]["state"] == "published")
     assert assert_only_the_head_is_served(client, MODEL) == before + 1
@@ -115,7 +117,7 @@ def facts(service, client, points, checkpoints, failed_runs, tmp_path):
 
 def an_hour_later(service):
     """Let blobs that nobody has adopted be as old as those that are given up."""
-    jump(service, "UPDATE blobs SET created_at = created_at - :by WHERE state = 'pending'")
+    jump(service, "UPDATE blobs SET created_at = now() - :by WHERE state = 'pending'", by="61 min")
     return True
 
 

@@ -121,16 +121,17 @@ class Service:
         try:
             yield psutil.Process(process.pid)
         finally:
-            process.terminate()
-            process.wait(60)
+            worker = psutil.Process(process.pid)
+            kill([worker, *worker.children(recursive=True)])
+            process.wait()
 
     def frozen(self, number: int = 1) -> list[psutil.Process]:
         """Return the processes that stand still at a point, once there are so many."""
+        return until(lambda: len(found := self.standing_still()) >= number and found)
 
-        def standing_still() -> list[psutil.Process]:
-            return [p for p in self.processes() if p.status() == psutil.STATUS_STOPPED]
-
-        return until(lambda: (found := standing_still()) and len(found) >= number and found)
+    def standing_still(self) -> list[psutil.Process]:
+        """Return the processes that stand still at a point."""
+        return [p for p in self.processes() if p.status() == psutil.STATUS_STOPPED]
 
     def _environment(self) -> dict[str, str]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("EXPUNGE_")}
