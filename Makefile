@@ -8,13 +8,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint serve clean install
+.PHONY: demo test test-slow lint serve clean install
 
 demo: $(STAMP)
 	$(BIN)/expunge demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+# What `make test` leaves out.
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -61,6 +61,7 @@ class Dispatcher:
         """Give the runs of workers that went silent to others."""
         settings = self._services.settings
         with self._services.database.transaction() as session:
+            runs.shorten_leases(session, lease_s=settings.lease_s)
             for row in repository.expired_runs(session, lease_s=settings.lease_s):
                 runs.give_up_attempt(
                     session,

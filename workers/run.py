@@ -33,6 +33,7 @@ from app.domain.plan import Plan
 from app.domain.schedules import until
 from app.domain.states import FirstRelease, Phase, RunKind
 from app.ledger import settlement
+from app.points import halfway, reach
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from workers.backbone import publishable, starting
@@ -41,6 +42,7 @@ from workers.lineage import Lineage, lineage_of
 from workers.loading import ModelSpec, RunData, load_model, load_records, load_start
 from workers.mechanisms.catalogue import mechanism_for
 from workers.noise import NoiseSource, SecureNoise
+from workers.noisy_phase import NoisyProgress
 from workers.patience import outlast_outages
 from workers.ram_only import ram_only
 from workers.reporting import epsilon_reporter, loss_reporter
@@ -60,6 +62,7 @@ def execute(services: Services, lease: Lease) -> None:
         RunInterruptedError: this worker was told to stop; nothing was published.
         RunFailedError, TargetNotMetError, PlanError: trying again cannot help.
     """
+    reach("after_lease")
     model = outlast_outages(lease.check, lambda: load_model(services, lease))
     with lease.phase(Phase.LOADING):
         data = outlast_outages(lease.check, lambda: load_records(services, lease, model))
@@ -108,6 +111,8 @@ def _certify(
     start: Tensors = {}
     if data.auditable or not trains:
         start = outlast_outages(lease.check, lambda: load_start(services, lease))
+    reach("after_load")
+    progress = halfway("mid_noise", epsilon_reporter(lease, plan))
     try:
         with ram_only():
             if data.auditable:
@@ -120,8 +125,9 @@ def _certify(
             if plan.mechanism == retraining.NAME:
                 sealed.retrained()
             else:
-                _unlearn(lease, plan, lineage, sealed, noise)
+                _unlearn(lease, plan, lineage, sealed, noise, progress)
             certified = sealed.open()
+        reach("at_target")
     finally:
         noise.destroy()
         sealed.destroy()
@@ -148,7 +154,12 @@ def _train(lease: Lease, lineage: Lineage, sealed: Sealed, noise: NoiseSource) -
 
 
 def _unlearn(
-    lease: Lease, plan: Plan, lineage: Lineage, sealed: Sealed, noise: NoiseSource
+    lease: Lease,
+    plan: Plan,
+    lineage: Lineage,
+    sealed: Sealed,
+    noise: NoiseSource,
+    on_progress: NoisyProgress,
 ) -> None:
     with lease.phase(Phase.UNLEARNING):
         sealed.unlearn(
@@ -156,7 +167,7 @@ def _unlearn(
             lineage.feed,
             frame=lineage.frame,
             noise=noise,
-            on_progress=epsilon_reporter(lease, plan),
+            on_progress=on_progress,
         )
 
 
@@ -193,7 +204,7 @@ def _fine_tune(lease: Lease, model: ModelSpec, data: RunData, certified: Certifi
             data.retain,
             model.recipe,
             epochs=max(0.0, data.plan.budget_epochs - spent),
-            on_progress=loss_reporter(lease),
+            on_progress=halfway("mid_fine_tune", loss_reporter(lease)),
         )
 
 
@@ -257,7 +268,9 @@ def _publish(services: Services, lease: Lease, result: settlement.RunResult) -> 
             )
 
     try:
+        reach("before_publish")
         outlast_outages(lease.check_stop, publish)
+        reach("after_publish")
     except ExpungeError:
         # It may have been published nevertheless, by a commit whose answer was lost.
         services.blobs.abandon(result.weights.id)

@@ -210,6 +210,15 @@ def expired_runs(session: Session, *, lease_s: float) -> Sequence[RunRow]:
     return session.scalars(query.with_for_update(skip_locked=True)).all()
 
 
+def overlong_leases(session: Session, *, lease_s: float) -> Sequence[RunRow]:
+    """Lock and return runs whose lease ends later than one that begins now would."""
+    query = select(RunRow).where(
+        RunRow.state.in_((RunState.LEASED, RunState.RUNNING)),
+        RunRow.lease_expires_at > func.clock_timestamp() + timedelta(seconds=lease_s),
+    )
+    return session.scalars(query.with_for_update(skip_locked=True)).all()
+
+
 def queued_runs(session: Session, *, enqueued_before: timedelta) -> Sequence[RunRow]:
     """Lock and return runs that were handed to the queue a while ago and still wait."""
     query = select(RunRow).where(

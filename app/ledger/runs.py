@@ -201,6 +201,15 @@ def heartbeat(
         raise LeaseLostError("the run is held by another worker or is over")
 
 
+def shorten_leases(session: Session, *, lease_s: float) -> None:
+    """Have no lease end later than ``lease_s`` from now.
+
+    The database's clock was set back where one does: its worker may be long gone.
+    """
+    for row in repository.overlong_leases(session, lease_s=lease_s):
+        row.lease_expires_at = func.clock_timestamp() + timedelta(seconds=lease_s)
+
+
 def hand_back(session: Session, row: RunRow) -> None:
     """Queue a run again that its worker was told to leave; such an attempt does not count."""
     row.attempt -= 1

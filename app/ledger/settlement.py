@@ -32,6 +32,7 @@ from app.ledger.obligations import certify_obligations
 from app.ledger.runs import holder
 from app.ledger.tables import RunRow
 from app.planning.tracking import Tracking
+from app.points import reach
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs, StoredBlob
@@ -110,6 +111,7 @@ def publish(
     certify_obligations(session, run, certificate.id)
     if repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
+    reach("before_commit")
     return version
 
 

@@ -22,6 +22,7 @@ from app.database import Database
 from app.domain.errors import GoneError, KeyStoreError, ObjectStoreError
 from app.domain.ids import new_id
 from app.domain.states import BlobState
+from app.points import reach
 from app.storage.encryption import Identity, encrypt
 from app.storage.keystore import KeyStore
 from app.storage.objects import ObjectStore
@@ -81,8 +82,10 @@ class Blobs:
         """
         blob = StoredBlob(blob_id, hashlib.sha256(content).hexdigest(), len(content))
         identity = self._row(blob_id)[0]
+        reach("before_blob_write")
         key = self._keys.create(blob_id)
         self._objects.write(blob_id, encrypt(content, key, identity))
+        reach("after_blob_write")
         with self._database.transaction() as session:
             # A caller's open transaction may refer to the row: only its key is locked there.
             row = session.get_one(BlobRow, blob_id, with_for_update={"key_share": True})
@@ -133,6 +136,7 @@ class Blobs:
 
     def read(self, blob_id: str) -> bytes:
         """Return a whole blob; raises what ``open_range`` raises."""
+        reach("before_blob_read")
         identity, size = self._stored(blob_id)
         return BlobRange(self._objects, self._keys, identity, size, range(size)).read_all()
 
@@ -147,11 +151,13 @@ class Blobs:
         """
         shredded, failure = 0, None
         for blob_id in self._doomed():
+            reach("before_shred")
             try:
                 self._keys.destroy(blob_id)
             except KeyStoreError as error:
                 failure = error
                 continue
+            reach("after_shred")
             self._note_shredded(blob_id)
             shredded += 1
         self._delete_objects()

@@ -4,24 +4,20 @@ One service for all tests: each makes it forget another person, with a run that 
 """
 
 import itertools
-import json
 import time
-from collections import Counter
 
 import httpx
 import psutil
 import pytest
 from redis import Redis
-from sqlalchemy import select
 
-from app.certificates.tables import CertificateRow
-from app.datasets.tables import ShardRow
-from app.domain.states import BlobState, VersionState
-from app.ledger.tables import ForgetRequestRow, LogEntryRow, ObligationRow, RunRow
-from app.registry.tables import ModelRow, VersionRow
-from app.storage.objects import LocalObjectStore
-from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
+from tests.support.facts import (
+    assert_ledger_in_order,
+    assert_only_the_head_is_served,
+    await_completed,
+    only_what_is_current_is_stored,
+)
 from tests.support.service import LEASE_S, Service, is_alive, kill, until
 from tests.support.slow import FACTORY
 
@@ -72,72 +68,10 @@ def facts(service, client):
     before = client.certified(MODEL)["number"]
     yield
     until(lambda: client.model(MODEL)["latest_run"]["state"] == "published")
-    now = client.certified(MODEL)["number"]
-    assert now > before
-    for number in range(1, now):
-        assert weights(client, number).status_code == 410
-    assert weights(client, now).status_code == 200
+    assert assert_only_the_head_is_served(client, MODEL) > before
     until(lambda: only_what_is_current_is_stored(service))
     with service.database() as database, database.transaction() as session:
         assert_ledger_in_order(session)
-
-
-def weights(client, number):
-    return client._http.get(f"/v1/models/{MODEL}/versions/{number}/weights")
-
-
-def assert_ledger_in_order(session):
-    """Every request completed once, every run published once, and the log tells exactly that."""
-    entries = session.scalars(select(LogEntryRow).order_by(LogEntryRow.index)).all()
-    assert [entry.index for entry in entries] == list(range(len(entries)))
-    bodies = [json.loads(entry.body) for entry in entries]
-    told = Counter((body["kind"], body.get("run") or body.get("request")) for body in bodies)
-    runs = session.scalars(select(RunRow)).all()
-    versions = session.scalars(select(VersionRow)).all()
-    assert {run.state for run in runs} == {"published"}
-    assert Counter(version.run_id for version in versions) == Counter(run.id for run in runs)
-    numbers = {(version.model_id, version.number) for version in versions}
-    assert len(numbers) == len(versions)
-    assert all(told["version.published", run.id] == 1 for run in runs)
-    certificates = session.scalars(select(CertificateRow.id)).all()
-    assert sorted(certificates) == sorted(version.certificate_id for version in versions)
-    assert sum(body["kind"] == "certificate.issued" for body in bodies) == len(certificates)
-    requests = session.scalars(select(ForgetRequestRow)).all()
-    assert {request.state for request in requests} == {"completed"}
-    assert all(told["request.completed", request.id] == 1 for request in requests)
-    published_by = {version.run_id: version.certificate_id for version in versions}
-    for obligation in session.scalars(select(ObligationRow)):
-        assert obligation.certificate_id == published_by[obligation.run_id]
-
-
-def only_what_is_current_is_stored(service):
-    """Say whether just the heads and the shards are stored, in the database and on the disk."""
-    with service.database() as database, database.transaction() as session:
-        heads = session.scalars(
-            select(VersionRow.blob_id).join(ModelRow, ModelRow.head_version_id == VersionRow.id)
-        ).all()
-        current = {*heads, *session.scalars(select(ShardRow.blob_id))}
-        query = select(BlobRow.id).where(BlobRow.state != BlobState.SHREDDED)
-        stored = set(session.scalars(query))
-        states = Counter(session.scalars(select(VersionRow.state)))
-    on_disk = set(LocalObjectStore(service.data_dir / "blobs").names())
-    return (
-        stored == current == on_disk
-        and states[VersionState.CERTIFIED] == len(heads)
-        and states[VersionState.RETIRED] == 0
-    )
-
-
-def await_completed(client, request_id):
-    """Wait for the request's end, through any outage; return its run."""
-    request = until(
-        lambda: (
-            (request := client.request(request_id))["state"] in ("completed", "failed") and request
-        )
-    )
-    assert request["state"] == "completed", request
-    (obligation,) = request["obligations"]
-    return until(lambda: client.run(obligation["run"]))
 
 
 def test_the_worker_and_its_child_killed(service, client, forgetting):

@@ -20,6 +20,7 @@ from app.client import ApiError, ExpungeClient
 from app.database import Database
 from app.embedded import EmbeddedServers
 from app.settings import Settings
+from tests.support.points import Points
 from tests.support.slow import FACTORY
 
 Result = TypeVar("Result")
@@ -38,27 +39,17 @@ class Service:
         self.servers = EmbeddedServers(data_dir)
         self.log = data_dir.with_suffix(".log")
         self.url = f"http://127.0.0.1:{_free_port()}"
-        self._environment = environment
+        self._extra = environment
         self.process: subprocess.Popen[bytes] | None = None
+        self.points = Points(data_dir.with_suffix(".points"))
 
     def start(self) -> None:
         """Start the service and wait until it answers."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("EXPUNGE_")}
-        environment |= {
-            "EXPUNGE_DATA_DIR": str(self.data_dir),
-            "EXPUNGE_PORT": self.url.rpartition(":")[2],
-            "EXPUNGE_LEASE_S": str(LEASE_S),
-            "EXPUNGE_ENVIRONMENT": "test",
-            # Threads that wait for each other suffer most where tests of others run too.
-            "OMP_NUM_THREADS": "1",
-            "EXPUNGE_ALLOWED_FACTORIES": json.dumps([FACTORY]),
-            **self._environment,
-        }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "app.cli", "up"],
                 cwd=_REPOSITORY,
-                env=environment,
+                env=self._environment(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -116,6 +107,46 @@ class Service:
             yield database
         finally:
             database.dispose()
+
+    @contextmanager
+    def second_worker(self) -> Iterator[psutil.Process]:
+        """Have another worker for a while, as on another machine."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "workers", "worker"],
+                cwd=_REPOSITORY,
+                env=self._environment(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield psutil.Process(process.pid)
+        finally:
+            worker = psutil.Process(process.pid)
+            kill([worker, *worker.children(recursive=True)])
+            process.wait()
+
+    def frozen(self, number: int = 1) -> list[psutil.Process]:
+        """Return the processes that stand still at a point, once there are so many."""
+        return until(lambda: len(found := self.standing_still()) >= number and found)
+
+    def standing_still(self) -> list[psutil.Process]:
+        """Return the processes that stand still at a point."""
+        return [p for p in self.processes() if p.status() == psutil.STATUS_STOPPED]
+
+    def _environment(self) -> dict[str, str]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("EXPUNGE_")}
+        return environment | {
+            "EXPUNGE_DATA_DIR": str(self.data_dir),
+            "EXPUNGE_PORT": self.url.rpartition(":")[2],
+            "EXPUNGE_LEASE_S": str(LEASE_S),
+            "EXPUNGE_ENVIRONMENT": "test",
+            "EXPUNGE_TEST_POINTS": str(self.points.directory),
+            # Threads that wait for each other suffer most where tests of others run too.
+            "OMP_NUM_THREADS": "1",
+            "EXPUNGE_ALLOWED_FACTORIES": json.dumps([FACTORY]),
+            **self._extra,
+        }
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:

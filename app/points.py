@@ -1,0 +1,76 @@
+"""The labelled points of a run, where tests make it fail.
+
+They do nothing unless ``EXPUNGE_ENVIRONMENT`` is ``test`` and ``EXPUNGE_TEST_POINTS`` names a
+directory. A file in it, ``POINT.NUMBER.FAULT``, is one fault, and it is gone before it strikes: the
+next try passes. ``FAULT`` is the name of a signal that the process gets, of an error of the
+operating system that is raised, or ``pass``, which lets one passage through.
+"""
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+_Measured = TypeVar("_Measured")
+_DIRECTORY = (
+    os.environ.get("EXPUNGE_TEST_POINTS")
+    if os.environ.get("EXPUNGE_ENVIRONMENT") == "test"
+    else None
+)
+
+
+def reach(point: str) -> None:
+    """Say that a run has come to a point.
+
+    Raises:
+        OSError: a test asked for it.
+    """
+    fault = _claim(point)
+    if fault is not None:
+        _strike(fault)
+
+
+def halfway(
+    point: str, report: Callable[[int, int, _Measured], None]
+) -> Callable[[int, int, _Measured], None]:
+    """Return ``report``; where a test asks for a fault, one that it strikes at half the steps.
+
+    The fault is taken at once: a sealed phase cannot remove files.
+
+    Args:
+        point: the label.
+        report: told of the step (from 1), of how many, and what was measured.
+    """
+    fault = _claim(point)
+    if fault is None:
+        return report
+
+    def reporting(step: int, steps: int, measured: _Measured) -> None:
+        report(step, steps, measured)
+        if step == (steps + 1) // 2:
+            _strike(fault)
+
+    return reporting
+
+
+def _claim(point: str) -> str | None:
+    """Take the first fault that waits at a point."""
+    if _DIRECTORY is None:
+        return None
+    for path in sorted(Path(_DIRECTORY).glob(f"{point}.*")):
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            continue  # another process was faster
+        return path.suffix.removeprefix(".")
+    return None
+
+
+def _strike(fault: str) -> None:
+    if fault.startswith("SIG"):
+        os.kill(os.getpid(), signal.Signals[fault])
+    elif fault != "pass":
+        code = getattr(errno, fault)
+        raise OSError(code, os.strerror(code))
