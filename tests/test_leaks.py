@@ -34,7 +34,7 @@ SHARED = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 
 # The one thing that depends on how objects are stored: while they are not encrypted, the shards
 # hold the features of retained records, and the head's blob its weights, for whoever reads them.
-OBJECTS_ARE_ENCRYPTED = False
+OBJECTS_ARE_ENCRYPTED = True
 
 
 @dataclass(frozen=True)
