@@ -22,7 +22,7 @@ import uvicorn
 from pyarrow import BufferReader
 from rq import Worker
 from rq.serializers import JSONSerializer
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
@@ -34,7 +34,11 @@ from app.datasets.pseudonyms import Pseudonyms
 from app.embedded import EmbeddedServers
 from app.embedded import postgres as embedded_postgres
 from app.services import redis_connection
+from app.storage import blobs as blobs_module
+from app.storage.encryption import HEADER_BYTES, TAG_BYTES, Decryption, Identity
+from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore
+from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.dumps import everything_in_postgres, everything_in_redis
 from tests.support.markers import Marker, files_below, search_bytes, search_files
@@ -101,25 +105,61 @@ def test_ids_become_pseudonyms(services, dataset, monkeypatch, on):
     assert found(stores_of(services), *ids) == (set() if on else {"postgres"})
 
 
+def readable(services):
+    """What somebody can read who has the data directory, the database and all keys."""
+    keys, texts = services.blobs._keys, {}
+    with services.database.transaction() as session:
+        kinds = {row.id: row.kind for row in session.scalars(select(BlobRow))}
+    for blob_id in keys.blob_ids():
+        path = services.settings.data_dir / "blobs" / blob_id
+        if path.exists():
+            stored = path.read_bytes()
+            size = len(stored) - HEADER_BYTES - TAG_BYTES  # all are shorter than a chunk
+            identity = Identity(blob_id, kinds[blob_id])
+            opened = Decryption(stored[:HEADER_BYTES], keys.get(blob_id), identity, size)
+            texts[blob_id] = opened.decrypt(0, stored[HEADER_BYTES:])
+    return texts
+
+
+def left_of(services, marker):
+    files = search_files(files_below(services.settings.data_dir), [marker])
+    return [*files, *search_bytes(readable(services), [marker])]
+
+
+@pytest.fixture
+def without_shredding(monkeypatch):
+    monkeypatch.setattr(FileKeyStore, "destroy", lambda self, blob_id: None)
+    monkeypatch.setattr(LocalObjectStore, "delete", lambda self, name: None)
+
+
 def test_forgotten_rows_leave_their_shards_and_old_shards_are_shredded(services, forget_record_7):
     forget_record_7()
-    assert search_files(files_below(services.settings.data_dir), [digit(7)]) == []
+    assert left_of(services, digit(7)) == []
+    assert left_of(services, digit(8))
 
 
 def test_without_rewriting_the_rows_are_found(services, forget_record_7, monkeypatch):
     monkeypatch.setattr(datasets_module, "without_rows", lambda content, _: content)
     forget_record_7()
-    assert search_files(files_below(services.settings.data_dir), [digit(7)])
+    assert left_of(services, digit(7))
 
 
-def test_without_shredding_the_rows_are_found(services, forget_record_7, monkeypatch):
-    monkeypatch.setattr(LocalObjectStore, "delete", lambda self, name: None)
+def test_without_shredding_the_rows_are_found(services, forget_record_7, without_shredding):
     forget_record_7()
-    assert search_files(files_below(services.settings.data_dir), [digit(7)])
+    assert left_of(services, digit(7))
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_superseded_weights_are_shredded(api, services, dataset, work, monkeypatch, on):
+def test_objects_are_encrypted(services, dataset, monkeypatch, on):
+    if not on:
+        monkeypatch.setattr(blobs_module, "encrypt", lambda content, key, identity: [content])
+    dataset()
+    found_in = search_files(files_below(services.settings.data_dir), [digit(8)])
+    assert bool(found_in) is not on
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_superseded_weights_are_shredded(api, services, dataset, work, request, on):
     dataset()
     api.post("/v1/models", json=model())
     work()
@@ -127,12 +167,10 @@ def test_superseded_weights_are_shredded(api, services, dataset, work, monkeypat
     tensors = safetensors.numpy.load(first)
     weights = max(tensors.values(), key=lambda tensor: tensor.size).ravel()[:16]
     if not on:
-        monkeypatch.setattr(LocalObjectStore, "delete", lambda self, name: None)
+        request.getfixturevalue("without_shredding")
     api.post("/v1/forget-requests", json={"dataset": "digits", "record_ids": ["record-7"]})
     work()
-    data_dir = services.settings.data_dir
-    left = search_files(files_below(data_dir), [Marker("version 1", weights.tobytes())])
-    assert bool(left) is not on
+    assert bool(left_of(services, Marker("version 1", weights.tobytes()))) is not on
 
 
 def test_published_weights_carry_no_metadata(api, dataset, work):
