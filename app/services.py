@@ -99,6 +99,17 @@ def embedded_postgres(settings: Settings) -> Iterator[None]:
         servers.stop_postgres()
 
 
+@contextmanager
+def database_at_rest(settings: Settings) -> Iterator[Database]:
+    """Give access to the ledger whether or not the service is running."""
+    with embedded_postgres(settings):
+        database = Database(database_url(settings))
+        try:
+            yield database
+        finally:
+            database.dispose()
+
+
 def redis_url(settings: Settings) -> str:
     """Return the configured Redis, or the embedded one's URL."""
     return settings.redis_url or EmbeddedServers(settings.data_dir).redis_url

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
+from app.certificates.signing import statement_of
 from app.certificates.verification import verify
 from app.services import Services
-from tests.support.bundles import payload_of
 from tests.support.digits import DATASET, digits_parquet, model
 
 
@@ -40,7 +40,7 @@ def test_a_person_is_forgotten_and_the_proof_verifies_offline(
         keys=services.signer.public_key_pem.encode(),
     )
     assert predicate["guarantee"]["epsilon"] <= 1.0
-    touched = payload_of(json.dumps(certificate["bundle"]["envelope"]))["predicate"]["forgotten"]
+    touched = statement_of(json.dumps(certificate["bundle"]["envelope"]))["predicate"]["forgotten"]
     assert touched["requests"] == 1
     assert 0 < touched["records"] <= 10
     assert api.get("/v1/datasets/digits").json()["erased"] == 10

@@ -14,9 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from app.domain.errors import RunFailedError
 from workers.training.data import Examples
+from workers.training.evaluate import EVALUATION_BATCH, evaluating
 from workers.training.network import Network
-
-_BATCH = 1024
 
 
 def membership_auc(network: Network, *, forgotten: Examples, held_out: Examples) -> float:
@@ -55,14 +54,8 @@ def loss_threshold_auc(*, members: NDArray[np.float64], others: NDArray[np.float
 def record_losses(network: Network, examples: Examples) -> NDArray[np.float64]:
     """Return each record's cross-entropy in nats, in evaluation mode and in the stored order."""
     module = network.module
-    modes = [(layer, layer.training) for layer in module.modules()]
     losses = [torch.empty(0)]
-    module.eval()
-    try:
-        with torch.inference_mode():
-            for features, labels in examples.in_order(_BATCH, device=network.flat.device):
-                losses.append(cross_entropy(module(features), labels, reduction="none").cpu())
-    finally:
-        for layer, training in modes:
-            layer.training = training
+    with evaluating(module):
+        for features, labels in examples.in_order(EVALUATION_BATCH, device=network.flat.device):
+            losses.append(cross_entropy(module(features), labels, reduction="none").cpu())
     return torch.cat(losses).to(torch.float64).numpy()

@@ -1,17 +1,15 @@
 """The guarantee that a certificate states, computed again from what it says was done."""
 
-import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from app.accounting import catalogue
 from app.accounting.guarantees import GaussianGuarantee, Guarantee
 from app.certificates.ledger_check import MAX_STEPS, check_ledger
+from app.certificates.tolerance import at_most
 from app.domain.errors import ExpungeError, VerificationError
 from app.domain.schedules import MAX_SCHEDULE_STEPS
 from app.domain.states import Basis
-
-_RELATIVE_TOLERANCE: Final = 1e-12
 
 
 def check_guarantee(predicate: Mapping[str, Any]) -> str:
@@ -56,12 +54,12 @@ def _recompute(mechanism: Mapping[str, Any]) -> Guarantee:
 
 def _compare(stated: Mapping[str, Any], target: Mapping[str, Any], recomputed: Guarantee) -> str:
     _require(
-        _at_most(recomputed.epsilon(delta=stated["delta"]), stated["epsilon"])
+        at_most(recomputed.epsilon(delta=stated["delta"]), stated["epsilon"])
         or recomputed.meets(epsilon=stated["epsilon"], delta=stated["delta"]),
         "the stated epsilon is too small",
     )
     _require(
-        _at_most(recomputed.advantage(), stated["attacker_advantage"]),
+        at_most(recomputed.advantage(), stated["attacker_advantage"]),
         "the stated attacker's advantage is too small",
     )
     _require(
@@ -72,9 +70,9 @@ def _compare(stated: Mapping[str, Any], target: Mapping[str, Any], recomputed: G
     _require(stated["direction"] == recomputed.terms.direction, "the direction is not as stated")
     _require(stated["reference"] == recomputed.terms.reference, "the reference is not as stated")
     if isinstance(recomputed, GaussianGuarantee):
-        _require(_at_most(recomputed.mu, stated["mu"]), "the stated mu is too small")
+        _require(at_most(recomputed.mu, stated["mu"]), "the stated mu is too small")
         _require(
-            _at_most(recomputed.surviving_information_bits(), stated["surviving_information_bits"]),
+            at_most(recomputed.surviving_information_bits(), stated["surviving_information_bits"]),
             "the stated surviving information is too small",
         )
     _require(
@@ -82,12 +80,6 @@ def _compare(stated: Mapping[str, Any], target: Mapping[str, Any], recomputed: G
         "the target is not met",
     )
     return f"epsilon {stated['epsilon']:.6g} at delta {stated['delta']:.3g}, as recomputed"
-
-
-def _at_most(actual: float, stated: float) -> bool:
-    if not (math.isfinite(actual) and math.isfinite(stated)):
-        return False
-    return actual <= stated * (1 + _RELATIVE_TOLERANCE)
 
 
 def _require(condition: bool, reason: str) -> None:  # noqa: FBT001

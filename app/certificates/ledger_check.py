@@ -4,17 +4,16 @@ Where a mechanism's guarantee depends on the history of the lineage, the history
 certificate, and every parameter that speaks of it must be the history's own.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 from app.accounting.drift import DriftLedger
+from app.certificates.tolerance import at_most
 from app.domain.errors import ParameterError
 
 MAX_STEPS: Final = 10_000_000
 MAX_BATCHES: Final = 1_000_000
 MAX_EVENTS: Final = 10_000
-_RELATIVE_TOLERANCE: Final = 1e-12
 _CONSTANTS: Final = ("learning_rate", "weight_decay", "smoothness", "lipschitz")
 
 
@@ -34,7 +33,7 @@ def check_ledger(mechanism: Mapping[str, Any]) -> None:
     for name in _CONSTANTS:
         if name in parameters and parameters[name] != getattr(history.recipe, name):
             raise ParameterError(name, "the ledger's")
-    if "drift" in parameters and not _at_most(history.drift(), parameters["drift"]):
+    if "drift" in parameters and not at_most(history.drift(), parameters["drift"]):
         raise ParameterError("drift", "at least the ledger's")
     if "forgotten" in parameters and history.forgotten() > parameters["forgotten"]:
         raise ParameterError("forgotten", "at least as many records as the ledger lists")
@@ -56,7 +55,3 @@ def _read(ledger: object) -> DriftLedger:
     if history.steps > MAX_STEPS:
         raise ParameterError("events", f"at most {MAX_STEPS} steps")
     return history
-
-
-def _at_most(actual: float, stated: float) -> bool:
-    return math.isfinite(stated) and actual <= stated * (1 + _RELATIVE_TOLERANCE)

@@ -37,7 +37,6 @@ from app.domain import merkle
 from app.domain.errors import NoteError, ProofError, VerificationError
 from app.domain.states import Basis
 
-_CHUNK_BYTES: Final = 1024 * 1024
 _ISSUED: Final = "certificate.issued"
 
 
@@ -129,11 +128,9 @@ def _check_digest(statement: Mapping[str, Any], weights: Path) -> None:
         stated = subject["digest"]["sha256"]
     except (KeyError, TypeError, ValueError) as error:
         raise VerificationError("digest", "the certificate names no single subject") from error
-    digest = hashlib.sha256()
     try:
         with weights.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
+            digest = hashlib.file_digest(file, "sha256")
     except OSError as error:
         raise VerificationError("digest", "the weights cannot be read") from error
     if digest.hexdigest() != stated:

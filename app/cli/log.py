@@ -10,9 +10,8 @@ from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.certificates.note import NoteKey
 from app.certificates.trusted_keys import read_keys
 from app.cli.connection import connect, errors_in_words
-from app.database import Database
 from app.ledger import fsck as ledger_fsck
-from app.services import database_url, embedded_postgres, public_key_file
+from app.services import database_at_rest, public_key_file
 from app.settings import Settings
 
 log = typer.Typer(help="The transparency log.", no_args_is_help=True)
@@ -44,10 +43,8 @@ def fsck(
             for trusted in read_keys((key or public_key_file(settings)).read_bytes())
         ]
         kept = [_kept(path, keys) for path in consistent_with or ()]
-        with embedded_postgres(settings):
-            database = Database(database_url(settings))
+        with database_at_rest(settings) as database:
             summary = ledger_fsck.check(database, keys=keys, report=_print, kept=kept)
-            database.dispose()
     typer.echo(
         f"{summary.size} entries, {summary.checkpoints} checkpoints, "
         f"{summary.certificates} certificates, root {summary.root.hex()}"

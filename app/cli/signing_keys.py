@@ -8,9 +8,8 @@ import typer
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import remember_key
 from app.cli.connection import errors_in_words
-from app.database import Database
 from app.ledger import signing_keys
-from app.services import database_url, embedded_postgres, public_key_file, signing_key_file
+from app.services import database_at_rest, public_key_file, signing_key_file
 from app.settings import Settings
 
 signing_key = typer.Typer(help="The key that signs certificates.", no_args_is_help=True)
@@ -27,12 +26,9 @@ def rotate() -> None:
         path = signing_key_file(settings)
         next_path = path.with_suffix(".next")
         new = StatementSigner.from_file(next_path, create=True)
-        with embedded_postgres(settings):
-            database = Database(database_url(settings))
-            with database.transaction() as session:
-                if not signing_keys.is_in_use(session, new):  # else it was interrupted after this
-                    signing_keys.rotate(session, old=StatementSigner.from_file(path), new=new)
-            database.dispose()
+        with database_at_rest(settings) as database, database.transaction() as session:
+            if not signing_keys.is_in_use(session, new):  # else it was interrupted after this
+                signing_keys.rotate(session, old=StatementSigner.from_file(path), new=new)
         _replace(path, next_path)
         remember_key(public_key_file(settings), new.public_key_pem)
     typer.echo(f"signing with {new.key_id}; give the new public key to whoever verifies")
@@ -41,16 +37,15 @@ def rotate() -> None:
 @signing_key.command("list")
 def list_keys() -> None:
     """List all keys, the one in use first."""
-    with errors_in_words():
-        settings = Settings()
-        with embedded_postgres(settings):
-            database = Database(database_url(settings))
-            with database.transaction() as session:
-                for key in signing_keys.all_keys(session):
-                    start = key.valid_from.isoformat() if key.valid_from else "the beginning"
-                    end = key.valid_until.isoformat() if key.valid_until else "now: it is in use"
-                    typer.echo(f"{key.id}  from {start} to {end}")
-            database.dispose()
+    with (
+        errors_in_words(),
+        database_at_rest(Settings()) as database,
+        database.transaction() as session,
+    ):
+        for key in signing_keys.all_keys(session):
+            start = key.valid_from.isoformat() if key.valid_from else "the beginning"
+            end = key.valid_until.isoformat() if key.valid_until else "now: it is in use"
+            typer.echo(f"{key.id}  from {start} to {end}")
 
 
 def _replace(path: Path, new: Path) -> None:

@@ -23,10 +23,5 @@ def audited_records(
         record.seq
         for obligation in repository.obligations_of_run(session, run.id)
         for record in repository.records_of(session, obligation.request_id)
-        if record.erased_at is None
-        and membership.touched(
-            seq=record.seq,
-            forgotten_epoch=record.forgotten_epoch,
-            record_key=record.record_key,
-        )
+        if record.erased_at is None and membership.touched_by(record)
     )

@@ -55,11 +55,7 @@ def accounted_for(session: Session, model: ModelRow, *, through_epoch: int) -> A
         session, model.dataset_id, through_epoch=through_epoch
     ):
         record, _, _ = forgotten
-        touched = membership is not None and membership.touched(
-            seq=record.seq,
-            forgotten_epoch=record.forgotten_epoch,
-            record_key=record.record_key,
-        )
+        touched = membership is not None and membership.touched_by(record)
         (covered if touched else excluded).append(forgotten)
     return Accounted(
         requests=len({request_id for _, request_id, _ in covered}),

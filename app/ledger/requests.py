@@ -189,11 +189,7 @@ class ForgetRequests:
         touched = [
             record.forgotten_epoch or request.forget_epoch
             for record in included
-            if membership.touched(
-                seq=record.seq,
-                forgotten_epoch=record.forgotten_epoch,
-                record_key=record.record_key,
-            )
+            if membership.touched_by(record)
         ]
         head = registry.head_version(session, model)
         if touched:

@@ -54,11 +54,7 @@ def accounted_with(
     membership = membership_of(model)
     covered, excluded = list(before.covered), list(before.excluded)
     for record, commitment in repository.commitments_by_record(session, request.id):
-        touched = membership is not None and membership.touched(
-            seq=record.seq,
-            forgotten_epoch=record.forgotten_epoch,
-            record_key=record.record_key,
-        )
+        touched = membership is not None and membership.touched_by(record)
         (covered if touched else excluded).append(commitment)
     return replace(
         before,

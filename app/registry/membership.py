@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from app.datasets.tables import RecordRow
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
 from app.registry.tables import ModelRow
@@ -50,6 +51,14 @@ class Membership:
         if not self.includes(seq=seq, forgotten_epoch=forgotten_epoch):
             return False
         return not self.held_out_is_clean or not self.is_held_out(record_key)
+
+    def touched_by(self, record: RecordRow) -> bool:
+        """Say whether a stored record may have influenced the model's weights."""
+        return self.touched(
+            seq=record.seq,
+            forgotten_epoch=record.forgotten_epoch,
+            record_key=record.record_key,
+        )
 
 
 def fixed_batches(

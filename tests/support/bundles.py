@@ -1,6 +1,5 @@
 """Bundles made by hand, with a small log of their own."""
 
-import base64
 import hashlib
 import json
 from typing import Any
@@ -69,9 +68,3 @@ def signed_payload(
     return bundle_json(
         envelope=json.dumps(envelope.to_dict()), log=log.proof(index), request=request
     )
-
-
-def payload_of(envelope: str) -> dict[str, Any]:
-    """Return what an envelope says, unverified."""
-    statement: dict[str, Any] = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
-    return statement

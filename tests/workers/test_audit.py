@@ -57,7 +57,7 @@ def network():
 def test_losses_are_per_record_in_order_and_leave_the_network_as_it_was(digits, monkeypatch):
     attacked = network()
     before = attacked.tensors()
-    monkeypatch.setattr("workers.audit._BATCH", 300)
+    monkeypatch.setattr("workers.audit.EVALUATION_BATCH", 300)
     losses = record_losses(attacked, digits)
     assert losses.shape == (1000,)
     assert losses.mean() == pytest.approx(attacked.evaluate(digits).mean_loss, rel=1e-5)

@@ -1,5 +1,7 @@
 """How good a network is on examples it was not trained on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from app.domain.errors import RunFailedError
 from workers.training.data import Examples
 
-_BATCH = 1024
+EVALUATION_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -36,21 +38,28 @@ def evaluate(module: nn.Module, examples: Examples) -> Evaluation:
     if len(examples) == 0:
         raise RunFailedError("there are no held-out records to evaluate on")
     device = next(module.parameters()).device
-    modes = [(layer, layer.training) for layer in module.modules()]
     correct = torch.zeros((), dtype=torch.int64, device=device)
     loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-    module.eval()
-    try:
-        with torch.inference_mode():
-            for features, labels in examples.in_order(_BATCH, device=device):
-                logits = module(features)
-                correct += (logits.argmax(dim=1) == labels).sum()
-                loss_sum += cross_entropy(logits, labels, reduction="sum").double()
-    finally:
-        for layer, training in modes:
-            layer.training = training
+    with evaluating(module):
+        for features, labels in examples.in_order(EVALUATION_BATCH, device=device):
+            logits = module(features)
+            correct += (logits.argmax(dim=1) == labels).sum()
+            loss_sum += cross_entropy(logits, labels, reduction="sum").double()
     return Evaluation(
         accuracy=int(correct) / len(examples),
         mean_loss=float(loss_sum) / len(examples),
         examples=len(examples),
     )
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Compute without gradients, in evaluation mode; every layer's own mode comes back."""
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for layer, training in modes:
+            layer.training = training

@@ -9,9 +9,9 @@ import safetensors.numpy
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
+from app.certificates.signing import statement_of
 from app.ledger.tables import LogEntryRow
 from app.storage.tables import BlobRow
-from tests.support.bundles import payload_of
 from tests.support.workshop import DATASET, Workshop
 
 PROBLEM = "application/problem+json"
@@ -143,7 +143,7 @@ def test_training_on_from_a_backbone_needs_its_architecture(
 
 def _predicate(api: TestClient, name: str = "m") -> dict:
     bundle = api.get(f"/v1/models/{name}/versions/1/certificate").json()
-    return payload_of(json.dumps(bundle["envelope"]))["predicate"]
+    return statement_of(json.dumps(bundle["envelope"]))["predicate"]
 
 
 @pytest.mark.parametrize("first_release", ["certify", "as_trained"])
@@ -180,7 +180,7 @@ def test_the_certificate_of_a_held_out_record_names_it_too(
 
     (certificate,) = api.get(f"/v1/forget-requests/{request}/certificates").json()
 
-    predicate = payload_of(json.dumps(certificate["bundle"]["envelope"]))["predicate"]
+    predicate = statement_of(json.dumps(certificate["bundle"]["envelope"]))["predicate"]
     assert predicate["basis"] == "excluded_from_training"
     assert predicate["backbone"]["sha256"] == DIGEST
     assert [a["support"] for a in predicate["assumptions"]] == ["enforced", "asserted", "asserted"]

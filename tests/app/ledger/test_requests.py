@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import event, func, select
 
+from app.certificates.signing import statement_of
 from app.certificates.verification import verify
 from app.datasets import repository as datasets
 from app.domain.commitments import record_commitment, subject_commitment
@@ -16,7 +17,6 @@ from app.ledger.api_keys import Scope, create_key
 from app.ledger.requests import ForgetDemand
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, LogEntryRow, ObligationRow
 from app.registry import repository as registry
-from tests.support.bundles import payload_of
 from tests.support.workshop import DATASET, Workshop, record_ids
 
 
@@ -131,9 +131,9 @@ def test_what_was_forgotten_before_completes_at_once_with_a_certificate_of_its_o
         issued = repository.certificate(session, obligation.certificate_id)
         first = repository.certificate(session, version.certificate_id)
     assert issued.version_id == version.id
-    predicate = payload_of(issued.envelope)["predicate"]
+    predicate = statement_of(issued.envelope)["predicate"]
     assert predicate["previous_certificate"] == first.sha256
-    assert predicate["guarantee"] == payload_of(first.envelope)["predicate"]["guarantee"]
+    assert predicate["guarantee"] == statement_of(first.envelope)["predicate"]["guarantee"]
     assert workshop.request(again).state == "completed"
     workshop.dispatch()
     assert workshop.active_run() is None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import IntegrityError
 
+from app.certificates.signing import statement_of
 from app.certificates.tables import CertificateRow
 from app.domain import merkle
 from app.domain.errors import TargetNotMetError
@@ -22,7 +23,6 @@ from app.registry.tables import VersionRow
 from app.schema import all_tables
 from app.services import Services
 from app.storage.tables import BlobRow
-from tests.support.bundles import payload_of
 from tests.support.emptying import empty, unprotected
 from tests.support.workshop import DATASET, Workshop, record_ids
 
@@ -30,7 +30,7 @@ from tests.support.workshop import DATASET, Workshop, record_ids
 def _predicate(workshop: Workshop, certificate_id: str) -> dict:
     with workshop.transaction() as session:
         envelope = repository.certificate(session, certificate_id).envelope
-    return payload_of(envelope)["predicate"]
+    return statement_of(envelope)["predicate"]
 
 
 def _count(workshop: Workshop, table: type) -> int:
@@ -202,7 +202,7 @@ def test_certificates_of_a_model_form_a_chain(workshop: Workshop) -> None:
     with workshop.transaction() as session:
         query = select(CertificateRow).where(CertificateRow.model_id == row.id)
         rows = session.scalars(query).all()
-        links = [payload_of(r.envelope)["predicate"]["previous_certificate"] for r in rows]
+        links = [statement_of(r.envelope)["predicate"]["previous_certificate"] for r in rows]
         digests = {r.sha256 for r in rows}
         assert len(rows) == 5
         assert len(set(links)) == 5

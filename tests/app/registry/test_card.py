@@ -14,13 +14,13 @@ from markdown_it import MarkdownIt
 
 from app.api.versions import _card_facts
 from app.certificates.audit import measured_audit, unmeasured_audit
+from app.certificates.signing import statement_of
 from app.ledger import repository
 from app.main import create_app
 from app.registry import repository as registry
 from app.registry.card import CardFacts, model_card
 from app.registry.tables import VersionRow
 from app.services import Services
-from tests.support.bundles import payload_of
 from tests.support.serving import serve
 from tests.support.workshop import Workshop
 
@@ -62,7 +62,7 @@ def test_a_card_has_every_section_and_says_what_the_certificate_says(
     version = _forget(workshop, *workshop.split()[0][:3])
     with workshop.transaction() as session:
         envelope = repository.certificate(session, version.certificate_id).envelope
-    predicate = payload_of(envelope)["predicate"]
+    predicate = statement_of(envelope)["predicate"]
 
     card = _card(api, 2)
 
