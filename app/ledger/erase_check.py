@@ -1,8 +1,8 @@
 """Searching every store for what is left of one record or one person.
 
-Two things may be left by design: keyed hashes, by which a forgotten id is recognised if it comes
-back, and salted commitments, by which the person can prove what was certified. A raw id anywhere,
-or a row of a record that a completed request names, is a fault.
+Two things may be left by design: keyed hashes, by which a forgotten id or the name of a request is
+recognised if it comes back, and salted commitments, by which the person can prove what was
+certified. A raw id anywhere, or a row of a record that a completed request names, is a fault.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -92,6 +92,7 @@ class _Check:
 
     def __init__(self, stores: Stores, dataset: str, owners_id: str) -> None:
         self._stores = stores
+        self._owners_id = owners_id
         self._spellings = Spellings(owners_id)
         with stores.database.transaction() as session:
             self._dataset_id = datasets.dataset_named(session, dataset).id
@@ -133,6 +134,9 @@ class _Check:
                 yield Finding(Verdict.PENDING, where, "stored; no request has it forgotten")
             for request in self._requests(record.seq):
                 yield _of_request(record, request)
+        for request_id, what in self._named():
+            meaning = f"keyed hash of the id as the request's {what}, kept to refuse a second one"
+            yield Finding(Verdict.BY_DESIGN, f"request {request_id}", meaning)
 
     def _requests(self, seq: int) -> Sequence[ForgetRequestRow]:
         query = (
@@ -143,6 +147,22 @@ class _Check:
         )
         with self._stores.database.transaction() as session:
             return session.scalars(query).all()
+
+    def _named(self) -> list[tuple[str, str]]:
+        """Return the requests whose callers gave the id as a name of the request itself."""
+        pseudonyms = self._stores.pseudonyms
+        columns = {
+            "external id": (ForgetRequestRow.external_key, pseudonyms.external_id),
+            "Idempotency-Key": (ForgetRequestRow.idempotency_key, pseudonyms.idempotency_key),
+        }
+        with self._stores.database.transaction() as session:
+            return [
+                (request_id, what)
+                for what, (column, pseudonym) in columns.items()
+                for request_id in session.scalars(
+                    select(ForgetRequestRow.id).where(column == pseudonym(self._owners_id))
+                )
+            ]
 
     def _rows(self) -> Iterator[Finding]:
         """Look into every shard of the dataset, and every feature that was made of one."""
