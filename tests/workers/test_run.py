@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.domain.errors import (
     LeaseLostError,
+    ObjectStoreError,
     RunFailedError,
     RunInterruptedError,
     SealedStateError,
@@ -347,14 +348,30 @@ def test_without_records_to_learn_from_the_reason_says_what_to_do(workshop):
         execute(workshop.services, lease)
 
 
-def test_patience_ends(monkeypatch):
+@pytest.mark.parametrize("failure", [outage(), ObjectStoreError("no answer")])
+def test_patience_ends(monkeypatch, failure):
     monkeypatch.setattr(patience, "_PATIENCE_S", 0.0)
 
     def away():
-        raise outage()
+        raise failure
 
-    with pytest.raises(OperationalError):
+    with pytest.raises(type(failure)):
         patience.outlast_outages(lambda: None, away)
+
+
+def test_the_patience_is_counted_from_the_failure_and_not_from_the_work(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+    tried = []
+
+    def work():
+        tried.append(1)
+        now[0] += patience._PATIENCE_S + 1
+        if len(tried) == 1:
+            raise ObjectStoreError("the connection broke at the end of a long upload")
+        return "done"
+
+    assert patience.outlast_outages(lambda: None, work) == "done"
 
 
 def test_other_errors_are_not_waited_out():
