@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from app.domain.errors import ObjectStoreError
 from app.logs import describe
@@ -30,14 +30,16 @@ def outlast_outages(check: Callable[[], None], work: Callable[[], Result]) -> Re
             also after a commit that went through.
 
     Raises:
-        OperationalError, InterfaceError: Postgres stayed away.
+        DBAPIError: Postgres stayed away, or refused the work.
         ObjectStoreError: the object store did.
     """
     failing_since: float | None = None
     while True:
         try:
             return work()
-        except (OperationalError, InterfaceError, ObjectStoreError) as error:
+        except (DBAPIError, ObjectStoreError) as error:
+            if not _is_outage(error):
+                raise
             now = time.monotonic()
             if failing_since is None:
                 failing_since = now
@@ -46,3 +48,11 @@ def outlast_outages(check: Callable[[], None], work: Callable[[], Result]) -> Re
                 raise
         time.sleep(_DELAY_S)
         check()
+
+
+def _is_outage(error: DBAPIError | ObjectStoreError) -> bool:
+    """Say whether the store is at fault; a connection that Postgres has ended is an outage too."""
+    return (
+        isinstance(error, ObjectStoreError | OperationalError | InterfaceError)
+        or error.connection_invalidated
+    )
