@@ -9,7 +9,8 @@ import typer
 from app.cli.connection import errors_in_words
 from app.datasets.pseudonyms import Pseudonyms
 from app.ledger import erase_check as search
-from app.ledger.erase_check import Finding, Stores, Verdict
+from app.ledger.erase_check import Stores
+from app.ledger.findings import Finding, Verdict
 from app.services import (
     embedded_postgres,
     is_key_store_apart,

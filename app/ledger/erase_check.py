@@ -7,7 +7,6 @@ certified. A raw id anywhere, or a row of a record that a completed request name
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from redis import Redis
@@ -22,6 +21,7 @@ from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.domain.states import BlobState, RequestState
+from app.ledger.findings import Finding, Verdict
 from app.ledger.raw_search import search_files, search_postgres, search_redis
 from app.ledger.spellings import LEAST_BYTES, Spellings
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow
@@ -30,29 +30,6 @@ from app.storage.tables import BlobRow
 
 _RAW = "the id, or a longer one that contains it,"
 _UNREADABLE = (CorruptObjectError, KeyStoreError, ObjectStoreError)
-
-
-class Verdict(StrEnum):
-    """What a finding means."""
-
-    BY_DESIGN = "by design"
-    PENDING = "pending"
-    UNSEARCHED = "unsearched"
-    FAULT = "fault"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is left of an id, or a place where nobody can look.
-
-    Attributes:
-        where: the store and the place in it; never the id.
-        meaning: what it is and why it is there.
-    """
-
-    verdict: Verdict
-    where: str
-    meaning: str
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from app.storage.objects import ObjectStore
 from app.storage.ranges import BlobRange
 from app.storage.tables import BlobRow
 
-_ABANDONED_AFTER = timedelta(hours=1)
+ABANDONED_AFTER = timedelta(hours=1)
 _DELETIONS_AT_ONCE = 100
 _FAILURES_AT_ONCE = 3
 _RETRY_AFTER_S = 30.0
@@ -194,7 +194,7 @@ class Blobs:
                 update(BlobRow)
                 .where(
                     BlobRow.state == BlobState.PENDING,
-                    BlobRow.created_at < func.now() - _ABANDONED_AFTER,
+                    BlobRow.created_at < func.now() - ABANDONED_AFTER,
                 )
                 .values(state=BlobState.DOOMED)
             )

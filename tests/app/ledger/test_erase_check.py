@@ -17,7 +17,8 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import GoneError, NotFoundError
 from app.ledger import backbones, erase_check, log
 from app.ledger.backbones import BackboneDefinition
-from app.ledger.erase_check import Finding, Stores, Verdict
+from app.ledger.erase_check import Stores
+from app.ledger.findings import Finding, Verdict
 from app.ledger.tables import ForgetRequestRow
 from app.services import Services, key_store_dir, redis_connection
 from app.storage.file_keys import FileKeyStore
