@@ -238,7 +238,7 @@ def test_the_clock_jumps_forward_over_a_lease(service, client, points):
         "UPDATE runs SET lease_expires_at = lease_expires_at - :by, enqueued_at = enqueued_at - :by"
         " WHERE state IN ('leased', 'running')",
         "UPDATE blobs SET created_at = created_at - :by WHERE state = 'pending'",
-        "UPDATE outbox SET available_at = available_at - :by",
+        "UPDATE outbox SET posted_at = posted_at - :by, available_at = available_at - :by",
         by="2 hours",
     )
     until(lambda: client.model(MODEL)["latest_run"]["state"] == "queued")
@@ -253,6 +253,18 @@ def test_the_clock_is_set_back_and_the_worker_dies(service, client, points):
     jump(service, "UPDATE runs SET lease_expires_at = lease_expires_at + :by")
     kill([worker])
     assert await_completed(client, request)["attempt"] == 2
+
+
+def test_the_clock_is_set_back_while_a_request_waits(service, client):
+    dispatcher = service.part("dispatcher")
+    dispatcher.suspend()
+    request = forget(client)
+    jump(
+        service,
+        "UPDATE outbox SET posted_at = posted_at + :by, available_at = available_at + :by",
+    )
+    dispatcher.resume()
+    assert await_completed(client, request)["attempt"] == 1
 
 
 @pytest.mark.parametrize(
