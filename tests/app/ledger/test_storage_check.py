@@ -7,14 +7,14 @@ import pytest
 from sqlalchemy import func, inspect, select, text
 
 from app.database import Base
-from app.domain.errors import ObjectStoreError
+from app.domain.errors import GoneError, ObjectStoreError
 from app.ledger import storage_check
 from app.ledger.findings import Finding, Verdict
 from app.ledger.storage_check import Stores
-from app.services import Services, key_store_dir, object_store
+from app.services import Services, key_store_dir, object_dir, object_store
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
-from app.storage.objects import LocalObjectStore
+from app.storage.objects import LocalObjectStore, ObjectReader
 from app.storage.s3 import S3ObjectStore
 from app.storage.tables import BlobRow
 from tests.support.s3 import ACCESS, S3Server
@@ -211,6 +211,25 @@ def test_every_table_that_refers_to_blobs_is_looked_at(services: Services) -> No
     }
     assert known == in_database
     assert len(known) >= 5
+
+
+def test_a_blob_that_is_shredded_while_it_is_looked_at_is_no_fault(
+    check: Check, workshop: Workshop, stores: Stores
+) -> None:
+    blob_id = _blob(workshop, state="live")
+
+    class Meanwhile(LocalObjectStore):
+        def open_range(self, name: str, start: int, stop: int) -> ObjectReader:
+            if name == blob_id:
+                with workshop.transaction() as session:
+                    workshop.services.blobs.doom(session, blob_id)
+                workshop.services.blobs.sweep()
+            return super().open_range(name, start, stop)
+
+    objects = Meanwhile(object_dir(workshop.services.settings))
+    storage_check.check(Stores(stores.database, objects, stores.keys), report=pytest.fail)
+    with pytest.raises(GoneError):
+        stores.objects.open_range(blob_id, 0, 1)
 
 
 def test_a_service_at_work_is_not_accused(check: Check, workshop: Workshop, stores: Stores) -> None:
