@@ -177,7 +177,7 @@ class ExpungeClient:
         return self._object("GET", f"/v1/forget-requests/{request_id}")
 
     def requests(self, **filters: str) -> list[Json]:
-        """Return all requests that match ``state`` and ``model``, newest first."""
+        """Return all requests that match ``state``, ``model`` and ``external_id``, newest first."""
         items: list[Json] = []
         cursor: str | None = None
         while True:

@@ -20,7 +20,7 @@ from app.api import (
     runs,
     versions,
 )
-from app.services import Services, open_services
+from app.services import Services, is_key_store_apart, open_services
 from app.settings import Settings
 
 _log = logging.getLogger("expunge.api")
@@ -61,6 +61,7 @@ def app_from_environment() -> FastAPI:
     """Return the application as the environment configures it; for uvicorn's ``--factory``."""
     services = open_services(Settings())
     _warn_of_excess_rights(services)
+    _warn_of_keys_beside_objects(services)
     return create_app(services)
 
 
@@ -75,4 +76,15 @@ def _warn_of_excess_rights(services: Services) -> None:
             "the service's database role owns the log and could rewrite it: give it a role of its "
             "own in EXPUNGE_DATABASE_URL, the owner's in EXPUNGE_MIGRATION_URL, and run "
             "'expunge init'"
+        )
+
+
+def _warn_of_keys_beside_objects(services: Services) -> None:
+    """Tell the operator that a backup of the data directory would outlive shredding."""
+    settings = services.settings
+    if settings.environment == "production" and not is_key_store_apart(settings):
+        _log.warning(
+            "the key store lies in the data directory: a backup of it holds the keys too and opens "
+            "what was shredded since, for ever: set EXPUNGE_KEY_STORE_DIR to a directory outside "
+            "of it that no backup includes, and move the keys there (docs/blobs.md)"
         )

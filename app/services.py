@@ -145,6 +145,11 @@ def key_store_dir(settings: Settings) -> Path:
     return settings.key_store_dir or settings.data_dir / "keys" / "blobs"
 
 
+def is_key_store_apart(settings: Settings) -> bool:
+    """Say whether a copy of the data directory leaves the key store out."""
+    return not key_store_dir(settings).resolve().is_relative_to(settings.data_dir.resolve())
+
+
 def object_dir(settings: Settings) -> Path:
     """Where objects lie that are in no bucket."""
     return settings.data_dir / "blobs"

@@ -105,6 +105,24 @@ def test_ids_become_pseudonyms(services, dataset, monkeypatch, on):
     assert found(stores_of(services), *ids) == (set() if on else {"postgres"})
 
 
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("name", ["external_id", "Idempotency-Key"])
+def test_names_of_requests_become_pseudonyms(api, services, dataset, monkeypatch, name, on):
+    if not on:
+        of = "external_id" if name == "external_id" else "idempotency_key"
+        monkeypatch.setattr(Pseudonyms, of, lambda self, raw: raw.encode())
+    dataset()
+    person = f"{SECRET}@example.com"
+    in_body = {"external_id": person} if name == "external_id" else {}
+    answer = api.post(
+        "/v1/forget-requests",
+        json={"dataset": "digits", "record_ids": ["record-17"], **in_body},
+        headers={} if in_body else {name: person},
+    )
+    assert answer.status_code == 202
+    assert found(stores_of(services)) == (set() if on else {"postgres"})
+
+
 def readable(services):
     """What somebody can read who has the data directory, the database and all keys."""
     keys, texts = services.blobs._keys, {}

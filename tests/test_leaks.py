@@ -120,7 +120,12 @@ def job(service):
             assert client.wait_for_model(name, timeout_s=90)["latest_run"]["state"] == "published"
             first = safetensors.numpy.load(_download(client, name))
             gone += marker_of_weights(f"superseded {name}", _largest(first))
-        request = client.forget("digits", subject_ids=[people.subject(FORGOTTEN_SUBJECT)])
+        request = client.forget(
+            "digits",
+            subject_ids=[people.subject(FORGOTTEN_SUBJECT)],
+            external_id=f"ticket of {people.token}@example.com",
+            idempotency_key=f"{people.token}@example.com",
+        )
         _fail_on_purpose(client, people)
         done = client.wait_for_request(request["id"], timeout_s=90)
         assert done["state"] == "completed"

@@ -55,7 +55,7 @@ from workers.training.network import Network, Tensors
 def execute(services: Services, lease: Lease) -> None:
     """Carry out a leased run and publish its result.
 
-    Outages of Postgres are outlasted.
+    Outages of Postgres and of the object store are outlasted.
 
     Raises:
         LeaseLostError: another worker holds the run; nothing was published.

@@ -1,8 +1,10 @@
 """The worker process: one run at a time, each in a child of its own.
 
-Torch is imported before forking, so that a child starts at once; CUDA is never touched here.
+All that a run may import is imported before forking, so that a child starts at once; CUDA is never
+touched here.
 """
 
+import importlib
 import logging
 import os
 import signal
@@ -26,6 +28,12 @@ from workers.hardening import harden, may_lock_memory
 from workers.queue import NAME
 
 _log = logging.getLogger("expunge.worker")
+_IMPORTED_IN_RUNS = (
+    "dp_accounting.dp_event",
+    "dp_accounting.pld.pld_privacy_accountant",
+    "opacus.grad_sample",
+)
+"""What other modules import where they need it: some take a second, and few runs need them."""
 _RECONNECT_DELAY_S = 1.0
 _stop = StopSignal()
 
@@ -86,8 +94,15 @@ class RunWorker(Worker):
             self.pubsub_thread.stop()
 
 
+def preload() -> None:
+    """Import what runs import late: a worker starts once, and forks for each run."""
+    for name in _IMPORTED_IN_RUNS:
+        importlib.import_module(name)
+
+
 def main() -> None:
     """Work until SIGTERM or SIGINT; outages of Redis are waited out."""
+    preload()
     connection = redis_connection(Settings())
     if not may_lock_memory():
         _log.warning("memory may be swapped: raise the limit on locked memory, or encrypt swap")

@@ -12,7 +12,7 @@ from app.api.access import ForgetReader, ForgetWriter, ServicesOf
 from app.api.certificates import BundleAnswer, Since
 from app.api.cursors import decode_cursor, encode_cursor
 from app.api.errors import problem_responses
-from app.api.schemas import Answer, Body, Name, OwnerId
+from app.api.schemas import Answer, Body, ExternalId, Name, OwnerId
 from app.domain.states import RequestState
 from app.ledger import bundles, repository
 from app.ledger.requests import ForgetDemand
@@ -32,7 +32,7 @@ class ForgetBody(Body):
     subject_ids: list[OwnerId] = Field(
         default_factory=list, max_length=_MAX_IDS, examples=[["person-0017"]]
     )
-    external_id: OwnerId | None = Field(default=None, examples=["ticket-4711"])
+    external_id: ExternalId | None = Field(default=None, examples=["ticket-4711"])
 
 
 class ObligationAnswer(Answer):
@@ -50,7 +50,10 @@ class ForgetAnswer(Answer):
     """A forget request. With ``receipt_salt`` its sender can show that it was covered."""
 
     id: str
-    external_id: str | None
+    external_id: str | None = Field(
+        description="As it came with this very request, null otherwise: it is not stored. "
+        "List requests by it instead."
+    )
     dataset: str
     state: str
     records: int
@@ -100,7 +103,8 @@ def submit(
         services.clean_up()
     response.headers["Location"] = f"/v1/forget-requests/{request_id}"
     response.headers["Retry-After"] = _RETRY_AFTER_S
-    return get_request(request_id, services, caller)
+    answer = get_request(request_id, services, caller)
+    return answer.model_copy(update={"external_id": body.external_id})
 
 
 @router.get("", responses=problem_responses(422))
@@ -109,13 +113,22 @@ def list_requests(
     _: ForgetReader,
     state: RequestState | None = None,
     model: str | None = None,
+    external_id: ExternalId | None = None,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> ForgetPage:
-    """List requests, newest first."""
+    """List requests, newest first; an ``external_id`` is recognised, but never stored or shown."""
+    external_key = services.forget_requests.external_key(external_id)
     after = None if cursor is None else decode_cursor(cursor)
     with services.database.transaction() as session:
-        rows = repository.requests(session, state=state, model=model, after=after, limit=limit + 1)
+        rows = repository.requests(
+            session,
+            state=state,
+            model=model,
+            external_key=external_key,
+            after=after,
+            limit=limit + 1,
+        )
         page = rows[:limit]
         more = len(rows) > limit
         return ForgetPage(
@@ -181,7 +194,7 @@ def get_certificates(
 def _answer(session: Session, row: ForgetRequestRow) -> ForgetAnswer:
     return ForgetAnswer(
         id=row.id,
-        external_id=row.external_id,
+        external_id=None,
         dataset=repository.dataset_of(session, row).name,
         state=row.state,
         records=row.record_count,

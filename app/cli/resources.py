@@ -198,9 +198,10 @@ def requests(
     *,
     state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
     model_name: Annotated[str | None, typer.Option("--model", help="Only of this model.")] = None,
+    external_id: Annotated[str | None, typer.Option(help="Only with this id of your own.")] = None,
 ) -> None:
     """List forget requests, newest first."""
-    filters = {"state": state, "model": model_name}
+    filters = {"state": state, "model": model_name, "external_id": external_id}
     with errors_in_words(), connect() as client:
         _show(client.requests(**{k: v for k, v in filters.items() if v is not None}))
 

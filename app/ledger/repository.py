@@ -28,14 +28,14 @@ def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetR
 
 
 def earlier_requests(
-    session: Session, api_key_id: str, *, external_id: str | None, idempotency_key: str | None
+    session: Session, api_key_id: str, *, external_key: bytes | None, idempotency_key: bytes | None
 ) -> Sequence[ForgetRequestRow]:
-    """Return the caller's earlier requests with the same external id or idempotency key."""
+    """Return the caller's earlier requests with the same external id or ``Idempotency-Key``."""
     # A None compares as NULL, which equals nothing.
     query = select(ForgetRequestRow).where(
         ForgetRequestRow.api_key_id == api_key_id,
         or_(
-            ForgetRequestRow.external_id == literal(external_id),
+            ForgetRequestRow.external_key == literal(external_key),
             ForgetRequestRow.idempotency_key == literal(idempotency_key),
         ),
     )
@@ -47,6 +47,7 @@ def requests(
     *,
     state: RequestState | None,
     model: str | None,
+    external_key: bytes | None = None,
     after: tuple[datetime, str] | None,
     limit: int,
 ) -> Sequence[ForgetRequestRow]:
@@ -54,6 +55,8 @@ def requests(
     query = select(ForgetRequestRow)
     if state is not None:
         query = query.where(ForgetRequestRow.state == state)
+    if external_key is not None:
+        query = query.where(ForgetRequestRow.external_key == external_key)
     if model is not None:
         query = query.where(
             exists().where(
@@ -220,10 +223,14 @@ def overlong_leases(session: Session, *, lease_s: float) -> Sequence[RunRow]:
 
 
 def queued_runs(session: Session, *, enqueued_before: timedelta) -> Sequence[RunRow]:
-    """Lock and return runs that were handed to the queue a while ago and still wait."""
+    """Lock and return runs that were handed to the queue a while ago and still wait.
+
+    Those that were handed over in the future are among them: the clock was set back.
+    """
+    now = func.clock_timestamp()
     query = select(RunRow).where(
         RunRow.state == RunState.QUEUED,
-        RunRow.enqueued_at < func.clock_timestamp() - enqueued_before,
+        or_(RunRow.enqueued_at < now - enqueued_before, RunRow.enqueued_at > now),
     )
     return session.scalars(query.with_for_update(skip_locked=True)).all()
 

@@ -44,7 +44,7 @@ class ForgetDemand:
         dataset: the dataset's name.
         record_ids, subject_ids: owners' ids; at least one altogether.
         external_id: the caller's own id of the request; unique per caller, replays the answer.
-        idempotency_key: replays the answer too.
+        idempotency_key: replays the answer too. Of both only keyed hashes are stored.
     """
 
     dataset: str
@@ -87,11 +87,13 @@ class ForgetRequests:
             raise InvalidInputError("name at least one of record_ids and subject_ids")
         dataset = datasets.dataset_named(session, demand.dataset, lock=True)
         digest = self._digest(dataset, demand)
+        external_key = self.external_key(demand.external_id)
+        idempotency_key = _pseudonym(self._pseudonyms.idempotency_key, demand.idempotency_key)
         earlier = repository.earlier_requests(
             session,
             api_key_id,
-            external_id=demand.external_id,
-            idempotency_key=demand.idempotency_key,
+            external_key=external_key,
+            idempotency_key=idempotency_key,
         )
         if any(request.request_digest != digest for request in earlier):
             raise InvalidInputError(
@@ -108,8 +110,8 @@ class ForgetRequests:
             id=new_id("fr"),
             dataset_id=dataset.id,
             api_key_id=api_key_id,
-            external_id=demand.external_id,
-            idempotency_key=demand.idempotency_key,
+            external_key=external_key,
+            idempotency_key=idempotency_key,
             request_digest=digest,
             state=RequestState.ACCEPTED,
             salt=salt,
@@ -131,6 +133,10 @@ class ForgetRequests:
             self._oblige(session, request, model, records)
         settle_request(session, request)
         return request, True
+
+    def external_key(self, external_id: str | None) -> bytes | None:
+        """Return what is stored of a caller's own id of a request; None of None."""
+        return _pseudonym(self._pseudonyms.external_id, external_id)
 
     def _digest(self, dataset: DatasetRow, demand: ForgetDemand) -> bytes:
         body = [
@@ -294,6 +300,10 @@ class ForgetRequests:
             outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
         settle_request(session, request)
         return request
+
+
+def _pseudonym(of: Callable[[str], bytes], raw: str | None) -> bytes | None:
+    return None if raw is None else of(raw)
 
 
 def _obligation(request: ForgetRequestRow, model: ModelRow, basis: Basis) -> ObligationRow:

@@ -37,7 +37,7 @@ class ForgetRequestRow(Base):
 
     __tablename__ = "forget_requests"
     __table_args__ = (
-        UniqueConstraint("api_key_id", "external_id"),
+        UniqueConstraint("api_key_id", "external_key"),
         UniqueConstraint("api_key_id", "idempotency_key"),
         CheckConstraint(
             "state IN ('accepted', 'unlearning', 'certified', 'completed', 'failed', 'cancelled')",
@@ -49,8 +49,10 @@ class ForgetRequestRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
     api_key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
-    external_id: Mapped[str | None]
-    idempotency_key: Mapped[str | None]
+    external_key: Mapped[bytes | None]
+    """Keyed hash of the caller's own id of the request, which may name a person."""
+    idempotency_key: Mapped[bytes | None]
+    """Keyed hash, for the same reason."""
     request_digest: Mapped[bytes]
     state: Mapped[str] = mapped_column(index=True)
     salt: Mapped[bytes]
@@ -150,6 +152,7 @@ class OutboxRow(Base):
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     topic: Mapped[str]
     subject_id: Mapped[str]
+    posted_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     available_at: Mapped[datetime]
 
 

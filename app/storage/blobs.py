@@ -29,7 +29,7 @@ from app.storage.objects import ObjectStore
 from app.storage.ranges import BlobRange
 from app.storage.tables import BlobRow
 
-_ABANDONED_AFTER = timedelta(hours=1)
+ABANDONED_AFTER = timedelta(hours=1)
 _DELETIONS_AT_ONCE = 100
 _FAILURES_AT_ONCE = 3
 _RETRY_AFTER_S = 30.0
@@ -82,10 +82,10 @@ class Blobs:
         """
         blob = StoredBlob(blob_id, hashlib.sha256(content).hexdigest(), len(content))
         identity = self._row(blob_id)[0]
-        reach("before_blob_write")
+        _reach_store("before_blob_write")
         key = self._keys.create(blob_id)
         self._objects.write(blob_id, encrypt(content, key, identity))
-        reach("after_blob_write")
+        _reach_store("after_blob_write")
         with self._database.transaction() as session:
             # A caller's open transaction may refer to the row: only its key is locked there.
             row = session.get_one(BlobRow, blob_id, with_for_update={"key_share": True})
@@ -136,7 +136,7 @@ class Blobs:
 
     def read(self, blob_id: str) -> bytes:
         """Return a whole blob; raises what ``open_range`` raises."""
-        reach("before_blob_read")
+        _reach_store("before_blob_read")
         identity, size = self._stored(blob_id)
         return BlobRange(self._objects, self._keys, identity, size, range(size)).read_all()
 
@@ -194,7 +194,7 @@ class Blobs:
                 update(BlobRow)
                 .where(
                     BlobRow.state == BlobState.PENDING,
-                    BlobRow.created_at < func.now() - _ABANDONED_AFTER,
+                    BlobRow.created_at < func.now() - ABANDONED_AFTER,
                 )
                 .values(state=BlobState.DOOMED)
             )
@@ -237,3 +237,13 @@ class Blobs:
         )
         with self._database.transaction() as session:
             return list(session.scalars(query))
+
+
+def _reach_store(point: str) -> None:
+    """Come to a point where what goes wrong is the object store's fault."""
+    try:
+        reach(point)
+    except OSError as error:
+        raise ObjectStoreError(
+            f"the object store does not answer: {type(error).__name__}"
+        ) from error

@@ -238,7 +238,7 @@ def test_the_clock_jumps_forward_over_a_lease(service, client, points):
         "UPDATE runs SET lease_expires_at = lease_expires_at - :by, enqueued_at = enqueued_at - :by"
         " WHERE state IN ('leased', 'running')",
         "UPDATE blobs SET created_at = created_at - :by WHERE state = 'pending'",
-        "UPDATE outbox SET available_at = available_at - :by",
+        "UPDATE outbox SET posted_at = posted_at - :by, available_at = available_at - :by",
         by="2 hours",
     )
     until(lambda: client.model(MODEL)["latest_run"]["state"] == "queued")
@@ -255,14 +255,30 @@ def test_the_clock_is_set_back_and_the_worker_dies(service, client, points):
     assert await_completed(client, request)["attempt"] == 2
 
 
-@pytest.mark.parametrize("point", [slow("before_blob_read"), "before_blob_write"])
-def test_the_object_store_times_out_twice(point, client, points):
-    points.arm(point, "ETIMEDOUT", "ETIMEDOUT")
-    assert attempts_of_one_request(client) == 3
+def test_the_clock_is_set_back_while_a_request_waits(service, client):
+    dispatcher = service.part("dispatcher")
+    dispatcher.suspend()
+    request = forget(client)
+    jump(
+        service,
+        "UPDATE outbox SET posted_at = posted_at + :by, available_at = available_at + :by",
+    )
+    dispatcher.resume()
+    assert await_completed(client, request)["attempt"] == 1
 
 
-def test_the_object_store_times_out_in_every_attempt(client, points, failed_runs):
-    points.arm("before_blob_write", *["ETIMEDOUT"] * 3)
+@pytest.mark.parametrize(
+    "point", ["before_blob_read", "before_blob_write", slow("after_blob_write")]
+)
+def test_a_run_outlasts_an_object_store_that_times_out(point, client, points):
+    points.arm(point, *["ETIMEDOUT"] * 4)
+    assert attempts_of_one_request(client) == 1
+
+
+def test_a_fault_in_every_attempt_fails_the_run_until_it_is_tried_again(
+    client, points, failed_runs
+):
+    points.arm("before_publish", *["ETIMEDOUT"] * 3)
     request = forget(client)
     failed = await_ended(client, request)
     assert failed["state"] == "failed"

@@ -198,3 +198,13 @@ def test_the_log_is_signed_by_and_by(workshop, services, dispatcher):
     dispatcher.tick()
     with services.database.transaction() as session:
         assert checkpoints.latest(session).size == entries + 1  # the key that signs is told
+
+
+def test_a_job_that_redis_lost_is_enqueued_again_after_the_clock_was_set_back(
+    workshop, dispatcher, queue
+):
+    dispatcher.tick()
+    queue.connection.flushall()
+    age(workshop, -3600)
+    dispatcher.tick()
+    assert waiting_runs(queue) == {workshop.active_run()}

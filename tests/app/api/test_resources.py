@@ -73,6 +73,7 @@ def test_what_is_not_there(api: TestClient, path: str) -> None:
         ("GET", "/v1/forget-requests?state=asleep", None),
         ("GET", "/v1/forget-requests?limit=0", None),
         ("GET", "/v1/forget-requests?model=%00", None),
+        ("GET", "/v1/forget-requests?external_id=%00", None),
         ("GET", "/v1/runs/%00", None),
         ("GET", "/v1/models/model/versions/one/weights", None),
         ("POST", "/v1/api-keys", {"name": "k", "scopes": ["everything"]}),
@@ -184,6 +185,22 @@ def test_a_request_is_accepted_with_everything_its_sender_needs(
     assert request["due_at"] > request["received_at"]
     assert request["obligations"][0]["model"] == "model"
     assert record not in answer.text
+
+
+def test_an_external_id_is_echoed_to_its_sender_alone_and_found_again(
+    api: TestClient, workshop: Workshop
+) -> None:
+    sent = _forget(api, "record-1", external_id="alice@example.com").json()
+    other = _forget(api, "record-2").json()
+
+    assert (sent["external_id"], other["external_id"]) == ("alice@example.com", None)
+    assert _forget(api, "record-1", external_id="alice@example.com").json() == sent
+    shown = api.get(f"/v1/forget-requests/{sent['id']}").json()
+    assert shown == sent | {"external_id": None}
+    found = api.get("/v1/forget-requests", params={"external_id": "alice@example.com"}).json()
+    assert found["items"] == [shown]
+    found = api.get("/v1/forget-requests", params={"external_id": "bob@example.com"}).json()
+    assert found["items"] == []
 
 
 def test_idempotency_over_http(api: TestClient, workshop: Workshop) -> None:

@@ -57,7 +57,11 @@ def test_forget_status_and_cancel(served: None, workshop: Workshop) -> None:
 
     request = _run("forget", DATASET, "--record", trained[0], "--external-id", "t")
     assert request["state"] == "accepted"
-    assert _run("status", request["id"])["external_id"] == "t"
+    assert request["external_id"] == "t"
+    assert _run("status", request["id"])["external_id"] is None
+    (found,) = _run("requests", "--external-id", "t")
+    assert found["id"] == request["id"]
+    assert _run("requests", "--external-id", "u") == []
     assert len(runner.invoke(app, ["requests", "--state", "accepted"]).stdout) > 10
     assert _run("cancel", request["id"], "--restore")["state"] == "cancelled"
     assert "only a failed one" in _fail("retry", request["id"])
