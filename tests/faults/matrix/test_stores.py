@@ -1,0 +1,63 @@
+"""An object store that times out, and a full disk: the run waits, or is carried out again."""
+
+import re
+
+import pytest
+
+from tests.faults.matrix.cases import slow
+from tests.support.facts import await_completed, await_ended
+from tests.support.service import until
+from tests.support.small_disk import full
+
+
+@pytest.mark.parametrize("point", [slow("before_blob_read"), "before_blob_write"])
+def test_the_object_store_times_out_twice(point, client, points, forget):
+    points.arm(point, "ETIMEDOUT", "ETIMEDOUT")
+    assert await_completed(client, forget())["attempt"] == 3
+
+
+@pytest.mark.slow
+def test_the_object_store_times_out_in_every_attempt(client, points, forget, failed_runs):
+    points.arm("before_blob_write", *["ETIMEDOUT"] * 3)
+    request = forget()
+    failed = await_ended(client, request)
+    assert failed["state"] == "failed"
+    (obligation,) = failed["obligations"]
+    assert "TimeoutError" in obligation["failure_reason"]
+    failed_runs.append(obligation["run"])
+    client.retry(request)
+    assert await_completed(client, request)["attempt"] == 1
+
+
+@pytest.mark.slow
+def test_the_object_store_times_out_while_records_are_erased(client, points, forget):
+    points.arm("before_blob_write", "pass", "ETIMEDOUT", "ETIMEDOUT")
+    assert await_completed(client, forget())["attempt"] == 1
+
+
+@pytest.mark.slow
+def test_the_object_store_times_out_while_it_shreds(client, points, forget):
+    points.arm("before_shred", *["ETIMEDOUT"] * 3)
+    assert await_completed(client, forget())["attempt"] == 1
+
+
+@pytest.mark.parametrize(
+    ("point", "faults"),
+    [
+        slow("mid_noise", ["SIGSTOP"]),
+        ("before_blob_write", ["SIGSTOP"]),
+        slow("before_blob_write", ["pass", "SIGSTOP"]),
+    ],
+    ids=["at the next write", "at the write of the weights", "while records are erased"],
+)
+def test_the_disk_is_full(point, faults, service, client, points, forget):
+    if not service.on_small_disk:
+        pytest.skip("this machine does not let the test mount a small disk")
+    points.arm(point, *faults)
+    request = forget()
+    (process,) = service.frozen()
+    seen = service.log.stat().st_size
+    with full(service.data_dir):
+        process.resume()
+        until(lambda: re.search("OSError|No space left", service.log.read_text()[seen:]))
+    await_completed(client, request)
