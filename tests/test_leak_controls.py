@@ -21,7 +21,9 @@ import torch
 import uvicorn
 from pyarrow import BufferReader
 from rq import Worker
+from rq.job import Job
 from rq.serializers import JSONSerializer
+from rq.worker import base as rq_worker
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
@@ -31,21 +33,26 @@ from app.cli import service as service_command
 from app.database import Database
 from app.datasets import service as datasets_module
 from app.datasets.pseudonyms import Pseudonyms
+from app.domain.errors import RunFailedError
 from app.embedded import EmbeddedServers
 from app.embedded import postgres as embedded_postgres
+from app.ledger.tables import RunRow
 from app.services import redis_connection
 from app.storage import blobs as blobs_module
-from app.storage.encryption import HEADER_BYTES, TAG_BYTES, Decryption, Identity
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore
-from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.dumps import everything_in_postgres, everything_in_redis
 from tests.support.markers import Marker, files_below, search_bytes, search_files
+from tests.support.opened import opened_objects
+from tests.support.service import until
 from tests.support.workshop import Workshop
 from workers import jobs, sealed
 from workers import run as run_module
-from workers.queue import NAME, open_queue
+from workers.lease import Lease
+from workers.queue import NAME, enqueue_run, open_queue
+from workers.reporting import loss_reporter
+from workers.training.network import Network
 from workers.worker import RunWorker
 
 SECRET = "marker-6f1d2c3b4a59"
@@ -107,18 +114,8 @@ def test_ids_become_pseudonyms(services, dataset, monkeypatch, on):
 
 def readable(services):
     """What somebody can read who has the data directory, the database and all keys."""
-    keys, texts = services.blobs._keys, {}
-    with services.database.transaction() as session:
-        kinds = {row.id: row.kind for row in session.scalars(select(BlobRow))}
-    for blob_id in keys.blob_ids():
-        path = services.settings.data_dir / "blobs" / blob_id
-        if path.exists():
-            stored = path.read_bytes()
-            size = len(stored) - HEADER_BYTES - TAG_BYTES  # all are shorter than a chunk
-            identity = Identity(blob_id, kinds[blob_id])
-            opened = Decryption(stored[:HEADER_BYTES], keys.get(blob_id), identity, size)
-            texts[blob_id] = opened.decrypt(0, stored[HEADER_BYTES:])
-    return texts
+    blobs = services.settings.data_dir / "blobs"
+    return opened_objects(blobs, services.blobs._keys, services.database)
 
 
 def left_of(services, marker):
@@ -173,14 +170,17 @@ def test_superseded_weights_are_shredded(api, services, dataset, work, request, 
     assert bool(left_of(services, Marker("version 1", weights.tobytes()))) is not on
 
 
-def test_published_weights_carry_no_metadata(api, dataset, work):
+@pytest.mark.parametrize("on", [True, False])
+def test_published_weights_carry_no_metadata(api, services, dataset, work, monkeypatch, on):
+    if not on:
+        kept = partial(safetensors.numpy.save, metadata={"imported": SECRET})
+        monkeypatch.setattr(run_module.safetensors.numpy, "save", kept)
     dataset()
     api.post("/v1/models", json=model())
     work()
     content = api.get("/v1/models/digits-mlp/certified/weights").content
-    header = content[8 : 8 + int.from_bytes(content[:8], "little")]
-    assert b"__metadata__" not in header
-    assert b"__metadata__" in safetensors.numpy.save({"w": np.zeros(1)}, {"run": SECRET})
+    assert bool(left_of(services, MARKER)) is not on
+    assert found([("what is served", content)]) == (set() if on else {"what is served"})
 
 
 # What goes wrong
@@ -275,6 +275,100 @@ def test_no_exception_carries_anything_out_of_the_seal(monkeypatch, on):
     assert (chain == [None, None]) is on
 
 
+# What is told of a run
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_no_process_is_titled_by_what_it_works_on(services, monkeypatch, on):
+    """RQ titles its processes where setproctitle is installed; everybody may read titles."""
+    if not on:
+        monkeypatch.setattr(Job, "func_name", property(Job.get_call_string))
+    titles = []
+    monkeypatch.setattr(rq_worker, "setprocname", titles.append)
+    connection = redis_connection(services.settings)
+    connection.flushdb()
+    queue = open_queue(connection)
+    enqueue_run(queue, SECRET)
+    worker = RunWorker([NAME], connection=connection, serializer=JSONSerializer)
+    worker.prepare_job_execution(queue.jobs[0])
+    assert any("Processing workers.jobs.execute_run" in title for title in titles)
+    assert found([("titles", "\n".join(titles))]) == (set() if on else {"titles"})
+
+
+@pytest.fixture
+def losses(services, monkeypatch):
+    """The losses of a training that no noisy step follows, once progress has been written."""
+    losses, train = [], Network.train
+
+    def remembering(network, *args, on_progress, **more):
+        def report(step, steps, loss):
+            losses.append(Marker("a loss", repr(float(loss)).encode()))
+            on_progress(step, steps, loss)
+
+        return train(network, *args, on_progress=report, **more)
+
+    def written():
+        with services.database.transaction() as session:
+            run = session.scalars(select(RunRow)).one()
+            return run.phase == "unlearning" and run.step is None
+
+    def stop(_):
+        until(written)
+        raise RunFailedError("no noise")
+
+    monkeypatch.setattr(Network, "train", remembering)
+    monkeypatch.setattr(run_module, "mechanism_for", stop)
+    return losses
+
+
+def train_and_tell(held, examples, recipe, *, epochs, on_progress):
+    network = sealed._HELD[held].network
+    return network.train(examples, recipe, epochs=epochs, on_progress=on_progress)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_no_loss_is_told_before_the_target(api, services, dataset, work, losses, monkeypatch, on):
+    if not on:
+        monkeypatch.setattr(sealed.Sealed, "train", train_and_tell)
+        monkeypatch.setattr(run_module, "step_reporter", loss_reporter)
+    report, told = Lease.report, []
+
+    def remembering(lease, **progress):
+        report(lease, **progress)
+        told.append(lease._progress)
+
+    monkeypatch.setattr(Lease, "report", remembering)
+    dataset()
+    api.post("/v1/models", json=model())
+    work()
+    assert len(losses) > 3
+    everything = [*stores_of(services), ("progress", repr(told))]
+    assert found(everything, *losses) == (set() if on else {"progress"})
+
+
+def test_until_the_target_phase_step_and_epsilon_are_told_and_then_the_loss(
+    api, dataset, work, monkeypatch
+):
+    report, told = Lease.report, []
+
+    def remembering(lease, **progress):
+        report(lease, **progress)
+        told.append({k: v for k, v in lease._progress.items() if v is not None})
+
+    monkeypatch.setattr(Lease, "report", remembering)
+    dataset()
+    api.post("/v1/models", json=model(parameters={"steps": 10}, budget_epochs=20))
+    work()
+    met = next(i for i, progress in enumerate(told) if progress["phase"] == "fine_tuning")
+    assert {k for progress in told[:met] for k in progress} == {
+        "phase",
+        "step",
+        "total_steps",
+        "epsilon",
+    }
+    assert any("loss" in progress for progress in told[met:])
+
+
 # What is printed
 
 
@@ -365,8 +459,6 @@ def test_the_api_logs_no_paths(services, monkeypatch, capfd, on):
 
 def _ask(server, path):
     import httpx
-
-    from tests.support.service import until
 
     until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]

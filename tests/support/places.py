@@ -63,10 +63,16 @@ class Places:
     def files(self) -> Iterator[Path]:
         """Yield all files that may have been written since these places are watched."""
         for root in self._roots:
-            yield from [root] if root.is_file() else files_below(root)
+            yield from filter(self._is_new, [root] if root.is_file() else files_below(root))
         for root in SHARED:
             changed = files_changed_since(self._began, root, depth=2)
             yield from (path for path in changed if self._ours not in path.parents)
+
+    def _is_new(self, path: Path) -> bool:
+        try:
+            return path.stat().st_mtime >= self._began
+        except OSError:
+            return False
 
     def search(self, markers: Iterable[Marker]) -> list[Finding]:
         """Return the markers that are anywhere: in the last dumps, or in files."""

@@ -158,6 +158,6 @@ def facts(service, client, points, jump, forgotten, checkpoints, failed_runs, tr
         assert_ledger_in_order(session, failed_runs=failed_runs)
     for name in (listed["name"] for listed in client.models()):
         weights = assert_head_verifies(client, name, downloads)
-        traces.published(name, weights)
+        traces.published(name, weights.read_bytes())
     traces.assert_none()
     checkpoints.append(assert_log_without_fault(service, client, kept=checkpoints[-1]))

@@ -71,12 +71,3 @@ def test_killed_in_its_first_training(point, first_release, client, points):
     )
     assert (run["state"], run["attempt"], run["kind"]) == ("published", 2, "train")
     assert client.certified(name)["number"] == 1
-
-
-@pytest.mark.slow
-def test_logs_hold_no_ids_after_all_this(service, client, forget):
-    await_completed(client, forget())
-    text = service.log.read_text()
-    assert "subject-" not in text
-    assert "record-" not in text
-    assert "[SQL" not in text

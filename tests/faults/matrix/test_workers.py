@@ -79,3 +79,12 @@ def test_the_clock_is_set_back_and_the_worker_dies(service, client, points, forg
     jump("UPDATE runs SET lease_expires_at = lease_expires_at + :by")
     kill([worker])
     assert await_completed(client, request)["attempt"] == 2
+
+
+def test_nothing_is_left_anywhere_after_all_this(service, client, forget, traces):
+    await_completed(client, forget())
+    traces.assert_none_at_all()
+    text = service.log.read_text()
+    assert "subject-" not in text
+    assert "record-" not in text
+    assert "[SQL" not in text
