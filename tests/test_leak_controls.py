@@ -21,10 +21,8 @@ import torch
 import uvicorn
 from pyarrow import BufferReader
 from rq import Worker
-from rq.job import Job
 from rq.serializers import JSONSerializer
-from rq.worker import base as rq_worker
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
@@ -33,26 +31,21 @@ from app.cli import service as service_command
 from app.database import Database
 from app.datasets import service as datasets_module
 from app.datasets.pseudonyms import Pseudonyms
-from app.domain.errors import RunFailedError
 from app.embedded import EmbeddedServers
 from app.embedded import postgres as embedded_postgres
-from app.ledger.tables import RunRow
 from app.services import redis_connection
 from app.storage import blobs as blobs_module
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore
 from tests.support.digits import DATASET, digits_parquet, model
-from tests.support.dumps import everything_in_postgres, everything_in_redis
-from tests.support.markers import Marker, files_below, search_bytes, search_files
+from tests.support.dumps import stores_of
+from tests.support.markers import Marker, files_below, places_with, search_bytes, search_files
 from tests.support.opened import opened_objects
 from tests.support.service import until
 from tests.support.workshop import Workshop
 from workers import jobs, sealed
 from workers import run as run_module
-from workers.lease import Lease
-from workers.queue import NAME, enqueue_run, open_queue
-from workers.reporting import loss_reporter
-from workers.training.network import Network
+from workers.queue import NAME, open_queue
 from workers.worker import RunWorker
 
 SECRET = "marker-6f1d2c3b4a59"
@@ -61,16 +54,8 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 def found(places, *markers):
-    """Return the places with a marker, after checking that there was anything to search."""
-    encoded = {k: v if isinstance(v, bytes) else v.encode("latin-1", "replace") for k, v in places}
-    assert encoded
-    return {finding.place for finding in search_bytes(encoded, markers or [MARKER])}
-
-
-def stores_of(services):
-    redis = redis_connection(services.settings)
-    yield "postgres", everything_in_postgres(services.database.engine)
-    yield "redis", everything_in_redis(redis)
+    """Return the names of the places that hold one of the markers, by default the secret."""
+    return places_with(places, markers or [MARKER])
 
 
 def digit(number, records=300):
@@ -273,100 +258,6 @@ def test_no_exception_carries_anything_out_of_the_seal(monkeypatch, on):
     assert found([("traceback", "".join(told.format()))]) == (set() if on else {"traceback"})
     chain = [failed.value.__cause__, failed.value.__context__]
     assert (chain == [None, None]) is on
-
-
-# What is told of a run
-
-
-@pytest.mark.parametrize("on", [True, False])
-def test_no_process_is_titled_by_what_it_works_on(services, monkeypatch, on):
-    """RQ titles its processes where setproctitle is installed; everybody may read titles."""
-    if not on:
-        monkeypatch.setattr(Job, "func_name", property(Job.get_call_string))
-    titles = []
-    monkeypatch.setattr(rq_worker, "setprocname", titles.append)
-    connection = redis_connection(services.settings)
-    connection.flushdb()
-    queue = open_queue(connection)
-    enqueue_run(queue, SECRET)
-    worker = RunWorker([NAME], connection=connection, serializer=JSONSerializer)
-    worker.prepare_job_execution(queue.jobs[0])
-    assert any("Processing workers.jobs.execute_run" in title for title in titles)
-    assert found([("titles", "\n".join(titles))]) == (set() if on else {"titles"})
-
-
-@pytest.fixture
-def losses(services, monkeypatch):
-    """The losses of a training that no noisy step follows, once progress has been written."""
-    losses, train = [], Network.train
-
-    def remembering(network, *args, on_progress, **more):
-        def report(step, steps, loss):
-            losses.append(Marker("a loss", repr(float(loss)).encode()))
-            on_progress(step, steps, loss)
-
-        return train(network, *args, on_progress=report, **more)
-
-    def written():
-        with services.database.transaction() as session:
-            run = session.scalars(select(RunRow)).one()
-            return run.phase == "unlearning" and run.step is None
-
-    def stop(_):
-        until(written)
-        raise RunFailedError("no noise")
-
-    monkeypatch.setattr(Network, "train", remembering)
-    monkeypatch.setattr(run_module, "mechanism_for", stop)
-    return losses
-
-
-def train_and_tell(held, examples, recipe, *, epochs, on_progress):
-    network = sealed._HELD[held].network
-    return network.train(examples, recipe, epochs=epochs, on_progress=on_progress)
-
-
-@pytest.mark.parametrize("on", [True, False])
-def test_no_loss_is_told_before_the_target(api, services, dataset, work, losses, monkeypatch, on):
-    if not on:
-        monkeypatch.setattr(sealed.Sealed, "train", train_and_tell)
-        monkeypatch.setattr(run_module, "step_reporter", loss_reporter)
-    report, told = Lease.report, []
-
-    def remembering(lease, **progress):
-        report(lease, **progress)
-        told.append(lease._progress)
-
-    monkeypatch.setattr(Lease, "report", remembering)
-    dataset()
-    api.post("/v1/models", json=model())
-    work()
-    assert len(losses) > 3
-    everything = [*stores_of(services), ("progress", repr(told))]
-    assert found(everything, *losses) == (set() if on else {"progress"})
-
-
-def test_until_the_target_phase_step_and_epsilon_are_told_and_then_the_loss(
-    api, dataset, work, monkeypatch
-):
-    report, told = Lease.report, []
-
-    def remembering(lease, **progress):
-        report(lease, **progress)
-        told.append({k: v for k, v in lease._progress.items() if v is not None})
-
-    monkeypatch.setattr(Lease, "report", remembering)
-    dataset()
-    api.post("/v1/models", json=model(parameters={"steps": 10}, budget_epochs=20))
-    work()
-    met = next(i for i, progress in enumerate(told) if progress["phase"] == "fine_tuning")
-    assert {k for progress in told[:met] for k in progress} == {
-        "phase",
-        "step",
-        "total_steps",
-        "epsilon",
-    }
-    assert any("loss" in progress for progress in told[met:])
 
 
 # What is printed

@@ -58,9 +58,11 @@ class Search:
     """One pass over bytes for all spellings of all markers, however many there are."""
 
     def __init__(self, markers: Iterable[Marker]) -> None:
-        wanted = {(m.name, how): spelt for m in markers for how, spelt in m.spellings().items()}
-        self._meant = list(wanted)
-        self._automaton = BytesAhoCorasick(list(wanted.values()), implementation=Implementation.DFA)
+        wanted = [(m.name, how, spelt) for m in markers for how, spelt in m.spellings().items()]
+        self._meant = [(name, how) for name, how, _ in wanted]
+        self._automaton = BytesAhoCorasick(
+            [spelt for _, _, spelt in wanted], implementation=Implementation.DFA
+        )
 
     def of_bytes(self, places: Mapping[str, bytes | mmap.mmap]) -> list[Finding]:
         """Return every marker that is in one of the places, in whatever spelling."""
@@ -93,6 +95,13 @@ class Search:
 def search_bytes(places: Mapping[str, bytes], markers: Iterable[Marker]) -> list[Finding]:
     """Return every marker that is in one of the places, in whatever spelling."""
     return Search(markers).of_bytes(places)
+
+
+def places_with(places: Iterable[tuple[str, str | bytes]], markers: Iterable[Marker]) -> set[str]:
+    """Return the names of the places with a marker, after checking that there is something."""
+    encoded = {k: v if isinstance(v, bytes) else v.encode("latin-1", "replace") for k, v in places}
+    assert encoded
+    return {finding.place for finding in search_bytes(encoded, markers)}
 
 
 def search_files(files: Iterable[Path], markers: Iterable[Marker]) -> list[Finding]:
