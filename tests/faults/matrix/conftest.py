@@ -7,7 +7,8 @@ person with a run that takes a second.
 import pytest
 from sqlalchemy import text
 
-from tests.support.digits import DATASET, RECIPE, model
+from tests.faults.matrix.cases import DEFINITION, MODEL
+from tests.support.digits import DATASET
 from tests.support.facts import (
     assert_head_verifies,
     assert_ledger_in_order,
@@ -17,17 +18,9 @@ from tests.support.facts import (
 )
 from tests.support.people import People
 from tests.support.service import Service, until
-from tests.support.slow import FACTORY
 from tests.support.small_disk import small_disk
 from tests.support.traces import Traces
 
-MODEL = "matrix"
-# Ten noisy steps, one an epoch, and ten of fine-tuning.
-DEFINITION = {
-    **model(MODEL, parameters={"steps": 10}, budget_epochs=20, first_release="as_trained"),
-    "architecture": {"name": "custom", "factory": FACTORY},
-    "recipe": {**RECIPE, "batch_size": 1000},
-}
 DISK_MB = 400
 POLL_INTERVAL_S = 0.1
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.faults.matrix.cases import slow
-from tests.faults.matrix.conftest import DEFINITION
+from tests.faults.matrix.cases import DEFINITION, slow
 from tests.support.facts import await_completed
 from tests.support.service import until
 

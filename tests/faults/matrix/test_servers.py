@@ -7,9 +7,9 @@ import psycopg
 import pytest
 from redis import Redis
 
-from tests.faults.matrix.cases import slow
+from tests.faults.matrix.cases import lost_its_lease, slow
 from tests.support.facts import await_completed
-from tests.support.service import kill, until
+from tests.support.service import is_alive, kill, until
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,5 @@ def test_the_answer_to_the_commit_is_lost(worker_dies, service, client, points, 
         owner.execute("SELECT pg_terminate_backend(%s)", [backend])
         until(lambda: not backends(owner, f"pid = {backend}"))
     assert await_completed(client, request)["attempt"] == 1
+    until(lambda: not is_alive(worker))
+    assert not lost_its_lease(service, client), "it did not recognise its own publication"

@@ -3,16 +3,10 @@
 import pytest
 from redis import Redis
 
-from tests.faults.matrix.cases import slow
-from tests.faults.matrix.conftest import MODEL
+from tests.faults.matrix.cases import MODEL, lost_its_lease, slow
 from tests.support.facts import await_completed
 from tests.support.service import kill, until
 from workers.queue import enqueue_run, open_queue
-
-
-def lost_its_lease(service, client):
-    run = client.model(MODEL)["latest_run"]["id"]
-    return f"run {run}: the lease was lost" in service.log.read_text()
 
 
 @pytest.mark.parametrize("point", [slow("after_load"), slow("at_target"), "before_publish"])
