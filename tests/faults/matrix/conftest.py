@@ -65,7 +65,7 @@ def downloads(service):
 
 
 @pytest.fixture(scope="package", autouse=True)
-def first_release(service, people, others, traces):
+def datasets_and_model(service, people, others, traces):
     """Two datasets, and the model that every case is about."""
     with service.client() as client:
         for name, crowd in (("digits", people), ("others", others)):
