@@ -22,7 +22,7 @@ import uvicorn
 from pyarrow import BufferReader
 from rq import Worker
 from rq.serializers import JSONSerializer
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
@@ -35,13 +35,13 @@ from app.embedded import EmbeddedServers
 from app.embedded import postgres as embedded_postgres
 from app.services import redis_connection
 from app.storage import blobs as blobs_module
-from app.storage.encryption import HEADER_BYTES, TAG_BYTES, Decryption, Identity
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore
-from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, digits_parquet, model
-from tests.support.dumps import everything_in_postgres, everything_in_redis
-from tests.support.markers import Marker, files_below, search_bytes, search_files
+from tests.support.dumps import stores_of
+from tests.support.markers import Marker, files_below, places_with, search_bytes, search_files
+from tests.support.opened import opened_objects
+from tests.support.service import until
 from tests.support.workshop import Workshop
 from workers import jobs, sealed
 from workers import run as run_module
@@ -54,16 +54,8 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 def found(places, *markers):
-    """Return the places with a marker, after checking that there was anything to search."""
-    encoded = {k: v if isinstance(v, bytes) else v.encode("latin-1", "replace") for k, v in places}
-    assert encoded
-    return {finding.place for finding in search_bytes(encoded, markers or [MARKER])}
-
-
-def stores_of(services):
-    redis = redis_connection(services.settings)
-    yield "postgres", everything_in_postgres(services.database.engine)
-    yield "redis", everything_in_redis(redis)
+    """Return the names of the places that hold one of the markers, by default the secret."""
+    return places_with(places, markers or [MARKER])
 
 
 def digit(number, records=300):
@@ -125,18 +117,8 @@ def test_names_of_requests_become_pseudonyms(api, services, dataset, monkeypatch
 
 def readable(services):
     """What somebody can read who has the data directory, the database and all keys."""
-    keys, texts = services.blobs._keys, {}
-    with services.database.transaction() as session:
-        kinds = {row.id: row.kind for row in session.scalars(select(BlobRow))}
-    for blob_id in keys.blob_ids():
-        path = services.settings.data_dir / "blobs" / blob_id
-        if path.exists():
-            stored = path.read_bytes()
-            size = len(stored) - HEADER_BYTES - TAG_BYTES  # all are shorter than a chunk
-            identity = Identity(blob_id, kinds[blob_id])
-            opened = Decryption(stored[:HEADER_BYTES], keys.get(blob_id), identity, size)
-            texts[blob_id] = opened.decrypt(0, stored[HEADER_BYTES:])
-    return texts
+    blobs = services.settings.data_dir / "blobs"
+    return opened_objects(blobs, services.blobs._keys, services.database)
 
 
 def left_of(services, marker):
@@ -191,14 +173,17 @@ def test_superseded_weights_are_shredded(api, services, dataset, work, request, 
     assert bool(left_of(services, Marker("version 1", weights.tobytes()))) is not on
 
 
-def test_published_weights_carry_no_metadata(api, dataset, work):
+@pytest.mark.parametrize("on", [True, False])
+def test_published_weights_carry_no_metadata(api, services, dataset, work, monkeypatch, on):
+    if not on:
+        kept = partial(safetensors.numpy.save, metadata={"imported": SECRET})
+        monkeypatch.setattr(run_module.safetensors.numpy, "save", kept)
     dataset()
     api.post("/v1/models", json=model())
     work()
     content = api.get("/v1/models/digits-mlp/certified/weights").content
-    header = content[8 : 8 + int.from_bytes(content[:8], "little")]
-    assert b"__metadata__" not in header
-    assert b"__metadata__" in safetensors.numpy.save({"w": np.zeros(1)}, {"run": SECRET})
+    assert bool(left_of(services, MARKER)) is not on
+    assert found([("what is served", content)]) == (set() if on else {"what is served"})
 
 
 # What goes wrong
@@ -383,8 +368,6 @@ def test_the_api_logs_no_paths(services, monkeypatch, capfd, on):
 
 def _ask(server, path):
     import httpx
-
-    from tests.support.service import until
 
     until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]

@@ -42,6 +42,8 @@ class Service:
         self._extra = environment
         self.process: subprocess.Popen[bytes] | None = None
         self.points = Points(data_dir.with_suffix(".points"))
+        self.temporary = data_dir.with_suffix(".tmp")
+        self.temporary.mkdir(exist_ok=True)
 
     def start(self) -> None:
         """Start the service and wait until it answers."""
@@ -142,6 +144,7 @@ class Service:
             "EXPUNGE_LEASE_S": str(LEASE_S),
             "EXPUNGE_ENVIRONMENT": "test",
             "EXPUNGE_TEST_POINTS": str(self.points.directory),
+            "TMPDIR": str(self.temporary),
             # Threads that wait for each other suffer most where tests of others run too.
             "OMP_NUM_THREADS": "1",
             "EXPUNGE_ALLOWED_FACTORIES": json.dumps([FACTORY]),
