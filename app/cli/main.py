@@ -3,7 +3,17 @@
 import typer
 
 from app import logs
-from app.cli import erasure, guarantees, log, resources, service, signing_keys, verification
+from app.cli import (
+    api_keys,
+    audit,
+    erasure,
+    guarantees,
+    log,
+    resources,
+    service,
+    signing_keys,
+    verification,
+)
 
 app = typer.Typer(
     name="expunge",
@@ -14,7 +24,8 @@ app = typer.Typer(
 app.add_typer(resources.dataset, name="dataset")
 app.add_typer(resources.backbone, name="backbone")
 app.add_typer(resources.model, name="model")
-app.add_typer(resources.key, name="key")
+app.add_typer(api_keys.api_key, name="api-key")
+app.add_typer(api_keys.api_key, name="key", hidden=True)  # as it was called before
 app.add_typer(log.log, name="log")
 app.add_typer(signing_keys.signing_key, name="signing-key")
 for command in (
@@ -32,6 +43,7 @@ for command in (
     resources.certificates,
     resources.download,
     erasure.erase_check,
+    audit.audit,
     verification.verify,
     guarantees.plan,
     guarantees.account,

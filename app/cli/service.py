@@ -14,9 +14,9 @@ from app.certificates.trusted_keys import remember_key
 from app.cli.connection import admin_key_file, errors_in_words
 from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
+from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
-from app.ledger import api_keys
-from app.ledger.api_keys import Scope
+from app.ledger import actor, api_keys
 from app.main import app_from_environment
 from app.services import (
     database_url,
@@ -96,6 +96,8 @@ def serve() -> None:
         port=settings.port,
         log_config=None,
         access_log=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=[str(proxy) for proxy in settings.trusted_proxies],
     )
 
 
@@ -150,7 +152,7 @@ def _encrypt_old_objects(settings: Settings) -> None:
 
 def _new_admin_key(settings: Settings) -> bytes:
     database = Database(database_url(settings))
-    with database.transaction() as session:
+    with actor.acting_as(actor.OPERATOR), database.transaction() as session:
         _, secret = api_keys.create_key(session, name="admin", scopes=[Scope.ADMIN])
     database.dispose()
     return secret.encode()
