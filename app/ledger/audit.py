@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from app.ledger.tables import ApiKeyRow, LogEntryRow
 
 # As the index has it. Within a value the quotes would be escaped, so this can only be the member.
-_BY = func.substring(LogEntryRow.body, '"by":"([^"]*)"')
+_CAUSED_BY = text("""substring(body FROM '"by":"([^"]*)"') = :caller""")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def deeds(
     """
     query = select(LogEntryRow.index, LogEntryRow.body).order_by(LogEntryRow.index.desc())
     if caller is not None:
-        query = query.where(caller == _BY)
+        query = query.where(_CAUSED_BY.bindparams(caller=caller))
     if kind is not None:
         query = query.where(LogEntryRow.kind == kind)
     if before is not None:
