@@ -130,9 +130,7 @@ def test_nobody_there(clock: Clock) -> None:
         (200, {}, b" " * (2 * 1024**2)),
     ],
 )
-def test_a_discovery_document_that_is_none(
-    issuer: Issuer, keys: IssuerKeys, answer: tuple
-) -> None:
+def test_a_discovery_document_that_is_none(issuer: Issuer, keys: IssuerKeys, answer: tuple) -> None:
     issuer.raw[DISCOVERY] = answer
     with pytest.raises(IssuerUnavailableError):
         _key(keys)
