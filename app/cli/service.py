@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import uvicorn
@@ -90,15 +90,19 @@ def serve() -> None:
     settings = Settings()
     with errors_in_words():
         app = app_from_environment()
-    uvicorn.run(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=[str(proxy) for proxy in settings.trusted_proxies],
-    )
+    uvicorn.run(app, **server_options(settings))
+
+
+def server_options(settings: Settings) -> dict[str, Any]:
+    """Return how uvicorn serves the API. It believes nobody about addresses who is not named."""
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "log_config": None,
+        "access_log": False,
+        "proxy_headers": bool(settings.trusted_proxies),
+        "forwarded_allow_ips": [str(proxy) for proxy in settings.trusted_proxies],
+    }
 
 
 def worker(
