@@ -27,6 +27,7 @@ _bearer = HTTPBearer(
     "Each operation lists the scope that it needs; `admin` allows all.",
 )
 _NO_ADDRESS = "local"
+_CALLER = "expunge.caller"  # in the scope, which is certain to be this request's own
 
 
 def services_of(request: Request) -> Services:
@@ -43,7 +44,7 @@ async def authenticate(request: Request) -> Caller:
         TooManyRequestsError: the caller, or failures from this address, are too many.
         IssuerUnavailableError: the access token cannot be checked now.
     """
-    known: Caller | None = getattr(request.state, "caller", None)
+    known: Caller | None = request.scope.get(_CALLER)
     if known is not None:
         return known
     gate: Gate = request.app.state.gate
@@ -52,7 +53,7 @@ async def authenticate(request: Request) -> Caller:
     caller = await gate.caller_of(None if sent is None else sent.credentials, address)
     await limit_calls(request, gate, caller)
     actor.become(caller.key_id)
-    request.state.caller = caller
+    request.scope[_CALLER] = caller
     return caller
 
 

@@ -42,7 +42,7 @@ class QuotaHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        state = scope.setdefault("state", {})
+        state = scope["state"] = dict(scope.get("state", {}))
 
         async def tell(message: Message) -> None:
             quotas: Sequence[Quota] = state.get("quotas", ())
