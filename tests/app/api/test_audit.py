@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -14,6 +16,7 @@ from app.ledger.tables import LogEntryRow
 from app.main import create_app
 from app.services import Services
 from tests.app.api.conftest import CallerOf
+from tests.support.serving import serve
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
 Call = Callable[[TestClient, Workshop], object]
@@ -193,6 +196,28 @@ def test_a_caller_does_not_outlive_the_call(services: Services, caller_of: Calle
     by = [e["by"] for e in _entries(services) if e["kind"] == "dataset.defined"]
     assert by[0] == by[2] != by[1]
     assert actor.current() == actor.SERVICE
+
+
+def test_callers_at_the_same_time_are_not_mixed_up(services: Services, caller_of: CallerOf) -> None:
+    """On a real server, with connections that are kept."""
+    keys = [caller_of(Scope.DATA_WRITE).headers["Authorization"] for _ in range(4)]
+
+    def define_many(url: str, number: int) -> None:
+        with httpx.Client(base_url=url, headers={"Authorization": keys[number]}) as client:
+            for turn in range(10):
+                body = {"name": f"d{number}-{turn}", "features": {"shape": [1]}, "classes": 2}
+                assert client.post("/v1/datasets", json=body).status_code == 201
+
+    with serve(create_app(services)) as url, ThreadPoolExecutor(4) as pool:
+        list(pool.map(define_many, [url] * 4, range(4)))
+
+    with services.database.transaction() as session:
+        names = dict(session.execute(text("SELECT id, name FROM datasets")).all())
+    by: dict[str, set[str]] = {}
+    for entry in _entries(services):
+        if entry["kind"] == "dataset.defined":
+            by.setdefault(entry["by"], set()).add(names[entry["dataset"]].split("-")[0])
+    assert sorted(map(sorted, by.values())) == [["d0"], ["d1"], ["d2"], ["d3"]]
 
 
 def test_who_acts_is_the_logs_own_word(services: Services) -> None:
