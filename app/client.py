@@ -378,13 +378,13 @@ class ExpungeClient:
 
 
 def _unless_away(look: Callable[[], Seen]) -> Seen | None:
-    """Return what there is to see, or None while the service cannot be reached."""
+    """Return what there is to see, or None while the service is away or wants to be left alone."""
     try:
         return look()
     except httpx.TransportError:
         return None
     except ApiError as error:
-        if error.status != 503:
+        if error.status not in (429, 503):
             raise
         return None
 

@@ -87,7 +87,7 @@ class Tokens:
             claims = jwt.decode(
                 token,
                 key,
-                algorithms=[key.algorithm_name] if key.algorithm_name in ALGORITHMS else [],
+                algorithms=[key.algorithm_name],
                 issuer=self._issuer,
                 audience=self._audience,
                 leeway=LEEWAY_S,

@@ -100,7 +100,6 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "port": settings.port,
         "log_config": None,
         "access_log": False,
-        "proxy_headers": bool(settings.trusted_proxies),
         "forwarded_allow_ips": [str(proxy) for proxy in settings.trusted_proxies],
     }
 
