@@ -1,7 +1,8 @@
 """The Python client: typed calls over HTTP, problems raised as ``ApiError``."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -210,9 +211,36 @@ class ExpungeClient:
         """Return a run."""
         return self._object("GET", f"/v1/runs/{run_id}")
 
-    def create_key(self, name: str, scopes: Sequence[str]) -> Json:
+    def create_key(
+        self, name: str, scopes: Sequence[str], *, expires_at: datetime | None = None
+    ) -> Json:
         """Create an API key; the answer holds its secret."""
-        return self._object("POST", "/v1/api-keys", json={"name": name, "scopes": list(scopes)})
+        body: Json = {"name": name, "scopes": list(scopes)}
+        if expires_at is not None:
+            body["expires_at"] = expires_at.isoformat()
+        return self._object("POST", "/v1/api-keys", json=body)
+
+    def keys(self) -> list[Json]:
+        """Return all keys and callers, newest first."""
+        return self._list("GET", "/v1/api-keys")
+
+    def revoke_key(self, key_id: str) -> None:
+        """Revoke a key at once."""
+        self._answer("DELETE", f"/v1/api-keys/{key_id}")
+
+    def audit(
+        self, *, caller: str | None = None, kind: str | None = None, limit: int
+    ) -> Iterator[Json]:
+        """Return the newest deeds, at most ``limit`` of them, newest first."""
+        filters = {"caller": caller, "kind": kind}
+        params: Json = {name: value for name, value in filters.items() if value is not None}
+        while limit > 0:
+            page = self._object("GET", "/v1/audit", params={**params, "limit": min(limit, 1000)})
+            yield from page["deeds"]
+            limit -= len(page["deeds"])
+            if page["next"] is None:
+                return
+            params["before"] = page["next"]
 
     def plans(self, policy: Mapping[str, Any], *, model: str) -> Json:
         """Return every mechanism's quote for a policy and a model."""
@@ -350,13 +378,13 @@ class ExpungeClient:
 
 
 def _unless_away(look: Callable[[], Seen]) -> Seen | None:
-    """Return what there is to see, or None while the service cannot be reached."""
+    """Return what there is to see, or None while the service is away or wants to be left alone."""
     try:
         return look()
     except httpx.TransportError:
         return None
     except ApiError as error:
-        if error.status != 503:
+        if error.status not in (429, 503):
             raise
         return None
 

@@ -6,7 +6,11 @@ from fastapi import FastAPI
 from sqlalchemy.exc import DBAPIError
 
 from app import schema
+from app.access.gate import Gate
+from app.access.rate_limits import Counters, limits_of
+from app.access.tokens import Tokens
 from app.api import (
+    audit,
     backbones,
     certificates,
     datasets,
@@ -20,7 +24,8 @@ from app.api import (
     runs,
     versions,
 )
-from app.services import Services, is_key_store_apart, open_services
+from app.api.quotas import QuotaHeaders
+from app.services import Services, is_key_store_apart, open_services, redis_url
 from app.settings import Settings
 
 _log = logging.getLogger("expunge.api")
@@ -39,6 +44,8 @@ def create_app(services: Services) -> FastAPI:
         version="1",
     )
     app.state.services = services
+    app.state.gate = _gate(services)
+    app.add_middleware(QuotaHeaders)
     errors.install(app)
     for resource in (
         datasets,
@@ -50,11 +57,24 @@ def create_app(services: Services) -> FastAPI:
         runs,
         keys,
         log,
+        audit,
         operations,
         plans,
     ):
         app.include_router(resource.router)
     return app
+
+
+def _gate(services: Services) -> Gate:
+    counters = Counters(redis_url(services.settings), services.pseudonyms)
+    calls, failures = limits_of(services.settings, counters)
+    return Gate(
+        services.database,
+        services.pseudonyms,
+        tokens=Tokens.from_settings(services.settings),
+        calls=calls,
+        failures=failures,
+    )
 
 
 def app_from_environment() -> FastAPI:

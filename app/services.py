@@ -15,7 +15,7 @@ from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import Records
 from app.embedded import EmbeddedServers
-from app.ledger import checkpoints, log, repository, settlement, signing_keys
+from app.ledger import actor, checkpoints, log, repository, settlement, signing_keys
 from app.ledger.requests import ForgetRequests
 from app.settings import Settings
 from app.storage.blobs import Blobs
@@ -44,8 +44,21 @@ class Services:
         """
         return ModelSigner.from_file(model_signing_key_file(self.settings))
 
+    @cached_property
+    def pseudonyms(self) -> Pseudonyms:
+        """Name callers and addresses without telling who they are.
+
+        Raises:
+            ConfigurationError: the key is missing; run ``expunge init``.
+        """
+        return Pseudonyms.from_file(pseudonym_key_file(self.settings))
+
     def clean_up(self) -> None:
         """Erase what may be erased and shred what was given up; safe to repeat at any time."""
+        with actor.acting_as(actor.SERVICE):
+            self._clean_up()
+
+    def _clean_up(self) -> None:
         with self.database.transaction() as session:
             certified = repository.certified_requests(session)
         for request_id in certified:
@@ -183,7 +196,7 @@ def open_services(settings: Settings) -> Services:
     blobs = Blobs(database, object_store(settings), FileKeyStore(key_store_dir(settings)))
     pseudonyms = Pseudonyms.from_file(pseudonym_key_file(settings))
     signer = StatementSigner.from_file(signing_key_file(settings))
-    records = Records(database, blobs, pseudonyms)
+    records = Records(database, blobs, pseudonyms, journal=log.append)
     return Services(
         settings=settings,
         database=database,

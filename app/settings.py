@@ -1,10 +1,19 @@
 """Configuration, read once from the environment (``EXPUNGE_…``)."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, IPvAnyNetwork, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.domain.scopes import Scope
+from app.domain.urls import is_safe_url
+
+
+def _safe_url(url: str) -> str:
+    if not is_safe_url(url):
+        raise ValueError("must be an https:// URL, or http:// on this very machine")
+    return url
 
 
 class Settings(BaseSettings):
@@ -31,6 +40,15 @@ class Settings(BaseSettings):
         s3_endpoint, s3_region: the server, if it is not Amazon's, and its region.
         s3_prefix: what all names in the bucket begin with.
         s3_access_key, s3_secret_key: otherwise found where Amazon's own tools look for them.
+        requests_per_minute, requests_burst: how many calls one caller may make in a minute, and in
+            a second; 0 is without limit.
+        failed_attempts_per_minute: how many wrong keys or tokens one address may send; 0 is
+            without limit.
+        trusted_proxies: addresses or networks whose ``X-Forwarded-For`` is believed.
+        oidc_issuer, oidc_audience: whose access tokens are accepted, and what they must be meant
+            for.
+        oidc_scope_claim: the member of a token that says what its bearer may do; dots lead inwards.
+        oidc_scopes: what the issuer's own words for roles or groups allow here.
     """
 
     model_config = SettingsConfigDict(env_prefix="EXPUNGE_", extra="ignore", frozen=True)
@@ -58,3 +76,17 @@ class Settings(BaseSettings):
     s3_prefix: str = ""
     s3_access_key: SecretStr | None = None
     s3_secret_key: SecretStr | None = None
+    requests_per_minute: int = Field(default=0, ge=0)
+    requests_burst: int = Field(default=0, ge=0)
+    failed_attempts_per_minute: int = Field(default=20, ge=0)
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    oidc_issuer: Annotated[str, AfterValidator(_safe_url)] | None = None
+    oidc_audience: str | None = Field(default=None, min_length=1)
+    oidc_scope_claim: str = Field(default="scope", min_length=1)
+    oidc_scopes: dict[str, tuple[Scope, ...]] = {}
+
+    @model_validator(mode="after")
+    def _whole_oidc(self) -> Self:
+        if (self.oidc_issuer is None) != (self.oidc_audience is None):
+            raise ValueError("oidc_issuer and oidc_audience belong together: set both or neither")
+        return self

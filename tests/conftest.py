@@ -93,6 +93,7 @@ def settings(
     monkeypatch.setenv("EXPUNGE_DATABASE_URL", database_url)
     monkeypatch.setenv("EXPUNGE_REDIS_URL", servers.redis_url)
     monkeypatch.setenv("EXPUNGE_ENVIRONMENT", "test")
+    monkeypatch.setenv("EXPUNGE_FAILED_ATTEMPTS_PER_MINUTE", "0")
     settings = Settings()
     settings.data_dir.mkdir()
     StatementSigner.from_file(signing_key_file(settings), create=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from pydantic import Field, StringConstraints
 
-from app.api.access import ModelsReader, ModelsWriter, ServicesOf
+from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
 from app.api.datasets import LimitedBody
 from app.api.errors import problem_responses
 from app.api.schemas import Answer, Body, Name
@@ -15,7 +15,7 @@ from app.backbones.tables import BackboneRow
 from app.domain.architecture import ArchitectureSpec
 from app.ledger import backbones, lineage
 
-router = APIRouter(prefix="/v1/backbones", tags=["backbones"])
+router = APIRouter(prefix="/v1/backbones", tags=["backbones"], route_class=GuardedRoute)
 
 Source = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 

@@ -7,15 +7,16 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from app.api.access import DataWriter, ModelsReader, ServicesOf
+from app.api.access import DataWriter, GuardedRoute, ModelsReader, ServicesOf
 from app.api.errors import problem_responses
 from app.api.schemas import Answer, Body, Name
 from app.datasets import repository, service
 from app.datasets.tables import DatasetRow
 from app.domain.errors import PayloadTooLargeError
 from app.domain.schema import FeatureSchema
+from app.ledger import datasets
 
-router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=GuardedRoute)
 
 
 class FeaturesBody(Body):
@@ -81,7 +82,7 @@ def define_dataset(body: DatasetBody, services: ServicesOf, _: DataWriter) -> Da
         classes=body.classes,
     )
     with services.database.transaction() as session:
-        row = service.define_dataset(session, name=body.name, schema=schema)
+        row = datasets.define_dataset(session, name=body.name, schema=schema)
         session.refresh(row)
         return _answer(session, row)
 

@@ -18,6 +18,7 @@ _TYPE_PREFIX = "urn:expunge:problem:"
 
 # The first class that matches counts, so subclasses stand above their parents.
 _PROBLEMS: tuple[tuple[type[errors.ExpungeError], int, str], ...] = (
+    (errors.ExpiredCredentialsError, 401, "credentials-expired"),
     (errors.UnauthenticatedError, 401, "unauthenticated"),
     (errors.ForbiddenError, 403, "missing-scope"),
     (errors.NotFoundError, 404, "not-found"),
@@ -33,8 +34,10 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], int, str], ...] = (
     (errors.PlanError, 422, "no-plan"),
     (errors.CalibrationError, 422, "no-plan"),
     (errors.InvalidInputError, 422, "invalid-input"),
+    (errors.TooManyRequestsError, 429, "too-many-requests"),
     (errors.CorruptLogError, 500, "corrupt-log"),
     (errors.CorruptObjectError, 500, "corrupt-object"),
+    (errors.IssuerUnavailableError, 503, "issuer-unavailable"),
     (errors.ObjectStoreError, 503, "storage-unavailable"),
     (errors.KeyStoreError, 503, "storage-unavailable"),
 )
@@ -56,7 +59,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
             "description": HTTPStatus(status).phrase,
             "content": {PROBLEM_MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
         }
-        for status in (401, 403, 422, *statuses)
+        for status in (401, 403, 422, 429, *statuses)
     }
 
 
@@ -97,15 +100,34 @@ def _on_expunge_error(_: Request, error: Exception) -> JSONResponse:
 
 
 def _headers(error: Exception) -> dict[str, str] | None:
-    if isinstance(error, errors.UnauthenticatedError):
-        return {"WWW-Authenticate": 'Bearer realm="expunge"'}
-    if isinstance(error, errors.ForbiddenError):
-        challenge = f'Bearer realm="expunge", error="insufficient_scope", scope="{error.scope}"'
+    challenge = _challenge(error)
+    if challenge is not None:
         return {"WWW-Authenticate": challenge}
     if isinstance(error, errors.RangeError):
         return {"Content-Range": f"bytes */{error.size}"}
+    wait_s = _retry_after_s(error)
+    return None if wait_s is None else {"Retry-After": str(wait_s)}
+
+
+def _challenge(error: Exception) -> str | None:
+    """Return what RFC 6750 has a caller told who is not let in."""
+    realm = 'Bearer realm="expunge"'
+    if isinstance(error, errors.InvalidCredentialsError):
+        return f'{realm}, error="invalid_token"'
+    if isinstance(error, errors.UnauthenticatedError):
+        return realm
+    if isinstance(error, errors.ForbiddenError):
+        return f'{realm}, error="insufficient_scope", scope="{error.scope}"'
+    return None
+
+
+def _retry_after_s(error: Exception) -> int | None:
+    if isinstance(error, errors.TooManyRequestsError):
+        return error.retry_after_s
+    if isinstance(error, errors.IssuerUnavailableError):
+        return 5
     if isinstance(error, errors.ObjectStoreError):
-        return {"Retry-After": "30"}
+        return 30
     return None
 
 

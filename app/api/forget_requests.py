@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from app.api.access import ForgetReader, ForgetWriter, ServicesOf
+from app.api.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
 from app.api.certificates import BundleAnswer, Since
 from app.api.cursors import decode_cursor, encode_cursor
 from app.api.errors import problem_responses
@@ -19,7 +19,7 @@ from app.ledger.requests import ForgetDemand
 from app.ledger.tables import ForgetRequestRow
 from app.registry.tables import ModelRow
 
-router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"])
+router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)
 _RETRY_AFTER_S = "2"
 _MAX_IDS = 100_000
 

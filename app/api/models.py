@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from app.api.access import ModelsReader, ModelsWriter, ServicesOf
+from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
 from app.api.datasets import LimitedBody
 from app.api.errors import problem_responses
 from app.api.policies import PolicyBody
@@ -21,7 +21,7 @@ from app.ledger import lineage, repository, serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 
-router = APIRouter(prefix="/v1/models", tags=["models"])
+router = APIRouter(prefix="/v1/models", tags=["models"], route_class=GuardedRoute)
 
 
 class ModelBody(Body):

@@ -5,13 +5,13 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from app.api.access import ModelsReader, ModelsWriter, ServicesOf
+from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
 from app.api.errors import problem_responses
 from app.api.schemas import Answer
 from app.ledger import repository, runs
 from app.ledger.tables import RunRow
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=GuardedRoute)
 
 
 class RunAnswer(Answer):

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 from sqlalchemy.orm import Session
 
-from app.api.access import ModelsReader, ServicesOf
+from app.api.access import GuardedRoute, ModelsReader, ServicesOf
 from app.api.certificates import BundleAnswer, Since
 from app.api.downloads import download
 from app.api.errors import problem_responses
@@ -23,7 +23,7 @@ from app.registry import repository as registry
 from app.registry.card import CardFacts, model_card
 from app.registry.tables import ModelRow, VersionRow
 
-router = APIRouter(prefix="/v1/models", tags=["versions"])
+router = APIRouter(prefix="/v1/models", tags=["versions"], route_class=GuardedRoute)
 
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _MOST = 2**31 - 1

@@ -4,6 +4,8 @@ import typer
 
 from app import logs
 from app.cli import (
+    api_keys,
+    audit,
     erasure,
     guarantees,
     log,
@@ -23,7 +25,8 @@ app = typer.Typer(
 app.add_typer(resources.dataset, name="dataset")
 app.add_typer(resources.backbone, name="backbone")
 app.add_typer(resources.model, name="model")
-app.add_typer(resources.key, name="key")
+app.add_typer(api_keys.api_key, name="api-key")
+
 app.add_typer(log.log, name="log")
 app.add_typer(storage.storage, name="storage")
 app.add_typer(signing_keys.signing_key, name="signing-key")
@@ -42,6 +45,7 @@ for command in (
     resources.certificates,
     resources.download,
     erasure.erase_check,
+    audit.audit,
     verification.verify,
     guarantees.plan,
     guarantees.account,

@@ -20,7 +20,6 @@ from app.settings import Settings
 dataset = typer.Typer(help="Define datasets and push records.", no_args_is_help=True)
 model = typer.Typer(help="Define models and bring weights.", no_args_is_help=True)
 backbone = typer.Typer(help="Define public backbones and bring weights.", no_args_is_help=True)
-key = typer.Typer(help="Manage API keys.", no_args_is_help=True)
 
 _WAIT_S = 24 * 3600.0
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")]
@@ -117,15 +116,6 @@ def backbone_list() -> None:
     """List all backbones."""
     with errors_in_words(), connect() as client:
         _show(client.backbones())
-
-
-@key.command("create")
-def key_create(
-    name: str, scope: Annotated[list[str], typer.Option("--scope", help="Repeat for more.")]
-) -> None:
-    """Create an API key. Its secret is shown this once."""
-    with errors_in_words(), connect() as client:
-        _show(client.create_key(name, scope))
 
 
 def forget(

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import uvicorn
@@ -14,9 +14,9 @@ from app.certificates.trusted_keys import remember_key
 from app.cli.connection import admin_key_file, errors_in_words
 from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
+from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
-from app.ledger import api_keys
-from app.ledger.api_keys import Scope
+from app.ledger import actor, api_keys
 from app.main import app_from_environment
 from app.services import (
     database_url,
@@ -90,13 +90,18 @@ def serve() -> None:
     settings = Settings()
     with errors_in_words():
         app = app_from_environment()
-    uvicorn.run(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-    )
+    uvicorn.run(app, **server_options(settings))
+
+
+def server_options(settings: Settings) -> dict[str, Any]:
+    """Return how uvicorn serves the API. It believes nobody about addresses who is not named."""
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "log_config": None,
+        "access_log": False,
+        "forwarded_allow_ips": [str(proxy) for proxy in settings.trusted_proxies],
+    }
 
 
 def worker(
@@ -150,7 +155,7 @@ def _encrypt_old_objects(settings: Settings) -> None:
 
 def _new_admin_key(settings: Settings) -> bytes:
     database = Database(database_url(settings))
-    with database.transaction() as session:
+    with actor.acting_as(actor.OPERATOR), database.transaction() as session:
         _, secret = api_keys.create_key(session, name="admin", scopes=[Scope.ADMIN])
     database.dispose()
     return secret.encode()

@@ -50,5 +50,13 @@ class Pseudonyms:
         """Return the 32-byte key of an ``Idempotency-Key``, whatever it is made of."""
         return self._digest("idempotency key", "", idempotency_key.encode())
 
+    def caller(self, issuer: str, subject: str) -> bytes:
+        """Return the 32-byte key of a caller, as an issuer of tokens names it."""
+        return self._digest("caller", issuer, subject.encode())
+
+    def counted(self, what: str, who: str) -> bytes:
+        """Return 32 bytes under which an address or a caller is counted."""
+        return self._digest("counted", what, who.encode())
+
     def _digest(self, kind: str, dataset_id: str, content: bytes) -> bytes:
         return hmac.digest(self._key, f"{kind}\0{dataset_id}\0".encode() + content, "sha256")

@@ -150,18 +150,42 @@ class PayloadTooLargeError(InvalidInputError):
 
 
 class UnauthenticatedError(ExpungeError):
-    """No valid API key came with the request."""
+    """No credentials came with the request."""
+
+
+class InvalidCredentialsError(UnauthenticatedError):
+    """Credentials came, and they are nobody's: unknown, revoked, forged or meant for others."""
+
+
+class ExpiredCredentialsError(InvalidCredentialsError):
+    """The credentials were good and have expired."""
+
+
+class IssuerUnavailableError(ExpungeError):
+    """A token cannot be checked now, because its issuer's keys cannot be had."""
+
+
+class TooManyRequestsError(ExpungeError):
+    """A limit of calls or of failed attempts has been reached.
+
+    Attributes:
+        retry_after_s: when to try again, in whole seconds from now.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ForbiddenError(ExpungeError):
-    """The key is valid but lacks a scope.
+    """The caller is known but lacks a scope.
 
     Attributes:
         scope: the missing scope.
     """
 
     def __init__(self, scope: str) -> None:
-        super().__init__(f"this key lacks the scope {scope}")
+        super().__init__(f"this caller lacks the scope {scope}")
         self.scope = scope
 
 

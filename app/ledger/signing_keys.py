@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from app.certificates.signing import StatementSigner
 from app.certificates.tables import SigningKeyRow
 from app.domain.errors import ConfigurationError
-from app.ledger import log
+from app.ledger import actor, log
 
 
 def require_in_use(session: Session, signer: StatementSigner) -> None:
@@ -24,7 +24,8 @@ def require_in_use(session: Session, signer: StatementSigner) -> None:
     """
     in_use = _in_use(session)
     if in_use is None:
-        _add(session, signer)
+        with actor.acting_as(actor.SERVICE):
+            _add(session, signer)
         in_use = _in_use(session)
     if in_use is None or in_use.id != signer.key_id:
         raise ConfigurationError(

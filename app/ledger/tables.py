@@ -20,15 +20,23 @@ from app.database import Base
 
 
 class ApiKeyRow(Base):
-    """A caller. Only a hash of the key is stored."""
+    """A caller: one with a key, or one whose tokens an issuer signs.
+
+    Only a hash is stored, of the key, or a keyed one of the token's issuer and subject. What a
+    token allows stands in the token, so ``scopes`` is empty then.
+    """
 
     __tablename__ = "api_keys"
+    __table_args__ = (CheckConstraint("kind IN ('key', 'oidc')", name="kind"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(server_default="key")
     name: Mapped[str]
     key_hash: Mapped[bytes] = mapped_column(unique=True)
     scopes: Mapped[list[str]]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
 
 
@@ -169,6 +177,7 @@ class LogEntryRow(Base):
             text("""substring(body, '"certificate":"([^"]*)"'::text)"""),
             postgresql_where="kind = 'certificate.issued'",
         ),
+        Index("ix_log_entries_by", text("""substring(body, '"by":"([^"]*)"'::text)"""), "index"),
     )
 
     index: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)

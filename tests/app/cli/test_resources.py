@@ -130,10 +130,10 @@ def test_a_backbone_is_defined_uploaded_and_listed(served: None, tmp_path: Path)
 
 
 def test_keys_are_made_over_http(served: None) -> None:
-    made = _run("key", "create", "desk", "--scope", "forget:write")
+    made = _run("api-key", "create", "desk", "--scope", "forget:write")
     assert made["scopes"] == ["forget:write"]
     assert "everything" not in made["scopes"]
-    assert "scopes" in _fail("key", "create", "desk", "--scope", "everything")
+    assert "scopes" in _fail("api-key", "create", "desk", "--scope", "everything")
 
 
 def test_a_service_that_is_not_there(settings, monkeypatch: pytest.MonkeyPatch) -> None:
