@@ -14,12 +14,17 @@ from app.api import (
     forget_requests,
     keys,
     log,
+    metrics,
     models,
     operations,
     plans,
     runs,
     versions,
 )
+from app.api.access import metrics_access
+from app.api.observation import Observation
+from app.monitoring.api_metrics import ApiMetrics
+from app.monitoring.collector import ServiceCollector
 from app.services import Services, open_services
 from app.settings import Settings
 
@@ -40,6 +45,9 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     errors.install(app)
+    app.state.metrics = ApiMetrics()
+    app.state.metrics.registry.register(ServiceCollector(services.database, services.probe))
+    app.add_middleware(Observation, metrics=app.state.metrics)
     for resource in (
         datasets,
         backbones,
@@ -54,6 +62,8 @@ def create_app(services: Services) -> FastAPI:
         plans,
     ):
         app.include_router(resource.router)
+    public = services.settings.metrics_public
+    app.include_router(metrics.router, dependencies=metrics_access(public=public))
     return app
 
 

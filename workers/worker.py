@@ -17,7 +17,9 @@ from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from app import log_context
 from app.logs import describe
+from app.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_TTL_S
 from app.services import redis_connection
 from app.settings import Settings
 from app.stopping import StopSignal, stop_with_parent
@@ -94,8 +96,14 @@ def main() -> None:
     while not _stop.is_set():
         try:
             worker = RunWorker(
-                [NAME], connection=connection, serializer=JSONSerializer, log_job_description=False
+                [NAME],
+                connection=connection,
+                serializer=JSONSerializer,
+                log_job_description=False,
+                worker_ttl=WORKER_TTL_S,
+                job_monitoring_interval=MONITORING_INTERVAL_S,
             )
+            log_context.note_process(worker=worker.name)
             worker.work(logging_level="WARNING")
         except StopRequested:
             return

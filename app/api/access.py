@@ -1,11 +1,13 @@
 """Who may call what: bearer keys and their scopes, and the services behind a request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from fastapi import Depends, Request
+from fastapi.params import Depends as DependsOn
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from app import log_context
 from app.domain.errors import ForbiddenError, UnauthenticatedError
 from app.ledger import api_keys
 from app.ledger.api_keys import Caller, Scope
@@ -29,6 +31,7 @@ def authenticate(
         with services.database.transaction() as session:
             caller = api_keys.caller_of(session, credentials.credentials)
         if caller is not None:
+            log_context.note(caller=caller.key_id)
             return caller
     raise UnauthenticatedError("send a valid API key as 'Authorization: Bearer …'")
 
@@ -40,6 +43,11 @@ def _requires(scope: Scope) -> Callable[[Caller], Caller]:
         return caller
 
     return check
+
+
+def metrics_access(*, public: bool) -> Sequence[DependsOn]:
+    """Return what ``/metrics`` asks of a caller."""
+    return () if public else (Depends(_requires(Scope.LOG_READ)),)
 
 
 ServicesOf = Annotated[Services, Depends(services_of)]

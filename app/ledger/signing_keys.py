@@ -39,6 +39,12 @@ def is_in_use(session: Session, signer: StatementSigner) -> bool:
     return in_use is not None and in_use.id == signer.key_id
 
 
+def may_sign(session: Session, signer: StatementSigner) -> bool:
+    """Say whether a key may sign: it is the one in use, or the very first."""
+    in_use = _in_use(session)
+    return in_use is None or in_use.id == signer.key_id
+
+
 def rotate(session: Session, *, old: StatementSigner, new: StatementSigner) -> None:
     """Retire the key in use and take another; from the commit on, the old one signs no more.
 

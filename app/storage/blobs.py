@@ -173,6 +173,10 @@ class Blobs:
         """
         return self._keys.rotate() if self._keys.is_rotation_due(period_s) else None
 
+    def require_keys(self) -> None:
+        """Check that the key store does its work; ``KeyStoreError`` if it does not."""
+        self._keys.require_usable()
+
     def _stored(self, blob_id: str) -> tuple[Identity, int]:
         identity, size = self._row(blob_id)
         if size is None:
