@@ -12,7 +12,8 @@ from typing import Any
 
 import torch  # noqa: F401 - imported once, for all children
 from redis import RedisError
-from rq import Queue, Worker
+from redis.client import Pipeline
+from rq import Queue, Worker, worker_registration
 from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.serializers import JSONSerializer
@@ -45,6 +46,12 @@ class RunWorker(Worker):
         """Note the wish to stop, even where RQ fails to because Redis is away."""
         _stop.set()
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
+        """Give a sign of life, and sign on again: Redis may have been wiped since."""
+        super().heartbeat(timeout, pipeline)
+        worker_registration.register(self, pipeline)
+        self.set_state(self.get_state(), pipeline)
 
     def handle_warm_shutdown_request(self) -> None:
         """Let the child hand its run back; RQ would wait for the run's end."""
