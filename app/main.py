@@ -71,7 +71,23 @@ def app_from_environment() -> FastAPI:
     """Return the application as the environment configures it; for uvicorn's ``--factory``."""
     services = open_services(Settings())
     _warn_of_excess_rights(services)
+    _warn_of_restored_ledger(services)
     return create_app(services)
+
+
+def _warn_of_restored_ledger(services: Services) -> None:
+    """Tell the operator that the ledger is older than what is stored: it came from a backup."""
+    try:
+        with services.database.transaction() as session:
+            strays = services.blobs.strays(session)
+    except (DBAPIError, OSError):
+        return
+    if strays:
+        _log.critical(
+            "%d stored objects are unknown to the ledger, so it was restored from a backup: "
+            "run 'expunge reconcile'",
+            len(strays),
+        )
 
 
 def _warn_of_excess_rights(services: Services) -> None:

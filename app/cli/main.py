@@ -3,7 +3,16 @@
 import typer
 
 from app import logs
-from app.cli import erasure, guarantees, log, resources, service, signing_keys, verification
+from app.cli import (
+    erasure,
+    guarantees,
+    log,
+    resources,
+    restoring,
+    service,
+    signing_keys,
+    verification,
+)
 
 app = typer.Typer(
     name="expunge",
@@ -24,6 +33,7 @@ for command in (
     service.worker,
     service.dispatcher,
     service.demo,
+    restoring.reconcile,
     resources.forget,
     resources.status,
     resources.requests,
