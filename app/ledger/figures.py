@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import Session
 
 from app.domain.states import ACTIVE_RUN_STATES, BlobState
-from app.ledger.deadlines import FINISHED_REQUEST_STATES
+from app.ledger.deadlines import IS_OPEN
 from app.ledger.tables import (
     ForgetRequestRow,
     LogCheckpointRow,
@@ -118,7 +118,7 @@ def open_request_ages(session: Session) -> Mapping[str, Ages]:
     up_to = [func.count().filter(age_s <= bound) for bound in AGE_BOUNDS_S]
     query = select(
         ForgetRequestRow.state, func.count(), func.sum(age_s), func.max(age_s), *up_to
-    ).where(ForgetRequestRow.state.not_in(FINISHED_REQUEST_STATES))
+    ).where(IS_OPEN)
     return {
         state: Ages(count=count, sum_s=total, oldest_s=oldest, up_to=below)
         for state, count, total, oldest, *below in session.execute(
@@ -134,7 +134,7 @@ def deadlines(session: Session) -> Deadlines:
         func.min(left_s),
         func.count().filter(left_s > 0, ForgetRequestRow.due_soon_noted_at.is_not(None)),
         func.count().filter(left_s <= 0),
-    ).where(ForgetRequestRow.state.not_in(FINISHED_REQUEST_STATES))
+    ).where(IS_OPEN)
     earliest_s, warned, overdue = session.execute(query).one()
     return Deadlines(earliest_s=earliest_s, warned=warned, overdue=overdue)
 

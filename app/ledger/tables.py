@@ -45,9 +45,9 @@ class ForgetRequestRow(Base):
         ),
         Index("ix_forget_requests_received_at_id", "received_at", "id"),
         Index(
-            "ix_forget_requests_not_overdue_due_at",
+            "ix_forget_requests_open_due_at",
             "due_at",
-            postgresql_where="overdue_noted_at IS NULL AND state NOT IN ('completed', 'cancelled')",
+            postgresql_where="state NOT IN ('completed', 'cancelled')",
         ),
     )
 

@@ -17,14 +17,14 @@ def upgrade() -> None:
     for column in ("due_soon_noted_at", "overdue_noted_at"):
         op.add_column("forget_requests", sa.Column(column, sa.DateTime(timezone=True)))
     op.create_index(
-        "ix_forget_requests_not_overdue_due_at",
+        "ix_forget_requests_open_due_at",
         "forget_requests",
         ["due_at"],
-        postgresql_where="overdue_noted_at IS NULL AND state NOT IN ('completed', 'cancelled')",
+        postgresql_where="state NOT IN ('completed', 'cancelled')",
     )
 
 
 def downgrade() -> None:
-    op.drop_index("ix_forget_requests_not_overdue_due_at", table_name="forget_requests")
+    op.drop_index("ix_forget_requests_open_due_at", table_name="forget_requests")
     for column in ("overdue_noted_at", "due_soon_noted_at"):
         op.drop_column("forget_requests", column)
