@@ -13,10 +13,11 @@ import os
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from app import log_context
 from app.domain.errors import ExpungeError
@@ -30,7 +31,7 @@ _log = logging.getLogger("expunge")
 def configure() -> None:
     """Log to standard error from INFO up; libraries from WARNING up."""
     in_json = os.environ.get("EXPUNGE_LOG_FORMAT") == "json"
-    handler = logging.StreamHandler()
+    handler = DiscreetHandler()
     handler.setFormatter(JsonFormatter() if in_json else DiscreetFormatter(_FORMAT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for name in _QUIET:
@@ -47,6 +48,17 @@ def describe(error: BaseException) -> str:
         return str(error)
     places = _places(error)
     return f"internal error: {type(error).__name__}" + (f" at {places[-1]}" if places else "")
+
+
+class DiscreetHandler(logging.StreamHandler[TextIO]):
+    """Says that a line cannot be written; ``logging`` would quote its message and arguments."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
+        """Write what went wrong in place of the line, if anything can be written at all."""
+        error = sys.exc_info()[1]
+        if error is not None:
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"a line of {record.name} was lost: {describe(error)}\n")
 
 
 class DiscreetFormatter(logging.Formatter):

@@ -22,7 +22,7 @@ from app.storage.tables import BlobRow
 from tests.support.backups import dump, restore
 from tests.support.digits import DATASET, digits_parquet, model
 
-FORGOTTEN = {"dataset": "digits", "record_ids": ["record-7"]}
+FORGOTTEN = {"dataset": "digits", "subject_ids": ["subject-0"]}  # ten records: not all held out
 
 
 @dataclass
@@ -101,7 +101,7 @@ def test_reconciling_forgets_again_and_trains_anew(restored, services, work):
     for line in (
         "retired: digits-mlp 1",
         "rewritten shards taken in: 1; lost: 0",
-        "records that count as forgotten again: 1",
+        "records that count as forgotten again: 10",
         "objects from after the backup, to be shredded: 1",
     ):
         assert line in applied.output

@@ -290,6 +290,9 @@ from app import logs
 if sys.argv[1] == "off":
     logs.DiscreetFormatter = logs.JsonFormatter = logging.Formatter
 logs.configure()
+if sys.argv[1] == "loud handler":
+    logging.root.handlers[0].handleError = logging.StreamHandler().handleError
+logging.getLogger("expunge").warning("%d records", sys.argv[2])
 def fail():
     raise ValueError(sys.argv[2])
 try:
@@ -390,6 +393,14 @@ def test_access_lines_and_figures_name_no_paths(services, monkeypatch, caplog, o
     public.database.dispose()
     places = [("log", printed.getvalue()), ("figures", figures)]
     assert found(places) == (set() if on else {"log", "figures"})
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_line_that_cannot_be_written_is_not_quoted(on):
+    command = [sys.executable, "-c", PROGRAM, "on" if on else "loud handler", SECRET]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=60, check=False)
+    assert b"TypeError" in ended.stderr
+    assert found([("stderr", ended.stderr)]) == (set() if on else {"stderr"})
 
 
 def _ask(server, path):

@@ -28,7 +28,7 @@ from app.certificates.signing import StatementSigner
 from app.datasets import repository as datasets
 from app.datasets.shards import decode_shard
 from app.datasets.tables import DatasetRow, FeatureShardRow, RecordRow, ShardRow
-from app.domain.errors import CalibrationError, ParameterError, PlanError
+from app.domain.errors import CalibrationError, ConfigurationError, ParameterError, PlanError
 from app.domain.states import BlobState, RunKind, WeightsSource
 from app.ledger import log, repository, runs, settlement, signing_keys
 from app.ledger.obligations import reopen_obligations
@@ -76,11 +76,12 @@ def reconcile(session: Session, blobs: Blobs, signer: StatementSigner) -> Findin
 
     Raises:
         ObjectStoreError, KeyStoreError: a store does not answer, so nothing can be told.
+        ConfigurationError: the stores are not those of this ledger.
     """
     blobs.require_keys()
     found = Findings(strays=blobs.strays(session))
+    lost = _unreadable(session, blobs, strays=found.strays)
     found.signing_key_replaced = signing_keys.succeed_lost(session, signer)
-    lost = _unreadable(session, blobs)
     tainted = _take_in_rewritten_shards(session, blobs, lost, found)
     for model in registry.models(session):
         head = registry.head_version(session, model)
@@ -101,9 +102,15 @@ def reconcile(session: Session, blobs: Blobs, signer: StatementSigner) -> Findin
     return found
 
 
-def _unreadable(session: Session, blobs: Blobs) -> set[str]:
+def _unreadable(session: Session, blobs: Blobs, *, strays: Collection[str]) -> set[str]:
     live = session.scalars(select(BlobRow.id).where(BlobRow.state == BlobState.LIVE)).all()
-    return {blob_id for blob_id in live if not blobs.is_readable(blob_id)}
+    lost = {blob_id for blob_id in live if not blobs.is_readable(blob_id)}
+    if lost and len(lost) == len(live) and not strays:
+        raise ConfigurationError(
+            f"none of {len(live)} stored objects can be read: key store or object store are not "
+            "those of this ledger"
+        )
+    return lost
 
 
 def _take_in_rewritten_shards(

@@ -9,12 +9,13 @@ from sqlalchemy import func, select, text
 
 from app.certificates.signing import StatementSigner
 from app.datasets.tables import RecordRow, ShardRow
-from app.domain.errors import KeyStoreError
+from app.domain.errors import ConfigurationError, KeyStoreError
 from app.ledger import reconciliation, repository, signing_keys
 from app.ledger.reconciliation import Findings
 from app.ledger.tables import LogEntryRow
 from app.registry import repository as registry
 from app.services import Services, key_store_dir, open_services, signing_key_file
+from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
 from tests.support.workshop import RECORDS, Workshop
 
@@ -64,6 +65,17 @@ def test_without_a_key_store_nothing_is_concluded(released: Workshop, services: 
         head = registry.head_version(session, registry.model_named(session, "model"))
         assert head is not None
         assert head.state == "certified"
+
+
+def test_with_the_key_store_of_another_service_nothing_is_concluded(
+    released: Workshop, services: Services
+) -> None:
+    root = key_store_dir(services.settings)
+    root.rename(root.with_name("mislaid"))
+    FileKeyStore(root, create=True)
+    with pytest.raises(ConfigurationError, match="not those of this ledger"):
+        _reconcile(released)
+    assert released.model().head_version_id is not None
 
 
 def test_an_unreadable_version_is_retired_and_its_model_trained_anew(released: Workshop) -> None:
