@@ -18,13 +18,18 @@ from app.api import (
     forget_requests,
     keys,
     log,
+    metrics,
     models,
     operations,
     plans,
     runs,
     versions,
 )
+from app.api.access import metrics_access
+from app.api.observation import Observation
 from app.api.quotas import QuotaHeaders
+from app.monitoring.api_metrics import ApiMetrics
+from app.monitoring.collector import ServiceCollector
 from app.services import Services, is_key_store_apart, open_services, redis_url
 from app.settings import Settings
 
@@ -47,6 +52,9 @@ def create_app(services: Services) -> FastAPI:
     app.state.gate = _gate(services)
     app.add_middleware(QuotaHeaders)
     errors.install(app)
+    app.state.metrics = ApiMetrics()
+    app.state.metrics.registry.register(ServiceCollector(services.database, services.probe))
+    app.add_middleware(Observation, metrics=app.state.metrics)
     for resource in (
         datasets,
         backbones,
@@ -62,6 +70,8 @@ def create_app(services: Services) -> FastAPI:
         plans,
     ):
         app.include_router(resource.router)
+    public = services.settings.metrics_public
+    app.include_router(metrics.router, dependencies=metrics_access(public=public))
     return app
 
 
@@ -82,7 +92,23 @@ def app_from_environment() -> FastAPI:
     services = open_services(Settings())
     _warn_of_excess_rights(services)
     _warn_of_keys_beside_objects(services)
+    _warn_of_restored_ledger(services)
     return create_app(services)
+
+
+def _warn_of_restored_ledger(services: Services) -> None:
+    """Tell the operator that the ledger is older than what is stored: it came from a backup."""
+    try:
+        with services.database.transaction() as session:
+            strays = services.blobs.strays(session)
+    except (DBAPIError, OSError):
+        return
+    if strays:
+        _log.critical(
+            "%d stored objects are unknown to the ledger, so it was restored from a backup: "
+            "run 'expunge reconcile'",
+            len(strays),
+        )
 
 
 def _warn_of_excess_rights(services: Services) -> None:

@@ -1,5 +1,6 @@
 """Everything that runs is put together here, from the settings and nothing else."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,13 +16,15 @@ from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import Records
 from app.embedded import EmbeddedServers
-from app.ledger import actor, checkpoints, log, repository, settlement, signing_keys
+from app.ledger import actor, checkpoints, deadlines, log, repository, settlement, signing_keys
 from app.ledger.requests import ForgetRequests
 from app.settings import Settings
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore, ObjectStore
 from app.storage.s3 import S3ObjectStore
+
+_log = logging.getLogger("expunge.service")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,14 @@ class Services:
         """
         return Pseudonyms.from_file(pseudonym_key_file(self.settings))
 
+    @cached_property
+    def probe(self) -> Redis:
+        """A client of Redis for figures and probes: it gives up after two seconds."""
+        timeout_s = 2.0
+        return Redis.from_url(
+            redis_url(self.settings), socket_timeout=timeout_s, socket_connect_timeout=timeout_s
+        )
+
     def clean_up(self) -> None:
         """Erase what may be erased and shred what was given up; safe to repeat at any time."""
         with actor.acting_as(actor.SERVICE):
@@ -69,6 +80,15 @@ class Services:
         finally:
             with self.database.transaction() as session:
                 settlement.note_shredded(session)
+
+    def note_deadlines(self) -> None:
+        """Warn of requests whose deadline is near or over, each once."""
+        warning_s = self.settings.deadline_warning_s
+        with self.database.transaction() as session:
+            warnings = deadlines.note_deadlines(session, warning_s=warning_s)
+        for warning in warnings:
+            what = "is overdue since" if warning.kind == deadlines.OVERDUE else "is due at"
+            _log.warning("%s %s %s", warning.request_id, what, warning.due_at.isoformat())
 
     def rotate_keys(self) -> None:
         """Destroy the key that wraps the stored objects' keys when its period is over."""

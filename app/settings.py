@@ -25,6 +25,8 @@ class Settings(BaseSettings):
         migration_url: the database under the role that owns the tables. It is used by ``expunge
             init`` alone and makes the database refuse that the service rewrites its log.
         environment: ``production`` refuses every stand-in that is named insecure.
+        log_format: ``json`` writes one object a line, and a line for every request.
+        metrics_public: whether ``/metrics`` answers without an API key.
         host, port: where the API listens.
         api_url, api_key: where the command line finds the API, and its key.
         allowed_factories: import paths of model factories that workers may call.
@@ -34,6 +36,8 @@ class Settings(BaseSettings):
         poll_interval_s: how often the dispatcher looks for work.
         checkpoint_interval_s: how old a signed checkpoint of a log that has grown may get; one is
             also signed with every certificate.
+        deadline_warning_s: how long before its deadline a request is warned of; at the earliest
+            when half of its time is over.
         key_store_dir: keys of the stored objects; ``keys/blobs`` in the data directory when unset.
         key_period_s: how long the key that wraps those keys lives.
         s3_bucket: where objects are stored instead of in the data directory.
@@ -58,6 +62,8 @@ class Settings(BaseSettings):
     migration_url: str | None = None
     redis_url: str | None = None
     environment: Literal["production", "development", "test"] = "production"
+    log_format: Literal["text", "json"] = "text"
+    metrics_public: bool = False
     host: str = "127.0.0.1"
     port: int = Field(default=8100, ge=0, le=65535)
     api_url: str | None = None
@@ -68,6 +74,7 @@ class Settings(BaseSettings):
     max_attempts: int = Field(default=3, ge=1)
     poll_interval_s: float = Field(default=0.25, gt=0)
     checkpoint_interval_s: float = Field(default=60.0, ge=0)
+    deadline_warning_s: float = Field(default=7 * 86400.0, ge=0)
     key_store_dir: Path | None = None
     key_period_s: float = Field(default=86400.0, gt=0)
     s3_bucket: str | None = None

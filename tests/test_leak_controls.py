@@ -3,7 +3,9 @@
 A control that could be switched off without this search noticing would be tested by nothing.
 """
 
+import io
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ import pytest
 import safetensors.numpy
 import torch
 import uvicorn
+from fastapi.testclient import TestClient
 from pyarrow import BufferReader
 from rq import Worker
 from rq.serializers import JSONSerializer
@@ -27,13 +30,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
 from app import database as database_module
+from app.api import observation
 from app.cli import service as service_command
 from app.database import Database
 from app.datasets import service as datasets_module
 from app.datasets.pseudonyms import Pseudonyms
 from app.embedded import EmbeddedServers
 from app.embedded import postgres as embedded_postgres
-from app.services import redis_connection
+from app.logs import ACCESS_LOG, JsonFormatter
+from app.main import create_app
+from app.services import open_services, redis_connection
 from app.storage import blobs as blobs_module
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore
@@ -285,8 +291,11 @@ PROGRAM = """
 import logging, sys, threading
 from app import logs
 if sys.argv[1] == "off":
-    logs.DiscreetFormatter = logging.Formatter
+    logs.DiscreetFormatter = logs.JsonFormatter = logging.Formatter
 logs.configure()
+if sys.argv[1] == "loud handler":
+    logging.root.handlers[0].handleError = logging.StreamHandler().handleError
+logging.getLogger("expunge").warning("%d records", sys.argv[2])
 def fail():
     raise ValueError(sys.argv[2])
 try:
@@ -301,9 +310,13 @@ fail()
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_logs_show_exceptions_without_their_words(on):
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_logs_show_exceptions_without_their_words(on, log_format):
     command = [sys.executable, "-c", PROGRAM, "on" if on else "off", SECRET]
-    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=60, check=False)
+    environment = os.environ | {"EXPUNGE_LOG_FORMAT": log_format}
+    ended = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, timeout=60, check=False
+    )
     assert ended.stderr.count(b"ValueError") >= 3
     assert found([("stderr", ended.stderr)]) == (set() if on else {"stderr"})
 
@@ -364,6 +377,33 @@ def test_the_api_logs_no_paths(services, monkeypatch, capfd, on):
     printed = capfd.readouterr()
     assert "running on" in printed.err
     assert found([("log", printed.err + printed.out)]) == (set() if on else {"log"})
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_access_lines_and_figures_name_no_paths(services, monkeypatch, caplog, on):
+    printed = io.StringIO()
+    handler = logging.StreamHandler(printed)
+    handler.setFormatter(JsonFormatter())
+    monkeypatch.setattr(ACCESS_LOG, "handlers", [handler])
+    caplog.set_level(logging.INFO, logger=ACCESS_LOG.name)
+    if not on:
+        monkeypatch.setattr(observation, "_template", lambda scope: scope["path"])
+    public = open_services(services.settings.model_copy(update={"metrics_public": True}))
+    with TestClient(create_app(public)) as client:
+        client.get(f"/v1/forget-requests/{SECRET}?subject_id={SECRET}")
+        client.get(f"/{SECRET}")
+        figures = client.get("/metrics").text
+    public.database.dispose()
+    places = [("log", printed.getvalue()), ("figures", figures)]
+    assert found(places) == (set() if on else {"log", "figures"})
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_line_that_cannot_be_written_is_not_quoted(on):
+    command = [sys.executable, "-c", PROGRAM, "on" if on else "loud handler", SECRET]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=60, check=False)
+    assert b"TypeError" in ended.stderr
+    assert found([("stderr", ended.stderr)]) == (set() if on else {"stderr"})
 
 
 def _ask(server, path):

@@ -14,12 +14,15 @@ from typing import Any
 
 import torch  # noqa: F401 - imported once, for all children
 from redis import RedisError
-from rq import Queue, Worker
+from redis.client import Pipeline
+from rq import Queue, Worker, worker_registration
 from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from app import log_context
 from app.logs import describe
+from app.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_TTL_S
 from app.services import redis_connection
 from app.settings import Settings
 from app.stopping import StopSignal, stop_with_parent
@@ -51,6 +54,12 @@ class RunWorker(Worker):
         """Note the wish to stop, even where RQ fails to because Redis is away."""
         _stop.set()
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
+        """Give a sign of life, and sign on again: Redis may have been wiped since."""
+        super().heartbeat(timeout, pipeline)
+        worker_registration.register(self, pipeline)
+        self.set_state(self.get_state(), pipeline)
 
     def handle_warm_shutdown_request(self) -> None:
         """Let the child hand its run back; RQ would wait for the run's end."""
@@ -109,8 +118,14 @@ def main() -> None:
     while not _stop.is_set():
         try:
             worker = RunWorker(
-                [NAME], connection=connection, serializer=JSONSerializer, log_job_description=False
+                [NAME],
+                connection=connection,
+                serializer=JSONSerializer,
+                log_job_description=False,
+                worker_ttl=WORKER_TTL_S,
+                job_monitoring_interval=MONITORING_INTERVAL_S,
             )
+            log_context.note_process(worker=worker.name)
             worker.work(logging_level="WARNING")
         except StopRequested:
             return

@@ -3,15 +3,17 @@
 A router whose routes are ``GuardedRoute`` settles this before it reads a byte of the body.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Security
 from fastapi.dependencies.models import Dependant
+from fastapi.params import Depends as DependsOn
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.responses import Response
 
+from app import log_context
 from app.access.gate import Gate
 from app.api.quotas import limit_calls
 from app.domain.errors import ForbiddenError
@@ -53,6 +55,7 @@ async def authenticate(request: Request) -> Caller:
     caller = await gate.caller_of(None if sent is None else sent.credentials, address)
     await limit_calls(request, gate, caller)
     actor.become(caller.key_id)
+    log_context.note(caller=caller.key_id)
     request.scope[_CALLER] = caller
     return caller
 
@@ -108,6 +111,11 @@ def _needs(dependant: Dependant) -> list[Needs]:
 
 def _who_has(scope: Scope) -> Any:  # noqa: ANN401 - what FastAPI calls a dependency
     return Security(Needs(scope), scopes=[scope])
+
+
+def metrics_access(*, public: bool) -> Sequence[DependsOn]:
+    """Return what ``/metrics`` asks of a caller."""
+    return () if public else (_who_has(Scope.LOG_READ),)
 
 
 ServicesOf = Annotated[Services, Depends(services_of)]

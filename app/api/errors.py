@@ -11,6 +11,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
+from app import log_context
 from app.domain import errors
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
@@ -177,4 +178,7 @@ def _on_database_error(_: Request, error: Exception) -> JSONResponse:
 
 
 def _on_unexpected(_: Request, __: Exception) -> JSONResponse:
-    return _problem(500, "internal", "an unexpected error; nothing of it is told here")
+    # This answer is made outside of all middleware.
+    headers = {"X-Request-ID": log_context.present().get("request_id", "")}
+    detail = "an unexpected error; nothing of it is told here"
+    return _problem(500, "internal", detail, headers=headers)

@@ -52,6 +52,11 @@ class ForgetRequestRow(Base):
             name="state",
         ),
         Index("ix_forget_requests_received_at_id", "received_at", "id"),
+        Index(
+            "ix_forget_requests_open_due_at",
+            "due_at",
+            postgresql_where="state NOT IN ('completed', 'cancelled')",
+        ),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -68,6 +73,8 @@ class ForgetRequestRow(Base):
     record_count: Mapped[int]
     received_at: Mapped[datetime]
     due_at: Mapped[datetime]
+    due_soon_noted_at: Mapped[datetime | None]
+    overdue_noted_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
     failure_reason: Mapped[str | None]
 

@@ -19,11 +19,11 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from app.database import Database
-from app.domain.errors import GoneError, KeyStoreError, ObjectStoreError
+from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.domain.ids import new_id
 from app.domain.states import BlobState
 from app.points import reach
-from app.storage.encryption import Identity, encrypt
+from app.storage.encryption import HEADER_BYTES, Identity, content_size, encrypt
 from app.storage.keystore import KeyStore
 from app.storage.objects import ObjectStore
 from app.storage.ranges import BlobRange
@@ -172,6 +172,65 @@ class Blobs:
             KeyStoreError: a key cannot be wrapped anew; the old key lives until it can.
         """
         return self._keys.rotate() if self._keys.is_rotation_due(period_s) else None
+
+    def is_readable(self, blob_id: str) -> bool:
+        """Say whether a blob's key is there and its object has the right length.
+
+        Raises:
+            ObjectStoreError: the object store does not answer.
+        """
+        try:
+            self.open_range(blob_id, 0, 0).close()
+        except (GoneError, KeyStoreError, CorruptObjectError):
+            return False
+        return True
+
+    def strays(self, session: Session) -> set[str]:
+        """Return the blobs whose keys are there and of which the ledger knows nothing.
+
+        A blob's row comes before its key and outlives it. So there are none unless the ledger was
+        restored from a time before they were made.
+        """
+        return set(self._keys.blob_ids()) - set(session.scalars(select(BlobRow.id)))
+
+    def read_stray(self, blob_id: str, kind: str) -> bytes | None:
+        """Return the content of a stray blob, or None if it is not of this kind or unreadable."""
+        try:
+            header = self._objects.open_range(blob_id, 0, HEADER_BYTES)
+            size = content_size(header.object_size)
+            header.close()
+            if size is None:
+                return None
+            identity = Identity(blob_id, kind)
+            return BlobRange(self._objects, self._keys, identity, size, range(size)).read_all()
+        except (GoneError, KeyStoreError, CorruptObjectError):
+            return None
+
+    def take_in(self, session: Session, blob_id: str, kind: str, content: bytes) -> None:
+        """Make a stray blob of this kind and content a live one within the caller's transaction."""
+        session.add(
+            BlobRow(
+                id=blob_id,
+                kind=kind,
+                state=BlobState.LIVE,
+                sha256=hashlib.sha256(content).hexdigest(),
+                size_bytes=len(content),
+            )
+        )
+        session.flush()
+
+    def shred_stray(self, blob_id: str) -> None:
+        """Destroy the key of a blob of which the ledger knows nothing, and delete its object.
+
+        Raises:
+            ObjectStoreError, KeyStoreError: a store does not do its work.
+        """
+        self._keys.destroy(blob_id)
+        self._objects.delete(blob_id)
+
+    def require_keys(self) -> None:
+        """Check that the key store does its work; ``KeyStoreError`` if it does not."""
+        self._keys.require_usable()
 
     def _stored(self, blob_id: str) -> tuple[Identity, int]:
         identity, size = self._row(blob_id)

@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from app.domain.errors import NotReadyError
 from app.ledger import checkpoints, merkle, outbox, runs
+from app.monitoring.queue_state import queue_state
 from app.services import redis_connection
 from tests.support.workshop import Workshop
 from workers import dispatcher as dispatcher_module
@@ -100,7 +101,7 @@ def test_while_redis_is_away_nothing_is_lost_and_the_rest_goes_on(trained, servi
             step()
         except RedisConnectionError:
             failed.append(step.__name__)
-    assert failed == ["_enqueue_runs"]
+    assert failed == ["_enqueue_runs", "_give_sign_of_life"]
     assert len(trained.waiting(outbox.Topic.ENQUEUE_RUN)) == 1
     assert trained.request(request_id).state == "accepted"
     assert trained.active_run() is not None
@@ -208,3 +209,18 @@ def test_a_job_that_redis_lost_is_enqueued_again_after_the_clock_was_set_back(
     age(workshop, -3600)
     dispatcher.tick()
     assert waiting_runs(queue) == {workshop.active_run()}
+
+
+def test_a_dispatcher_shows_that_it_lives(dispatcher, queue):
+    assert queue_state(queue.connection).dispatchers == 0
+    dispatcher.tick()
+    assert queue_state(queue.connection).dispatchers == 1
+
+
+def test_a_dispatcher_warns_of_what_is_overdue(trained, dispatcher):
+    (train, _) = trained.split()
+    request_id = trained.forget(train[0])
+    with trained.transaction() as session:
+        session.execute(text("UPDATE forget_requests SET due_at = now() - interval '1 day'"))
+    Dispatcher(trained.services, dispatcher._queue).tick()
+    assert trained.request(request_id).overdue_noted_at is not None
