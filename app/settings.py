@@ -1,14 +1,26 @@
-"""Configuration, read once from the environment (``EXPUNGE_…``)."""
+"""Configuration, read once from the environment (``EXPUNGE_…``) or from files of secrets."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
+
+SECRETS_DIR = "/run/secrets"
 
 
 class Settings(BaseSettings):
     """Everything that an operator may set. Secrets have no default.
+
+    Any setting may also be the content of a file of the variable's name, in either case, in the
+    directory ``EXPUNGE_SECRETS_DIR`` (``/run/secrets``, where containers get theirs). A variable
+    wins over a file.
 
     Attributes:
         data_dir: keys, blobs and the embedded servers' files.
@@ -58,3 +70,18 @@ class Settings(BaseSettings):
     s3_prefix: str = ""
     s3_access_key: SecretStr | None = None
     s3_secret_key: SecretStr | None = None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is given
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read secrets from the directory that the environment names now."""
+        directory = Path(os.environ.get("EXPUNGE_SECRETS_DIR", SECRETS_DIR))
+        if not directory.is_dir():
+            return init_settings, env_settings
+        return init_settings, env_settings, SecretsSettingsSource(settings_cls, directory)
