@@ -24,6 +24,7 @@ from app.services import (
     migration_url,
     model_signing_key_file,
     object_dir,
+    object_store,
     open_services,
     pseudonym_key_file,
     public_key_file,
@@ -33,6 +34,7 @@ from app.settings import Settings
 from app.stopping import StopSignal
 from app.storage.file_keys import FileKeyStore
 from app.storage.keyfiles import create_key_file
+from app.storage.s3 import S3ObjectStore
 from app.storage.upgrade import encrypt_plain_files
 from app.supervisor import Child, python_command, stop_with_supervisor, supervise
 
@@ -55,6 +57,7 @@ def init() -> None:
         model_signer = ModelSigner.from_file(model_key, create=True)
         model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
         create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
+        _create_bucket(settings)
         _encrypt_old_objects(settings)
         typer.echo(f"ready: data in {settings.data_dir}, public key in {public}")
 
@@ -136,6 +139,12 @@ def _embedded(settings: Settings) -> EmbeddedServers | None:
     if settings.database_url is not None and settings.redis_url is not None:
         return None
     return EmbeddedServers(settings.data_dir)
+
+
+def _create_bucket(settings: Settings) -> None:
+    store = object_store(settings)
+    if isinstance(store, S3ObjectStore) and store.create_bucket():
+        typer.echo(f"created the bucket {settings.s3_bucket}")
 
 
 def _encrypt_old_objects(settings: Settings) -> None:
