@@ -12,6 +12,8 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.domain.errors import ConfigurationError
+
 SECRETS_DIR = "/run/secrets"
 
 
@@ -80,8 +82,15 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is given
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read secrets from the directory that the environment names now."""
-        directory = Path(os.environ.get("EXPUNGE_SECRETS_DIR", SECRETS_DIR))
+        """Read secrets from the directory that the environment names now.
+
+        Raises:
+            ConfigurationError: it names one that is not there.
+        """
+        named = os.environ.get("EXPUNGE_SECRETS_DIR")
+        directory = Path(named or SECRETS_DIR)
         if not directory.is_dir():
+            if named:
+                raise ConfigurationError(f"EXPUNGE_SECRETS_DIR: there is no directory {named}")
             return init_settings, env_settings
         return init_settings, env_settings, SecretsSettingsSource(settings_cls, directory)

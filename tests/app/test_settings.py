@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from app.domain.errors import ConfigurationError
 from app.settings import Settings
 
 
@@ -33,11 +34,17 @@ def test_a_variable_wins_over_a_file(secrets: Path, monkeypatch: pytest.MonkeyPa
     assert Settings().redis_url == "redis://variable"
 
 
-def test_without_a_directory_of_secrets_nothing_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+def test_a_directory_of_secrets_that_is_named_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without it the service would run with servers of its own, and look well."""
     monkeypatch.setenv("EXPUNGE_SECRETS_DIR", str(tmp_path / "missing"))
 
+    with pytest.raises(ConfigurationError, match="missing"):
+        Settings()
+
+
+def test_without_any_nothing_is_said(recwarn: pytest.WarningsRecorder) -> None:
     assert Settings().database_url is None
     assert not recwarn.list
 
