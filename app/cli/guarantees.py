@@ -1,6 +1,7 @@
 """Commands that need no service: numbers."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -82,7 +83,7 @@ def plan(
         }
         if model is not None:
             with connect() as client:
-                answer = client.plans(policy, model=model)
+                answer: Mapping[str, Any] = client.plans(policy, model=model)
         else:
             shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
             quotes = quote_all(policy=Policy(**policy), shape=shape)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from app.answers import ForgetRequest, Model
 from app.certificates.checkpoint import size_of
 from app.certificates.verification import VerifiedStep
 from app.cli.connection import connect, errors_in_words
@@ -174,7 +175,7 @@ def certificates(
 
 
 def _write_receipt(
-    path: Path, request: dict[str, Any], *, record_ids: list[str], subject_ids: list[str]
+    path: Path, request: ForgetRequest, *, record_ids: list[str], subject_ids: list[str]
 ) -> None:
     """Write what proves that the request is one's own, for nobody else to read."""
     document = {
@@ -285,7 +286,7 @@ def _json_file(file: Path) -> dict[str, Any]:
     return document
 
 
-def _show_model(client: ExpungeClient, shown: dict[str, Any], *, wait: bool) -> None:
+def _show_model(client: ExpungeClient, shown: Model, *, wait: bool) -> None:
     if wait:
         with run_progress() as update:
             shown = client.wait_for_model(
@@ -295,11 +296,11 @@ def _show_model(client: ExpungeClient, shown: dict[str, Any], *, wait: bool) -> 
             )
     _show(shown)
     run = shown["latest_run"]
-    if wait and run["state"] == "failed":
+    if wait and run is not None and run["state"] == "failed":
         raise InvalidInputError(f"the run failed: {run['failure_reason']}")
 
 
-def _show_request(client: ExpungeClient, shown: dict[str, Any], *, wait: bool) -> None:
+def _show_request(client: ExpungeClient, shown: ForgetRequest, *, wait: bool) -> None:
     if wait:
         with run_progress() as update:
             shown = client.wait_for_request(
