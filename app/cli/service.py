@@ -40,7 +40,10 @@ from app.supervisor import Child, python_command, stop_with_supervisor, supervis
 
 
 def init() -> None:
-    """Create the data directory, its keys and the database's tables. Safe to repeat."""
+    """Create the data directory, its keys and the database's tables. Safe to repeat.
+
+    Run it once, and again after each upgrade. 'expunge up' does it by itself.
+    """
     with errors_in_words():
         settings = Settings()
         settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -63,7 +66,10 @@ def init() -> None:
 
 
 def up() -> None:
-    """Run everything on this machine: embedded servers, API, dispatcher and worker."""
+    """Run everything on this machine: embedded servers, API, dispatcher and worker.
+
+    Servers that EXPUNGE_DATABASE_URL and EXPUNGE_REDIS_URL name are used instead of embedded ones.
+    """
     stop = StopSignal().listen()
     settings = Settings()
     servers = _embedded(settings)
@@ -88,7 +94,7 @@ def up() -> None:
 
 
 def serve() -> None:
-    """Run the API alone."""
+    """Run the API alone, at EXPUNGE_HOST and EXPUNGE_PORT."""
     stop_with_supervisor()
     settings = Settings()
     with errors_in_words():
@@ -108,12 +114,20 @@ def worker(
         bool, typer.Option("--dispatcher/--no-dispatcher", help="Run a dispatcher beside it.")
     ] = True,
 ) -> None:
-    """Run a worker, with a dispatcher beside it."""
+    """Run a worker, with a dispatcher beside it.
+
+    A worker carries out one run at a time, on a GPU if it sees one. Run as many as you like, on as
+    many machines; told to stop, it hands its run to another.
+    """
     supervise([_worker(), _dispatcher()] if with_dispatcher else [_worker()], StopSignal().listen())
 
 
 def dispatcher() -> None:
-    """Run a dispatcher alone."""
+    """Run a dispatcher alone; any number may run.
+
+    It turns due requests into runs, hands runs to workers, takes them back from workers that have
+    gone silent, and cleans up.
+    """
     supervise([_dispatcher()], StopSignal().listen())
 
 
