@@ -1,9 +1,10 @@
-"""Progress bars for long work."""
+"""Progress bars for long work, on standard error: standard output is for answers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 
@@ -16,7 +17,7 @@ def run_progress() -> Iterator[Callable[[Mapping[str, Any] | None, str], None]]:
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns) as progress:
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("waiting", total=None, note="")
 
         def update(run: Mapping[str, Any] | None, state: str) -> None:

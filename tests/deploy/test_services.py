@@ -8,7 +8,6 @@ file's script makes; Redis runs with its very command; the object store is moto'
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ from app.embedded import EmbeddedServers
 from app.embedded.programs import wheel_folder
 from tests.support.compose import ROOT, compose, copied, image_environment, last
 from tests.support.digits import DATASET, digits_parquet, model
-from tests.support.service import until
+from tests.support.service import free_port, until
 
 SERVICES = ("api", "dispatcher", "cpu-worker")
 START_S = 120.0
@@ -222,12 +221,6 @@ def replace(path: Path, old: str, new: str) -> None:
     assert old in content
     path.chmod(0o600)
     path.write_text(content.replace(old, new))
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def test_a_person_is_forgotten_by_the_composed_services(machine: Machine) -> None:
