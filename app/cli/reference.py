@@ -1,27 +1,22 @@
 """The API reference in Markdown, made from OpenAPI: ``python -m app.cli.reference > docs/api.md``.
 
-It needs no server: the description follows from the code alone.
+The description comes from a service that is set up for the purpose, in a temporary directory.
 """
 
+import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from app.certificates.model_signing import ModelSigner
-from app.certificates.signing import StatementSigner
-from app.datasets.pseudonyms import Pseudonyms
+from app.cli.service import init
+from app.embedded import EmbeddedServers
 from app.main import create_app
-from app.services import (
-    key_store_dir,
-    model_signing_key_file,
-    open_services,
-    pseudonym_key_file,
-    signing_key_file,
-)
+from app.services import open_services
 from app.settings import Settings
-from app.storage.file_keys import FileKeyStore
 
 Json = dict[str, Any]
 
@@ -38,41 +33,54 @@ Calls carry `Authorization: Bearer KEY`. Errors are problems (RFC 9457,
 
 def markdown(openapi: Json) -> str:
     """Return an OpenAPI 3.1 description as one page of Markdown."""
-    return "\n".join([_INTRODUCTION, *_operations(openapi), *_schemas(openapi)]).rstrip() + "\n"
+    resolved: Json = _resolved(openapi, openapi)
+    about = _lines(str(resolved["info"].get("description", ""))) + "\n"
+    parts = [_INTRODUCTION, *([about] if about.strip() else []), *_operations(resolved)]
+    return "\n".join([*parts, *_schemas(resolved)]).rstrip() + "\n"
 
 
 def describe() -> Json:
-    """Return the service's OpenAPI description, without any server."""
+    """Return the OpenAPI description of a service with default settings."""
+    for name in [name for name in os.environ if name.startswith("EXPUNGE_")]:
+        del os.environ[name]
     with tempfile.TemporaryDirectory() as directory:
-        settings = Settings(
-            data_dir=Path(directory),
-            database_url="postgresql+psycopg://nobody@localhost/nothing",
-            redis_url="redis://localhost/0",
-        )
-        StatementSigner.from_file(signing_key_file(settings), create=True)
-        ModelSigner.from_file(model_signing_key_file(settings), create=True)
-        Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
-        FileKeyStore(key_store_dir(settings), create=True)
-        return create_app(open_services(settings)).openapi()
+        os.environ["EXPUNGE_DATA_DIR"] = directory
+        try:
+            with redirect_stdout(sys.stderr):
+                init()
+            return create_app(open_services(Settings())).openapi()
+        finally:
+            EmbeddedServers(Path(directory)).stop()
+
+
+def _resolved(node: Any, openapi: Json) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """Return a copy in which references to anything but objects are replaced by what they name."""
+    if isinstance(node, list):
+        return [_resolved(part, openapi) for part in node]
+    if not isinstance(node, dict):
+        return node
+    reference = node.get("$ref", "")
+    if not isinstance(reference, str) or not reference.startswith("#/components/"):
+        return {name: _resolved(part, openapi) for name, part in node.items()}
+    _, _, kind, name = reference.split("/")
+    return node if kind == "schemas" else _resolved(openapi["components"][kind][name], openapi)
 
 
 def _operations(openapi: Json) -> Iterator[str]:
-    tag = None
+    by_tag: dict[str, list[tuple[str, Json]]] = {}
     for path, item in openapi["paths"].items():
-        for method in _METHODS:
-            if method not in item:
-                continue
-            operation = item[method]
-            own = operation.get("tags", ["other"])[0]
-            if own != tag:
-                tag = own
-                yield f"## {tag.capitalize()}\n"
-            yield from _operation(f"{method.upper()} {path}", operation)
+        for method in (method for method in _METHODS if method in item):
+            tag = item[method].get("tags", ["other"])[0]
+            by_tag.setdefault(tag, []).append((f"{method.upper()} {path}", item[method]))
+    for tag, operations in by_tag.items():
+        yield f"## {tag.capitalize()}\n"
+        for title, operation in operations:
+            yield from _operation(title, operation)
 
 
 def _operation(title: str, operation: Json) -> Iterator[str]:
     yield f"### `{title}`\n"
-    yield f"{_lines(operation.get('description', operation.get('summary', '')))}\n"
+    yield _lines(str(operation.get("description", operation.get("summary", "")))) + "\n"
     parameters = operation.get("parameters", [])
     if parameters:
         yield "| parameter | in | type | |\n| --- | --- | --- | --- |"
@@ -95,14 +103,23 @@ def _answer(answer: Json) -> str:
     contents = []
     for media, content in answer.get("content", {}).items():
         if media == "application/problem+json":
-            contents.append("a problem")
+            contents.append(_problem(content))
         elif content.get("schema"):
             contents.append(_type(content["schema"]))
         else:
             contents.append(f"`{media}`")
     said = " ".join(answer.get("description", "").split())
     said = "" if said == "Successful Response" else said
+    if contents and contents[0].startswith("problem "):  # which names what the rest says
+        said = said.partition(":")[0]
     return ": ".join(part for part in (said, " or ".join(contents)) if part)
+
+
+def _problem(content: Json) -> str:
+    """Name the types of problem, where the description gives an example of each."""
+    examples = [example.get("value", {}) for example in content.get("examples", {}).values()]
+    types = [str(example["type"]).rpartition(":")[2] for example in examples if "type" in example]
+    return "problem " + ", ".join(f"`{name}`" for name in types) if types else "a problem"
 
 
 def _schemas(openapi: Json) -> Iterator[str]:
@@ -126,7 +143,7 @@ def _schemas(openapi: Json) -> Iterator[str]:
 def _cell(text: str, schema: Json, *more: str) -> str:
     said = [" ".join(text.split()), *more]
     if schema.get("default") is not None:
-        said.append(f"default `{schema['default']}`")
+        said.append(f"default `{json.dumps(schema['default'])}`")
     return "; ".join(part for part in said if part)
 
 

@@ -66,6 +66,11 @@ def test_our_own_services_have_no_capability_no_core_no_swap_and_locked_memory(n
     assert service["pids_limit"]
 
 
+def test_a_worker_has_as_many_threads_as_processors() -> None:
+    for name in ("cpu-worker", "gpu-worker"):
+        assert int(SERVICES[name]["environment"]["OMP_NUM_THREADS"]) == SERVICES[name]["cpus"]
+
+
 def test_stores_are_on_the_internal_network_alone() -> None:
     assert compose()["networks"]["data"] == {"internal": True}
     for name in STORES:

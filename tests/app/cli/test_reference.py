@@ -17,7 +17,7 @@ def test_the_page_is_up_to_date(services: Services) -> None:
     assert PAGE.read_text() == markdown(create_app(services).openapi()), "run make api-reference"
 
 
-def test_it_is_made_without_any_server() -> None:
+def test_its_command_writes_it_and_nothing_else() -> None:
     made = subprocess.run(
         [sys.executable, "-m", "app.cli.reference"], cwd=ROOT, capture_output=True, check=True
     )
