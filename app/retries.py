@@ -56,7 +56,7 @@ class Retry:
                 self.sleep(self._pause_s(attempt))
                 continue
             asked_s = retry_after_s(answer)
-            if not _asks_for_patience(answer) or (asked_s or 0.0) > self.longest_s:
+            if not asks_for_patience(answer) or (asked_s or 0.0) > self.longest_s:
                 return answer
             self.sleep(max(asked_s or 0.0, self._pause_s(attempt)))
         return send()
@@ -82,7 +82,8 @@ def retry_after_s(answer: httpx.Response) -> float | None:
     return max(0.0, (until - datetime.now(UTC)).total_seconds())
 
 
-def _asks_for_patience(answer: httpx.Response) -> bool:
+def asks_for_patience(answer: httpx.Response) -> bool:
+    """Say whether the same call may well succeed a little later."""
     if answer.status_code == _IN_FLIGHT:
         return "Retry-After" in answer.headers
     return answer.status_code in _PATIENCE

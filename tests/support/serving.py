@@ -37,6 +37,7 @@ class Unreliable:
         on_body: called once, before the first chunk of an answer's body passes.
         ranges: the ``Range`` header of each request for weights, or None.
         drop: names of request headers that do not get through.
+        refusals: for each coming call, a status that a proxy answers in the service's stead.
     """
 
     def __init__(self, app: Callable[..., Any]) -> None:
@@ -46,6 +47,7 @@ class Unreliable:
         self.on_body: Callable[[], None] | None = None
         self.ranges: list[str | None] = []
         self.drop: set[bytes] = set()
+        self.refusals: list[int] = []
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or not scope["path"].endswith("/weights"):
@@ -54,6 +56,12 @@ class Unreliable:
         scope["headers"] = [(k, v) for k, v in scope["headers"] if k not in self.drop]
         asked = dict(scope["headers"]).get(b"range")
         self.ranges.append(None if asked is None else asked.decode())
+        if self.refusals:
+            await send(
+                {"type": "http.response.start", "status": self.refusals.pop(0), "headers": []}
+            )
+            await send({"type": "http.response.body", "body": b""})
+            return
         left = self.cuts.pop(0) if self.cuts else None
 
         async def sending(message: Message) -> None:
