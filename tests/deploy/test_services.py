@@ -1,8 +1,9 @@
 """The compose file's services as local processes: their very commands, variables and secrets.
 
 What runs is not the working tree but what the Dockerfile installs: a wheel of what it copies. Only
-addresses and paths are other ones. PostgreSQL is the embedded one, with the roles that the compose
-file's script makes; Redis runs with its very command; the object store is moto's S3.
+addresses and paths are other ones. Where we may, each process gets a read-only file system but for
+the volumes that the compose file lets it write to. PostgreSQL is the embedded one, with the roles
+that the compose file's script makes; Redis runs with its very command; the object store is moto's.
 """
 
 import os
@@ -22,6 +23,7 @@ from app.client import ExpungeClient
 from app.embedded import EmbeddedServers
 from app.embedded.programs import wheel_folder
 from tests.support.compose import ROOT, compose, copied, image_environment, last
+from tests.support.confined import confined, may_confine
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.service import free_port, until
 
@@ -103,12 +105,20 @@ class Machine:
     def start(self, service: str) -> subprocess.Popen[bytes]:
         command = [*last("cpu", "ENTRYPOINT"), *compose()["services"][service]["command"]]
         environment = self.environment(service)
+        command = confined(
+            command, writable=self.writable(service), scratch=Path(self.paths["/tmp"])
+        )
         with (self.folder / f"{service}.log").open("wb") as log:
             process = subprocess.Popen(
                 command, cwd=self.paths["/tmp"], env=environment, stdout=log, stderr=log
             )
         self.processes[service] = process
         return process
+
+    def writable(self, service: str) -> list[Path]:
+        """Return the volumes that the compose file gives a service to write to."""
+        mounts = [volume.split(":") for volume in compose()["services"][service]["volumes"]]
+        return [Path(self.paths[mount[1]]) for mount in mounts if mount[2:] != ["ro"]]
 
     def is_well(self, service: str) -> bool:
         """Run the service's health check."""
@@ -220,6 +230,25 @@ def replace(path: Path, old: str, new: str) -> None:
     assert old in content
     path.chmod(0o600)
     path.write_text(content.replace(old, new))
+
+
+@pytest.mark.skipif(not may_confine(), reason="needs the right to mount")
+def test_confined_means_confined(tmp_path: Path) -> None:
+    for name in ("open", "shut", "scratch"):
+        (tmp_path / name).mkdir()
+    program = tmp_path / "scratch" / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+
+    def succeeds(*command: str) -> bool:
+        inside = confined(command, writable=[tmp_path / "open"], scratch=tmp_path / "scratch")
+        return subprocess.run(inside, capture_output=True, check=False).returncode == 0
+
+    assert succeeds("touch", f"{tmp_path}/open/file")
+    assert succeeds("touch", f"{tmp_path}/scratch/file")
+    assert not succeeds("touch", f"{tmp_path}/shut/file")
+    assert not succeeds("touch", f"{ROOT}/file")
+    assert not succeeds(str(program))
 
 
 def test_a_person_is_forgotten_by_the_composed_services(machine: Machine) -> None:
