@@ -1,13 +1,22 @@
-"""Configuration, read once from the environment (``EXPUNGE_…``)."""
+"""Configuration, read once from the environment (``EXPUNGE_…``) or from files of secrets."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, IPvAnyNetwork, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
 
+from app.domain.errors import ConfigurationError
 from app.domain.scopes import Scope
 from app.domain.urls import is_safe_url
+
+SECRETS_DIR = "/run/secrets"
 
 
 def _safe_url(url: str) -> str:
@@ -18,6 +27,10 @@ def _safe_url(url: str) -> str:
 
 class Settings(BaseSettings):
     """Everything that an operator may set. Secrets have no default.
+
+    Any setting may also be the content of a file of the variable's name, in either case, in the
+    directory ``EXPUNGE_SECRETS_DIR`` (``/run/secrets``, where containers get theirs). A variable
+    wins over a file.
 
     Attributes:
         data_dir: keys, blobs and the embedded servers' files.
@@ -97,3 +110,25 @@ class Settings(BaseSettings):
         if (self.oidc_issuer is None) != (self.oidc_audience is None):
             raise ValueError("oidc_issuer and oidc_audience belong together: set both or neither")
         return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is given
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read secrets from the directory that the environment names now.
+
+        Raises:
+            ConfigurationError: it names one that is not there.
+        """
+        named = os.environ.get("EXPUNGE_SECRETS_DIR")
+        directory = Path(named or SECRETS_DIR)
+        if not directory.is_dir():
+            if named:
+                raise ConfigurationError(f"EXPUNGE_SECRETS_DIR: there is no directory {named}")
+            return init_settings, env_settings
+        return init_settings, env_settings, SecretsSettingsSource(settings_cls, directory)

@@ -18,7 +18,10 @@ _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 @api_key.command()
 def create(
     name: str,
-    scope: Annotated[list[str], typer.Option("--scope", help="Repeat for more.")],
+    scope: Annotated[
+        list[str],
+        typer.Option("--scope", help="What it may do, such as forget:write; repeat for more."),
+    ],
     *,
     expires_in: Annotated[
         str | None, typer.Option(help="When it ends, from now: 90d, 12h or 30m.")
@@ -41,7 +44,11 @@ def list_keys() -> None:
 
 
 @api_key.command()
-def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
+def revoke(
+    key_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The key's or caller's id, as listed.")
+    ],
+) -> None:
     """Revoke the key with this ID at once; or refuse a caller's tokens."""
     with errors_in_words(), connect() as client:
         client.revoke_key(key_id)

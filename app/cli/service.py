@@ -24,6 +24,7 @@ from app.services import (
     migration_url,
     model_signing_key_file,
     object_dir,
+    object_store,
     open_services,
     pseudonym_key_file,
     public_key_file,
@@ -33,12 +34,16 @@ from app.settings import Settings
 from app.stopping import StopSignal
 from app.storage.file_keys import FileKeyStore
 from app.storage.keyfiles import create_key_file
+from app.storage.s3 import S3ObjectStore
 from app.storage.upgrade import encrypt_plain_files
 from app.supervisor import Child, python_command, stop_with_supervisor, supervise
 
 
 def init() -> None:
-    """Create the data directory, its keys and the database's tables. Safe to repeat."""
+    """Create the data directory, its keys and the database's tables. Safe to repeat.
+
+    Run it once, and again after each upgrade. 'expunge up' does it by itself.
+    """
     with errors_in_words():
         settings = Settings()
         settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -55,12 +60,16 @@ def init() -> None:
         model_signer = ModelSigner.from_file(model_key, create=True)
         model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
         create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
+        _create_bucket(settings)
         _encrypt_old_objects(settings)
         typer.echo(f"ready: data in {settings.data_dir}, public key in {public}")
 
 
 def up() -> None:
-    """Run everything on this machine: embedded servers, API, dispatcher and worker."""
+    """Run everything on this machine: embedded servers, API, dispatcher and worker.
+
+    Servers that EXPUNGE_DATABASE_URL and EXPUNGE_REDIS_URL name are used instead of embedded ones.
+    """
     stop = StopSignal().listen()
     settings = Settings()
     servers = _embedded(settings)
@@ -85,7 +94,7 @@ def up() -> None:
 
 
 def serve() -> None:
-    """Run the API alone."""
+    """Run the API alone, at EXPUNGE_HOST and EXPUNGE_PORT."""
     stop_with_supervisor()
     settings = Settings()
     with errors_in_words():
@@ -110,12 +119,20 @@ def worker(
         bool, typer.Option("--dispatcher/--no-dispatcher", help="Run a dispatcher beside it.")
     ] = True,
 ) -> None:
-    """Run a worker, with a dispatcher beside it."""
+    """Run a worker, with a dispatcher beside it.
+
+    A worker carries out one run at a time, on a GPU if it sees one. Run as many as you like, on as
+    many machines; told to stop, it hands its run to another.
+    """
     supervise([_worker(), _dispatcher()] if with_dispatcher else [_worker()], StopSignal().listen())
 
 
 def dispatcher() -> None:
-    """Run a dispatcher alone."""
+    """Run a dispatcher alone; any number may run.
+
+    It turns due requests into runs, hands runs to workers, takes them back from workers that have
+    gone silent, and cleans up.
+    """
     supervise([_dispatcher()], StopSignal().listen())
 
 
@@ -141,6 +158,12 @@ def _embedded(settings: Settings) -> EmbeddedServers | None:
     if settings.database_url is not None and settings.redis_url is not None:
         return None
     return EmbeddedServers(settings.data_dir)
+
+
+def _create_bucket(settings: Settings) -> None:
+    store = object_store(settings)
+    if isinstance(store, S3ObjectStore) and store.create_bucket():
+        typer.echo(f"created the bucket {settings.s3_bucket}")
 
 
 def _encrypt_old_objects(settings: Settings) -> None:

@@ -38,7 +38,7 @@ class Service:
         self.data_dir = data_dir
         self.servers = EmbeddedServers(data_dir)
         self.log = data_dir.with_suffix(".log")
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         self._extra = environment
         self.process: subprocess.Popen[bytes] | None = None
         self.points = Points(data_dir.with_suffix(".points"))
@@ -199,7 +199,7 @@ def _command(process: psutil.Process) -> str:
     return " ".join(process.cmdline())
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
