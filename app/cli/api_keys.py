@@ -17,7 +17,7 @@ _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 @api_key.command()
 def create(
-    name: str,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is for.")],
     scope: Annotated[
         list[str],
         typer.Option("--scope", help="What it may do, such as forget:write; repeat for more."),
