@@ -161,6 +161,7 @@ class ExpungeClient:
         subject_ids: Sequence[str] = (),
         external_id: str | None = None,
         idempotency_key: str | None = None,
+        status_callback_urls: Sequence[str] = (),
     ) -> Json:
         """Ask that records or subjects be forgotten."""
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
@@ -169,6 +170,7 @@ class ExpungeClient:
             "record_ids": list(record_ids),
             "subject_ids": list(subject_ids),
             "external_id": external_id,
+            "status_callback_urls": list(status_callback_urls),
         }
         return self._object("POST", "/v1/forget-requests", json=body, headers=headers)
 
@@ -178,15 +180,23 @@ class ExpungeClient:
 
     def requests(self, **filters: str) -> list[Json]:
         """Return all requests that match ``state`` and ``model``, newest first."""
-        items: list[Json] = []
-        cursor: str | None = None
-        while True:
-            params = filters if cursor is None else {**filters, "cursor": cursor}
-            page = self._object("GET", "/v1/forget-requests", params=params)
-            items.extend(page["items"])
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return items
+        return self._pages("/v1/forget-requests", filters)
+
+    def callbacks(self, **filters: str) -> list[Json]:
+        """Return all callbacks that match ``state`` and ``request``, newest first."""
+        return self._pages("/v1/callbacks", filters)
+
+    def redeliver(self, callback_id: str) -> Json:
+        """Have a callback delivered now, whatever became of it before."""
+        return self._object("POST", f"/v1/callbacks/{callback_id}/redeliver")
+
+    def callback_secret(self) -> Json:
+        """Return the secret that signs this key's callbacks."""
+        return self._object("GET", "/v1/callback-secret")
+
+    def rotate_callback_secret(self) -> Json:
+        """Replace that secret; for a day, callbacks are signed with both."""
+        return self._object("POST", "/v1/callback-secret/rotate")
 
     def retry(self, request_id: str) -> Json:
         """Give a failed request another run."""
@@ -332,6 +342,17 @@ class ExpungeClient:
         """Return the proof that the first ``new_size`` entries begin with ``old_size``."""
         options = {"from": old_size, "to": new_size}
         return self._object("GET", "/v1/log/proofs/consistency", params=options)
+
+    def _pages(self, path: str, filters: Mapping[str, str]) -> list[Json]:
+        items: list[Json] = []
+        cursor: str | None = None
+        while True:
+            params = filters if cursor is None else {**filters, "cursor": cursor}
+            page = self._object("GET", path, params=params)
+            items.extend(page["items"])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return items
 
     def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:  # noqa: ANN401
         answer = self._http.request(method, path, **options)

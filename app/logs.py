@@ -15,7 +15,7 @@ from typing import Any
 from app.domain.errors import ExpungeError
 
 _FORMAT = "%(asctime)s %(name)s %(message)s"
-_QUIET = ("httpx", "alembic", "rq", "uvicorn")
+_QUIET = ("httpcore", "httpx", "alembic", "rq", "uvicorn")
 _log = logging.getLogger("expunge")
 
 

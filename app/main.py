@@ -8,6 +8,7 @@ from sqlalchemy.exc import DBAPIError
 from app import schema
 from app.api import (
     backbones,
+    callbacks,
     certificates,
     datasets,
     errors,
@@ -15,6 +16,7 @@ from app.api import (
     keys,
     log,
     models,
+    opendsr,
     operations,
     plans,
     runs,
@@ -46,6 +48,8 @@ def create_app(services: Services) -> FastAPI:
         models,
         versions,
         forget_requests,
+        callbacks,
+        opendsr,
         certificates,
         runs,
         keys,

@@ -7,6 +7,7 @@ from alembic.config import Config
 from sqlalchemy import MetaData, create_engine, text
 
 import app.backbones.tables
+import app.callbacks.tables
 import app.certificates.tables
 import app.datasets.tables
 import app.ledger.tables

@@ -3,7 +3,16 @@
 import typer
 
 from app import logs
-from app.cli import erasure, guarantees, log, resources, service, signing_keys, verification
+from app.cli import (
+    callbacks,
+    erasure,
+    guarantees,
+    log,
+    resources,
+    service,
+    signing_keys,
+    verification,
+)
 
 app = typer.Typer(
     name="expunge",
@@ -15,6 +24,7 @@ app.add_typer(resources.dataset, name="dataset")
 app.add_typer(resources.backbone, name="backbone")
 app.add_typer(resources.model, name="model")
 app.add_typer(resources.key, name="key")
+app.add_typer(callbacks.callback, name="callback")
 app.add_typer(log.log, name="log")
 app.add_typer(signing_keys.signing_key, name="signing-key")
 for command in (
