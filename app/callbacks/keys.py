@@ -52,8 +52,8 @@ class CallbackKeys:
         nonce, content = stored[:_NONCE_BYTES], stored[_NONCE_BYTES:]
         try:
             return self._cipher.decrypt(nonce, content, endpoint_id.encode()).decode()
-        except InvalidTag as error:
-            raise CallbackError("the address cannot be decrypted: another key is used") from error
+        except (InvalidTag, ValueError) as error:
+            raise CallbackError("its address cannot be decrypted under this key") from error
 
     def digest(self, url: str, *, api_key_id: str) -> bytes:
         """Return 32 bytes by which a caller's same address is recognised."""

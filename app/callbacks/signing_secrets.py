@@ -40,8 +40,9 @@ def rotate(session: Session, keys: CallbackKeys, api_key_id: str) -> SigningSecr
         row = CallbackSecretRow(api_key_id=api_key_id, generation=0)
         session.add(row)
     row.generation += 1
-    row.rotated_at = session.scalar(func.clock_timestamp().select())
+    row.rotated_at = func.clock_timestamp()
     session.flush()
+    session.refresh(row)
     return _secret(keys, api_key_id, row)
 
 

@@ -53,8 +53,12 @@ class SignedRoute(APIRoute):
 
 def error_responses() -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI entries of an endpoint's errors."""
-    problems = {k: v for k, v in problem_responses().items() if k in (401, 403)}
-    return {"4XX": {"model": ErrorAnswer, "description": "A fault in the request"}, **problems}
+    problems = problem_responses()
+    return {
+        "4XX": {"model": ErrorAnswer, "description": "A fault in the request"},
+        401: problems[401],
+        403: problems[403],
+    }
 
 
 def _answer(error: Exception) -> JSONResponse | None:

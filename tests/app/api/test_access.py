@@ -14,7 +14,13 @@ from app.services import Services
 from tests.app.api.conftest import CallerOf
 from tests.support.dumps import everything_in_postgres
 
-OPEN = {"/livez", "/readyz", "/.well-known/expunge-keys.json"}
+OPEN = {
+    "/livez",
+    "/readyz",
+    "/.well-known/expunge-keys.json",
+    "/opendsr/v2/discovery",
+    "/opendsr/v2/certificate.pem",
+}
 SCOPES = {
     "POST /v1/datasets": Scope.DATA_WRITE,
     "GET /v1/datasets": Scope.MODELS_READ,
@@ -50,6 +56,13 @@ SCOPES = {
     "GET /v1/runs/{run_id}": Scope.MODELS_READ,
     "POST /v1/plans": Scope.MODELS_READ,
     "POST /v1/runs/{run_id}/retry": Scope.MODELS_WRITE,
+    "GET /v1/callbacks": Scope.FORGET_READ,
+    "POST /v1/callbacks/{callback_id}/redeliver": Scope.FORGET_WRITE,
+    "GET /v1/callback-secret": Scope.FORGET_WRITE,
+    "POST /v1/callback-secret/rotate": Scope.FORGET_WRITE,
+    "POST /opendsr/v2/requests": Scope.FORGET_WRITE,
+    "GET /opendsr/v2/requests/{subject_request_id}": Scope.FORGET_READ,
+    "DELETE /opendsr/v2/requests/{subject_request_id}": Scope.FORGET_WRITE,
     "POST /v1/api-keys": Scope.ADMIN,
     "GET /v1/api-keys": Scope.ADMIN,
     "DELETE /v1/api-keys/{key_id}": Scope.ADMIN,
