@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -56,7 +56,11 @@ def test_the_config_has_the_shape_that_fides_asks_for() -> None:
         for value in request.get("param_values", []):
             assert set(value) == {"name", "references"}
             for reference in value["references"]:
-                assert reference in references or reference["direction"] == "from"
+                if isinstance(reference, str):
+                    assert reference in references
+                else:
+                    where = (reference["dataset"], reference["direction"])
+                    assert where == (config["fides_key"], "from")
 
 
 def test_the_dataset_has_the_fields_that_the_config_refers_to() -> None:
@@ -80,7 +84,7 @@ def test_fides_requests_are_understood(api: TestClient, workshop: Workshop) -> N
     delete = config["endpoints"][0]["requests"]["delete"]
     values = {
         "uuid": str(uuid4()),
-        "iso_8601_datetime": date.today().isoformat(),
+        "iso_8601_datetime": datetime.now(UTC).date().isoformat(),
         "subject_id": "subject-3",
     }
     answer = api.request(

@@ -38,8 +38,6 @@ class Receiver:
                 except OSError:
                     self.close_connection = True
 
-            do_GET = do_POST
-
             def log_message(self, *_: object) -> None:
                 pass
 
