@@ -39,6 +39,7 @@ def create_app(services: Services) -> FastAPI:
         title="Expunge",
         summary="Makes trained PyTorch models forget, with proof.",
         version="1",
+        webhooks=callbacks.webhooks,
     )
     app.state.services = services
     errors.install(app)

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 from pydantic import Field
 
 from app.api.access import ForgetReader, ForgetWriter, ServicesOf
@@ -14,9 +14,45 @@ from app.callbacks import repository, signing_secrets
 from app.callbacks.repository import EventState
 from app.callbacks.signing_secrets import SigningSecret
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
+from app.domain.states import RequestState
 from app.ledger import callback_secrets
 
 router = APIRouter(prefix="/v1", tags=["callbacks"])
+webhooks = APIRouter(tags=["callbacks"])
+
+
+class MessageLinks(Answer):
+    """Where to read more, with an API key."""
+
+    request: str
+    certificates: str
+
+
+class MessageData(Answer):
+    """What has changed."""
+
+    request: str = Field(examples=["fr_5b0c0f6d7a1e4d7f9a3b2c1d0e9f8a7b"])
+    state: RequestState
+    received_at: datetime
+    due_at: datetime
+    sequence: int = Field(description="Counts the messages to this address from 1.")
+    links: MessageLinks
+
+
+class Message(Answer):
+    """What is posted to the addresses of a forget request."""
+
+    type: str = Field(examples=["forget_request.completed"])
+    timestamp: datetime
+    data: MessageData
+
+
+class MessageHeaders(Answer):
+    """Standard Webhooks 1.0.0."""
+
+    webhook_id: str
+    webhook_timestamp: int
+    webhook_signature: str
 
 
 class CallbackAnswer(Answer):
@@ -51,6 +87,18 @@ class SecretAnswer(Answer):
     previous_until: datetime | None = Field(
         description="Until then, callbacks are signed with the previous secret too."
     )
+
+
+@webhooks.post(
+    "forget_request",
+    status_code=204,
+    responses={
+        "4XX": {"description": "Any 4xx or 5xx: the message is sent again later"},
+        410: {"description": "No more messages are sent to this address"},
+    },
+)
+def forget_request(message: Message, headers: Annotated[MessageHeaders, Header()]) -> None:
+    """Told of every change of a request's state, signed. See docs/callbacks.md."""
 
 
 @router.get("/callbacks", responses=problem_responses(422))

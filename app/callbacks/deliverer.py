@@ -20,6 +20,7 @@ from app.callbacks.repository import Delivery, EventState
 from app.callbacks.signing_secrets import signing
 from app.certificates.processor_signing import ProcessorSigner
 from app.database import Database
+from app.domain.errors import CallbackError
 from app.logs import describe
 
 _log = logging.getLogger("expunge.callbacks")
@@ -157,8 +158,11 @@ class Deliverer:
             url = self._keys.decrypt(delivery.url, endpoint_id=delivery.endpoint_id)
             message = self._message(delivery, url)
             return self._poster.post(url, message.headers, message.body)
-        except Exception as error:  # noqa: BLE001 - an attempt must not end the others
-            return Outcome(Result.FAILED, describe(error))
+        except CallbackError as error:
+            return Outcome(Result.FAILED, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            _log.warning("callback %s cannot be sent: %s", delivery.event_id, describe(error))
+            return Outcome(Result.FAILED, "it cannot be sent; the service's log says why")
 
     def _message(self, delivery: Delivery, url: str) -> Message:
         if delivery.is_opendsr:

@@ -16,7 +16,7 @@ from app.callbacks.addresses import Resolve
 from app.callbacks.addresses import resolve as system_resolve
 from app.callbacks.connection import PinnedBackend
 from app.callbacks.urls import parse
-from app.domain.errors import CallbackError
+from app.domain.errors import CallbackError, ConfigurationError
 
 _MAX_RESPONSE_BYTES = 16 * 1024
 _USER_AGENT = "Expunge"
@@ -54,6 +54,9 @@ class Poster:
         ca_file: certificates of authorities to trust besides the usual ones.
         resolve: returns a name's addresses.
         sockets: what connects to an address.
+
+    Raises:
+        ConfigurationError: ``ca_file`` cannot be read.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class Poster:
         self._sockets = sockets or SyncBackend()
         self._tls: ssl.SSLContext = httpcore.default_ssl_context()
         if ca_file is not None:
-            self._tls.load_verify_locations(ca_file)
+            _trust(self._tls, ca_file)
 
     def post(self, address: str, headers: Mapping[str, str], body: bytes) -> Outcome:
         """Post a body once. Whatever goes wrong is part of the outcome."""
@@ -115,6 +118,13 @@ class Poster:
         ):
             _drain(response)
             return _outcome(response)
+
+
+def _trust(context: ssl.SSLContext, ca_file: Path) -> None:
+    try:
+        context.load_verify_locations(ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"{ca_file} holds no certificates that can be read") from error
 
 
 def _drain(response: httpcore.Response) -> None:

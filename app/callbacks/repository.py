@@ -106,7 +106,10 @@ def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
         The event's state after this.
     """
     event = session.get_one(CallbackEventRow, delivery.event_id, with_for_update=True)
-    if event.state != EventState.PENDING or event.attempts != delivery.attempt:
+    is_over = event.state == EventState.DELIVERED or event.attempts != delivery.attempt
+    # Another delivery may have disabled the address meanwhile; what arrived has arrived.
+    given_up = event.state == EventState.DEAD and outcome.result is not Result.DELIVERED
+    if is_over or given_up:
         return EventState(event.state)
     event.failure = outcome.failure
     if outcome.result is Result.DELIVERED:

@@ -1,4 +1,4 @@
-"""``/opendsr/v2``: discovery, requests, status, cancellation.
+"""``/opendsr/v2/requests``: requests, status, cancellation.
 
 https://github.com/opengdpr/OpenDSR, version 2.0; ``docs/opendsr.md`` says what is not supported.
 """
@@ -8,19 +8,17 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import PlainTextResponse
 from pydantic import ValidationError
 
 from app.api.access import ForgetReader, ForgetWriter, ServicesOf
+from app.api.opendsr.discovery import ERASURE, PREFIX, RAW
 from app.api.opendsr.schemas import (
     Cancelled,
     Created,
-    Discovery,
     Extension,
     Status,
     SubjectRequestBody,
     SubjectRequestId,
-    SupportedIdentity,
 )
 from app.api.opendsr.signed import SignedRoute, error_responses
 from app.domain.errors import InvalidInputError
@@ -28,41 +26,15 @@ from app.domain.states import SubjectRequestStatus
 from app.ledger import subject_status
 from app.ledger.subject_requests import SubjectDemand
 from app.ledger.subject_status import API_VERSION
-from app.services import opendsr_domain, public_url
+from app.services import opendsr_domain
 from app.settings import Settings
 
-router = APIRouter(prefix="/opendsr/v2", tags=["OpenDSR"], route_class=SignedRoute)
-
-_ERASURE = "erasure"
-_RAW = "raw"
+router = APIRouter(prefix=PREFIX, tags=["OpenDSR"], route_class=SignedRoute)
 
 
 async def raw_body(request: Request) -> bytes:
     """Return the body as it came."""
     return await request.body()
-
-
-@router.get("/discovery")
-def discover(services: ServicesOf) -> Discovery:
-    """Say what this processor supports; no key is asked for."""
-    settings = services.settings
-    return Discovery(
-        api_version=API_VERSION,
-        supported_identities=[
-            SupportedIdentity(identity_type=kind, identity_format=_RAW)
-            for kind in settings.opendsr_identity_types
-        ],
-        supported_subject_request_types=[_ERASURE],
-        processor_certificate=f"{public_url(settings)}{router.prefix}/certificate.pem",
-    )
-
-
-@router.get("/certificate.pem", response_class=PlainTextResponse)
-def certificate(services: ServicesOf) -> PlainTextResponse:
-    """Return the X.509 certificate of the key that signs; no key is asked for."""
-    return PlainTextResponse(
-        services.processor_signer.certificate_pem, media_type="application/x-pem-file"
-    )
 
 
 @router.post("/requests", status_code=201, responses=error_responses())
@@ -125,7 +97,7 @@ def cancel(
 
 def _demand(body: SubjectRequestBody, settings: Settings) -> SubjectDemand:
     """Translate a body, or say which part of it this processor does not support."""
-    if body.subject_request_type != _ERASURE:
+    if body.subject_request_type != ERASURE:
         raise InvalidInputError("subject_request_type: this processor supports erasure alone")
     if body.api_version not in (None, API_VERSION):
         raise InvalidInputError(f"api_version: this is version {API_VERSION}")
@@ -136,7 +108,7 @@ def _demand(body: SubjectRequestBody, settings: Settings) -> SubjectDemand:
             raise InvalidInputError(
                 f"subject_identities[{index}]: this type is not supported; see discovery"
             )
-        if identity.identity_format != _RAW:
+        if identity.identity_format != RAW:
             raise InvalidInputError(f"subject_identities[{index}]: only the format raw is known")
     return SubjectDemand(
         subject_request_id=body.subject_request_id,

@@ -11,12 +11,14 @@ from sqlalchemy import select, text
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
+from app.api.callbacks import Message, MessageHeaders
 from app.callbacks import repository, signing_secrets
 from app.callbacks.deliverer import Deliverer
 from app.callbacks.schedule import DELAYS_S
 from app.callbacks.tables import CallbackEndpointRow
 from app.domain.errors import GoneError, NotFoundError
 from app.ledger.api_keys import Scope, create_key
+from app.main import create_app
 from tests.app.callbacks.conftest import endpoints, events, make_due, settle
 from tests.support.dumps import everything_in_postgres
 from tests.support.receiver import Received, Receiver, status
@@ -261,7 +263,8 @@ def test_410_ends_everything_for_this_address_of_this_caller(
                 ),
                 {"owner": owner},
             )
-        deliver_one(workshop, deliverer)
+        while not receiver.received:
+            deliver_one(workshop, deliverer)
         make_due(workshop)
         settle(deliverer)
         workshop.services.clean_up()
@@ -276,6 +279,20 @@ def test_410_ends_everything_for_this_address_of_this_caller(
     dead = [event for event in events(workshop) if event.state == "dead"]
     assert len(dead) == 4
     assert {event.failure for event in dead} == {"it answered 410: it wants no more callbacks"}
+
+
+def test_what_arrived_while_the_address_was_disabled_has_arrived(
+    workshop: Workshop, receiver: Receiver, deliverer: Deliverer
+) -> None:
+    forget(workshop, receiver.url)
+    forget(workshop, receiver.url, record="record-2")
+    with workshop.transaction() as session:
+        slow = repository.claim(session, claim_s=60)
+    receiver.answers.append(status(410))
+    deliver_one(workshop, deliverer)
+    assert {event.state for event in events(workshop)} == {"dead"}
+    assert deliverer.deliver(slow) == "delivered"
+    assert sorted(event.state for event in events(workshop)) == ["dead"] * 3 + ["delivered"]
 
 
 # Processes that die, and several at once
@@ -455,3 +472,16 @@ def test_an_address_under_a_lost_key_fails_in_words(
     settle(deliverer)
     assert events(workshop)[0].failure == "its address cannot be decrypted under this key"
     assert receiver.received == []
+
+
+def test_the_message_is_as_the_api_describes_it(
+    workshop: Workshop, receiver: Receiver, deliverer: Deliverer
+) -> None:
+    forget(workshop, receiver.url)
+    settle(deliverer)
+    (received, _) = receiver.received
+    Message.model_validate_json(received.body)
+    names = {name.replace("_", "-") for name in MessageHeaders.model_fields}
+    assert names <= set(received.headers)
+    described = create_app(workshop.services).openapi()["webhooks"]
+    assert set(described) == {"forget_request"}

@@ -11,6 +11,7 @@ import pytest
 from httpcore import NetworkBackend, NetworkStream, SyncBackend
 
 from app.callbacks.posting import Outcome, Poster, Result
+from app.domain.errors import ConfigurationError
 from tests.support.authority import Authority
 from tests.support.receiver import Receiver, status
 
@@ -217,6 +218,13 @@ def test_the_next_address_is_tried_when_one_does_not_answer(receiver: Receiver) 
 
 
 # TLS
+
+
+def test_a_file_without_certificates_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").write_text("")
+    for name in ("empty.pem", "nowhere.pem"):
+        with pytest.raises(ConfigurationError, match=name):
+            poster(ca_file=tmp_path / name)
 
 
 @pytest.fixture

@@ -66,10 +66,10 @@ def test_a_request_that_is_cancelled(workshop: Workshop) -> None:
 
 def test_a_change_that_is_rolled_back_tells_nothing(workshop: Workshop) -> None:
     request_id = workshop.forget(trained(workshop), status_callback_urls=[URL])
-    with pytest.raises(ZeroDivisionError), workshop.transaction() as session:
+    with workshop.transaction() as session:
         workshop.services.forget_requests.cancel(session, request_id, restore=True)
         session.flush()
-        raise ZeroDivisionError
+        session.rollback()
     assert told(workshop) == ["accepted"]
     assert workshop.request(request_id).state == "accepted"
 
