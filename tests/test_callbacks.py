@@ -9,8 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+from cryptography import x509
 
+from app.certificates.processor_signing import domains_of
 from tests.support.digits import DATASET, digits_parquet
 from tests.support.receiver import Receiver, status
 from tests.support.service import Service, kill, until
@@ -99,6 +102,13 @@ def test_a_receiver_and_a_dispatcher_that_were_away_lose_nothing(service: Servic
         told = [c["id"] for c in reversed(client.callbacks(request=request["id"]))]
         assert list(dict.fromkeys(ids)) == told
         assert len(told) == 3
+
+
+def test_init_makes_what_opendsr_needs(service: Service) -> None:
+    found = httpx.get(f"{service.url}/opendsr/v2/discovery").json()
+    assert found["processor_certificate"] == f"{service.url}/opendsr/v2/certificate.pem"
+    certificate = x509.load_pem_x509_certificate(httpx.get(found["processor_certificate"]).content)
+    assert domains_of(certificate) == ["127.0.0.1"]
 
 
 def test_addresses_leave_no_trace(service: Service) -> None:

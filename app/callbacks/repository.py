@@ -131,18 +131,27 @@ def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
 
 
 def _disable(session: Session, endpoint_id: str, *, reason: str | None) -> None:
-    """Tell an address nothing more, for whichever requests of the same caller it was given."""
-    endpoint = session.get_one(CallbackEndpointRow, endpoint_id)
-    disabled = session.scalars(
-        update(CallbackEndpointRow)
+    """Tell an address nothing more, for whichever requests of the same caller it was given.
+
+    Requests that are changing at this moment are left out: whoever changes many holds many, and to
+    wait for one while holding another could be for ever. They will be answered 410 themselves.
+    """
+    endpoint = session.get_one(CallbackEndpointRow, endpoint_id, with_for_update=True)
+    same = (
+        select(CallbackEndpointRow.id)
         .where(
             CallbackEndpointRow.api_key_id == endpoint.api_key_id,
             CallbackEndpointRow.url_digest == endpoint.url_digest,
         )
+        .with_for_update(skip_locked=True)
+    )
+    disabled = session.scalars(same).all()
+    session.execute(
+        update(CallbackEndpointRow)
+        .where(CallbackEndpointRow.id.in_(disabled))
         .values(state="disabled", url=None, url_digest=None)
-        .returning(CallbackEndpointRow.id)
         .execution_options(synchronize_session=False)
-    ).all()
+    )
     session.execute(
         update(CallbackEventRow)
         .where(

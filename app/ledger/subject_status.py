@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import UTC
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
 from app.callbacks.events import emit
@@ -14,6 +14,7 @@ from app.ledger import log
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
 
 API_VERSION = "2.0"
+_PENDING = "expunge.subject_requests.pending"
 
 
 def status_of(states: Collection[str]) -> SubjectRequestStatus:
@@ -51,12 +52,26 @@ def find(session: Session, subject_request_id: str, *, api_key_id: str) -> Subje
 
 
 def follow(session: Session, request: ForgetRequestRow) -> None:
-    """Let the status of a request's subject request follow the request's state."""
-    if request.subject_request_id is None:
-        return
-    row = session.get_one(SubjectRequestRow, request.subject_request_id, with_for_update=True)
-    if row.status is not None:  # else it is being made
-        settle(session, row)
+    """Let the status of a request's subject request follow, when the transaction commits.
+
+    Not before: two transactions that change requests of the same people, in whatever order, would
+    wait for each other's locks. At the end each takes them in the same order.
+    """
+    if request.subject_request_id is not None:
+        session.info.setdefault(_PENDING, set()).add(request.subject_request_id)
+
+
+@event.listens_for(Session, "before_commit", insert=True)  # before the log writes its entries
+def _settle_pending(session: Session) -> None:
+    for subject_request_id in sorted(session.info.pop(_PENDING, ())):
+        settle(
+            session, session.get_one(SubjectRequestRow, subject_request_id, with_for_update=True)
+        )
+
+
+@event.listens_for(Session, "after_soft_rollback")
+def _drop_pending(session: Session, _previous: object) -> None:
+    session.info.pop(_PENDING, None)
 
 
 def settle(session: Session, row: SubjectRequestRow) -> None:

@@ -335,6 +335,38 @@ def test_an_outcome_that_comes_too_late_changes_nothing(
     assert {event.state for event in events(workshop)} == {"delivered"}
 
 
+def test_a_failure_that_comes_too_late_leaves_the_next_attempt_alone(
+    workshop: Workshop, receiver: Receiver, deliverer: Deliverer
+) -> None:
+    forget(workshop, receiver.url)
+    with workshop.transaction() as session:
+        late = repository.claim(session, claim_s=0.0)
+    with workshop.transaction() as session:
+        repository.claim(session, claim_s=60)
+    before = events(workshop)[0]
+    receiver.answers.append(status(500))
+    deliverer.deliver(late)
+    after = events(workshop)[0]
+    assert (after.attempts, after.failure) == (2, None)
+    assert after.next_attempt_at == before.next_attempt_at
+
+
+def test_a_request_that_is_changing_does_not_hold_up_a_410(
+    workshop: Workshop, receiver: Receiver, deliverer: Deliverer
+) -> None:
+    forget(workshop, receiver.url)
+    forget(workshop, receiver.url, record="record-2")
+    with workshop.transaction() as session:
+        taken = repository.claim(session, claim_s=60)
+    receiver.answers.append(status(410))
+    with workshop.transaction() as session:
+        query = select(CallbackEndpointRow).where(CallbackEndpointRow.id != taken.endpoint_id)
+        changing = session.scalars(query.with_for_update()).one()
+        deliverer.deliver(taken)
+        assert changing.state == "active"
+    assert sorted(e.state for e in endpoints(workshop)) == ["active", "disabled"]
+
+
 def test_many_processes_deliver_each_event_once_and_in_order(
     workshop: Workshop, make_deliverer: Make
 ) -> None:
