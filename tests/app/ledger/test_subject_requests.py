@@ -13,7 +13,7 @@ from app.domain.schema import FeatureSchema
 from app.domain.states import SubjectRequestStatus
 from app.ledger.subject_requests import SubjectDemand
 from app.ledger.subject_status import status_of
-from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
+from app.ledger.tables import ForgetRequestRow, LogEntryRow, SubjectRequestRow
 from tests.support.workshop import Workshop, records_parquet
 
 URL = "https://privacy.example/callbacks"
@@ -90,6 +90,9 @@ def test_two_that_end_at_the_same_moment_complete_it_once(twice: tuple[Workshop,
 
     assert status(workshop, subject_id) == SubjectRequestStatus.COMPLETED
     assert told(workshop) == ["in_progress", "completed"]
+    with workshop.transaction() as session:
+        kinds = session.scalars(select(LogEntryRow.kind)).all()
+    assert kinds.count("subject_request.completed") == 1
 
 
 def test_who_changes_requests_of_the_same_people_in_another_order_does_not_wait(
