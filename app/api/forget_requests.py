@@ -23,7 +23,11 @@ from app.registry.tables import ModelRow
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"])
 _RETRY_AFTER_S = "2"
 _MAX_IDS = 100_000
-CallbackUrl = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_LENGTH)]
+CallbackUrl = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_URL_LENGTH),
+    Field(json_schema_extra={"format": "uri"}),
+]
 
 
 class ForgetBody(Body):

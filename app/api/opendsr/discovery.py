@@ -30,9 +30,13 @@ def discover(services: ServicesOf) -> Discovery:
     )
 
 
-@router.get("/certificate.pem", response_class=PlainTextResponse)
-def certificate(services: ServicesOf) -> PlainTextResponse:
+class PemResponse(PlainTextResponse):
+    """A certificate with its chain."""
+
+    media_type = "application/x-pem-file"
+
+
+@router.get("/certificate.pem", response_class=PemResponse)
+def certificate(services: ServicesOf) -> PemResponse:
     """Return the X.509 certificate of the key that signs; no key is asked for."""
-    return PlainTextResponse(
-        services.processor_signer.certificate_pem, media_type="application/x-pem-file"
-    )
+    return PemResponse(services.processor_signer.certificate_pem)

@@ -30,7 +30,7 @@ class Identity(Tolerant):
 
     identity_type: str = Field(max_length=100, examples=["controller_customer_id"])
     identity_value: OwnerId = Field(examples=["person-0017"])
-    identity_format: str = Field(max_length=20, examples=["raw"])
+    identity_format: str = Field(max_length=20, json_schema_extra={"enum": ["raw"]})
 
 
 class Extension(BaseModel):
@@ -42,16 +42,23 @@ class Extension(BaseModel):
 
 
 class SubjectRequestBody(Tolerant):
-    """A data subject request (section 7.1 of the specification)."""
+    """A data subject request (section 7.1 of the specification).
+
+    What is narrower in the schema than here is refused in words of our own.
+    """
 
     regulation: Literal["gdpr", "ccpa"]
     subject_request_id: SubjectRequestId = Field(examples=["a7551968-d5d6-44b2-9831-815ac9017798"])
-    subject_request_type: str = Field(max_length=100, examples=["erasure"])
+    subject_request_type: str = Field(max_length=100, json_schema_extra={"enum": ["erasure"]})
     submitted_time: Annotated[AwareDatetime, Field(strict=False)] = Field(
         examples=["2026-01-02T15:00:00Z"]
     )
-    subject_identities: list[Identity] = Field(default_factory=list, max_length=_MAX_IDENTITIES)
-    api_version: str | None = Field(default=None, max_length=20, examples=["2.0"])
+    subject_identities: list[Identity] = Field(
+        default_factory=list, max_length=_MAX_IDENTITIES, json_schema_extra={"minItems": 1}
+    )
+    api_version: str | None = Field(
+        default=None, max_length=20, json_schema_extra={"enum": ["2.0", None]}
+    )
     status_callback_urls: list[
         Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL_LENGTH)]
     ] = Field(default_factory=list, max_length=MAX_URLS)
