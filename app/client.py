@@ -203,6 +203,7 @@ class ExpungeClient:
         subject_ids: Sequence[str] = (),
         external_id: str | None = None,
         idempotency_key: str | None = None,
+        status_callback_urls: Sequence[str] = (),
     ) -> ForgetRequest:
         """Ask that records or subjects be forgotten."""
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
@@ -211,6 +212,7 @@ class ExpungeClient:
             "record_ids": list(record_ids),
             "subject_ids": list(subject_ids),
             "external_id": external_id,
+            "status_callback_urls": list(status_callback_urls),
         }
         return self._object(
             ForgetRequest, "POST", "/v1/forget-requests", json=body, headers=headers
@@ -223,6 +225,22 @@ class ExpungeClient:
     def requests(self, **filters: str) -> list[ForgetRequest]:
         """Return all requests that match ``state``, ``model`` and ``external_id``, newest first."""
         return self._list(ForgetRequest, "GET", "/v1/forget-requests", params=filters)
+
+    def callbacks(self, **filters: str) -> list[dict[str, Any]]:
+        """Return all callbacks that match ``state`` and ``request``, newest first."""
+        return self._list(dict[str, Any], "GET", "/v1/callbacks", params=filters)
+
+    def redeliver(self, callback_id: str) -> dict[str, Any]:
+        """Have a callback delivered now, whatever became of it before."""
+        return self._object(dict[str, Any], "POST", f"/v1/callbacks/{callback_id}/redeliver")
+
+    def callback_secret(self) -> dict[str, Any]:
+        """Return the secret that signs this key's callbacks."""
+        return self._object(dict[str, Any], "GET", "/v1/callback-secret")
+
+    def rotate_callback_secret(self) -> dict[str, Any]:
+        """Replace that secret; for a day, callbacks are signed with both."""
+        return self._object(dict[str, Any], "POST", "/v1/callback-secret/rotate")
 
     def retry(self, request_id: str) -> ForgetRequest:
         """Give a failed request another run."""

@@ -23,7 +23,7 @@ from app import log_context
 from app.domain.errors import ExpungeError
 
 _FORMAT = "%(asctime)s %(name)s %(message)s"
-_QUIET = ("httpx", "alembic", "rq", "uvicorn")
+_QUIET = ("httpcore", "httpx", "alembic", "rq", "uvicorn")
 ACCESS_LOG = logging.getLogger("expunge.access")
 _log = logging.getLogger("expunge")
 

@@ -12,6 +12,7 @@ from app.access.tokens import Tokens
 from app.api import (
     audit,
     backbones,
+    callbacks,
     certificates,
     datasets,
     errors,
@@ -20,6 +21,7 @@ from app.api import (
     log,
     metrics,
     models,
+    opendsr,
     operations,
     plans,
     runs,
@@ -47,6 +49,7 @@ def create_app(services: Services) -> FastAPI:
         title="Expunge",
         summary="Makes trained PyTorch models forget, with proof.",
         version="1",
+        webhooks=callbacks.webhooks,
     )
     app.state.services = services
     app.state.gate = _gate(services)
@@ -61,6 +64,8 @@ def create_app(services: Services) -> FastAPI:
         models,
         versions,
         forget_requests,
+        callbacks,
+        opendsr,
         certificates,
         runs,
         keys,

@@ -10,6 +10,7 @@ from sqlalchemy import MetaData, create_engine, text
 from sqlalchemy.orm import Session
 
 import app.backbones.tables
+import app.callbacks.tables
 import app.certificates.tables
 import app.datasets.tables
 import app.ledger.tables

@@ -6,11 +6,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 from redis import Redis
 
+from app.callbacks.deliverer import Deliverer, Terms
+from app.callbacks.events import Callbacks
+from app.callbacks.keys import CallbackKeys
+from app.callbacks.posting import Poster
+from app.callbacks.urls import UrlRules
 from app.certificates.model_signing import ModelSigner
+from app.certificates.processor_signing import ProcessorSigner
 from app.certificates.signing import StatementSigner
 from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
@@ -18,6 +25,7 @@ from app.datasets.service import Records
 from app.embedded import EmbeddedServers
 from app.ledger import actor, checkpoints, deadlines, log, repository, settlement, signing_keys
 from app.ledger.requests import ForgetRequests
+from app.ledger.subject_requests import SubjectRequests
 from app.settings import Settings
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
@@ -36,7 +44,9 @@ class Services:
     blobs: Blobs
     signer: StatementSigner
     records: Records
+    callbacks: Callbacks
     forget_requests: ForgetRequests
+    subject_requests: SubjectRequests
 
     @cached_property
     def model_signer(self) -> ModelSigner:
@@ -62,6 +72,32 @@ class Services:
         timeout_s = 2.0
         return Redis.from_url(
             redis_url(self.settings), socket_timeout=timeout_s, socket_connect_timeout=timeout_s
+        )
+
+    @cached_property
+    def processor_signer(self) -> ProcessorSigner:
+        """Signs what is said over OpenDSR. Read when first used.
+
+        Raises:
+            ConfigurationError: its key or certificate is missing; run ``expunge init``.
+        """
+        return ProcessorSigner.from_files(
+            opendsr_key_file(self.settings),
+            opendsr_certificate_file(self.settings),
+            domain=opendsr_domain(self.settings),
+        )
+
+    def deliverer(self) -> Deliverer:
+        """Return what delivers callbacks."""
+        settings = self.settings
+        poster = Poster(
+            timeout_s=settings.callback_timeout_s,
+            allow_private=settings.callback_allow_private,
+            ca_file=settings.callback_ca_file,
+        )
+        terms = Terms(base_url=public_url(settings), poll_interval_s=settings.poll_interval_s)
+        return Deliverer(
+            self.database, self.callbacks.keys, poster, lambda: self.processor_signer, terms
         )
 
     def clean_up(self) -> None:
@@ -173,6 +209,35 @@ def pseudonym_key_file(settings: Settings) -> Path:
     return settings.data_dir / "keys" / "pseudonyms.key"
 
 
+def callback_key_file(settings: Settings) -> Path:
+    """Where the key lies that encrypts callbacks' addresses and signs them."""
+    return settings.data_dir / "keys" / "callbacks.key"
+
+
+def opendsr_key_file(settings: Settings) -> Path:
+    """Where the private key lies that signs for OpenDSR."""
+    return settings.opendsr_key_file or settings.data_dir / "keys" / "opendsr.pem"
+
+
+def opendsr_certificate_file(settings: Settings) -> Path:
+    """Where that key's certificate lies."""
+    return settings.opendsr_certificate_file or settings.data_dir / "keys" / "opendsr.crt"
+
+
+def public_url(settings: Settings) -> str:
+    """Return where callers find this service, without a slash at its end."""
+    if settings.public_url is None:
+        return f"http://{settings.host}:{settings.port}"
+    return str(settings.public_url).rstrip("/")
+
+
+def opendsr_domain(settings: Settings) -> str:
+    """Return whom OpenDSR's signatures are by."""
+    if settings.opendsr_domain is not None:
+        return settings.opendsr_domain
+    return urlsplit(public_url(settings)).hostname or settings.host
+
+
 def key_store_dir(settings: Settings) -> Path:
     """Where the keys of the stored objects lie."""
     return settings.key_store_dir or settings.data_dir / "keys" / "blobs"
@@ -217,11 +282,25 @@ def open_services(settings: Settings) -> Services:
     pseudonyms = Pseudonyms.from_file(pseudonym_key_file(settings))
     signer = StatementSigner.from_file(signing_key_file(settings))
     records = Records(database, blobs, pseudonyms, journal=log.append)
+    callbacks = Callbacks(
+        CallbackKeys.from_file(callback_key_file(settings)),
+        UrlRules(
+            allow_http=settings.callback_allow_http,
+            allow_private=settings.callback_allow_private,
+        ),
+    )
+    forget_requests = ForgetRequests(
+        pseudonyms=pseudonyms, signer=signer, records=records, callbacks=callbacks
+    )
     return Services(
         settings=settings,
         database=database,
         blobs=blobs,
         signer=signer,
         records=records,
-        forget_requests=ForgetRequests(pseudonyms=pseudonyms, signer=signer, records=records),
+        callbacks=callbacks,
+        forget_requests=forget_requests,
+        subject_requests=SubjectRequests(
+            pseudonyms=pseudonyms, callbacks=callbacks, forget_requests=forget_requests
+        ),
     )

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, IPvAnyNetwork, SecretStr, model_validator
+from pydantic import AfterValidator, Field, HttpUrl, IPvAnyNetwork, SecretStr, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -53,6 +53,16 @@ class Settings(BaseSettings):
             when half of its time is over.
         key_store_dir: keys of the stored objects; ``keys/blobs`` in the data directory when unset.
         key_period_s: how long the key that wraps those keys lives.
+        public_url: where callers find this service; ``http://host:port`` when unset.
+        callback_allow_http: whether callbacks may go to URLs without TLS.
+        callback_allow_private: whether they may go to addresses that are not public.
+        callback_timeout_s: for one attempt to deliver one.
+        callback_ca_file: certificates of authorities to trust for them besides the usual ones.
+        opendsr_domain: whom OpenDSR's signatures are by; the public URL's host when unset.
+        opendsr_key_file, opendsr_certificate_file: what signs and vouches for them; made by
+            ``expunge init`` when unset, and then the certificate is signed by nobody else.
+        opendsr_identity_types: types of OpenDSR's identities that are our subjects' ids.
+        opendsr_datasets: the datasets that OpenDSR's requests are about; empty: all.
         s3_bucket: where objects are stored instead of in the data directory.
         s3_endpoint, s3_region: the server, if it is not Amazon's, and its region.
         s3_prefix: what all names in the bucket begin with.
@@ -90,6 +100,16 @@ class Settings(BaseSettings):
     deadline_warning_s: float = Field(default=7 * 86400.0, ge=0)
     key_store_dir: Path | None = None
     key_period_s: float = Field(default=86400.0, gt=0)
+    public_url: HttpUrl | None = None
+    callback_allow_http: bool = False
+    callback_allow_private: bool = False
+    callback_timeout_s: float = Field(default=15.0, gt=0, le=60)
+    callback_ca_file: Path | None = None
+    opendsr_domain: str | None = None
+    opendsr_key_file: Path | None = None
+    opendsr_certificate_file: Path | None = None
+    opendsr_identity_types: tuple[str, ...] = ("controller_customer_id",)
+    opendsr_datasets: tuple[str, ...] = ()
     s3_bucket: str | None = None
     s3_endpoint: str | None = None
     s3_region: str | None = None

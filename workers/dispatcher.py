@@ -114,11 +114,16 @@ class Dispatcher:
 
 
 def main() -> None:
-    """Dispatch until SIGTERM or SIGINT; what fails now is tried again."""
+    """Dispatch, and deliver callbacks beside it, until SIGTERM or SIGINT.
+
+    What fails now is tried again.
+    """
     stop = StopSignal().listen()
     settings = Settings()
     services = open_services(settings)
     dispatcher = Dispatcher(services, open_queue(redis_connection(settings)))
+    deliverer = services.deliverer()
+    deliverer.start()
     failing: set[str] = set()
     while not stop.wait(_OUTAGE_DELAY_S if failing else settings.poll_interval_s):
         for step in dispatcher.steps:
@@ -131,4 +136,5 @@ def main() -> None:
                 failing.add(name)
             else:
                 failing.discard(name)
+    deliverer.stop()
     services.database.dispose()

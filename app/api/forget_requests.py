@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
-from pydantic import Field
+from pydantic import Field, StringConstraints
 from sqlalchemy.orm import Session
 
 from app.api.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
@@ -13,6 +13,7 @@ from app.api.certificates import BundleAnswer, Since
 from app.api.cursors import decode_cursor, encode_cursor
 from app.api.errors import problem_responses
 from app.api.schemas import Answer, Body, ExternalId, Name, OwnerId
+from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
 from app.domain.states import RequestState
 from app.ledger import bundles, repository
 from app.ledger.requests import ForgetDemand
@@ -22,6 +23,11 @@ from app.registry.tables import ModelRow
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)
 _RETRY_AFTER_S = "2"
 _MAX_IDS = 100_000
+CallbackUrl = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_URL_LENGTH),
+    Field(json_schema_extra={"format": "uri"}),
+]
 
 
 class ForgetBody(Body):
@@ -33,6 +39,12 @@ class ForgetBody(Body):
         default_factory=list, max_length=_MAX_IDS, examples=[["person-0017"]]
     )
     external_id: ExternalId | None = Field(default=None, examples=["ticket-4711"])
+    status_callback_urls: list[CallbackUrl] = Field(
+        default_factory=list,
+        max_length=MAX_URLS,
+        description="Told of every change of the request's state; see docs/callbacks.md.",
+        examples=[["https://privacy.example/expunge"]],
+    )
 
 
 class ObligationAnswer(Answer):
@@ -95,6 +107,7 @@ def submit(
         subject_ids=body.subject_ids,
         external_id=body.external_id,
         idempotency_key=idempotency_key,
+        status_callback_urls=body.status_callback_urls,
     )
     with services.database.transaction() as session:
         row, _ = services.forget_requests.submit(session, demand, api_key_id=caller.key_id)

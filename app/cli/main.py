@@ -9,6 +9,7 @@ from app import logs
 from app.cli import (
     api_keys,
     audit,
+    callbacks,
     erasure,
     guarantees,
     log,
@@ -63,6 +64,7 @@ _GROUPS: dict[str, tuple[tuple[str, typer.Typer], ...]] = {
     ),
     "Administer": (
         ("api-key", api_keys.api_key),
+        ("callback", callbacks.callback),
         ("signing-key", signing_keys.signing_key),
         ("log", log.log),
         ("storage", storage.storage),

@@ -156,6 +156,9 @@ def forget(
         list[str] | None, typer.Option(help="A subject_id; repeat for more.")
     ] = None,
     external_id: Annotated[str | None, typer.Option(help="Your own id of this request.")] = None,
+    callback: Annotated[
+        list[str] | None, typer.Option(help="A URL to tell of every change; repeat for more.")
+    ] = None,
     receipt: Annotated[
         Path | None, typer.Option(help="Write a receipt there, for 'expunge verify --receipt'.")
     ] = None,
@@ -173,6 +176,7 @@ def forget(
             record_ids=record or [],
             subject_ids=subject or [],
             external_id=external_id,
+            status_callback_urls=callback or [],
         )
         if receipt is not None:
             _write_receipt(receipt, request, record_ids=record or [], subject_ids=subject or [])

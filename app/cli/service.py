@@ -8,7 +8,9 @@ import typer
 import uvicorn
 
 from app import schema
+from app.callbacks.keys import CallbackKeys
 from app.certificates.model_signing import ModelSigner
+from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import remember_key
 from app.cli.connection import admin_key_file, errors_in_words
@@ -19,6 +21,7 @@ from app.embedded import EmbeddedServers
 from app.ledger import actor, api_keys
 from app.main import app_from_environment
 from app.services import (
+    callback_key_file,
     database_url,
     key_store_dir,
     migration_url,
@@ -26,6 +29,9 @@ from app.services import (
     object_dir,
     object_store,
     open_services,
+    opendsr_certificate_file,
+    opendsr_domain,
+    opendsr_key_file,
     pseudonym_key_file,
     public_key_file,
     signing_key_file,
@@ -54,6 +60,8 @@ def init() -> None:
         signer = StatementSigner.from_file(signing_key_file(settings), create=True)
         Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
         FileKeyStore(key_store_dir(settings), create=True)
+        CallbackKeys.from_file(callback_key_file(settings), create=True)
+        _set_up_opendsr(settings)
         public = public_key_file(settings)
         remember_key(public, signer.public_key_pem)
         model_key = model_signing_key_file(settings)
@@ -164,6 +172,15 @@ def _create_bucket(settings: Settings) -> None:
     store = object_store(settings)
     if isinstance(store, S3ObjectStore) and store.create_bucket():
         typer.echo(f"created the bucket {settings.s3_bucket}")
+
+
+def _set_up_opendsr(settings: Settings) -> None:
+    """Make what signs for OpenDSR, unless the operator brings it."""
+    if settings.opendsr_certificate_file is not None:
+        return
+    key = load_processor_key(opendsr_key_file(settings), create=settings.opendsr_key_file is None)
+    certificate = opendsr_certificate_file(settings)
+    ensure_self_signed(certificate, key, domain=opendsr_domain(settings))
 
 
 def _encrypt_old_objects(settings: Settings) -> None:

@@ -71,7 +71,7 @@ class ConflictError(ExpungeError):
 
 
 class GoneError(ExpungeError):
-    """A version existed and was retired or withdrawn."""
+    """A thing existed and was removed: a version that was retired or withdrawn, say."""
 
 
 class PreconditionError(ExpungeError):
@@ -221,6 +221,13 @@ class KeyStoreError(ExpungeError):
 
 class CorruptObjectError(ExpungeError):
     """A stored object is not what was stored: cut, changed, moved, or another's."""
+
+
+# Calling back
+
+
+class CallbackError(ExpungeError):
+    """A callback cannot be delivered. The message says why, and never where."""
 
 
 # Downloading

@@ -1,7 +1,8 @@
 """Deadlines: a request is warned of before it is due, and again when it is overdue; once each.
 
 A warning is an entry of the log, of kind ``request.due_soon`` or ``request.overdue`` with the
-request's id and ``due_at``, in the transaction that notes it on the request.
+request's id and ``due_at``, in the transaction that notes it on the request; and a callback, where
+the request asked for them.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import ColumnElement, and_, func, or_, select, text
 from sqlalchemy.orm import Session
 
-from app.ledger import log
+from app.ledger import log, transitions
 from app.ledger.tables import ForgetRequestRow
 
 DUE_SOON = "request.due_soon"
@@ -81,6 +82,7 @@ def note_deadlines(session: Session, *, warning_s: float) -> Sequence[DeadlineWa
 def _warn(session: Session, kind: str, row: ForgetRequestRow) -> DeadlineWarning:
     due_at = row.due_at.astimezone(UTC).isoformat(timespec="seconds")
     log.append(session, kind, request=row.id, due_at=due_at)
+    transitions.tell(session, row, kind.removeprefix("request."))
     return DeadlineWarning(kind, row.id, row.due_at)
 
 

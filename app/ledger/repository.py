@@ -71,6 +71,16 @@ def requests(
     return session.scalars(query.order_by(*order).limit(limit)).all()
 
 
+def requests_of_subject(session: Session, subject_request_id: str) -> Sequence[ForgetRequestRow]:
+    """Return what a subject request made, in the order in which datasets are locked."""
+    query = (
+        select(ForgetRequestRow)
+        .join(DatasetRow, DatasetRow.id == ForgetRequestRow.dataset_id)
+        .where(ForgetRequestRow.subject_request_id == subject_request_id)
+    )
+    return session.scalars(query.order_by(DatasetRow.name)).all()
+
+
 def dataset_of(session: Session, request_row: ForgetRequestRow) -> DatasetRow:
     """Return the dataset that a request is about."""
     return session.get_one(DatasetRow, request_row.dataset_id)

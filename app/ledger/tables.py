@@ -40,6 +40,29 @@ class ApiKeyRow(Base):
     revoked_at: Mapped[datetime | None]
 
 
+class SubjectRequestRow(Base):
+    """A controller's demand for one person, over all datasets; see OpenDSR 2.0."""
+
+    __tablename__ = "subject_requests"
+    __table_args__ = (
+        UniqueConstraint("api_key_id", "subject_request_id"),
+        CheckConstraint(
+            "status IN ('pending', 'in_progress', 'completed', 'cancelled')", name="status"
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    api_key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
+    subject_request_id: Mapped[str]
+    request_digest: Mapped[bytes]
+    regulation: Mapped[str]
+    status: Mapped[str | None]
+    """None only within the transaction that makes the row."""
+    submitted_at: Mapped[datetime]
+    received_at: Mapped[datetime]
+    due_at: Mapped[datetime]
+
+
 class ForgetRequestRow(Base):
     """The demand that some records or subjects be forgotten."""
 
@@ -77,6 +100,10 @@ class ForgetRequestRow(Base):
     overdue_noted_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
     failure_reason: Mapped[str | None]
+    callback_count: Mapped[int] = mapped_column(server_default="0")
+    subject_request_id: Mapped[str | None] = mapped_column(
+        ForeignKey("subject_requests.id"), index=True
+    )
 
 
 class ForgottenRecordRow(Base):

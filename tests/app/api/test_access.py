@@ -23,6 +23,8 @@ PUBLIC = {
     "GET /readyz",
     "GET /.well-known/expunge-keys.json",
     "GET /.well-known/expunge-keys/{key_id}.pem",
+    "GET /opendsr/v2/discovery",
+    "GET /opendsr/v2/certificate.pem",
 }
 """All that needs no key. Nothing else may be added without a reason."""
 

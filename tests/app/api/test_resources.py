@@ -404,6 +404,8 @@ def test_openapi_documents_every_error_as_a_problem(services: Services) -> None:
 
     assert "HTTPValidationError" not in document["components"]["schemas"]
     for path, methods in document["paths"].items():
+        if path.startswith("/opendsr/"):
+            continue  # it has errors of its own
         for method, operation in methods.items():
             for status, answer in operation["responses"].items():
                 if status[0] in "45" and path != "/readyz":
