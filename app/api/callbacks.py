@@ -15,7 +15,7 @@ from app.callbacks.repository import EventState
 from app.callbacks.signing_secrets import SigningSecret
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
 from app.domain.states import RequestState
-from app.ledger import callback_secrets
+from app.ledger import callers_callbacks
 
 router = APIRouter(prefix="/v1", tags=["callbacks"], route_class=GuardedRoute)
 webhooks = APIRouter(tags=["callbacks"])
@@ -130,7 +130,7 @@ def list_callbacks(
 def redeliver(callback_id: str, services: ServicesOf, _: ForgetWriter) -> CallbackAnswer:
     """Have a callback delivered now, whatever became of it before."""
     with services.database.transaction() as session:
-        return _answer(*repository.redeliver(session, callback_id))
+        return _answer(*callers_callbacks.redeliver(session, callback_id))
 
 
 @router.get("/callback-secret", responses=problem_responses())
@@ -146,7 +146,9 @@ def rotate_secret(services: ServicesOf, caller: ForgetWriter, response: Response
     """Replace the secret; for a day, callbacks are signed with the previous one too."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
-        return _secret(callback_secrets.rotate(session, services.callbacks.keys, caller.key_id))
+        return _secret(
+            callers_callbacks.rotate_secret(session, services.callbacks.keys, caller.key_id)
+        )
 
 
 def _answer(event: CallbackEventRow, endpoint: CallbackEndpointRow) -> CallbackAnswer:

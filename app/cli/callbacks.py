@@ -26,7 +26,9 @@ def list_callbacks(
 
 
 @callback.command()
-def redeliver(callback_id: str) -> None:
+def redeliver(
+    callback_id: Annotated[str, typer.Argument(metavar="CALLBACK", help="Its id, as listed.")],
+) -> None:
     """Have a callback delivered now, whatever became of it before."""
     with errors_in_words(), connect() as client:
         typer.echo(json.dumps(client.redeliver(callback_id), indent=1))

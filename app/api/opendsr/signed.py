@@ -57,6 +57,7 @@ def error_responses() -> dict[int | str, dict[str, Any]]:
         "4XX": {"model": ErrorAnswer, "description": "A fault in the request"},
         401: problems[401],
         403: problems[403],
+        429: problems[429],
     }
 
 

@@ -20,6 +20,7 @@ from tests.support.serving import serve
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
 Call = Callable[[TestClient, Workshop], object]
+SUBJECT_REQUEST = "a7551968-d5d6-44b2-9831-815ac9017798"
 
 
 @pytest.fixture
@@ -127,6 +128,44 @@ def _revoke_key(api: TestClient, workshop: Workshop) -> object:
     return api.delete(f"/v1/api-keys/{workshop.key_id}")
 
 
+def _rotate_secret(api: TestClient, _: Workshop) -> object:
+    return api.post("/v1/callback-secret/rotate")
+
+
+def _redeliver(api: TestClient, workshop: Workshop) -> object:
+    workshop.define()
+    workshop.work()
+    urls = ["https://privacy.example/expunge"]
+    workshop.forget(workshop.split()[0][0], status_callback_urls=urls)
+    (event,) = api.get("/v1/callbacks").json()["items"]
+    return api.post(f"/v1/callbacks/{event['id']}/redeliver")
+
+
+def _subject_request(api: TestClient, workshop: Workshop) -> httpx.Response:
+    workshop.define()
+    workshop.work()
+    body = {
+        "regulation": "gdpr",
+        "subject_request_id": SUBJECT_REQUEST,
+        "subject_request_type": "erasure",
+        "submitted_time": "2026-01-01T00:00:00Z",
+        "api_version": "2.0",
+        "subject_identities": [
+            {
+                "identity_type": "controller_customer_id",
+                "identity_value": "subject-1",
+                "identity_format": "raw",
+            }
+        ],
+    }
+    return api.post("/opendsr/v2/requests", json=body)
+
+
+def _cancel_subject_request(api: TestClient, workshop: Workshop) -> object:
+    assert _subject_request(api, workshop).status_code == 201
+    return api.delete(f"/opendsr/v2/requests/{SUBJECT_REQUEST}")
+
+
 CHANGES: dict[str, tuple[Call, str]] = {
     "POST /v1/datasets": (_dataset, "dataset.defined"),
     "PUT /v1/datasets/{name}/records": (_push, "records.pushed"),
@@ -138,6 +177,13 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "DELETE /v1/forget-requests/{request_id}": (_cancel, "request.cancelled"),
     "POST /v1/forget-requests/{request_id}/retry": (_retry, "request.accepted"),
     "POST /v1/runs/{run_id}/retry": (_retry_run, "run.queued"),
+    "POST /v1/callback-secret/rotate": (_rotate_secret, "callback_secret.rotated"),
+    "POST /v1/callbacks/{callback_id}/redeliver": (_redeliver, "callback.redelivered"),
+    "POST /opendsr/v2/requests": (_subject_request, "subject_request.received"),
+    "DELETE /opendsr/v2/requests/{subject_request_id}": (
+        _cancel_subject_request,
+        "request.cancelled",
+    ),
     "POST /v1/api-keys": (_create_key, "key.created"),
     "DELETE /v1/api-keys/{key_id}": (_revoke_key, "key.revoked"),
 }
