@@ -22,6 +22,7 @@ from app.api import (
 )
 from app.services import Services, open_services
 from app.settings import Settings
+from app.web.installation import install as install_pages
 
 _log = logging.getLogger("expunge.api")
 
@@ -54,6 +55,7 @@ def create_app(services: Services) -> FastAPI:
         plans,
     ):
         app.include_router(resource.router)
+    install_pages(app, services.settings)
     return app
 
 

@@ -27,6 +27,7 @@ class Settings(BaseSettings):
             also signed with every certificate.
         key_store_dir: keys of the stored objects; ``keys/blobs`` in the data directory when unset.
         key_period_s: how long the key that wraps those keys lives.
+        session_s: how long a login to the operator's page lasts.
         s3_bucket: where objects are stored instead of in the data directory.
         s3_endpoint, s3_region: the server, if it is not Amazon's, and its region.
         s3_prefix: what all names in the bucket begin with.
@@ -52,6 +53,7 @@ class Settings(BaseSettings):
     checkpoint_interval_s: float = Field(default=60.0, ge=0)
     key_store_dir: Path | None = None
     key_period_s: float = Field(default=86400.0, gt=0)
+    session_s: float = Field(default=8 * 3600.0, ge=1)
     s3_bucket: str | None = None
     s3_endpoint: str | None = None
     s3_region: str | None = None

@@ -4,7 +4,10 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-NAME = "expunge-runs"
+from app.queue import NAME
+
+__all__ = ["NAME", "enqueue_run", "open_queue", "waiting_runs"]
+
 _FAILURE_TTL_S = 60
 
 

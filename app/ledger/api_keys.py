@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from app.domain.errors import NotFoundError
@@ -55,10 +55,16 @@ def create_key(session: Session, *, name: str, scopes: Collection[Scope]) -> tup
 
 def caller_of(session: Session, secret: str) -> Caller | None:
     """Return the caller to whom a secret belongs, or None."""
-    query = select(ApiKeyRow).where(
-        ApiKeyRow.key_hash == _hash(secret), ApiKeyRow.revoked_at.is_(None)
-    )
-    row = session.scalar(query)
+    return _caller(session, ApiKeyRow.key_hash == _hash(secret))
+
+
+def caller_with_id(session: Session, key_id: str) -> Caller | None:
+    """Return the caller whose key has this id, or None if it does not hold any more."""
+    return _caller(session, ApiKeyRow.id == key_id)
+
+
+def _caller(session: Session, condition: ColumnElement[bool]) -> Caller | None:
+    row = session.scalar(select(ApiKeyRow).where(condition, ApiKeyRow.revoked_at.is_(None)))
     if row is None:
         return None
     return Caller(row.id, frozenset(Scope(scope) for scope in row.scopes))

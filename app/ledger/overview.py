@@ -1,0 +1,251 @@
+"""What an operator's page asks of the ledger: counts, lists and nothing that changes it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy.orm import Session, aliased
+
+from app.datasets.tables import DatasetRow
+from app.domain.states import ACTIVE_RUN_STATES, ObligationState, RequestState, RunState
+from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
+from app.registry.tables import ModelRow
+
+OWED = (RequestState.ACCEPTED, RequestState.UNLEARNING, RequestState.FAILED)
+"""States in which a deadline still runs."""
+
+
+@dataclass(frozen=True)
+class RequestLine:
+    """A forget request in a list."""
+
+    id: str
+    external_id: str | None
+    dataset: str
+    state: RequestState
+    records: int
+    received_at: datetime
+    due_at: datetime
+    completed_at: datetime | None
+    failure_reason: str | None
+
+    def is_overdue(self, now: datetime) -> bool:
+        """Say whether the deadline passed before the request was met."""
+        return self.state in OWED and self.due_at < now
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run in a list.
+
+    Attributes:
+        target_epsilon: what the plan aims at.
+        retryable: it failed, and its model has had no other run since.
+    """
+
+    id: str
+    model: str
+    kind: str
+    state: RunState
+    attempt: int
+    phase: str | None
+    step: int | None
+    total_steps: int | None
+    epsilon: float | None
+    target_epsilon: float
+    failure_reason: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    retryable: bool
+
+
+@dataclass(frozen=True)
+class ObligationLine:
+    """What a request is owed by one model."""
+
+    model: str
+    state: ObligationState
+    basis: str
+    run: str | None
+    certificate: str | None
+    failure_reason: str | None
+
+
+def request_counts(session: Session) -> Mapping[RequestState, int]:
+    """Return how many requests there are in each state, zeros included."""
+    query = select(ForgetRequestRow.state, func.count()).group_by(ForgetRequestRow.state)
+    found = {RequestState(state): count for state, count in session.execute(query)}
+    return {state: found.get(state, 0) for state in RequestState}
+
+
+def overdue_count(session: Session, now: datetime) -> int:
+    """Return how many requests are past their deadline and not yet met."""
+    query = select(func.count()).where(
+        ForgetRequestRow.state.in_(OWED), ForgetRequestRow.due_at < now
+    )
+    return session.scalar(query) or 0
+
+
+def owed_requests(session: Session, *, limit: int) -> Sequence[RequestLine]:
+    """Return the requests that are still to be met, the earliest deadline first."""
+    query = _requests().where(ForgetRequestRow.state.in_(OWED))
+    order = (ForgetRequestRow.due_at, ForgetRequestRow.id)
+    return _request_lines(session, query.order_by(*order).limit(limit))
+
+
+def failed_requests(session: Session, *, limit: int) -> Sequence[RequestLine]:
+    """Return the requests that failed, the earliest deadline first."""
+    query = _requests().where(ForgetRequestRow.state == RequestState.FAILED)
+    order = (ForgetRequestRow.due_at, ForgetRequestRow.id)
+    return _request_lines(session, query.order_by(*order).limit(limit))
+
+
+def lines_of(session: Session, rows: Sequence[ForgetRequestRow]) -> Sequence[RequestLine]:
+    """Return requests as lines, in the order given."""
+    query = _requests().where(ForgetRequestRow.id.in_([row.id for row in rows]))
+    lines = {line.id: line for line in _request_lines(session, query)}
+    return [lines[row.id] for row in rows]
+
+
+def obligations(session: Session, request_id: str) -> Sequence[ObligationLine]:
+    """Return what a request is owed, by the models' names."""
+    query = (
+        select(ObligationRow, ModelRow.name)
+        .join(ModelRow, ModelRow.id == ObligationRow.model_id)
+        .where(ObligationRow.request_id == request_id)
+        .order_by(ModelRow.name)
+    )
+    return [
+        ObligationLine(
+            model=model,
+            state=ObligationState(row.state),
+            basis=row.basis,
+            run=row.run_id,
+            certificate=row.certificate_id,
+            failure_reason=row.failure_reason,
+        )
+        for row, model in session.execute(query)
+    ]
+
+
+def owed_by_model(session: Session) -> Mapping[str, int]:
+    """Return how many obligations each model has yet to meet, by model id."""
+    unmet = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
+    query = select(ObligationRow.model_id, func.count()).where(ObligationRow.state.in_(unmet))
+    return {model: count for model, count in session.execute(query.group_by(ObligationRow.model_id))}
+
+
+def active_runs(session: Session) -> Sequence[RunLine]:
+    """Return the runs that are queued or going, the oldest first."""
+    query = _runs().where(RunRow.state.in_(ACTIVE_RUN_STATES))
+    return _run_lines(session, query.order_by(RunRow.created_at, RunRow.id))
+
+
+def failed_runs(session: Session, *, limit: int) -> Sequence[RunLine]:
+    """Return failed runs after which their model had no other, the newest first."""
+    later = aliased(RunRow)
+    query = (
+        _runs()
+        .where(RunRow.state == RunState.FAILED)
+        .where(
+            ~select(later.id)
+            .where(later.model_id == RunRow.model_id, later.created_at > RunRow.created_at)
+            .exists()
+        )
+    )
+    return _run_lines(session, query.order_by(*_NEWEST_RUN).limit(limit))
+
+
+def runs(
+    session: Session,
+    *,
+    state: RunState | None = None,
+    model: str | None = None,
+    after: tuple[datetime, str] | None = None,
+    limit: int,
+) -> Sequence[RunLine]:
+    """Return a page of runs, newest first, older than the cursor ``after``."""
+    query = _runs()
+    if state is not None:
+        query = query.where(RunRow.state == state)
+    if model is not None:
+        query = query.where(ModelRow.name == model)
+    if after is not None:
+        query = query.where(tuple_(RunRow.created_at, RunRow.id) < after)
+    return _run_lines(session, query.order_by(*_NEWEST_RUN).limit(limit))
+
+
+def run(session: Session, row: RunRow) -> RunLine:
+    """Return one run as a line."""
+    (line,) = _run_lines(session, _runs().where(RunRow.id == row.id))
+    return line
+
+
+def outbox_depth(session: Session) -> int:
+    """Return how many things wait for the dispatcher, due or not."""
+    return session.scalar(select(func.count()).select_from(OutboxRow)) or 0
+
+
+_NEWEST_RUN = (RunRow.created_at.desc(), RunRow.id.desc())
+
+
+def _requests() -> Select[tuple[ForgetRequestRow, str]]:
+    return select(ForgetRequestRow, DatasetRow.name).join(
+        DatasetRow, DatasetRow.id == ForgetRequestRow.dataset_id
+    )
+
+
+def _request_lines(
+    session: Session, query: Select[tuple[ForgetRequestRow, str]]
+) -> Sequence[RequestLine]:
+    return [
+        RequestLine(
+            id=row.id,
+            external_id=row.external_id,
+            dataset=dataset,
+            state=RequestState(row.state),
+            records=row.record_count,
+            received_at=row.received_at,
+            due_at=row.due_at,
+            completed_at=row.completed_at,
+            failure_reason=row.failure_reason,
+        )
+        for row, dataset in session.execute(query)
+    ]
+
+
+def _runs() -> Select[tuple[RunRow, str, bool]]:
+    other = aliased(RunRow)
+    has_later = (
+        select(other.id)
+        .where(other.model_id == RunRow.model_id, other.created_at > RunRow.created_at)
+        .exists()
+    )
+    return select(RunRow, ModelRow.name, has_later).join(ModelRow, ModelRow.id == RunRow.model_id)
+
+
+def _run_lines(
+    session: Session, query: Select[tuple[RunRow, str, bool]]
+) -> Sequence[RunLine]:
+    return [
+        RunLine(
+            id=row.id,
+            model=model,
+            kind=row.kind,
+            state=RunState(row.state),
+            attempt=row.attempt,
+            phase=row.phase,
+            step=row.step,
+            total_steps=row.total_steps,
+            epsilon=row.epsilon,
+            target_epsilon=float(row.plan["epsilon"]),
+            failure_reason=row.failure_reason,
+            created_at=row.created_at,
+            started_at=row.started_at,
+            finished_at=row.finished_at,
+            retryable=row.state == RunState.FAILED and not superseded,
+        )
+        for row, model, superseded in session.execute(query)
+    ]

@@ -1,0 +1,32 @@
+"""Puts the pages and their files into an application."""
+
+from importlib import resources
+
+from fastapi import FastAPI
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from app.settings import Settings
+from app.web import failures, login, models, overview, requests, runs, verify, workers
+from app.web.access import open_sessions
+from app.web.pages import HEADERS
+
+
+class _Files(StaticFiles):
+    """Style sheet and scripts, with the pages' own headers; browsers ask whether they changed."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        for name, value in (HEADERS | {"Cache-Control": "no-cache"}).items():
+            response.headers[name] = value
+        return response
+
+
+def install(app: FastAPI, settings: Settings) -> None:
+    """Add the operator's page."""
+    app.state.sessions = open_sessions(settings)
+    for part in (overview, login, requests, runs, models, workers, failures, verify):
+        app.include_router(part.router)
+    directory = str(resources.files("app.web") / "static")
+    app.mount("/static", _Files(directory=directory), name="static")

@@ -1,0 +1,63 @@
+"""Logins: a random id in a cookie, and in Redis which key it stands for.
+
+Redis holds a hash of the session's id and the key's id, so neither a copy of Redis nor one of the
+cookie's hash lets anyone in. If Redis is wiped, everyone logs in again.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+
+from redis import Redis
+
+_PREFIX = "expunge:session:"
+_FAILURES = "expunge:login-failures:"
+_TOKEN_BYTES = 32
+_WINDOW_S = 60
+MAX_FAILURES = 20
+"""Failed logins from one address in a minute, after which it has to wait."""
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The logins that hold now."""
+
+    redis: Redis
+    lifetime: timedelta
+
+    def start(self, key_id: str) -> str:
+        """Begin a session of a key; return the secret for the cookie."""
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self.redis.set(_name(token), key_id, ex=self.lifetime)
+        return token
+
+    def key_of(self, token: str) -> str | None:
+        """Return the id of the key that a session stands for, or None if it is over."""
+        found = self.redis.get(_name(token))
+        return found.decode() if isinstance(found, bytes) else None
+
+    def end(self, token: str) -> None:
+        """End a session now."""
+        self.redis.delete(_name(token))
+
+    def note_failure(self, address: str) -> None:
+        """Count a failed login."""
+        name = _FAILURES + _digest(address)
+        pipeline = self.redis.pipeline()
+        pipeline.incr(name)
+        pipeline.expire(name, _WINDOW_S, nx=True)
+        pipeline.execute()
+
+    def must_wait(self, address: str) -> bool:
+        """Say whether too many logins from an address failed of late."""
+        count = self.redis.get(_FAILURES + _digest(address))
+        return isinstance(count, bytes) and int(count) >= MAX_FAILURES
+
+
+def _name(token: str) -> str:
+    return _PREFIX + _digest(token)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
