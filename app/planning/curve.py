@@ -37,6 +37,5 @@ def _epsilon_after(plan: Plan, steps: int) -> float:
 
 
 def _spread(steps: int, points: int) -> list[int]:
-    """Return at most ``points`` + 1 step numbers from 1 to ``steps``, evenly spread."""
-    count = min(steps, points)
-    return sorted({1} | {round(index * steps / count) for index in range(1, count + 1)})
+    """Return at most ``points`` step numbers from 1 to ``steps``, closest where ε falls fastest."""
+    return sorted({max(1, round(steps * (index / points) ** 2)) for index in range(1, points + 1)})

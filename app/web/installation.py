@@ -12,6 +12,8 @@ from app.web import failures, login, models, overview, requests, runs, verify, w
 from app.web.access import open_sessions
 from app.web.pages import HEADERS
 
+PARTS = (overview, login, requests, runs, models, workers, failures, verify)
+
 
 class _Files(StaticFiles):
     """Style sheet and scripts, with the pages' own headers; browsers ask whether they changed."""
@@ -26,7 +28,7 @@ class _Files(StaticFiles):
 def install(app: FastAPI, settings: Settings) -> None:
     """Add the operator's page."""
     app.state.sessions = open_sessions(settings)
-    for part in (overview, login, requests, runs, models, workers, failures, verify):
+    for part in PARTS:
         app.include_router(part.router)
     directory = str(resources.files("app.web") / "static")
     app.mount("/static", _Files(directory=directory), name="static")

@@ -45,8 +45,8 @@ class Sessions:
         """Count a failed login."""
         name = _FAILURES + _digest(address)
         pipeline = self.redis.pipeline()
+        pipeline.set(name, 0, ex=_WINDOW_S, nx=True)
         pipeline.incr(name)
-        pipeline.expire(name, _WINDOW_S, nx=True)
         pipeline.execute()
 
     def must_wait(self, address: str) -> bool:

@@ -3,77 +3,113 @@
 import { number } from "./progress.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 720;
-const HEIGHT = 300;
-const LEFT = 56;
-const RIGHT = 16;
-const TOP = 16;
-const BOTTOM = 36;
+const MARGIN = { left: 52, right: 16, top: 26, bottom: 40 };
+const MOST_TICKS = 7;
 
 export class Curve {
+  #reported = [];
+  #total = 1;
+
+  /** `planned` is [{step, epsilon}] of the plan; `target` is the ε to reach. */
   constructor(place, { planned, target }) {
     this.place = place;
-    this.planned = planned;
+    this.planned = visible(planned);
     this.target = target;
+    new ResizeObserver(() => this.#redraw()).observe(place);
   }
 
   /** Draw what a run has reported, [{step, epsilon}], beside the plan. */
   draw(reported, total = 1) {
-    const shown = [...this.planned, ...reported].filter(({ epsilon }) => epsilon > 0);
-    const steps = Math.max(total, ...shown.map(({ step }) => step));
-    const scale = scales(steps, [this.target, ...shown.map(({ epsilon }) => epsilon)]);
-    const svg = make("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
-    svg.setAttribute("aria-label", describe(reported, steps, this.target));
-    svg.append(...axes(scale, steps), ...this.#targetLine(scale));
-    svg.append(make("path", { class: "planned", d: path(this.planned, scale) }));
-    svg.append(make("path", { class: "reported", d: path(reported, scale) }));
-    for (const point of reported.filter(({ epsilon }) => epsilon > 0)) {
-      const r = point === reported.at(-1) ? 5 : 2.5;
-      svg.append(make("circle", { class: "dot", cx: scale.x(point.step), cy: scale.y(point.epsilon), r }));
-    }
-    this.place.replaceChildren(svg);
+    this.#reported = visible(reported);
+    this.#total = total;
+    this.#redraw();
   }
 
-  #targetLine({ y }) {
-    const at = y(this.target);
-    const name = make("text", { class: "target-name", x: WIDTH - RIGHT, y: at - 6, "text-anchor": "end" });
-    name.textContent = `target ε ${number(this.target)}`;
-    return [make("line", { class: "target", x1: LEFT, x2: WIDTH - RIGHT, y1: at, y2: at }), name];
+  #redraw() {
+    const [reported, planned] = [this.#reported, this.planned];
+    const points = [...planned, ...reported];
+    const steps = Math.max(this.#total, ...points.map(({ step }) => step));
+    const width = Math.max(280, this.place.clientWidth);
+    const height = Math.round(Math.min(340, Math.max(220, 0.4 * width)));
+    const scale = scales(width, height, steps, [this.target, ...points.map((point) => point.epsilon)]);
+    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
+    svg.setAttribute("aria-label", describe(reported, steps, this.target));
+    svg.append(
+      ...axes(scale),
+      make("path", { class: "planned", d: path(planned, scale) }),
+      ...targetLine(this.target, scale),
+      make("path", { class: "reported", d: path(reported, scale) }),
+      ...reported.map((point) => dot(point, scale, point === reported.at(-1))),
+    );
+    this.place.replaceChildren(svg);
   }
 }
 
-function scales(steps, epsilons) {
-  const logs = epsilons.filter((epsilon) => epsilon > 0).map(Math.log10);
-  const low = Math.floor(Math.min(...logs) - 0.1);
-  const high = Math.max(low + 1, Math.ceil(Math.max(...logs)));
+function visible(points) {
+  return points.filter(({ epsilon }) => epsilon > 0);
+}
+
+function scales(width, height, steps, epsilons) {
+  const logs = epsilons.map(Math.log10);
+  const low = Math.min(...logs) - 0.15;
+  const high = Math.max(...logs, low + 0.8) + 0.05;
+  const across = width - MARGIN.left - MARGIN.right;
+  const down = height - MARGIN.top - MARGIN.bottom;
   return {
+    width,
+    height,
+    steps,
     low,
     high,
-    x: (step) => LEFT + (step / steps) * (WIDTH - LEFT - RIGHT),
-    y: (epsilon) => TOP + ((high - Math.log10(epsilon)) / (high - low)) * (HEIGHT - TOP - BOTTOM),
+    x: (step) => MARGIN.left + (step / steps) * across,
+    y: (epsilon) => MARGIN.top + ((high - Math.log10(epsilon)) / (high - low)) * down,
   };
 }
 
-function axes({ x, y, low, high }, steps) {
-  const parts = [];
-  const every = Math.ceil((high - low) / 6);
-  for (let power = low; power <= high; power += every) {
-    const at = y(10 ** power);
-    parts.push(make("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: at, y2: at }));
-    parts.push(label(String(Number((10 ** power).toPrecision(1))), LEFT - 8, at + 4, "end"));
+function axes({ x, y, low, high, width, height, steps }) {
+  const parts = [label("ε", MARGIN.left - 8, 14, "end")];
+  for (const epsilon of levels(low, high)) {
+    const at = y(epsilon);
+    parts.push(make("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: at, y2: at }));
+    parts.push(label(String(epsilon), MARGIN.left - 8, at + 4, "end"));
   }
-  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
-    const anchor = part === 1 ? "end" : "middle";
-    parts.push(label(String(Math.round(part * steps)), x(part * steps), HEIGHT - BOTTOM + 18, anchor));
+  const marks = [0, 0.25, 0.5, 0.75, 1].map((part) => Math.round(part * steps));
+  for (const step of new Set(marks)) {
+    const anchor = step === steps ? "end" : "middle";
+    parts.push(label(String(step), x(step), height - MARGIN.bottom + 18, anchor));
   }
-  parts.push(label("step", LEFT + (WIDTH - LEFT - RIGHT) / 2, HEIGHT - 2, "middle"));
-  parts.push(label("ε", 12, TOP + 8, "start"));
+  parts.push(label("steps", x(steps / 2), height - 4, "middle"));
   return parts;
+}
+
+// 1, 2 and 5 of each power of ten, or powers alone where these are too many.
+function levels(low, high) {
+  for (const digits of [[1, 2, 5], [1, 3], [1]]) {
+    const found = [];
+    for (let power = Math.floor(low); power <= high; power += 1) {
+      found.push(...digits.map((digit) => Number(`${digit}e${power}`)));
+    }
+    const inside = found.filter((level) => Math.log10(level) >= low && Math.log10(level) <= high);
+    const every = digits.length === 1 ? Math.ceil(inside.length / MOST_TICKS) : 1;
+    const thinned = inside.filter((_, index) => index % every === 0);
+    if (thinned.length <= MOST_TICKS) return thinned;
+  }
+  return [];
+}
+
+function targetLine(target, { width, y }) {
+  const at = y(target);
+  const name = label(`target ε ${number(target)}`, width - MARGIN.right, at + 16, "end");
+  name.setAttribute("class", "target-name");
+  return [make("line", { class: "target", x1: MARGIN.left, x2: width - MARGIN.right, y1: at, y2: at }), name];
+}
+
+function dot({ step, epsilon }, { x, y }, last) {
+  return make("circle", { class: "dot", cx: x(step), cy: y(epsilon), r: last ? 5 : 2.5 });
 }
 
 function path(points, { x, y }) {
   return points
-    .filter(({ epsilon }) => epsilon > 0)
     .map(({ step, epsilon }, index) => `${index ? "L" : "M"}${x(step).toFixed(1)} ${y(epsilon).toFixed(1)}`)
     .join("");
 }

@@ -5,6 +5,7 @@ import { follow, number, show } from "./progress.js";
 
 const page = document.getElementById("run");
 const news = document.getElementById("news");
+const announcement = document.getElementById("announcement");
 const { run, target, active } = page.dataset;
 const memory = `curve ${run}`;
 
@@ -43,7 +44,7 @@ function tell({ state, step, total_steps: total, epsilon }) {
     news.replaceChildren("The run has failed. ", link());
   } else if (total !== null && epsilon !== null && Math.floor((4 * step) / total) > told) {
     told = Math.floor((4 * step) / total);
-    news.textContent = `Step ${step} of ${total}: ε is ${number(epsilon)}.`;
+    announcement.textContent = `Step ${step} of ${total}: ε is ${number(epsilon)}.`;
   }
 }
 
