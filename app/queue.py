@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from redis import Redis
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
+from rq.worker import BaseWorker
 
 NAME = "expunge-runs"
 
@@ -52,7 +53,7 @@ def queue_facts(connection: Redis) -> QueueFacts:
     )
 
 
-def _facts(worker: Worker) -> WorkerFacts:
+def _facts(worker: BaseWorker) -> WorkerFacts:
     job = worker.get_current_job()
     heartbeat = worker.last_heartbeat
     return WorkerFacts(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy import ColumnElement, func, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.datasets.tables import DatasetRow
@@ -90,22 +90,18 @@ def overdue_count(session: Session, now: datetime) -> int:
 
 def owed_requests(session: Session, *, limit: int) -> Sequence[RequestLine]:
     """Return the requests that are still to be met, the earliest deadline first."""
-    query = _requests().where(ForgetRequestRow.state.in_(OWED))
-    order = (ForgetRequestRow.due_at, ForgetRequestRow.id)
-    return _request_lines(session, query.order_by(*order).limit(limit))
+    return _request_lines(session, ForgetRequestRow.state.in_(OWED), limit=limit)
 
 
 def failed_requests(session: Session, *, limit: int) -> Sequence[RequestLine]:
     """Return the requests that failed, the earliest deadline first."""
-    query = _requests().where(ForgetRequestRow.state == RequestState.FAILED)
-    order = (ForgetRequestRow.due_at, ForgetRequestRow.id)
-    return _request_lines(session, query.order_by(*order).limit(limit))
+    return _request_lines(session, ForgetRequestRow.state == RequestState.FAILED, limit=limit)
 
 
 def lines_of(session: Session, rows: Sequence[ForgetRequestRow]) -> Sequence[RequestLine]:
     """Return requests as lines, in the order given."""
-    query = _requests().where(ForgetRequestRow.id.in_([row.id for row in rows]))
-    lines = {line.id: line for line in _request_lines(session, query)}
+    named = ForgetRequestRow.id.in_([row.id for row in rows])
+    lines = {line.id: line for line in _request_lines(session, named, limit=len(rows))}
     return [lines[row.id] for row in rows]
 
 
@@ -134,28 +130,19 @@ def owed_by_model(session: Session) -> Mapping[str, int]:
     """Return how many obligations each model has yet to meet, by model id."""
     unmet = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
     query = select(ObligationRow.model_id, func.count()).where(ObligationRow.state.in_(unmet))
-    return {model: count for model, count in session.execute(query.group_by(ObligationRow.model_id))}
+    rows = session.execute(query.group_by(ObligationRow.model_id))
+    return {row[0]: row[1] for row in rows}
 
 
 def active_runs(session: Session) -> Sequence[RunLine]:
     """Return the runs that are queued or going, the oldest first."""
-    query = _runs().where(RunRow.state.in_(ACTIVE_RUN_STATES))
-    return _run_lines(session, query.order_by(RunRow.created_at, RunRow.id))
+    return _run_lines(session, RunRow.state.in_(ACTIVE_RUN_STATES))[::-1]
 
 
 def failed_runs(session: Session, *, limit: int) -> Sequence[RunLine]:
     """Return failed runs after which their model had no other, the newest first."""
-    later = aliased(RunRow)
-    query = (
-        _runs()
-        .where(RunRow.state == RunState.FAILED)
-        .where(
-            ~select(later.id)
-            .where(later.model_id == RunRow.model_id, later.created_at > RunRow.created_at)
-            .exists()
-        )
-    )
-    return _run_lines(session, query.order_by(*_NEWEST_RUN).limit(limit))
+    failed = RunRow.state == RunState.FAILED
+    return _run_lines(session, failed, ~_has_later_run(), limit=limit)
 
 
 def runs(
@@ -167,19 +154,19 @@ def runs(
     limit: int,
 ) -> Sequence[RunLine]:
     """Return a page of runs, newest first, older than the cursor ``after``."""
-    query = _runs()
+    wanted: list[ColumnElement[bool]] = []
     if state is not None:
-        query = query.where(RunRow.state == state)
+        wanted.append(RunRow.state == state)
     if model is not None:
-        query = query.where(ModelRow.name == model)
+        wanted.append(ModelRow.name == model)
     if after is not None:
-        query = query.where(tuple_(RunRow.created_at, RunRow.id) < after)
-    return _run_lines(session, query.order_by(*_NEWEST_RUN).limit(limit))
+        wanted.append(tuple_(RunRow.created_at, RunRow.id) < after)
+    return _run_lines(session, *wanted, limit=limit)
 
 
 def run(session: Session, row: RunRow) -> RunLine:
     """Return one run as a line."""
-    (line,) = _run_lines(session, _runs().where(RunRow.id == row.id))
+    (line,) = _run_lines(session, RunRow.id == row.id)
     return line
 
 
@@ -188,18 +175,17 @@ def outbox_depth(session: Session) -> int:
     return session.scalar(select(func.count()).select_from(OutboxRow)) or 0
 
 
-_NEWEST_RUN = (RunRow.created_at.desc(), RunRow.id.desc())
-
-
-def _requests() -> Select[tuple[ForgetRequestRow, str]]:
-    return select(ForgetRequestRow, DatasetRow.name).join(
-        DatasetRow, DatasetRow.id == ForgetRequestRow.dataset_id
-    )
-
-
 def _request_lines(
-    session: Session, query: Select[tuple[ForgetRequestRow, str]]
+    session: Session, wanted: ColumnElement[bool], *, limit: int
 ) -> Sequence[RequestLine]:
+    """Return requests, the earliest deadline first."""
+    query = (
+        select(ForgetRequestRow, DatasetRow.name)
+        .join(DatasetRow, DatasetRow.id == ForgetRequestRow.dataset_id)
+        .where(wanted)
+        .order_by(ForgetRequestRow.due_at, ForgetRequestRow.id)
+        .limit(limit)
+    )
     return [
         RequestLine(
             id=row.id,
@@ -216,19 +202,17 @@ def _request_lines(
     ]
 
 
-def _runs() -> Select[tuple[RunRow, str, bool]]:
-    other = aliased(RunRow)
-    has_later = (
-        select(other.id)
-        .where(other.model_id == RunRow.model_id, other.created_at > RunRow.created_at)
-        .exists()
-    )
-    return select(RunRow, ModelRow.name, has_later).join(ModelRow, ModelRow.id == RunRow.model_id)
-
-
 def _run_lines(
-    session: Session, query: Select[tuple[RunRow, str, bool]]
+    session: Session, *wanted: ColumnElement[bool], limit: int | None = None
 ) -> Sequence[RunLine]:
+    """Return runs, the newest first."""
+    query = (
+        select(RunRow, ModelRow.name, _has_later_run())
+        .join(ModelRow, ModelRow.id == RunRow.model_id)
+        .where(*wanted)
+        .order_by(RunRow.created_at.desc(), RunRow.id.desc())
+        .limit(limit)
+    )
     return [
         RunLine(
             id=row.id,
@@ -249,3 +233,12 @@ def _run_lines(
         )
         for row, model, superseded in session.execute(query)
     ]
+
+
+def _has_later_run() -> ColumnElement[bool]:
+    later = aliased(RunRow)
+    return (
+        select(later.id)
+        .where(later.model_id == RunRow.model_id, later.created_at > RunRow.created_at)
+        .exists()
+    )

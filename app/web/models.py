@@ -86,7 +86,7 @@ def show_version(
 ) -> Response:
     """Show what a version's certificate says, and let the browser verify it."""
     with services.database.transaction() as session:
-        _, version = _version(session, name, number)
+        version = _version(session, name, number)
         predicate = _predicate(session, version)
     return render(
         request,
@@ -106,7 +106,7 @@ def show_version(
 def certificate(name: str, number: Number, services: ServicesOf, _: ModelsReader) -> JSONResponse:
     """Return a version's bundle, as the interface does for keys."""
     with services.database.transaction() as session:
-        _, version = _version(session, name, number)
+        version = _version(session, name, number)
         row = repository.certificate(session, version.certificate_id)
         bundle = bundles.bundle_of(session, row)
     filename = certificate_filename(name, number)
@@ -149,9 +149,8 @@ def _line(session: Session, model: ModelRow, owed: int) -> ModelLine:
     )
 
 
-def _version(session: Session, name: str, number: int) -> tuple[ModelRow, VersionRow]:
-    model = registry.model_named(session, name)
-    return model, registry.version_numbered(session, model, number)
+def _version(session: Session, name: str, number: int) -> VersionRow:
+    return registry.version_numbered(session, registry.model_named(session, name), number)
 
 
 def _predicate(session: Session, version: VersionRow) -> dict[str, Any]:

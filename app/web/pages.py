@@ -64,7 +64,7 @@ class PageRoute(APIRoute):
         async def page(request: Request) -> Response:
             try:
                 response = await handle(request)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - what is unknown is raised again
                 response = _error_page(request, error)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)

@@ -37,7 +37,7 @@ def moment(when: datetime | None) -> Markup | str:
     if when is None:
         return _DASH
     utc = when.astimezone(UTC)
-    return Markup('<time datetime="{}">{}</time>').format(  # noqa: S704 - format() escapes
+    return Markup('<time datetime="{}">{}</time>').format(
         utc.isoformat(timespec="seconds"), utc.strftime("%d %b %Y %H:%M").lstrip("0") + " UTC"
     )
 
@@ -92,7 +92,9 @@ def emphasised(text: str) -> Markup:
     """Turn the ``**strong**`` and `` `code` `` of our own sentences into markup."""
     return Markup(  # noqa: S704 - the text is escaped first
         _EMPHASIS.sub(
-            lambda found: f"<strong>{found[1]}</strong>" if found[1] else f"<code>{found[2]}</code>",
+            lambda found: (
+                f"<strong>{found[1]}</strong>" if found[1] else f"<code>{found[2]}</code>"
+            ),
             str(escape(text)),
         )
     )

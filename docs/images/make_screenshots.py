@@ -95,7 +95,7 @@ def nothing(_: Page) -> None:
     """Leave a page as it is."""
 
 
-def _run(services: Services, workshop: Workshop, held: scenes.Held) -> Callable[[Page], None]:
+def _run(workshop: Workshop, held: scenes.Held) -> Callable[[Page], None]:
     """Let a run take its steps while its page is open."""
 
     def prepare(page: Page) -> None:
@@ -143,7 +143,7 @@ def busy(browser: Browser, folder: Path) -> None:
         pages = {
             "overview": ("/", nothing),
             "requests": ("/requests", nothing),
-            "run": (f"/runs/{first.run_id}", _run(services, workshop, first)),
+            "run": (f"/runs/{first.run_id}", _run(workshop, first)),
             "model": (model, nothing),
             "version": (f"{model}/versions/2", nothing),
             "workers": ("/workers", nothing),

@@ -33,9 +33,7 @@ def test_each_point_is_what_so_many_steps_are_worth() -> None:
     assert len(curve) <= POINTS
     for step, epsilon in curve:
         odometer = gradient_clipping.Odometer(initial_clip=1.0)
-        size = gradient_clipping.step_size(
-            gradient_clip=0.05, learning_rate=0.1, weight_decay=0.5
-        )
+        size = gradient_clipping.step_size(gradient_clip=0.05, learning_rate=0.1, weight_decay=0.5)
         for _ in range(step):
             odometer.step(size, 0.4)
         assert epsilon == pytest.approx(odometer.guarantee().epsilon(delta=1e-5), rel=1e-9)
@@ -43,9 +41,7 @@ def test_each_point_is_what_so_many_steps_are_worth() -> None:
 
 def test_schedules_are_cut_to_the_steps() -> None:
     constant = epsilon_by_step(PLAN)
-    varying = epsilon_by_step(
-        replace(PLAN, parameters=PARAMETERS | {"noise_std": (0.4,) * 300})
-    )
+    varying = epsilon_by_step(replace(PLAN, parameters=PARAMETERS | {"noise_std": (0.4,) * 300}))
 
     assert [step for step, _ in varying] == [step for step, _ in constant]
     for (_, one), (_, other) in zip(varying, constant, strict=True):
@@ -53,7 +49,9 @@ def test_schedules_are_cut_to_the_steps() -> None:
 
 
 def test_few_steps_are_all_shown() -> None:
-    steps = [step for step, _ in epsilon_by_step(replace(PLAN, parameters=PARAMETERS | {"steps": 4}))]
+    steps = [
+        step for step, _ in epsilon_by_step(replace(PLAN, parameters=PARAMETERS | {"steps": 4}))
+    ]
 
     assert steps == [1, 2, 3, 4]
 

@@ -1,7 +1,7 @@
 """Logged-in visitors, and a browser where there is one."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from fastapi.testclient import TestClient

@@ -263,9 +263,7 @@ def test_workers_and_queue_come_from_redis(
     assert "gpu-1" not in operator.get("/workers").text
 
 
-def test_a_version_says_what_its_certificate_says(
-    operator: TestClient, workshop: Workshop
-) -> None:
+def test_a_version_says_what_its_certificate_says(operator: TestClient, workshop: Workshop) -> None:
     workshop.define()
     version = workshop.work()
 

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page
 
 from app.certificates.signing import StatementSigner
-from app.domain.errors import VerificationError
 from app.certificates.verification import verify
+from app.domain import merkle
+from app.domain.errors import VerificationError
 from app.main import create_app
 from app.services import Services
 from tests.support import browser as browsers
+from tests.support import trees
 from tests.support.workshop import Workshop
 
 pytestmark = pytest.mark.skipif(browsers.CHROMIUM is None, reason=browsers.MISSING)
@@ -312,9 +314,6 @@ def test_pieces_of_any_size_give_the_same_digest(page: Page) -> None:
 
 
 def test_inclusion_proofs_of_every_small_tree_hold_and_no_other(page: Page) -> None:
-    from app.domain import merkle
-    from tests.support import trees
-
     cases = []
     for size in range(1, 18):
         leaves = [bytes([number]) for number in range(size)]
@@ -325,7 +324,8 @@ def test_inclusion_proofs_of_every_small_tree_hold_and_no_other(page: Page) -> N
     wrong = page.evaluate(
         """async () => {
             const { checkInclusion, leafHash } = await import("/static/transparency.js");
-            const bytes = (text) => Uint8Array.from(text.match(/../g) ?? [], (h) => parseInt(h, 16));
+            const octet = (pair) => parseInt(pair, 16);
+            const bytes = (text) => Uint8Array.from(text.match(/../g), octet);
             const holds = (index, size, proof, root, leaf) => {
                 const facts = { leaf: leafHash(String.fromCharCode(leaf)), index, size };
                 try {
