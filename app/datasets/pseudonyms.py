@@ -42,5 +42,9 @@ class Pseudonyms:
         """Return a 32-byte keyed digest of an upload."""
         return self._digest("upload", dataset_id, content)
 
+    def session(self, token: str, key_id: str) -> bytes:
+        """Return the 32-byte seal that ties a login's secret to an API key."""
+        return self._digest("session", key_id, token.encode())
+
     def _digest(self, kind: str, dataset_id: str, content: bytes) -> bytes:
         return hmac.digest(self._key, f"{kind}\0{dataset_id}\0".encode() + content, "sha256")

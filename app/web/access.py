@@ -8,11 +8,12 @@ from typing import Annotated
 from fastapi import Depends, Request, Response
 
 from app.api.access import ServicesOf
+from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import ForbiddenError, UnauthenticatedError
 from app.ledger import api_keys
 from app.ledger.api_keys import Caller, Scope
 from app.ledger.tables import ApiKeyRow
-from app.services import redis_connection
+from app.services import pseudonym_key_file, redis_connection
 from app.settings import Settings
 from app.web import forms
 from app.web.forms import Form
@@ -47,7 +48,11 @@ class Visitor:
 
 def open_sessions(settings: Settings) -> Sessions:
     """Return the sessions of a service."""
-    return Sessions(redis_connection(settings), timedelta(seconds=settings.session_s))
+    return Sessions(
+        redis_connection(settings),
+        Pseudonyms.from_file(pseudonym_key_file(settings)),
+        timedelta(seconds=settings.session_s),
+    )
 
 
 def sessions_of(request: Request) -> Sessions:

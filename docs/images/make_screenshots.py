@@ -1,10 +1,12 @@
 """Makes the pictures of the operator's page: ``python docs/images/make_screenshots.py [FOLDER]``.
 
-It runs the real service on servers of its own in a temporary folder, with the states that the
-browser's tests use. It needs Debian's packages chromium and the development dependencies.
+Into a folder go all of them; without one, those that the documentation shows are made anew. The
+real service runs on servers of its own in a temporary folder, in the states that the browser's
+tests use. It needs Debian's package chromium and the development dependencies.
 """
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -41,7 +43,16 @@ from tests.support.workshop import Workshop
 
 DESK = {"width": 1120, "height": 760}
 PHONE = {"width": 360, "height": 740}
-GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "v1"
+HERE = Path(__file__).parent
+KEPT = (
+    "page-busy-overview-light.png",
+    "page-busy-overview-dark.png",
+    "page-busy-run-light.png",
+    "page-busy-run-dark.png",
+    "page-busy-verify-light.png",
+    "page-failing-overview-light.png",
+)
+GOLDEN = HERE.parents[1] / "tests" / "golden" / "v1"
 
 
 @contextmanager
@@ -75,12 +86,12 @@ def take(browser: Browser, services: Services, folder: Path, scene: str, paths: 
                 page = context.new_page()
                 if scene == "empty":
                     page.goto(address)
-                    _picture(page, folder / f"login-{scheme}{ending}.png")
+                    _picture(page, folder / f"page-login-{scheme}{ending}.png")
                 log_in(page, address, key)
                 for name, (path, prepare) in paths.items():
                     page.goto(address + path)
                     prepare(page)
-                    _picture(page, folder / f"{scene}-{name}-{scheme}{ending}.png")
+                    _picture(page, folder / f"page-{scene}-{name}-{scheme}{ending}.png")
                 context.close()
 
 
@@ -169,15 +180,25 @@ def failing(browser: Browser, folder: Path) -> None:
         take(browser, services, folder, "failing", pages)
 
 
-def main() -> None:
+def make_all(folder: Path) -> None:
     """Make all pictures."""
-    for name in [name for name in os.environ if name.startswith("EXPUNGE_")]:
-        del os.environ[name]
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     folder.mkdir(parents=True, exist_ok=True)
     with chromium() as browser:
         for scene in (empty, busy, failing):
             scene(browser, folder)
+
+
+def main() -> None:
+    """Make all pictures, or renew those that are kept."""
+    for name in [name for name in os.environ if name.startswith("EXPUNGE_")]:
+        del os.environ[name]
+    if len(sys.argv) > 1:
+        make_all(Path(sys.argv[1]))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        make_all(Path(folder))
+        for name in KEPT:
+            shutil.copy(Path(folder) / name, HERE / name)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ const curve = new Curve(document.getElementById("curve"), { planned, target: Num
 let { attempt, points } = remembered();
 let told = 0;
 
-curve.draw(points);
+draw();
 follow(run, (event) => {
   show(page, event);
   if (event.attempt !== attempt) {
@@ -32,8 +32,15 @@ function add({ step, total_steps: total, epsilon }) {
   const last = points.at(-1);
   if (epsilon === null || step === null || last?.step >= step) return;
   points.push({ step, epsilon });
-  curve.draw(points, total);
+  draw(total);
   sessionStorage.setItem(memory, JSON.stringify({ attempt, points }));
+}
+
+// Without scripts, or without a point, there is no figure, only the numbers.
+function draw(total) {
+  if (planned.length + points.length === 0) return;
+  document.querySelector("figure.curve").hidden = false;
+  curve.draw(points, total);
 }
 
 // Whoever listens hears of each quarter of the way and of the end, not of every step.

@@ -1,6 +1,8 @@
 """Who gets in, for how long, and what a cookie is worth."""
 
+from dataclasses import replace
 from datetime import timedelta
+from hashlib import sha256
 
 import pytest
 from fastapi.testclient import TestClient
@@ -10,7 +12,7 @@ from app.ledger.api_keys import Scope
 from app.main import create_app
 from app.services import Services, redis_connection
 from app.web import sessions
-from app.web.sessions import Sessions
+from app.web.access import open_sessions
 from tests.app.web.conftest import VisitorOf, log_in, token_in
 from tests.support.dumps import everything_in_postgres
 
@@ -86,7 +88,7 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(
     assert key[1] not in str(answer.headers)
     held = redis_connection(services.settings)
     stored = [name for name in held.keys("*") if name.startswith(b"expunge:session:")]
-    assert [held.get(name) for name in stored] == [key[0].encode()]
+    assert [held.get(name).partition(b" ")[0] for name in stored] == [key[0].encode()]
     secret = cookie.split("=", 1)[1].split(";")[0]
     assert secret.encode() not in b" ".join(held.keys("*"))
     assert secret not in everything_in_postgres(services.database.engine)
@@ -148,13 +150,30 @@ def test_logging_out_ends_the_session_for_every_copy_of_the_cookie(
 
 
 def test_sessions_expire(services: Services) -> None:
-    redis = redis_connection(services.settings)
-    token = Sessions(redis, timedelta(seconds=90)).start("key_1")
-    (name,) = redis.keys("expunge:session:*")
+    held = replace(open_sessions(services.settings), lifetime=timedelta(seconds=90))
+    token = held.start("key_1")
+    (name,) = held.redis.keys("expunge:session:*")
 
-    assert 0 < redis.ttl(name) <= 90
-    redis.expire(name, 0)
-    assert Sessions(redis, timedelta(seconds=90)).key_of(token) is None
+    assert held.key_of(token) == "key_1"
+    assert 0 < held.redis.ttl(name) <= 90
+    held.redis.expire(name, 0)
+    assert held.key_of(token) is None
+
+
+def test_whoever_writes_to_redis_cannot_log_in(services: Services) -> None:
+    held = open_sessions(services.settings)
+    mine, theirs = held.start("key_mine"), held.start("key_theirs")
+    names = {token: f"expunge:session:{sha256(token.encode()).hexdigest()}" for token in
+             (mine, theirs, "made-up")}  # fmt: skip
+    assert [held.key_of(token) for token in (mine, theirs)] == ["key_mine", "key_theirs"]
+
+    held.redis.copy(names[theirs], names["made-up"])
+    held.redis.copy(names[theirs], names[mine], replace=True)
+    assert [held.key_of(token) for token in ("made-up", mine)] == [None, None]
+    seal = held.pseudonyms.session(mine, "key_mine").hex()
+    for forged in ("key_theirs", "key_theirs ", f"key_theirs {seal}", "", b"\xff"):
+        held.redis.set(names[mine], forged)
+        assert held.key_of(mine) is None
 
 
 def test_too_many_failures_have_to_wait_even_with_a_key_that_holds(
