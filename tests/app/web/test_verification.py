@@ -178,6 +178,18 @@ TAMPERED: dict[str, tuple[str, Callable[[Document], None]]] = {
 }
 
 
+def test_another_certificates_place_in_the_log_fails(page: Page) -> None:
+    bundle, weights = _golden("gradient_clipping")
+    other, _ = _golden("model_clipping")
+    mixed = json.loads(bundle) | {"log": json.loads(other)["log"]}
+
+    steps, verdict = _check(page, bundle=json.dumps(mixed).encode(), weights=weights, keys=KEYS)
+
+    assert steps["digest"] == "ok"
+    assert steps["log"] == "failed"
+    assert "the entry is about something else" in verdict
+
+
 def test_tampered_bundles_fail_at_the_step_that_the_command_names(page: Page, tmp_path) -> None:
     bundle, weights = _golden("gradient_clipping")
     file = tmp_path / "weights"
