@@ -8,9 +8,15 @@ from sqlalchemy import ColumnElement, func, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.datasets.tables import DatasetRow
-from app.domain.states import ACTIVE_RUN_STATES, ObligationState, RequestState, RunState
+from app.domain.states import (
+    ACTIVE_RUN_STATES,
+    ObligationState,
+    RequestState,
+    RunState,
+    VersionState,
+)
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
-from app.registry.tables import ModelRow
+from app.registry.tables import ModelRow, VersionRow
 
 OWED = (RequestState.ACCEPTED, RequestState.UNLEARNING, RequestState.FAILED)
 """States in which a deadline still runs."""
@@ -124,6 +130,24 @@ def obligations(session: Session, request_id: str) -> Sequence[ObligationLine]:
         )
         for row, model in session.execute(query)
     ]
+
+
+def models(session: Session) -> Sequence[ModelRow]:
+    """Return all models by name."""
+    return session.scalars(select(ModelRow).order_by(ModelRow.name)).all()
+
+
+def model_names(session: Session) -> Sequence[str]:
+    """Return the names of all models, in order."""
+    return session.scalars(select(ModelRow.name).order_by(ModelRow.name)).all()
+
+
+def released_versions(session: Session, model_id: str) -> Sequence[VersionRow]:
+    """Return a model's released versions, newest first, retired ones included."""
+    query = select(VersionRow).where(
+        VersionRow.model_id == model_id, VersionRow.state != VersionState.PRIVATE
+    )
+    return session.scalars(query.order_by(VersionRow.number.desc())).all()
 
 
 def owed_by_model(session: Session) -> Mapping[str, int]:

@@ -16,7 +16,6 @@ from app.certificates.signing import statement_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import certificate_filename, weights_filename
 from app.domain.policy import Policy
-from app.domain.states import VersionState
 from app.ledger import bundles, overview, repository, serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
@@ -51,7 +50,7 @@ class ModelLine:
 def model_lines(session: Session) -> Sequence[ModelLine]:
     """Return all models by name."""
     owed = overview.owed_by_model(session)
-    return [_line(session, model, owed.get(model.id, 0)) for model in registry.models(session)]
+    return [_line(session, model, owed.get(model.id, 0)) for model in overview.models(session)]
 
 
 @router.get("/models")
@@ -68,11 +67,7 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         line = _line(session, model, overview.owed_by_model(session).get(model.id, 0))
-        released = [
-            version
-            for version in registry.versions(session, model.id)
-            if version.state != VersionState.PRIVATE
-        ]
+        released = overview.released_versions(session, model.id)
         lines = overview.runs(session, model=name, limit=10)
         policy = Policy.from_json(model.policy)
     return render(

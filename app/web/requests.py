@@ -7,7 +7,6 @@ from app.api.access import ServicesOf
 from app.api.cursors import decode_cursor, encode_cursor
 from app.domain.states import RequestState
 from app.ledger import overview, repository
-from app.registry import repository as registry
 from app.web import pages
 from app.web.access import RequestsReader, RequestsSender
 from app.web.rendering import render
@@ -37,7 +36,7 @@ def show_all(
             limit=_PAGE + 1,
         )
         lines = overview.lines_of(session, rows[:_PAGE])
-        names = [row.name for row in registry.models(session)]
+        names = overview.model_names(session)
     more = len(rows) > _PAGE
     return render(
         request,

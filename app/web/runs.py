@@ -6,7 +6,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from app.api.access import ServicesOf
 from app.api.cursors import decode_cursor, encode_cursor
 from app.domain.plan import Plan
-from app.domain.states import RunState
+from app.domain.states import RunState, VersionState
 from app.ledger import overview, repository, runs
 from app.planning.curve import epsilon_by_step
 from app.registry import repository as registry
@@ -38,7 +38,7 @@ def show_all(
             after=None if cursor is None else decode_cursor(cursor),
             limit=_PAGE + 1,
         )
-        names = [row.name for row in registry.models(session)]
+        names = overview.model_names(session)
     page, more = lines[:_PAGE], len(lines) > _PAGE
     return render(
         request,
@@ -62,7 +62,7 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
         line = overview.run(session, row)
         plan = Plan.from_json(row.plan)
         version = registry.version_of_run(session, run_id)
-        number = None if version is None else version.number
+        released = None if version is None or version.state == VersionState.PRIVATE else version
         phase_seconds = row.phase_seconds or {}
     return render(
         request,
@@ -70,7 +70,7 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
         visitor,
         line=line,
         plan=plan,
-        version=number,
+        version=None if released is None else released.number,
         phase_seconds=phase_seconds,
         curve=epsilon_by_step(plan),
     )

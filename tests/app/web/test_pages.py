@@ -278,6 +278,21 @@ def test_a_version_says_what_its_certificate_says(operator: TestClient, workshop
     assert bundle.json()["envelope"]["signatures"]
 
 
+def test_a_private_version_is_on_no_page(operator: TestClient, workshop: Workshop) -> None:
+    workshop.define(first_release="none")
+    run = workshop.active_run()
+    version = workshop.work()
+
+    for path in ("/", "/models", "/models/model", f"/runs/{run}"):
+        page = operator.get(path).text
+        assert "/versions/1" not in page
+        assert version.sha256[:16] not in page
+    assert "Nothing was released yet" in operator.get("/models/model").text
+    assert operator.get("/models/model/versions/1").status_code == 404
+    assert operator.get("/models/model/versions/1/certificate").status_code == 404
+    assert operator.get("/models/model/versions/1/weights").status_code == 404
+
+
 def test_what_is_not_there_is_a_page(operator: TestClient) -> None:
     for path in ("/runs/x", "/requests/x", "/models/x", "/models/x/versions/1"):
         answer = operator.get(path)
