@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import uvicorn
 from fastapi import FastAPI
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium")
 MISSING = "Chromium is not installed (Debian's package chromium)"
@@ -49,6 +49,7 @@ def served(app: FastAPI) -> Iterator[str]:
 def log_in(page: Page, address: str, key: str) -> None:
     """Log in as a person would, without a mouse."""
     page.goto(address)
+    expect(page.get_by_label("API key")).to_be_focused(timeout=30_000)
     page.keyboard.type(key)
     page.keyboard.press("Enter")
     page.wait_for_url(f"{address}/")
