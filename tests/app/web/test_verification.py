@@ -286,7 +286,8 @@ def test_no_file_leaves_the_browser(page: Page) -> None:
 
     _check(page, bundle=bundle, weights=weights, keys=KEYS)
 
-    assert sent == []
+    # The page's own picture may come late.
+    assert [one for one in sent if not one.endswith("/static/icon.svg")] == []
 
 
 def test_the_streamed_digest_is_sha256(page: Page) -> None:
