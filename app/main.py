@@ -34,6 +34,7 @@ from app.monitoring.api_metrics import ApiMetrics
 from app.monitoring.collector import ServiceCollector
 from app.services import Services, is_key_store_apart, open_services, redis_url
 from app.settings import Settings
+from app.web.installation import install as install_pages
 
 _log = logging.getLogger("expunge.api")
 
@@ -77,6 +78,7 @@ def create_app(services: Services) -> FastAPI:
         app.include_router(resource.router)
     public = services.settings.metrics_public
     app.include_router(metrics.router, dependencies=metrics_access(public=public))
+    install_pages(app, services)
     return app
 
 

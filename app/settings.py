@@ -63,6 +63,7 @@ class Settings(BaseSettings):
             ``expunge init`` when unset, and then the certificate is signed by nobody else.
         opendsr_identity_types: types of OpenDSR's identities that are our subjects' ids.
         opendsr_datasets: the datasets that OpenDSR's requests are about; empty: all.
+        session_s: how long a login to the operator's page lasts.
         s3_bucket: where objects are stored instead of in the data directory.
         s3_endpoint, s3_region: the server, if it is not Amazon's, and its region.
         s3_prefix: what all names in the bucket begin with.
@@ -110,6 +111,7 @@ class Settings(BaseSettings):
     opendsr_certificate_file: Path | None = None
     opendsr_identity_types: tuple[str, ...] = ("controller_customer_id",)
     opendsr_datasets: tuple[str, ...] = ()
+    session_s: float = Field(default=8 * 3600.0, ge=1)
     s3_bucket: str | None = None
     s3_endpoint: str | None = None
     s3_region: str | None = None

@@ -19,9 +19,9 @@ from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.certificates.signing import StatementSigner
 from app.datasets.pseudonyms import Pseudonyms
+from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.ledger import api_keys
-from app.ledger.api_keys import Scope
 from app.main import create_app
 from app.services import (
     Services,

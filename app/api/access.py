@@ -38,6 +38,11 @@ def services_of(request: Request) -> Services:
     return services
 
 
+def address_of(request: Request) -> str:
+    """Return where a request comes from, for counting failures."""
+    return _NO_ADDRESS if request.client is None else request.client.host
+
+
 async def authenticate(request: Request) -> Caller:
     """Return the caller, who from now on is the one who acts; told once per request.
 
@@ -51,8 +56,7 @@ async def authenticate(request: Request) -> Caller:
         return known
     gate: Gate = request.app.state.gate
     sent: HTTPAuthorizationCredentials | None = await _bearer(request)
-    address = _NO_ADDRESS if request.client is None else request.client.host
-    caller = await gate.caller_of(None if sent is None else sent.credentials, address)
+    caller = await gate.caller_of(None if sent is None else sent.credentials, address_of(request))
     await limit_calls(request, gate, caller)
     actor.become(caller.key_id)
     log_context.note(caller=caller.key_id)

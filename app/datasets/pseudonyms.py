@@ -58,5 +58,9 @@ class Pseudonyms:
         """Return 32 bytes under which an address or a caller is counted."""
         return self._digest("counted", what, who.encode())
 
+    def session(self, token: str, key_id: str) -> bytes:
+        """Return the 32-byte seal that ties a login's secret to an API key."""
+        return self._digest("session", key_id, token.encode())
+
     def _digest(self, kind: str, dataset_id: str, content: bytes) -> bytes:
         return hmac.digest(self._key, f"{kind}\0{dataset_id}\0".encode() + content, "sha256")

@@ -112,6 +112,20 @@ def token_caller(session: Session, identity: bytes, scopes: Collection[Scope]) -
     return Caller(found.row.id, frozenset(scopes))
 
 
+def caller_with_id(session: Session, key_id: str) -> Caller | None:
+    """Return the caller whose key has this id, or None if the key does not hold any more."""
+    query = select(ApiKeyRow).where(
+        ApiKeyRow.id == key_id,
+        ApiKeyRow.kind == CallerKind.KEY,
+        ApiKeyRow.revoked_at.is_(None),
+        func.coalesce(ApiKeyRow.expires_at > func.now(), True),
+    )
+    row = session.scalar(query)
+    if row is None:
+        return None
+    return Caller(row.id, frozenset(Scope(scope) for scope in row.scopes))
+
+
 def keys(session: Session) -> Sequence[ApiKeyRow]:
     """Return all callers, newest first."""
     query = select(ApiKeyRow).order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id)

@@ -20,8 +20,8 @@ def queue_metrics(connection: Redis) -> Iterator[Metric]:
     workers = GaugeMetricFamily(
         "expunge_workers", "Workers that gave a sign of life within a minute.", labels=("state",)
     )
-    for name in sorted({*_WORKER_STATES, *state.workers}):
-        workers.add_metric((name,), state.workers.get(name, 0))
+    for name in sorted({*_WORKER_STATES, *state.states}):
+        workers.add_metric((name,), state.states[name])
     yield workers
     silent = GaugeMetricFamily(
         "expunge_worker_heartbeat_age_seconds",

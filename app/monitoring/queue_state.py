@@ -6,13 +6,14 @@ clock.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from redis import Redis
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
+from rq.worker import BaseWorker
 
 QUEUE = "expunge-runs"
 WORKER_TTL_S = 30
@@ -25,20 +26,55 @@ _WORKER_SILENT_AFTER_S = 60.0
 
 
 @dataclass(frozen=True)
+class WorkerState:
+    """A worker that is alive, as it last told Redis.
+
+    Attributes:
+        name: RQ's name of it.
+        host, pid: where it runs; None for a worker that has told nothing yet.
+        state: RQ's word: ``idle``, ``busy``, ``started`` or ``suspended``.
+        last_heartbeat: in UTC; None while it is just signing on.
+        run: the run that it carries out, if any.
+    """
+
+    name: str
+    host: str | None
+    pid: int | None
+    state: str
+    last_heartbeat: datetime | None
+    run: str | None
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since its last sign of life, by the worker's clock and ours."""
+        if self.last_heartbeat is None:
+            return 0.0
+        return max(0.0, (datetime.now(UTC) - self.last_heartbeat).total_seconds())
+
+
+@dataclass(frozen=True)
 class QueueState:
     """A moment in Redis.
 
     Attributes:
         depth: runs that wait in the queue.
-        workers: how many are alive, by RQ's word for what they do.
-        oldest_heartbeat_s: since the last sign of life of the most silent one that is alive.
+        workers: those that are alive.
         dispatchers: how many are alive.
     """
 
     depth: int
-    workers: Mapping[str, int]
-    oldest_heartbeat_s: float | None
+    workers: Sequence[WorkerState]
     dispatchers: int
+
+    @property
+    def states(self) -> Counter[str]:
+        """How many workers are in which state."""
+        return Counter(worker.state for worker in self.workers)
+
+    @property
+    def oldest_heartbeat_s(self) -> float | None:
+        """Since the last sign of life of the most silent worker; None if there is none."""
+        return max((worker.silent_s for worker in self.workers), default=None)
 
 
 def queue_state(connection: Redis) -> QueueState:
@@ -48,18 +84,25 @@ def queue_state(connection: Redis) -> QueueState:
         RedisError: Redis does not answer.
     """
     queue = Queue(QUEUE, connection=connection, serializer=JSONSerializer)
-    states: Counter[str] = Counter()
-    ages: list[float] = []
-    for worker in Worker.all(queue=queue, serializer=JSONSerializer):
-        age_s = _age_s(worker.last_heartbeat)
-        if age_s < _WORKER_SILENT_AFTER_S:
-            states[str(worker.get_state())] += 1
-            ages.append(age_s)
+    known = [_state_of(worker) for worker in Worker.all(queue=queue, serializer=JSONSerializer)]
+    alive = [worker for worker in known if worker.silent_s < _WORKER_SILENT_AFTER_S]
     return QueueState(
         depth=int(queue.count),
-        workers=states,
-        oldest_heartbeat_s=max(ages, default=None),
+        workers=sorted(alive, key=lambda worker: (worker.host or "", worker.pid or 0)),
         dispatchers=_live_dispatchers(connection),
+    )
+
+
+def _state_of(worker: BaseWorker) -> WorkerState:
+    job = worker.get_current_job()
+    heartbeat = worker.last_heartbeat
+    return WorkerState(
+        name=worker.name,
+        host=worker.hostname,
+        pid=worker.pid,
+        state=str(worker.get_state()),
+        last_heartbeat=None if heartbeat is None else heartbeat.replace(tzinfo=UTC),
+        run=None if job is None else job.meta.get("run"),
     )
 
 
@@ -82,11 +125,3 @@ def _live_dispatchers(connection: Redis) -> int:
 def _now(connection: Redis) -> float:
     seconds, microseconds = connection.time()
     return float(seconds) + float(microseconds) / 1e6
-
-
-def _age_s(moment: datetime | None) -> float:
-    """Return how long ago a worker's heartbeat was, by the worker's clock and ours."""
-    if moment is None:
-        return 0.0  # it is just signing on
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return max(0.0, (datetime.now(UTC) - aware).total_seconds())

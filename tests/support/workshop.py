@@ -19,9 +19,9 @@ from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
+from app.domain.scopes import Scope
 from app.domain.states import FirstRelease, RunKind, WeightsSource
 from app.ledger import api_keys, lineage, outbox, repository, runs, settlement
-from app.ledger.api_keys import Scope
 from app.ledger.requests import ForgetDemand
 from app.ledger.runs import Selection
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow

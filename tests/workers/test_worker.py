@@ -71,13 +71,13 @@ def test_a_wish_to_stop_reaches_the_child(worker):
 def test_a_worker_signs_on_again_after_redis_was_wiped(worker, connection):
     worker.register_birth()
     worker.set_state("idle")
-    assert queue_state(connection).workers == {"idle": 1}
+    assert queue_state(connection).states == {"idle": 1}
     connection.flushdb()
-    assert queue_state(connection).workers == {}
+    assert queue_state(connection).states == {}
     worker.heartbeat()
-    assert queue_state(connection).workers == {"idle": 1}
+    assert queue_state(connection).states == {"idle": 1}
     worker.register_death()
-    assert queue_state(connection).workers == {}
+    assert queue_state(connection).states == {}
 
 
 def test_redis_and_the_log_keep_no_words_of_an_exception(worker, connection, caplog):

@@ -11,9 +11,9 @@ from rq import Worker
 from rq.serializers import JSONSerializer
 from sqlalchemy import text
 
+from app.domain.scopes import Scope
 from app.domain.states import Phase
 from app.ledger import runs
-from app.ledger.api_keys import Scope
 from app.main import create_app
 from app.monitoring.queue_state import QUEUE, note_dispatcher
 from app.services import Services, open_services, redis_connection

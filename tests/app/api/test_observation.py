@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from fastapi.testclient import TestClient
 
-from app.ledger.api_keys import Scope
+from app.domain.scopes import Scope
 from app.logs import ACCESS_LOG, JsonFormatter
 from app.main import create_app
 from app.services import Services

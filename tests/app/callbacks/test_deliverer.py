@@ -17,7 +17,8 @@ from app.callbacks.deliverer import Deliverer
 from app.callbacks.schedule import DELAYS_S
 from app.callbacks.tables import CallbackEndpointRow
 from app.domain.errors import GoneError, NotFoundError
-from app.ledger.api_keys import Scope, create_key
+from app.domain.scopes import Scope
+from app.ledger.api_keys import create_key
 from app.main import create_app
 from tests.app.callbacks.conftest import endpoints, events, make_due, settle
 from tests.support.dumps import everything_in_postgres

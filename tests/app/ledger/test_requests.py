@@ -11,9 +11,10 @@ from app.certificates.verification import verify
 from app.datasets import repository as datasets
 from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, UnknownRecordsError
+from app.domain.scopes import Scope
 from app.domain.states import Serving
 from app.ledger import bundles, repository, serving
-from app.ledger.api_keys import Scope, create_key
+from app.ledger.api_keys import create_key
 from app.ledger.requests import ForgetDemand
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, LogEntryRow, ObligationRow
 from app.registry import repository as registry

@@ -21,8 +21,8 @@ from sqlalchemy import select
 from app.callbacks.deliverer import Deliverer, Terms
 from app.callbacks.posting import Poster
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
+from app.domain.scopes import Scope
 from app.ledger import repository
-from app.ledger.api_keys import Scope
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
 from app.main import create_app
 from app.services import Services
