@@ -4,6 +4,7 @@ Every POST carries an ``Idempotency-Key``, so that sending it again cannot do it
 raised as ``ApiError``, a service that cannot be reached as ``httpx.TransportError``.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -126,7 +127,7 @@ class ExpungeClient:
         return self._object(Dataset, "GET", f"/v1/datasets/{name}")
 
     def datasets(self) -> list[Dataset]:
-        """Return all datasets."""
+        """Return all datasets, by name."""
         return self._list(Dataset, "GET", "/v1/datasets")
 
     def push_records(self, name: str, parquet: bytes) -> Push:
@@ -146,20 +147,24 @@ class ExpungeClient:
         return self._object(Backbone, "GET", f"/v1/backbones/{name}")
 
     def backbones(self) -> list[Backbone]:
-        """Return all backbones."""
+        """Return all backbones, by name."""
         return self._list(Backbone, "GET", "/v1/backbones")
 
     def define_model(self, definition: Mapping[str, Any]) -> Model:
         """Define a model; see ``POST /v1/models``."""
         return self._object(Model, "POST", "/v1/models", json=dict(definition))
 
-    def model(self, name: str) -> Model:
-        """Return a model, its current version and its newest run."""
-        return self._object(Model, "GET", f"/v1/models/{name}")
+    def model(self, name: str, *, wait_s: int = 0) -> Model:
+        """Return a model, its current version and its newest run; see ``request``."""
+        return self._news(Model, f"/v1/models/{name}", wait_s)
 
-    def models(self) -> list[Model]:
-        """Return all models."""
-        return self._list(Model, "GET", "/v1/models")
+    def models(self, **filters: str) -> list[Model]:
+        """Return all models that match ``dataset``, by name."""
+        return self._list(Model, "GET", "/v1/models", params=filters)
+
+    def change_policy(self, name: str, changes: Mapping[str, Any]) -> Model:
+        """Change fields of a model's policy from its next run on."""
+        return self._object(Model, "PATCH", f"/v1/models/{name}", json={"policy": dict(changes)})
 
     def upload_weights(self, name: str, safetensors: bytes) -> Model:
         """Bring weights trained elsewhere."""
@@ -169,9 +174,9 @@ class ExpungeClient:
         """Return the current certified version."""
         return self._object(Version, "GET", f"/v1/models/{name}/certified")
 
-    def versions(self, name: str) -> list[Version]:
-        """Return all released versions, newest first."""
-        return self._list(Version, "GET", f"/v1/models/{name}/versions")
+    def versions(self, name: str, **filters: str) -> list[Version]:
+        """Return all released versions that match ``state``, newest first."""
+        return self._list(Version, "GET", f"/v1/models/{name}/versions", params=filters)
 
     def model_card(self, name: str, number: int) -> str:
         """Return a version's model card, in Markdown."""
@@ -218,9 +223,9 @@ class ExpungeClient:
             ForgetRequest, "POST", "/v1/forget-requests", json=body, headers=headers
         )
 
-    def request(self, request_id: str) -> ForgetRequest:
-        """Return a forget request."""
-        return self._object(ForgetRequest, "GET", f"/v1/forget-requests/{request_id}")
+    def request(self, request_id: str, *, wait_s: int = 0) -> ForgetRequest:
+        """Return a forget request; with ``wait_s``, at most 60, as soon as its state changes."""
+        return self._news(ForgetRequest, f"/v1/forget-requests/{request_id}", wait_s)
 
     def requests(self, **filters: str) -> list[ForgetRequest]:
         """Return all requests that match ``state``, ``model`` and ``external_id``, newest first."""
@@ -266,9 +271,22 @@ class ExpungeClient:
         path = f"/v1/forget-requests/{request_id}/certificates"
         return self._list(RequestCertificate, "GET", path, params=params)
 
-    def run(self, run_id: str) -> Run:
-        """Return a run."""
-        return self._object(Run, "GET", f"/v1/runs/{run_id}")
+    def run(self, run_id: str, *, wait_s: int = 0) -> Run:
+        """Return a run; see ``request``."""
+        return self._news(Run, f"/v1/runs/{run_id}", wait_s)
+
+    def runs(self, **filters: str) -> list[Run]:
+        """Return all runs that match ``model`` and ``state``, newest first."""
+        return self._list(Run, "GET", "/v1/runs", params=filters)
+
+    def follow_run(self, run_id: str) -> Iterator[dict[str, Any]]:
+        """Yield a run's state, phase, step and epsilon each time that they change, to its end."""
+        with self._http.stream("GET", f"/v1/runs/{run_id}/events") as answer:
+            if answer.is_error:
+                answer.read()
+            for line in _checked(answer).iter_lines():
+                if line.startswith("data: "):
+                    yield json.loads(line.removeprefix("data: "))
 
     def create_key(
         self, name: str, scopes: Sequence[str], *, expires_at: datetime | None = None
@@ -438,6 +456,12 @@ class ExpungeClient:
     def _once(self, method: str, path: str, **options: Any) -> httpx.Response:  # noqa: ANN401
         return _checked(self._http.request(method, path, **options))
 
+    def _news(self, kind: type[Seen], path: str, wait_s: int) -> Seen:
+        if wait_s == 0:
+            return self._object(kind, "GET", path)
+        headers = {"Prefer": f"wait={wait_s}"}
+        return self._object(kind, "GET", path, headers=headers, timeout=_TIMEOUT_S + wait_s)
+
     def _object(self, _: type[Seen], method: str, path: str, **options: Any) -> Seen:  # noqa: ANN401
         return cast("Seen", self._answer(method, path, **options).json())
 
@@ -449,7 +473,7 @@ class ExpungeClient:
         *,
         params: Mapping[str, Any] | None = None,
     ) -> list[Seen]:
-        """Return a whole list, whether the service sends it at once or in pages."""
+        """Return what all pages of a list hold; some lists are one page, without a frame."""
         items: list[Seen] = []
         query = dict(params or {})
         while True:

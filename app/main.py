@@ -2,7 +2,7 @@
 
 import logging
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from sqlalchemy.exc import DBAPIError
 
 from app import schema
@@ -12,6 +12,7 @@ from app.access.tokens import Tokens
 from app.api import (
     audit,
     backbones,
+    bodies,
     callbacks,
     certificates,
     datasets,
@@ -20,7 +21,9 @@ from app.api import (
     keys,
     log,
     metrics,
+    middlewares,
     models,
+    openapi,
     opendsr,
     operations,
     plans,
@@ -30,6 +33,7 @@ from app.api import (
 from app.api.access import metrics_access
 from app.api.observation import Observation
 from app.api.quotas import QuotaHeaders
+from app.api.watching import Watcher
 from app.monitoring.api_metrics import ApiMetrics
 from app.monitoring.collector import ServiceCollector
 from app.services import Services, is_key_store_apart, open_services, redis_url
@@ -54,10 +58,12 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.gate = _gate(services)
-    app.add_middleware(QuotaHeaders)
-    errors.install(app)
+    app.state.watcher = Watcher(services.database)
     app.state.metrics = ApiMetrics()
     app.state.metrics.registry.register(ServiceCollector(services.database, services.probe))
+    errors.install(app)
+    middlewares.install(app, services.settings)
+    app.add_middleware(QuotaHeaders)
     app.add_middleware(Observation, metrics=app.state.metrics)
     for resource in (
         datasets,
@@ -75,10 +81,11 @@ def create_app(services: Services) -> FastAPI:
         operations,
         plans,
     ):
-        app.include_router(resource.router)
+        app.include_router(resource.router, dependencies=[Depends(bodies.require_media_type)])
     public = services.settings.metrics_public
     app.include_router(metrics.router, dependencies=metrics_access(public=public))
     install_pages(app, services)
+    openapi.install(app)
     return app
 
 

@@ -23,7 +23,17 @@ from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import Records
 from app.embedded import EmbeddedServers
-from app.ledger import actor, checkpoints, deadlines, log, repository, settlement, signing_keys
+from app.ledger import (
+    actor,
+    checkpoints,
+    deadlines,
+    idempotency,
+    log,
+    repository,
+    settlement,
+    signing_keys,
+)
+from app.ledger.idempotency import IdempotencyKeys
 from app.ledger.requests import ForgetRequests
 from app.ledger.subject_requests import SubjectRequests
 from app.settings import Settings
@@ -47,6 +57,7 @@ class Services:
     callbacks: Callbacks
     forget_requests: ForgetRequests
     subject_requests: SubjectRequests
+    idempotency_keys: IdempotencyKeys
 
     @cached_property
     def model_signer(self) -> ModelSigner:
@@ -125,6 +136,11 @@ class Services:
         for warning in warnings:
             what = "is overdue since" if warning.kind == deadlines.OVERDUE else "is due at"
             _log.warning("%s %s %s", warning.request_id, what, warning.due_at.isoformat())
+
+    def forget_answers(self) -> None:
+        """Forget the answers that are kept no longer for calls that come again."""
+        with self.database.transaction() as session:
+            idempotency.remove_expired(session)
 
     def rotate_keys(self) -> None:
         """Destroy the key that wraps the stored objects' keys when its period is over."""
@@ -303,4 +319,5 @@ def open_services(settings: Settings) -> Services:
         subject_requests=SubjectRequests(
             pseudonyms=pseudonyms, callbacks=callbacks, forget_requests=forget_requests
         ),
+        idempotency_keys=IdempotencyKeys(pseudonyms),
     )

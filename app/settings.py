@@ -43,7 +43,10 @@ class Settings(BaseSettings):
         host, port: where the API listens.
         api_url, api_key: where the command line finds the API, and its key.
         allowed_factories: import paths of model factories that workers may call.
-        max_upload_bytes: the largest request body that is accepted.
+        max_upload_bytes: the largest file that is accepted.
+        max_json_bytes: the largest JSON body that is accepted; the default takes the ids of the
+            largest forget request.
+        cors_origins: web pages' origins from which browsers may call the API; none by default.
         lease_s: how long a run stays with a worker that has gone silent.
         max_attempts: how often a run is tried before it has failed for good.
         poll_interval_s: how often the dispatcher looks for work.
@@ -94,6 +97,8 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = None
     allowed_factories: tuple[str, ...] = ()
     max_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
+    max_json_bytes: int = Field(default=64 * 1024**2, ge=1)
+    cors_origins: tuple[str, ...] = ()
     lease_s: float = Field(default=30.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
     poll_interval_s: float = Field(default=0.25, gt=0)

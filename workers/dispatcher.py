@@ -46,6 +46,7 @@ class Dispatcher:
             self._reenqueue_lost_jobs,
             self._note_deadlines,
             services.clean_up,
+            services.forget_answers,
             services.rotate_keys,
             services.checkpoint_log,
             self._give_sign_of_life,

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from pydantic import AwareDatetime, Field
 
 from app.api.access import Admin, GuardedRoute, ServicesOf
+from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
 from app.api.errors import problem_responses
 from app.api.schemas import Answer, Body, Name
 from app.domain.scopes import Scope
@@ -20,9 +21,9 @@ class KeyBody(Body):
     """A new key."""
 
     name: Name = Field(examples=["privacy-desk"])
-    # JSON has neither sets, enumerations nor times, so these are read from lists and texts.
-    scopes: set[Annotated[Scope, Field(strict=False)]] = Field(
-        min_length=1, examples=[["forget:write", "forget:read"]], strict=False
+    # JSON has neither enumerations nor times, so these are read from texts.
+    scopes: list[Annotated[Scope, Field(strict=False)]] = Field(
+        min_length=1, max_length=100, examples=[["forget:write", "forget:read"]]
     )
     expires_at: Annotated[AwareDatetime, Field(strict=False)] | None = Field(
         default=None,
@@ -47,6 +48,13 @@ class KeyAnswer(Answer):
     revoked_at: datetime | None
 
 
+class KeyPage(Answer):
+    """A page of keys, newest first."""
+
+    items: list[KeyAnswer]
+    next_cursor: str | None
+
+
 class NewKeyAnswer(KeyAnswer):
     """A new key with its secret, which is shown this once."""
 
@@ -64,10 +72,15 @@ def create_key(body: KeyBody, services: ServicesOf, _: Admin) -> NewKeyAnswer:
 
 
 @router.get("", responses=problem_responses())
-def list_keys(services: ServicesOf, _: Admin) -> list[KeyAnswer]:
+def list_keys(
+    services: ServicesOf, _: Admin, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
+) -> KeyPage:
     """List all callers, newest first: those with keys, and those seen with tokens."""
+    after = decode_cursor(cursor)
     with services.database.transaction() as session:
-        return [_answer(row) for row in api_keys.keys(session)]
+        rows = api_keys.keys(session, after=after, limit=limit + 1)
+        page, next_cursor = cut(rows, limit, lambda row: encode_cursor(row.created_at, row.id))
+        return KeyPage(items=[_answer(row) for row in page], next_cursor=next_cursor)
 
 
 @router.delete("/{key_id}", status_code=204, responses=problem_responses(404))

@@ -108,6 +108,16 @@ def model_upload(name: ModelName, file: Weights, *, wait: Wait = False) -> None:
         _show_model(client, client.upload_weights(name, file.read_bytes()), wait=wait)
 
 
+@model.command("policy")
+def model_policy(
+    name: str,
+    file: Annotated[Path, typer.Argument(exists=True, help="The fields to change, as JSON.")],
+) -> None:
+    """Change fields of model NAME's policy from its next run on."""
+    with errors_in_words(), connect() as client:
+        _show(client.change_policy(name, _json_file(file)))
+
+
 @model.command("show")
 def model_show(name: ModelName, *, wait: Wait = False) -> None:
     """Show a model, its current version and its newest run."""

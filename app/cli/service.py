@@ -1,13 +1,16 @@
 """Commands that set up and run the service on this machine."""
 
 import os
+import resource
 import sys
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 import uvicorn
 
 from app import schema
+from app.api.watching import Watcher
 from app.callbacks.keys import CallbackKeys
 from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
@@ -43,6 +46,21 @@ from app.storage.keyfiles import create_key_file
 from app.storage.s3 import S3ObjectStore
 from app.storage.upgrade import encrypt_plain_files
 from app.supervisor import Child, python_command, stop_with_supervisor, supervise
+
+_SHUTDOWN_S = 5
+
+
+class _Server(uvicorn.Server):
+    """A server that answers those who wait for news before it stops."""
+
+    def __init__(self, config: uvicorn.Config, watcher: Watcher) -> None:
+        super().__init__(config)
+        self._watcher = watcher
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop taking calls, and let nobody wait any longer."""
+        super().handle_exit(sig, frame)
+        self._watcher.close()
 
 
 def init() -> None:
@@ -104,10 +122,11 @@ def up() -> None:
 def serve() -> None:
     """Run the API alone, at EXPUNGE_HOST and EXPUNGE_PORT."""
     stop_with_supervisor()
+    _allow_many_sockets()
     settings = Settings()
     with errors_in_words():
         app = app_from_environment()
-    uvicorn.run(app, **server_options(settings))
+    _Server(uvicorn.Config(app, **server_options(settings)), app.state.watcher).run()
 
 
 def server_options(settings: Settings) -> dict[str, Any]:
@@ -118,7 +137,14 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "log_config": None,
         "access_log": False,
         "forwarded_allow_ips": [str(proxy) for proxy in settings.trusted_proxies],
+        "timeout_graceful_shutdown": _SHUTDOWN_S,
     }
+
+
+def _allow_many_sockets() -> None:
+    """Open as many files as the system lets us: who waits for news holds a socket."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def worker(

@@ -62,5 +62,9 @@ class Pseudonyms:
         """Return the 32-byte seal that ties a login's secret to an API key."""
         return self._digest("session", key_id, token.encode())
 
+    def call(self, purpose: str, caller_id: str, content: bytes) -> bytes:
+        """Return 32 bytes that tell one caller's call from all others, for one purpose."""
+        return self._digest(f"call {purpose}", caller_id, content)
+
     def _digest(self, kind: str, dataset_id: str, content: bytes) -> bytes:
         return hmac.digest(self._key, f"{kind}\0{dataset_id}\0".encode() + content, "sha256")

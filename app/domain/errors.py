@@ -70,6 +70,18 @@ class ConflictError(ExpungeError):
     """The request contradicts the present state."""
 
 
+class CallInFlightError(ConflictError):
+    """A call under the same idempotency key has no answer yet.
+
+    Attributes:
+        retry_after_s: when to ask again.
+    """
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__("a call with this Idempotency-Key is still going on")
+        self.retry_after_s = retry_after_s
+
+
 class GoneError(ExpungeError):
     """A thing existed and was removed: a version that was retired or withdrawn, say."""
 
@@ -142,8 +154,16 @@ class UnknownRecordsError(InvalidInputError):
         self.examples = tuple(examples)
 
 
+class IdempotencyKeyReusedError(InvalidInputError):
+    """An idempotency key came back with another body."""
+
+
 class PayloadTooLargeError(InvalidInputError):
     """The body exceeds the configured limit."""
+
+
+class UnsupportedMediaTypeError(InvalidInputError):
+    """The body is of a kind that is not taken here."""
 
 
 # Access

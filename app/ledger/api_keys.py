@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -126,10 +126,15 @@ def caller_with_id(session: Session, key_id: str) -> Caller | None:
     return Caller(row.id, frozenset(Scope(scope) for scope in row.scopes))
 
 
-def keys(session: Session) -> Sequence[ApiKeyRow]:
-    """Return all callers, newest first."""
-    query = select(ApiKeyRow).order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id)
-    return session.scalars(query).all()
+def keys(
+    session: Session, *, after: tuple[datetime, str] | None = None, limit: int
+) -> Sequence[ApiKeyRow]:
+    """Return a page of callers, newest first, older than the one at ``after``."""
+    query = select(ApiKeyRow)
+    if after is not None:
+        query = query.where(tuple_(ApiKeyRow.created_at, ApiKeyRow.id) < after)
+    order = (ApiKeyRow.created_at.desc(), ApiKeyRow.id.desc())
+    return session.scalars(query.order_by(*order).limit(limit)).all()
 
 
 def revoke(session: Session, key_id: str) -> None:

@@ -197,6 +197,26 @@ def run(session: Session, run_id: str, *, lock: bool = False) -> RunRow:
     return row
 
 
+def runs(
+    session: Session,
+    *,
+    model: str | None,
+    state: RunState | None,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> Sequence[RunRow]:
+    """Return a page of runs, newest first, older than the one at ``after``."""
+    query = select(RunRow)
+    if model is not None:
+        query = query.join(ModelRow, ModelRow.id == RunRow.model_id).where(ModelRow.name == model)
+    if state is not None:
+        query = query.where(RunRow.state == state)
+    if after is not None:
+        query = query.where(tuple_(RunRow.created_at, RunRow.id) < after)
+    order = (RunRow.created_at.desc(), RunRow.id.desc())
+    return session.scalars(query.order_by(*order).limit(limit)).all()
+
+
 def active_run(session: Session, model_id: str) -> RunRow | None:
     """Return the model's run that is queued or going, if any."""
     query = select(RunRow).where(RunRow.model_id == model_id, RunRow.state.in_(ACTIVE_RUN_STATES))

@@ -134,6 +134,7 @@ class RunRow(Base):
             unique=True,
             postgresql_where="state IN ('queued', 'leased', 'running')",
         ),
+        Index("ix_runs_created_at_id", "created_at", "id"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -196,6 +197,31 @@ class OutboxRow(Base):
     subject_id: Mapped[str]
     posted_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     available_at: Mapped[datetime]
+
+
+class IdempotencyKeyRow(Base):
+    """A call made under an ``Idempotency-Key``, and its answer once there is one.
+
+    The key is stored as a keyed hash, the answer encrypted under a key that takes the caller's to
+    derive (see ``app/ledger/idempotency.py``).
+    """
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (
+        CheckConstraint("attempt >= 0", name="attempt"),
+        CheckConstraint("length(key_digest) = 32 AND length(request_digest) = 32", name="digests"),
+        Index("ix_idempotency_keys_expires_at", "expires_at"),
+    )
+
+    key_digest: Mapped[bytes] = mapped_column(primary_key=True)
+    request_digest: Mapped[bytes]
+    call_id: Mapped[str]
+    """Random; the same for every attempt at this call."""
+    attempt: Mapped[int]
+    claimed_until: Mapped[datetime]
+    """Until then the attempt that has no answer yet counts as going on."""
+    answer: Mapped[bytes | None]
+    expires_at: Mapped[datetime]
 
 
 class LogEntryRow(Base):

@@ -124,6 +124,11 @@ class Workshop:
             assert row is not None
             return Held(row.id, row.fencing_token)
 
+    def beat(self, held: Held, **progress: object) -> None:
+        """Tell of a run's progress, as its worker does."""
+        with self.transaction() as session:
+            runs.heartbeat(session, held.run_id, held.token, lease_s=LEASE_S, progress=progress)
+
     def begin(self, held: Held) -> Selection:
         with self.transaction() as session:
             return runs.begin(session, held.run_id, held.token)

@@ -6,10 +6,12 @@ import pytest
 from redis import ConnectionError as RedisConnectionError
 from redis import Redis
 from rq import Queue
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 
 from app.domain.errors import NotReadyError
 from app.ledger import checkpoints, merkle, outbox, runs
+from app.ledger.idempotency import Call
+from app.ledger.tables import IdempotencyKeyRow
 from app.monitoring.queue_state import queue_state
 from app.services import redis_connection
 from tests.support.workshop import Workshop
@@ -56,6 +58,22 @@ def age(workshop, seconds):
             ),
             {"s": seconds},
         )
+
+
+def test_answers_of_calls_that_may_not_come_again_are_forgotten(workshop, services, dispatcher):
+    call = Call("key_1", "POST", "/v1/plans", b"", b"{}", "k")
+    with workshop.transaction() as session:
+        services.idempotency_keys.claim(session, call)
+    count = select(func.count()).select_from(IdempotencyKeyRow)
+    dispatcher.tick()
+    with workshop.transaction() as session:
+        assert session.scalar(count) == 1
+        session.execute(text("UPDATE idempotency_keys SET expires_at = now() - interval '1 s'"))
+
+    dispatcher.tick()
+
+    with workshop.transaction() as session:
+        assert session.scalar(count) == 0
 
 
 def test_a_new_run_is_enqueued_once(workshop, dispatcher, queue):

@@ -180,7 +180,7 @@ def test_versions_are_listed_with_their_states_reasons_and_links(
     workshop.dispatch()
     workshop.work()
 
-    newest, oldest = api.get("/v1/models/model/versions").json()
+    newest, oldest = api.get("/v1/models/model/versions").json()["items"]
 
     assert (newest["number"], newest["state"], newest["reason"]) == (2, "certified", None)
     assert (oldest["number"], oldest["state"]) == (1, "retired")
