@@ -66,6 +66,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "model upload": ("expunge model upload digits-net weights.safetensors --wait",),
     "model show": ("expunge model show digits-mlp", "expunge model show digits-mlp --wait"),
     "model list": ("expunge model list",),
+    "model policy": ("expunge model policy digits-mlp policy.json",),
     "api-key create": (
         "expunge api-key create privacy-desk --scope forget:write --scope forget:read",
         "expunge api-key create contractor --scope models:read --expires-in 90d",

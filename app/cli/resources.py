@@ -110,10 +110,13 @@ def model_upload(name: ModelName, file: Weights, *, wait: Wait = False) -> None:
 
 @model.command("policy")
 def model_policy(
-    name: str,
-    file: Annotated[Path, typer.Argument(exists=True, help="The fields to change, as JSON.")],
+    name: ModelName,
+    file: Annotated[
+        Path,
+        typer.Argument(exists=True, metavar="FILE", help="The fields to change, as JSON."),
+    ],
 ) -> None:
-    """Change fields of model NAME's policy from its next run on."""
+    """Change fields of MODEL's policy from its next run on."""
     with errors_in_words(), connect() as client:
         _show(client.change_policy(name, _json_file(file)))
 

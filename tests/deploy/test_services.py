@@ -251,6 +251,7 @@ def test_confined_means_confined(tmp_path: Path) -> None:
     assert not succeeds(str(program))
 
 
+@pytest.mark.slow
 def test_a_person_is_forgotten_by_the_composed_services(machine: Machine) -> None:
     assert machine.start("init").wait(120) == 0, machine.log("init")
     assert "created the bucket expunge" in machine.log("init")

@@ -29,7 +29,7 @@ def admin(caller_of: CallerOf) -> TestClient:
 
 
 def _id_of(client: TestClient) -> str:
-    keys = client.get("/v1/api-keys").json()
+    keys = client.get("/v1/api-keys").json()["items"]
     return next(key["id"] for key in keys if key["name"] == "caller")
 
 
@@ -77,6 +77,12 @@ def _dataset(api: TestClient, _: Workshop) -> object:
 def _model(api: TestClient, _: Workshop) -> object:
     body = {"name": "m", "dataset": DATASET, "architecture": {"name": "logistic"}}
     return api.post("/v1/models", json=body)
+
+
+def _policy(api: TestClient, workshop: Workshop) -> object:
+    workshop.define()
+    workshop.work()
+    return api.patch("/v1/models/model", json={"policy": {"deadline_s": 3600.0}})
 
 
 def _backbone(api: TestClient, _: Workshop) -> object:
@@ -170,6 +176,7 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "POST /v1/datasets": (_dataset, "dataset.defined"),
     "PUT /v1/datasets/{name}/records": (_push, "records.pushed"),
     "POST /v1/models": (_model, "model.defined"),
+    "PATCH /v1/models/{name}": (_policy, "policy.changed"),
     "PUT /v1/models/{name}/weights": (_upload, "weights.imported"),
     "POST /v1/backbones": (_backbone, "backbone.defined"),
     "PUT /v1/backbones/{name}/weights": (_backbone_weights, "backbone.uploaded"),

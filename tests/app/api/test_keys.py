@@ -23,7 +23,7 @@ def _make(api: TestClient, **body: object) -> dict:
 
 
 def _listed(api: TestClient, key_id: str) -> dict:
-    return next(key for key in api.get("/v1/api-keys").json() if key["id"] == key_id)
+    return next(key for key in api.get("/v1/api-keys").json()["items"] if key["id"] == key_id)
 
 
 def _set(services: Services, key_id: str, what: str) -> None:

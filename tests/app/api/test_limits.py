@@ -177,7 +177,7 @@ def test_redis_learns_no_key_and_no_address(limited: Limited, services: Services
     stored = everything_in_redis(redis_connection(services.settings)).decode(errors="replace")
     assert "expunge:limits" in stored
     with services.database.transaction() as session:
-        ids = [row.id for row in api_keys.keys(session)]
+        ids = [row.id for row in api_keys.keys(session, limit=10)]
     for secret in ("192.0.2.1", "xpg_wrong", *ids):
         assert secret not in stored
 

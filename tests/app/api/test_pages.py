@@ -129,4 +129,5 @@ def test_the_client_reads_all_pages(api: TestClient, admin_key: str, workshop: W
     assert len(names) == 61
     assert names == sorted(names)
     assert client.runs(model="nothing") == []
-    assert [key["name"] for key in client.api_keys()] == ["test", "admin"]
+    keys = client.keys()
+    assert [key["name"] for key in keys] == ["test", "admin"]

@@ -103,7 +103,7 @@ def test_the_same_person_is_the_same_caller_and_another_is_not(
 ) -> None:
     for subject in ("anna", "anna", "bert"):
         assert bearing(sub=subject).get("/v1/models").status_code == 200
-    callers = [key for key in api.get("/v1/api-keys").json() if key["kind"] == "oidc"]
+    callers = [key for key in api.get("/v1/api-keys").json()["items"] if key["kind"] == "oidc"]
     assert len(callers) == 2
     assert all(caller["last_used_at"] and caller["scopes"] == [] for caller in callers)
     assert {d["facts"]["caller"] for d in _audit(api, kind="caller.added")} == {
@@ -138,7 +138,7 @@ def test_nothing_of_a_token_is_kept(
 def test_a_caller_whose_tokens_are_refused_here(bearing: With, api: TestClient) -> None:
     client = bearing()
     client.get("/v1/models")
-    (caller,) = [key for key in api.get("/v1/api-keys").json() if key["kind"] == "oidc"]
+    (caller,) = [key for key in api.get("/v1/api-keys").json()["items"] if key["kind"] == "oidc"]
     assert api.delete(f"/v1/api-keys/{caller['id']}").status_code == 204
     assert client.get("/v1/models").status_code == 401
     assert bearing().get("/v1/models").status_code == 401
@@ -154,9 +154,9 @@ def test_forget_requests_by_token(bearing: With, workshop: Workshop, api: TestCl
     other = bearing(scope="forget:write forget:read", sub="somebody-else")
     assert other.post("/v1/forget-requests", json=body).json()["id"] != first.json()["id"]
 
-    (caller, _) = [key["id"] for key in api.get("/v1/api-keys").json() if key["kind"] == "oidc"][
-        ::-1
-    ]
+    (caller, _) = [
+        key["id"] for key in api.get("/v1/api-keys").json()["items"] if key["kind"] == "oidc"
+    ][::-1]
     accepted = [
         deed["facts"]["request"]
         for deed in _audit(api, caller=caller)
