@@ -19,15 +19,17 @@ from playwright.sync_api import Browser, Page
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app import schema
+from app.callbacks.keys import CallbackKeys
 from app.certificates.model_signing import ModelSigner
 from app.certificates.signing import StatementSigner
 from app.datasets.pseudonyms import Pseudonyms
+from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.ledger import api_keys
-from app.ledger.api_keys import Scope
 from app.main import create_app
 from app.services import (
     Services,
+    callback_key_file,
     key_store_dir,
     model_signing_key_file,
     open_services,
@@ -67,6 +69,7 @@ def service() -> Iterator[Services]:
             StatementSigner.from_file(signing_key_file(settings), create=True)
             ModelSigner.from_file(model_signing_key_file(settings), create=True)
             Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
+            CallbackKeys.from_file(callback_key_file(settings), create=True)
             FileKeyStore(key_store_dir(settings), create=True)
             services = open_services(settings)
             yield services
