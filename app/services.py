@@ -287,6 +287,15 @@ def _revealed(secret: SecretStr | None) -> str | None:
     return None if secret is None else secret.get_secret_value()
 
 
+def create_keys(settings: Settings) -> None:
+    """Make what is missing of the keys that services are put together with."""
+    StatementSigner.from_file(signing_key_file(settings), create=True)
+    ModelSigner.from_file(model_signing_key_file(settings), create=True)
+    Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
+    CallbackKeys.from_file(callback_key_file(settings), create=True)
+    FileKeyStore(key_store_dir(settings), create=True)
+
+
 def open_services(settings: Settings) -> Services:
     """Put the services together.
 

@@ -28,11 +28,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
 from app import schema
-from app.callbacks.keys import CallbackKeys
-from app.certificates.model_signing import ModelSigner
-from app.certificates.signing import StatementSigner
 from app.datasets.files import record_table, to_parquet
-from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import define_dataset
 from app.domain.architecture import ArchitectureSpec
 from app.domain.policy import Policy
@@ -44,15 +40,12 @@ from app.ledger.api_keys import Scope
 from app.registry import repository as registry
 from app.services import (
     Services,
-    callback_key_file,
-    key_store_dir,
-    model_signing_key_file,
+    create_keys,
+    database_url,
+    migration_url,
     open_services,
-    pseudonym_key_file,
-    signing_key_file,
 )
 from app.settings import Settings
-from app.storage.file_keys import FileKeyStore
 
 SIZE_BYTES = 1_000_000_000
 ROUNDS = 5
@@ -114,11 +107,13 @@ def _measure(data_dir: Path) -> dict[str, float]:
     content = os.urandom(_BUFFER_BYTES) * (SIZE_BYTES // _BUFFER_BYTES + 1)
     content = content[:SIZE_BYTES]
     sha256 = hashlib.sha256(content).hexdigest()
-    blob_id = _publish(services, content)
+    _publish(services, content)
+    plain_file = data_dir / "plain"
+    plain_file.write_bytes(content)
     del content
     with services.database.transaction() as session:
         _, secret = api_keys.create_key(session, name="benchmark", scopes=[Scope.MODELS_READ])
-    os.environ[_PLAIN_FILE] = str(data_dir / "blobs" / blob_id)
+    os.environ[_PLAIN_FILE] = str(plain_file)
     headers = {"Authorization": f"Bearer {secret}"}
     path = "/v1/models/model/versions/1/weights"
     plain_command = ["uvicorn", "benchmarks.download:plain_app", "--factory", "--no-access-log"]
@@ -142,18 +137,14 @@ def _measure(data_dir: Path) -> dict[str, float]:
 
 def _open() -> Services:
     settings = Settings()
-    StatementSigner.from_file(signing_key_file(settings), create=True)
-    ModelSigner.from_file(model_signing_key_file(settings), create=True)
-    Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
-    FileKeyStore(key_store_dir(settings), create=True)
-    CallbackKeys.from_file(callback_key_file(settings), create=True)
+    create_keys(settings)
     services = open_services(settings)
-    schema.upgrade(str(services.database.engine.url))
+    schema.upgrade(migration_url(settings), service_url=database_url(settings))
     return services
 
 
-def _publish(services: Services, content: bytes) -> str:
-    """Release ``content`` as the first version of a model; return its blob's id."""
+def _publish(services: Services, content: bytes) -> None:
+    """Release ``content`` as the first version of a model."""
     table = record_table(
         record_ids=["a", "b"],
         subject_ids=["a", "b"],
@@ -199,7 +190,6 @@ def _publish(services: Services, content: bytes) -> str:
             fencing_token=token,
             result=result,
         )
-    return blob.id
 
 
 @contextmanager

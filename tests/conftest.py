@@ -14,30 +14,21 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import create_engine, text
 
 from app import schema
-from app.callbacks.keys import CallbackKeys
-from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
-from app.certificates.signing import StatementSigner
-from app.datasets.pseudonyms import Pseudonyms
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.ledger import api_keys
 from app.main import create_app
 from app.services import (
     Services,
-    callback_key_file,
-    key_store_dir,
-    model_signing_key_file,
+    create_keys,
     open_services,
     opendsr_certificate_file,
     opendsr_domain,
     opendsr_key_file,
-    pseudonym_key_file,
     redis_connection,
-    signing_key_file,
 )
 from app.settings import Settings
-from app.storage.file_keys import FileKeyStore
 from workers.dispatcher import Dispatcher
 from workers.queue import NAME, open_queue
 
@@ -112,11 +103,7 @@ def settings(
     monkeypatch.setenv("EXPUNGE_FAILED_ATTEMPTS_PER_MINUTE", "0")
     settings = Settings()
     settings.data_dir.mkdir()
-    StatementSigner.from_file(signing_key_file(settings), create=True)
-    ModelSigner.from_file(model_signing_key_file(settings), create=True)
-    Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
-    FileKeyStore(key_store_dir(settings), create=True)
-    CallbackKeys.from_file(callback_key_file(settings), create=True)
+    create_keys(settings)
     shutil.copy(processor_key, opendsr_key_file(settings))
     key = load_processor_key(opendsr_key_file(settings))
     ensure_self_signed(opendsr_certificate_file(settings), key, domain=opendsr_domain(settings))

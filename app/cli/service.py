@@ -11,22 +11,19 @@ import uvicorn
 
 from app import schema
 from app.api.watching import Watcher
-from app.callbacks.keys import CallbackKeys
 from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import remember_key
 from app.cli.connection import admin_key_file, errors_in_words
 from app.database import Database
-from app.datasets.pseudonyms import Pseudonyms
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.ledger import actor, api_keys
 from app.main import app_from_environment
 from app.services import (
-    callback_key_file,
+    create_keys,
     database_url,
-    key_store_dir,
     migration_url,
     model_signing_key_file,
     object_dir,
@@ -35,13 +32,11 @@ from app.services import (
     opendsr_certificate_file,
     opendsr_domain,
     opendsr_key_file,
-    pseudonym_key_file,
     public_key_file,
     signing_key_file,
 )
 from app.settings import Settings
 from app.stopping import StopSignal
-from app.storage.file_keys import FileKeyStore
 from app.storage.keyfiles import create_key_file
 from app.storage.s3 import S3ObjectStore
 from app.storage.upgrade import encrypt_plain_files
@@ -75,15 +70,12 @@ def init() -> None:
         if servers is not None and settings.database_url is None:
             servers.start_postgres()
         schema.upgrade(migration_url(settings), service_url=database_url(settings))
-        signer = StatementSigner.from_file(signing_key_file(settings), create=True)
-        Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
-        FileKeyStore(key_store_dir(settings), create=True)
-        CallbackKeys.from_file(callback_key_file(settings), create=True)
+        create_keys(settings)
         _set_up_opendsr(settings)
         public = public_key_file(settings)
-        remember_key(public, signer.public_key_pem)
+        remember_key(public, StatementSigner.from_file(signing_key_file(settings)).public_key_pem)
         model_key = model_signing_key_file(settings)
-        model_signer = ModelSigner.from_file(model_key, create=True)
+        model_signer = ModelSigner.from_file(model_key)
         model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
         create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
         _create_bucket(settings)

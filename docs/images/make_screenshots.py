@@ -19,26 +19,17 @@ from playwright.sync_api import Browser, Page
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app import schema
-from app.callbacks.keys import CallbackKeys
-from app.certificates.model_signing import ModelSigner
-from app.certificates.signing import StatementSigner
-from app.datasets.pseudonyms import Pseudonyms
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.ledger import api_keys
 from app.main import create_app
 from app.services import (
     Services,
-    callback_key_file,
-    key_store_dir,
-    model_signing_key_file,
+    create_keys,
     open_services,
-    pseudonym_key_file,
     redis_connection,
-    signing_key_file,
 )
 from app.settings import Settings
-from app.storage.file_keys import FileKeyStore
 from tests.support import scenes
 from tests.support.browser import chromium, log_in, served
 from tests.support.workshop import Workshop
@@ -66,11 +57,7 @@ def service() -> Iterator[Services]:
         servers.start()
         try:
             schema.upgrade(servers.migration_url, service_url=servers.database_url)
-            StatementSigner.from_file(signing_key_file(settings), create=True)
-            ModelSigner.from_file(model_signing_key_file(settings), create=True)
-            Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
-            CallbackKeys.from_file(callback_key_file(settings), create=True)
-            FileKeyStore(key_store_dir(settings), create=True)
+            create_keys(settings)
             services = open_services(settings)
             yield services
             services.database.dispose()
