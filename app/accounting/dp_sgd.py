@@ -179,7 +179,7 @@ def composed(
     accountant = pld.PLDAccountant(value_discretization_interval=resolution)
     try:
         return accountant.compose(event, steps)
-    except (ArithmeticError, TypeError, ValueError) as error:
+    except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raise CalibrationError("dp_accounting cannot compose these parameters") from error
 
 

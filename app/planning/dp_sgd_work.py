@@ -11,8 +11,9 @@ from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.errors import ParameterError, PlanError
 
 MOST_STEPS = 1_000_000
-# Cells of the discretised loss; 100,000 take some 4 s.
-MOST_CELLS = 80_000
+# Cells of the discretised loss of a step, times what a group adds to each: some 4 s.
+MOST_CELLS = 125_000
+_GROUP_OF_TWICE_THE_WORK = 60
 # Cells of the loss of all steps together; 50 million take some 10 s.
 MOST_COMPOSED_CELLS = 10_000_000
 # The normal distribution and the binomial are cut off where less than e^-50 is left.
@@ -41,16 +42,21 @@ def refuse_slow_calibration(
 ) -> None:
     """Raise ``PlanError`` where the search for the noise takes more than a few seconds.
 
-    The search looks at a quarter of its first guess, where an accounting takes longest.
+    An accounting takes longest where the noise is least: at the first guess of the search, or below
+    it by fours for as long as that meets the target.
     """
     rate = require_fraction("sampling_rate", sampling_rate)
     steps = _checked_steps(steps)
     group = _checked_group(group_size)
-    guess = dp_sgd.first_guess(
+    noise = dp_sgd.first_guess(
         epsilon=epsilon, delta=delta, sampling_rate=rate, steps=steps, group_size=group
     )
-    least = max(dp_sgd.LEAST_NOISE_MULTIPLIER, guess / 4)
-    _refuse_many_cells(least, rate, steps, group, dp_sgd.COARSE_RESOLUTION)
+    while noise >= dp_sgd.LEAST_NOISE_MULTIPLIER:
+        _refuse_many_cells(noise, rate, steps, group, dp_sgd.COARSE_RESOLUTION)
+        coarse = dp_sgd.composed(noise, rate, steps, group, dp_sgd.COARSE_RESOLUTION)
+        if coarse.get_epsilon(delta) > epsilon:
+            return
+        noise /= 4
 
 
 def _checked_steps(steps: int) -> int:
@@ -74,6 +80,7 @@ def _refuse_many_cells(
     noise: float, rate: float, steps: int, group: int, resolution: float
 ) -> None:
     single, composed = _cells(noise, rate, steps, group, resolution)
+    single *= 1 + group / _GROUP_OF_TWICE_THE_WORK
     if not (single <= MOST_CELLS and composed <= MOST_COMPOSED_CELLS):
         raise PlanError(
             "accounting for so little noise and so many forgotten records takes too long for a "
@@ -87,7 +94,8 @@ def _cells(
     """Return how many cells hold the privacy loss of one step, and of all together."""
     if rate == 1:  # Gaussians compose to one
         mu = group * math.sqrt(steps) / noise
-        return 0.0, (mu**2 / 2 + 2 * _TAIL_STDS * mu) / resolution
+        cells = (mu**2 / 2 + 2 * _TAIL_STDS * mu) / resolution
+        return cells, cells
     squared_sum = (group * rate) ** 2 + group * rate * (1 - rate)
     expected_loss = squared_sum / (2 * noise**2)  # at most, as the divergence is convex
     single = _range_of_loss(noise, rate, group)
