@@ -58,7 +58,7 @@ def signed_responses(success: int, *faults: int) -> dict[int | str, dict[str, An
     """Return the OpenAPI entries of an endpoint's answers: a fault is 400 or one of ``faults``."""
     problems = problem_responses()
     signature = described(DOMAIN_HEADER, SIGNATURE_HEADER)
-    own = {
+    own: dict[int | str, dict[str, Any]] = {
         status: {
             "model": ErrorAnswer,
             "description": HTTPStatus(status).phrase,
@@ -66,8 +66,8 @@ def signed_responses(success: int, *faults: int) -> dict[int | str, dict[str, An
         }
         for status in (400, *faults)
     }
-    elsewhere = {status: problems[status] for status in (401, 403, 429)}
-    return {success: {"headers": signature}} | own | elsewhere
+    own |= {status: problems[status] for status in (401, 403, 429)}
+    return {success: {"headers": signature}} | own
 
 
 def _answer(error: Exception) -> JSONResponse | None:
