@@ -48,6 +48,7 @@ from app.retries import Retry, retry_after_s
 _TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
 _POLL_S = 0.2
+_LARGEST_PAGE = 200
 _HOLD_S = 20
 _ENDED = {"completed", "failed", "cancelled"}
 
@@ -314,14 +315,13 @@ class ExpungeClient:
             name: value for name, value in filters.items() if value is not None
         }
         while limit > 0:
-            page = self._object(
-                dict, "GET", "/v1/audit", params={**params, "limit": min(limit, 1000)}
-            )
-            yield from page["deeds"]
-            limit -= len(page["deeds"])
-            if page["next"] is None:
+            query = {**params, "limit": min(limit, _LARGEST_PAGE)}
+            page = self._object(dict, "GET", "/v1/audit", params=query)
+            yield from page["items"]
+            limit -= len(page["items"])
+            if page["next_cursor"] is None:
                 return
-            params["before"] = page["next"]
+            params["cursor"] = page["next_cursor"]
 
     def plans(self, policy: Mapping[str, Any], *, model: str) -> Plans:
         """Return every mechanism's quote for a policy and a model."""

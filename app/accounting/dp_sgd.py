@@ -72,10 +72,17 @@ def account(
     group = require_steps("group_size", group_size)
     if group > LARGEST_GROUP:
         raise ParameterError("group_size", f"at most {LARGEST_GROUP}")
-    coarse = composed(multiplier, rate, steps, group, COARSE_RESOLUTION)
-    if coarse.get_epsilon(_PROBE_DELTA) > _COARSE_ENOUGH:
-        return _profile(coarse)
-    return _profile(composed(multiplier, rate, steps, group, RESOLUTION))
+    fine = needs_fine_resolution(multiplier, rate, steps, group)
+    resolution = RESOLUTION if fine else COARSE_RESOLUTION
+    return _profile(composed(multiplier, rate, steps, group, resolution))
+
+
+def needs_fine_resolution(
+    noise_multiplier: float, sampling_rate: float, steps: int, group_size: int
+) -> bool:
+    """Return whether a coarse composition, which is made for this, would lose too much."""
+    coarse = composed(noise_multiplier, sampling_rate, steps, group_size, COARSE_RESOLUTION)
+    return not coarse.get_epsilon(_PROBE_DELTA) > _COARSE_ENOUGH
 
 
 def calibrate(
@@ -107,19 +114,28 @@ def calibrate(
         )
         return guarantee.meets(epsilon=epsilon, delta=delta)
 
-    # Many small samples act like one Gaussian of this size.
-    scale = rate * group * math.sqrt(steps) / gaussian.mu_of(epsilon=epsilon, delta=delta)
-    high = smallest_noise(meets_coarsely, scale=max(scale, 0.4), relative_width=1e-3)
+    scale = first_guess(
+        epsilon=epsilon, delta=delta, sampling_rate=rate, steps=steps, group_size=group
+    )
+    high = smallest_noise(meets_coarsely, scale=scale, relative_width=1e-3)
     if not meets(high):
         raise CalibrationError("the search for the noise did not converge")
-    low = high
-    while meets(low * (1 - 1e-2)):
-        low *= 1 - 1e-2
-    high, low = low, low * (1 - 1e-2)
+    low, step = high, 1e-2
+    while meets(low * (1 - step)):
+        low, step = low * (1 - step), min(2 * step, 0.5)
+    high, low = low, low * (1 - step)
     while high > low * (1 + 1e-3):
         middle = (low + high) / 2
         low, high = (low, middle) if meets(middle) else (middle, high)
     return high
+
+
+def first_guess(
+    *, epsilon: float, delta: float, sampling_rate: float, steps: int, group_size: int
+) -> float:
+    """Return where the search for the noise begins: many small samples act like one Gaussian."""
+    mu = gaussian.mu_of(epsilon=epsilon, delta=delta)
+    return max(sampling_rate * group_size * math.sqrt(steps) / mu, 0.4)
 
 
 def _profile(accountant: Any) -> ProfileGuarantee:  # noqa: ANN401 - dp_accounting has no types
@@ -163,7 +179,7 @@ def composed(
     accountant = pld.PLDAccountant(value_discretization_interval=resolution)
     try:
         return accountant.compose(event, steps)
-    except (ArithmeticError, TypeError, ValueError) as error:
+    except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raise CalibrationError("dp_accounting cannot compose these parameters") from error
 
 

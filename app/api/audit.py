@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from app.api.access import Admin, GuardedRoute, ServicesOf
+from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_number, encode_number
 from app.api.errors import problem_responses
 from app.api.schemas import Answer
 from app.ledger import audit
@@ -29,11 +30,11 @@ class DeedAnswer(Answer):
     facts: dict[str, Any]
 
 
-class DeedsAnswer(Answer):
-    """Deeds, newest first. ``next`` is the ``before`` with which to go on, if there are more."""
+class DeedPage(Answer):
+    """A page of deeds, newest first."""
 
-    deeds: list[DeedAnswer]
-    next: int | None
+    items: list[DeedAnswer]
+    next_cursor: str | None
 
 
 @router.get("", responses=problem_responses())
@@ -42,14 +43,12 @@ def list_deeds(
     _: Admin,
     caller: Word = None,
     kind: Word = None,
-    before: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> DeedsAnswer:
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> DeedPage:
     """List who did what, newest first; of one caller or of one kind, if asked for."""
+    before = decode_number(cursor, bits=63)
     with services.database.transaction() as session:
         found = audit.deeds(session, caller=caller, kind=kind, before=before, limit=limit + 1)
-    page = found[:limit]
-    return DeedsAnswer(
-        deeds=[DeedAnswer(**vars(deed)) for deed in page],
-        next=page[-1].index if len(found) > limit else None,
-    )
+    page, next_cursor = cut(found, limit, lambda deed: encode_number(deed.index))
+    return DeedPage(items=[DeedAnswer(**vars(deed)) for deed in page], next_cursor=next_cursor)

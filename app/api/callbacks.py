@@ -3,11 +3,11 @@
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Response
 from pydantic import Field
 
 from app.api.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
-from app.api.cursors import decode_cursor, encode_cursor
+from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
 from app.api.errors import problem_responses
 from app.api.schemas import Answer
 from app.callbacks import repository, signing_secrets
@@ -107,21 +107,19 @@ def list_callbacks(
     _: ForgetReader,
     state: EventState | None = None,
     request: str | None = None,
-    cursor: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
 ) -> CallbackPage:
     """List callbacks, newest first; with ``state=dead`` those that were given up."""
-    after = None if cursor is None else decode_cursor(cursor)
+    after = decode_cursor(cursor)
     with services.database.transaction() as session:
         rows = repository.events(
             session, state=state, request_id=request, after=after, limit=limit + 1
         )
-        page = rows[:limit]
-        last = page[-1][0] if len(rows) > limit else None
-        return CallbackPage(
-            items=[_answer(event, endpoint) for event, endpoint in page],
-            next_cursor=None if last is None else encode_cursor(last.created_at, last.id),
+        page, next_cursor = cut(
+            rows, limit, lambda row: encode_cursor(row[0].created_at, row[0].id)
         )
+        return CallbackPage(items=[_answer(*row) for row in page], next_cursor=next_cursor)
 
 
 @router.post(

@@ -67,12 +67,17 @@ def encode_number(number: int) -> str:
     return _encode([number])
 
 
-def decode_number(cursor: str | None) -> int | None:
-    """Read what ``encode_number`` wrote; None stays None. Raises ``InvalidInputError``."""
+def decode_number(cursor: str | None, *, bits: int = 31) -> int | None:
+    """Read what ``encode_number`` wrote; None stays None. Raises ``InvalidInputError``.
+
+    Args:
+        cursor: what was sent.
+        bits: how large a number the order has: 31 for an integer, 63 for a bigint.
+    """
     match _decode(cursor):
         case None:
             return None
-        case [int() as number] if 0 <= number < 2**31:
+        case [int() as number] if not isinstance(number, bool) and 0 <= number < 2**bits:
             return number
         case _:
             raise _foreign()

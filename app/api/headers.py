@@ -12,8 +12,13 @@ _DESCRIPTIONS: dict[str, str] = {
     "Idempotent-Replayed": "`true` where this answer was given before, under the same key",
     "Location": "Where the resource is found",
     "Preference-Applied": "How long the answer was ready to wait",
+    "RateLimit": 'What is left of each limit, where calls are counted: `"minute";r=599;t=42`',
+    "RateLimit-Policy": 'The limits, where calls are counted: `"minute";q=600;w=60`',
     "Repr-Digest": "SHA-256 of the whole content, RFC 9530",
     "Retry-After": "When to ask again, in seconds",
+    "X-OpenDSR-Processor-Domain": "Whose signature it is",
+    "X-OpenDSR-Signature": "The processor's signature over the body, in Base64",
+    "X-Request-ID": "Names this call in the service's log; the caller's own, if it sent a good one",
     "WWW-Authenticate": "How to authenticate, and the scope that is missing",
 }
 

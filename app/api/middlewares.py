@@ -6,6 +6,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app.api.bodies import Bodies
 from app.api.etags import EntityTags
 from app.api.idempotency import HEADER, REPLAYED_HEADER, Idempotency
+from app.api.observation import REQUEST_ID
 from app.settings import Settings
 
 _READABLE = (
@@ -16,9 +17,12 @@ _READABLE = (
     REPLAYED_HEADER,
     "Location",
     "Preference-Applied",
+    "RateLimit",
+    "RateLimit-Policy",
     "Repr-Digest",
     "Retry-After",
     "WWW-Authenticate",
+    REQUEST_ID,
 )
 _SENDABLE = (
     "Authorization",
@@ -30,6 +34,7 @@ _SENDABLE = (
     "Last-Event-ID",
     "Prefer",
     "Range",
+    REQUEST_ID,
 )
 
 

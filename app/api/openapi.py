@@ -38,11 +38,17 @@ _IF_NONE_MATCH = {
     "description": "The ETag of the answer that the caller holds: 304 if it is current",
     "schema": {"type": "string"},
 }
+_NEVER_SENT = ("HTTPValidationError", "ValidationError")
+_LIMITS = ("RateLimit", "RateLimit-Policy")
 _DESCRIPTION = """
 * **Errors** are problems (RFC 9457) with a stable `type`; see `docs/problems.md`. A method that a
   path does not take is 405 with `Allow`.
 * **Repeating a POST** is safe under an `Idempotency-Key`.
 * **Lists** come in pages of `limit` items; `next_cursor` leads to the next one.
+* **Every answer** has an `X-Request-ID`, which the service's log has too; send one of your own of 8
+  to 64 letters, digits, dots, hyphens and underscores, and it is kept.
+* **Limits** of calls are told by `RateLimit` and `RateLimit-Policy`, where the operator has set
+  any; beyond them the answer is 429 with `Retry-After`.
 * **Answers to GET** have an `ETag`. With `Prefer: wait=N` some are held back until there is news.
 """
 
@@ -62,8 +68,12 @@ def install(app: FastAPI) -> None:
 
 def _complete(document: Json) -> Json:
     components = document.setdefault("components", {})
-    components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+    schemas = components.setdefault("schemas", {})
+    schemas["Problem"] = Problem.model_json_schema()
+    for name in _NEVER_SENT:
+        schemas.pop(name, None)
     for method, operation in _operations(document):
+        _drop_what_is_never_sent(operation)
         if method == "post":
             _allow_repeating(operation)
         if method == "get":
@@ -73,12 +83,28 @@ def _complete(document: Json) -> Json:
         if "security" in operation:
             _add_problems(operation, 503)
         components.setdefault("responses", {}).update(_name_problems(operation))
+        _add_headers_of_all(operation)
     return document
 
 
 def _operations(document: Json) -> Iterator[tuple[str, Json]]:
     for methods in document["paths"].values():
         yield from methods.items()
+
+
+def _drop_what_is_never_sent(operation: Json) -> None:
+    """Take out what FastAPI announces by itself: our faults are others."""
+    content = operation["responses"].get("422", {}).get("content", {}).get(_JSON, {})
+    if content.get("schema", {}).get("$ref", "").rpartition("/")[2] in _NEVER_SENT:
+        del operation["responses"]["422"]
+
+
+def _add_headers_of_all(operation: Json) -> None:
+    """Announce what every answer carries; problems, which are references, have it already."""
+    everywhere = described("X-Request-ID", *(_LIMITS if "security" in operation else ()))
+    for answer in operation["responses"].values():
+        if "$ref" not in answer:
+            answer.setdefault("headers", {}).update(everywhere)
 
 
 def _allow_repeating(operation: Json) -> None:
@@ -105,23 +131,32 @@ def _tag(operation: Json) -> None:
 
 def _limit_body(operation: Json) -> None:
     _add_problems(operation, 413, 415)
-    if _JSON in operation["requestBody"]["content"]:
+    if _JSON in operation["requestBody"]["content"] and "400" not in operation["responses"]:
         _add_problems(operation, 400)
 
 
 def _add_problems(operation: Json, *statuses: int) -> None:
+    """Announce problems, beside what an operation itself answers with these statuses."""
     for status in statuses:
-        operation["responses"].setdefault(str(status), {"content": {PROBLEM_MEDIA_TYPE: {}}})
+        answer = operation["responses"].setdefault(str(status), {})
+        answer.setdefault("content", {}).setdefault(PROBLEM_MEDIA_TYPE, {})
 
 
 def _name_problems(operation: Json) -> Json:
     """Replace an operation's problems by references; return what they refer to."""
     named: Json = {}
     for status, answer in operation["responses"].items():
-        if PROBLEM_MEDIA_TYPE in answer.get("content", ()):
+        content = answer.get("content", {})
+        if PROBLEM_MEDIA_TYPE not in content:
+            continue
+        problem = _problem(int(status))
+        if set(content) == {PROBLEM_MEDIA_TYPE}:
             name = f"Problem{status}"
-            named[name] = _problem(int(status))
+            named[name] = problem
             operation["responses"][status] = {"$ref": f"#/components/responses/{name}"}
+        else:
+            content |= problem["content"]
+            answer["headers"] = answer.get("headers", {}) | problem["headers"]
     return named
 
 
@@ -149,6 +184,6 @@ def _problem(status: int) -> Json:
             }
         },
     }
-    if status in _HEADERS_OF_PROBLEMS:
-        answer["headers"] = described(*_HEADERS_OF_PROBLEMS[status])
+    own = _HEADERS_OF_PROBLEMS.get(status, ())
+    answer["headers"] = described(*own, "X-Request-ID", *_LIMITS)
     return answer

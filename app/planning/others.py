@@ -5,6 +5,7 @@ from app.domain.checks import require_positive
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
 from app.planning.convex import refuse_unless_named
+from app.planning.dp_sgd_work import refuse_slow_accounting, refuse_slow_calibration
 from app.planning.fixed import only, whole_steps
 from app.planning.lineage import new_lineage
 from app.planning.quote import Quote
@@ -62,6 +63,7 @@ def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
         "steps": trained.steps,
         "group_size": max(1, trained.forgotten),
     }
+    refuse_slow_accounting(**parameters)  # type: ignore[arg-type]
     guarantee = dp_sgd.account(**parameters)  # type: ignore[arg-type]
     if not guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
         if shape.dp_training is None:
@@ -106,12 +108,20 @@ def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
     rate = min(1.0, shape.batch_size / shape.retained)
     multiplier = fixed.get("noise_multiplier")
     if multiplier is None:
+        group = whole_steps(fixed, DEFAULT_GROUP, name="group_size")
+        refuse_slow_calibration(
+            epsilon=policy.epsilon,
+            delta=policy.delta,
+            sampling_rate=rate,
+            steps=steps,
+            group_size=group,
+        )
         multiplier = dp_sgd.calibrate(
             epsilon=policy.epsilon,
             delta=policy.delta,
             sampling_rate=rate,
             steps=steps,
-            group_size=whole_steps(fixed, DEFAULT_GROUP, name="group_size"),
+            group_size=group,
         )
     return DpTrainingShape(
         noise_multiplier=multiplier, sampling_rate=rate, steps=steps, forgotten=0

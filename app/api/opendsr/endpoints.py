@@ -20,7 +20,7 @@ from app.api.opendsr.schemas import (
     SubjectRequestBody,
     SubjectRequestId,
 )
-from app.api.opendsr.signed import SignedRoute, error_responses
+from app.api.opendsr.signed import SignedRoute, signed_responses
 from app.domain.errors import InvalidInputError
 from app.domain.states import SubjectRequestStatus
 from app.ledger import subject_status
@@ -37,7 +37,7 @@ async def raw_body(request: Request) -> bytes:
     return await request.body()
 
 
-@router.post("/requests", status_code=201, responses=error_responses())
+@router.post("/requests", status_code=201, responses=signed_responses(201, 404, 409))
 def create(
     body: SubjectRequestBody,
     raw: Annotated[bytes, Depends(raw_body)],
@@ -61,10 +61,7 @@ def create(
     return answer
 
 
-@router.get(
-    "/requests/{subject_request_id}",
-    responses=error_responses(),
-)
+@router.get("/requests/{subject_request_id}", responses=signed_responses(200, 404))
 def status(
     subject_request_id: SubjectRequestId, services: ServicesOf, caller: ForgetReader
 ) -> Status:
@@ -77,7 +74,7 @@ def status(
 @router.delete(
     "/requests/{subject_request_id}",
     status_code=202,
-    responses=error_responses(),
+    responses=signed_responses(202, 404, 409),
 )
 def cancel(
     subject_request_id: SubjectRequestId, services: ServicesOf, caller: ForgetWriter

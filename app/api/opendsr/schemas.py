@@ -41,11 +41,17 @@ class Extension(BaseModel):
     datasets: list[Name] = Field(default_factory=list, max_length=1000)
 
 
+def _with_identities(schema: dict[str, Any]) -> None:
+    schema["required"] = [*schema["required"], "subject_identities"]
+
+
 class SubjectRequestBody(Tolerant):
     """A data subject request (section 7.1 of the specification).
 
     What is narrower in the schema than here is refused in words of our own.
     """
+
+    model_config = ConfigDict(json_schema_extra=_with_identities)
 
     regulation: Literal["gdpr", "ccpa"]
     subject_request_id: SubjectRequestId = Field(examples=["a7551968-d5d6-44b2-9831-815ac9017798"])

@@ -1,16 +1,20 @@
 """Answers of OpenDSR's endpoints: signed, and errors in the specification's own form."""
 
 from collections.abc import Callable, Coroutine
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError, IntegrityError
+from starlette.exceptions import HTTPException
 
 from app.api.access import GuardedRoute, services_of
 from app.api.errors import problem_responses
+from app.api.headers import described
 from app.api.opendsr.schemas import Error, ErrorAnswer, ErrorDetail
+from app.certificates.processor_signing import DOMAIN_HEADER, SIGNATURE_HEADER
 from app.domain import errors
 
 _STATUS_OF = (
@@ -19,7 +23,7 @@ _STATUS_OF = (
     (errors.InvalidInputError, 400),
 )
 
-_FAULTS = (RequestValidationError, errors.ExpungeError, DataError, IntegrityError)
+_FAULTS = (RequestValidationError, HTTPException, errors.ExpungeError, DataError, IntegrityError)
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -50,20 +54,27 @@ class SignedRoute(GuardedRoute):
         return signed
 
 
-def error_responses() -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI entries of an endpoint's errors."""
+def signed_responses(success: int, *faults: int) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI entries of an endpoint's answers: a fault is 400 or one of ``faults``."""
     problems = problem_responses()
-    return {
-        "4XX": {"model": ErrorAnswer, "description": "A fault in the request"},
-        401: problems[401],
-        403: problems[403],
-        429: problems[429],
+    signature = described(DOMAIN_HEADER, SIGNATURE_HEADER)
+    own: dict[int | str, dict[str, Any]] = {
+        status: {
+            "model": ErrorAnswer,
+            "description": HTTPStatus(status).phrase,
+            "headers": signature,
+        }
+        for status in (400, *faults)
     }
+    own |= {status: problems[status] for status in (401, 403, 429)}
+    return {success: {"headers": signature}} | own
 
 
 def _answer(error: Exception) -> JSONResponse | None:
     if isinstance(error, RequestValidationError):
         return _error(400, "invalid", _faults(error))
+    if isinstance(error, HTTPException) and error.status_code == 400:
+        return _error(400, "invalid", [error.detail])
     if isinstance(error, DataError):
         return _error(400, "invalid", ["a text or number cannot be stored"])
     if isinstance(error, IntegrityError):

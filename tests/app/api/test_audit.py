@@ -293,14 +293,14 @@ def test_the_trail_is_newest_first_and_whole(
     workshop.define()
     workshop.work()
     seen: list[dict] = []
-    params: dict[str, int] = {"limit": 3}
+    params: dict[str, int | str] = {"limit": 3}
     while True:
         page = admin.get("/v1/audit", params=params).json()
-        assert len(page["deeds"]) <= 3
-        seen += page["deeds"]
-        if page["next"] is None:
+        assert len(page["items"]) <= 3
+        seen += page["items"]
+        if page["next_cursor"] is None:
             break
-        params["before"] = page["next"]
+        params["cursor"] = page["next_cursor"]
 
     entries = _entries(services)
     assert [deed["index"] for deed in seen] == list(range(len(entries)))[::-1]
@@ -315,11 +315,12 @@ def test_the_trail_of_one_caller_or_kind(
 ) -> None:
     _dataset(admin, workshop)
     caller = _id_of(admin)
-    (deed,) = admin.get("/v1/audit", params={"caller": caller}).json()["deeds"]
+    (deed,) = admin.get("/v1/audit", params={"caller": caller}).json()["items"]
     assert (deed["kind"], deed["by"], deed["name"]) == ("dataset.defined", caller, "caller")
-    found = admin.get("/v1/audit", params={"kind": "key.created"}).json()["deeds"]
+    found = admin.get("/v1/audit", params={"kind": "key.created"}).json()["items"]
     assert [deed["kind"] for deed in found] == ["key.created"] * 2
-    assert admin.get("/v1/audit", params={"caller": "nobody"}).json() == {"deeds": [], "next": None}
+    nothing = {"items": [], "next_cursor": None}
+    assert admin.get("/v1/audit", params={"caller": "nobody"}).json() == nothing
 
 
 def test_a_caller_is_found_by_an_index(services: Services, workshop: Workshop) -> None:
@@ -338,5 +339,5 @@ def test_entries_from_before_callers_were_noted(services: Services, admin: TestC
     with services.database.transaction() as session:
         log.append(session, "test.old")
         session.info["expunge.log.pending"][-1].pop("by")
-    (deed,) = admin.get("/v1/audit", params={"kind": "test.old"}).json()["deeds"]
+    (deed,) = admin.get("/v1/audit", params={"kind": "test.old"}).json()["items"]
     assert (deed["by"], deed["name"], deed["facts"]) == (None, None, {})

@@ -71,6 +71,8 @@ def test_a_repeated_call_has_the_same_answer(
     assert again.headers["idempotent-replayed"] == "true"
     del again.headers["idempotent-replayed"]
     assert (again.status_code, again.content) == (first.status_code, first.content)
+    ids = {answer.headers.pop("x-request-id") for answer in (first, again)}
+    assert len(ids) == 2  # each call is a request of its own
     assert dict(again.headers) == dict(first.headers)
 
 

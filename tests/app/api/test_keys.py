@@ -109,7 +109,7 @@ def test_noting_the_use_goes_beside_requests_that_refer_to_the_key(
 def test_the_log_says_when_a_key_ends(services: Services, api: TestClient) -> None:
     end = datetime.now(UTC) + timedelta(hours=1)
     made = _make(api, expires_at=end.isoformat())
-    (created,) = api.get("/v1/audit", params={"kind": "key.created", "limit": 1}).json()["deeds"]
+    (created,) = api.get("/v1/audit", params={"kind": "key.created", "limit": 1}).json()["items"]
     assert created["facts"] == {
         "key": made["id"],
         "scopes": ["models:read"],

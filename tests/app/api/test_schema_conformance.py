@@ -5,6 +5,7 @@ thousands against a served instance.
 """
 
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import pytest
 import schemathesis
@@ -13,8 +14,10 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import APIOperation
 from sqlalchemy import select
 
+from app.callbacks.tables import CallbackEventRow
 from app.certificates.tables import CertificateRow
-from app.ledger.tables import ForgetRequestRow
+from app.ledger.subject_requests import SubjectDemand
+from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
 from app.main import create_app
 from app.services import Services
 from tests.support import schemathesis_hooks  # noqa: F401 - registers how files are sent
@@ -28,9 +31,10 @@ def operations(services: Services, workshop: Workshop) -> list[APIOperation]:
     """All operations of an application whose model ``model`` has released and forgotten."""
     workshop.define()
     workshop.work()
-    workshop.forget(workshop.split()[0][0])
+    workshop.forget(workshop.split()[0][0], status_callback_urls=["https://privacy.example/told"])
     workshop.dispatch()
     workshop.work()
+    _ask_for_a_subject(services, workshop)
     schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(services))
     found = [operation.ok() for operation in schema.get_all_operations()]
     assert len(found) > 40
@@ -40,6 +44,19 @@ def operations(services: Services, workshop: Workshop) -> list[APIOperation]:
 @pytest.fixture
 def headers(admin_key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {admin_key}"}
+
+
+def _ask_for_a_subject(services: Services, workshop: Workshop) -> None:
+    demand = SubjectDemand(
+        subject_request_id="a7551968-d5d6-44b2-9831-815ac9017798",
+        subject_ids=["subject-1"],
+        datasets=[DATASET],
+        regulation="gdpr",
+        submitted_at=datetime.now(UTC),
+        status_callback_urls=[],
+    )
+    with services.database.transaction() as session:
+        services.subject_requests.submit(session, demand, api_key_id=workshop.key_id)
 
 
 def test_answers_are_as_announced(operations: list[APIOperation], headers: dict[str, str]) -> None:
@@ -62,15 +79,19 @@ def test_answers_about_what_exists_are_as_announced(
     operations: list[APIOperation], headers: dict[str, str], workshop: Workshop, services: Services
 ) -> None:
     with services.database.transaction() as session:
-        request, certificate = (
+        request, certificate, callback = (
             session.scalars(select(table.id)).first()
-            for table in (ForgetRequestRow, CertificateRow)
+            for table in (ForgetRequestRow, CertificateRow, CallbackEventRow)
         )
+        subject_request = session.scalars(select(SubjectRequestRow.subject_request_id)).one()
+    assert callback is not None
     known = {
         "request_id": request,
         "certificate_id": certificate,
         "run_id": workshop.runs()[-1].id,
         "key_id": workshop.key_id,
+        "callback_id": callback,
+        "subject_request_id": subject_request,
         "number": 2,
         "index": 3,
     }

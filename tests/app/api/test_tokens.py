@@ -173,4 +173,4 @@ def test_a_new_key_of_the_issuer_is_accepted_without_a_restart(
 
 
 def _audit(api: TestClient, **filters: str) -> list[dict]:
-    return api.get("/v1/audit", params=filters).json()["deeds"]
+    return api.get("/v1/audit", params=filters).json()["items"]
