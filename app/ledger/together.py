@@ -1,0 +1,66 @@
+"""Calls that arrive at the same time are carried out together, in one transaction.
+
+A commit waits for the disk and holds the log's lock meanwhile, so one commit for many calls is what
+makes many calls a second possible. Nobody waits for company: the first call is carried out at once,
+and whatever has arrived meanwhile comes next, all together.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from threading import Lock
+from typing import Generic, TypeVar
+
+Call = TypeVar("Call")
+Result = TypeVar("Result")
+
+
+class Together(Generic[Call, Result]):
+    """A function of many calls, for threads that have one call each.
+
+    Args:
+        carry_out: carries out calls in their order and in one transaction; returns, for each, its
+            result or the exception that answers this call alone. If it raises, nothing was done,
+            and each of the calls is tried by itself.
+        most: how many calls it is given at once.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[Sequence[Call]], Sequence[Result | Exception]],
+        *,
+        most: int = 64,
+    ) -> None:
+        self._carry_out = carry_out
+        self._most = most
+        self._waiting: list[tuple[Call, Future[Result]]] = []
+        self._adding, self._leading = Lock(), Lock()
+
+    def __call__(self, call: Call) -> Result:
+        """Carry out one call, perhaps with others; return its result or raise its exception."""
+        future: Future[Result] = Future()
+        with self._adding:
+            self._waiting.append((call, future))
+        with self._leading:
+            while not future.done():
+                self._lead()
+        return future.result()
+
+    def _lead(self) -> None:
+        with self._adding:
+            group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+        try:
+            results = self._carry_out([call for call, _ in group])
+        except Exception as error:  # noqa: BLE001 - it is raised to whom it concerns
+            results = [error] if len(group) == 1 else [self._alone(call) for call, _ in group]
+        for (_, future), result in zip(group, results, strict=True):
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+    def _alone(self, call: Call) -> Result | Exception:
+        try:
+            (result,) = self._carry_out([call])
+        except Exception as error:  # noqa: BLE001 - it is raised to whom it concerns
+            return error
+        return result
