@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint serve clean install
+.PHONY: api-reference demo test test-slow lint serve clean install
 
 demo: $(STAMP)
 	$(BIN)/expunge demo
@@ -25,6 +25,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# docs/api.md, from the code.
+api-reference: $(STAMP)
+	$(BIN)/python -m app.cli.reference > docs/api.md
 
 serve: $(STAMP)
 	$(BIN)/expunge up

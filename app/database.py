@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar
 
-from sqlalchemy import DateTime, LargeBinary, MetaData, create_engine
+from sqlalchemy import DateTime, LargeBinary, MetaData, create_engine, event, make_url
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
@@ -16,6 +17,10 @@ _NAMES = {
     "fk": "fk_%(table_name)s_%(column_0_name)s",
     "pk": "pk_%(table_name)s",
 }
+
+_CONNECT_S = 10
+IDLE_IN_TRANSACTION_S = 300.0
+"""Longer than any transaction of the service waits for an object store or a planner."""
 
 
 class Base(DeclarativeBase):
@@ -34,13 +39,30 @@ class Base(DeclarativeBase):
 class Database:
     """An engine and its transactions.
 
-    Parameter values never appear in errors or logs (``hide_parameters``).
+    Parameter values never appear in errors or logs (``hide_parameters``). A server that does not
+    answer is given up after ``connect_timeout`` of the URL, or ten seconds.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, idle_in_transaction_s: float = IDLE_IN_TRANSACTION_S) -> None:
+        """Connect when first used.
+
+        Args:
+            url: of the database.
+            idle_in_transaction_s: how long a transaction may stand still before Postgres ends it. A
+                process that is frozen holds its locks no longer than that. A limit that the role,
+                the database or the URL sets goes before.
+        """
+        asked = make_url(url).query
         self.engine = create_engine(
-            url, hide_parameters=True, pool_pre_ping=True, pool_size=20, max_overflow=20
+            url,
+            hide_parameters=True,
+            pool_pre_ping=True,
+            pool_size=20,
+            max_overflow=20,
+            connect_args={} if "connect_timeout" in asked else {"connect_timeout": _CONNECT_S},
         )
+        limit_ms = max(1, round(idle_in_transaction_s * 1000))
+        event.listen(self.engine, "connect", partial(_limit_idle_transactions, limit_ms))
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
 
     @contextmanager
@@ -52,3 +74,12 @@ class Database:
     def dispose(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+
+def _limit_idle_transactions(limit_ms: int, connection: Any, _record: object) -> None:  # noqa: ANN401
+    name = "idle_in_transaction_session_timeout"
+    connection.execute(
+        "SELECT set_config(%s, %s, false) WHERE current_setting(%s) = '0'",
+        (name, str(limit_ms), name),
+    )
+    connection.commit()

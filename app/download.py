@@ -3,7 +3,7 @@
 The plan, for one version, whose number, size and digest the service announced:
 
 1. continue the partial file, if there is one, by a range under ``If-Range``
-2. again, while the connection breaks and bytes still come
+2. again, while the connection breaks, or a proxy is out of breath, and bytes still come
 3. compare the digest
 4. verify the certificate, offline, with the operator's public key, and that it names this version
 5. write the certificate, then rename the partial file into place
@@ -29,6 +29,7 @@ import httpx
 from app.certificates.verification import VerifiedStep, verify
 from app.domain.errors import DownloadError, VerificationError
 from app.domain.filenames import certificate_filename, weights_filename
+from app.retries import asks_for_patience
 
 _TRIES_WITHOUT_PROGRESS = 4
 _RETRY_WAIT_S = 0.5
@@ -107,14 +108,16 @@ def fetch(
             file.truncate(0)
         tries = 0
         while (have := file.seek(0, os.SEEK_END)) < version.size:
+            refusal: Exception | None = None
             with suppress(httpx.TransportError):
-                _continue(http, version, file, part, error_of)
+                refusal = _continue(http, version, file, part, error_of)
             tries = 0 if file.tell() > have else tries + 1
             if tries == _TRIES_WITHOUT_PROGRESS:
+                why = "" if refusal is None else f" ({refusal})"
                 raise DownloadError(
-                    f"interrupted after {file.tell()} of {version.size} bytes; they are kept, "
+                    f"interrupted after {file.tell()} of {version.size} bytes{why}; they are kept, "
                     "run the command again to continue"
-                )
+                ) from refusal
             time.sleep(wait_s * (2**tries - 1))
         file.flush()
         os.fsync(file.fileno())
@@ -188,13 +191,16 @@ def _continue(
     file: BinaryIO,
     part: Path,
     error_of: Callable[[httpx.Response], Exception],
-) -> None:
-    """Ask for what is missing and append it."""
+) -> Exception | None:
+    """Ask for what is missing and append it; return the answer that asked to come back later."""
     have = file.tell()
     headers = {"Accept-Encoding": "identity", "If-Match": version.etag}
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": version.etag}
     with http.stream("GET", version.path, headers=headers, follow_redirects=True) as answer:
+        if asks_for_patience(answer):
+            answer.read()
+            return error_of(answer)
         if answer.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
             answer.read()
             if answer.status_code == HTTPStatus.GONE:
@@ -213,6 +219,7 @@ def _continue(
             if file.tell() > version.size:
                 part.unlink()
                 raise DownloadError("the service sends more than it announced; it was removed")
+    return None
 
 
 def _check_range(answer: httpx.Response, have: int, size: int) -> None:

@@ -2,30 +2,42 @@
 
 Messages of foreign exceptions quote what they stumbled over: records, keys, statements. Logs hold
 our own messages, and of every other exception the type and the places that it came through.
+
+``EXPUNGE_LOG_FORMAT`` is ``text``, for people, or ``json``: one object a line, with an access line
+for every request.
 """
 
+import json
 import logging
+import os
 import sys
 import threading
 import traceback
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
+from app import log_context
 from app.domain.errors import ExpungeError
 
 _FORMAT = "%(asctime)s %(name)s %(message)s"
-_QUIET = ("httpx", "alembic", "rq", "uvicorn")
+_QUIET = ("httpcore", "httpx", "alembic", "rq", "uvicorn")
+ACCESS_LOG = logging.getLogger("expunge.access")
 _log = logging.getLogger("expunge")
 
 
 def configure() -> None:
     """Log to standard error from INFO up; libraries from WARNING up."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(DiscreetFormatter(_FORMAT))
+    in_json = os.environ.get("EXPUNGE_LOG_FORMAT") == "json"
+    handler = DiscreetHandler()
+    handler.setFormatter(JsonFormatter() if in_json else DiscreetFormatter(_FORMAT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    # People at a terminal do not want a line for every poll.
+    ACCESS_LOG.setLevel(logging.INFO if in_json else logging.WARNING)
     sys.excepthook = _on_uncaught
     threading.excepthook = _on_uncaught_in_thread
 
@@ -38,8 +50,25 @@ def describe(error: BaseException) -> str:
     return f"internal error: {type(error).__name__}" + (f" at {places[-1]}" if places else "")
 
 
+class DiscreetHandler(logging.StreamHandler[TextIO]):
+    """Says that a line cannot be written; ``logging`` would quote its message and arguments."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
+        """Write what went wrong in place of the line, if anything can be written at all."""
+        error = sys.exc_info()[1]
+        if error is not None:
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"a line of {record.name} was lost: {describe(error)}\n")
+
+
 class DiscreetFormatter(logging.Formatter):
     """Shows exceptions without the messages and source lines of a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, with the fields of its request or process behind it."""
+        fields = " ".join(f"{name}={value}" for name, value in log_context.present().items())
+        line = super().format(record)
+        return f"{line} [{fields}]" if fields else line
 
     def formatException(self, ei: Any) -> str:  # noqa: ANN401, N802 - the signature is logging's
         """Return what may be shown of the exception, and the way that it took."""
@@ -51,6 +80,31 @@ class DiscreetFormatter(logging.Formatter):
     def formatStack(self, stack_info: str) -> str:  # noqa: ARG002, N802 - likewise
         """Return nothing: source lines can quote constants."""
         return ""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, of nothing but what is meant to be there.
+
+    Members: ``time`` (UTC), ``level``, ``logger``, ``message``; the fields of the request or
+    process; those that the caller gave as ``extra={"fields": {…}}``; and of an exception its
+    description and the places that it came through.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **log_context.present(),
+            **getattr(record, "fields", {}),
+        }
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            line["error"] = describe(error)
+            line["places"] = _places(error)
+        return json.dumps(line)
 
 
 def _places(error: BaseException) -> list[str]:

@@ -2,26 +2,43 @@
 
 import logging
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from sqlalchemy.exc import DBAPIError
 
 from app import schema
+from app.access.gate import Gate
+from app.access.rate_limits import Counters, limits_of
+from app.access.tokens import Tokens
 from app.api import (
+    audit,
     backbones,
+    bodies,
+    callbacks,
     certificates,
     datasets,
     errors,
     forget_requests,
     keys,
     log,
+    metrics,
+    middlewares,
     models,
+    openapi,
+    opendsr,
     operations,
     plans,
     runs,
     versions,
 )
-from app.services import Services, open_services
+from app.api.access import metrics_access
+from app.api.observation import Observation
+from app.api.quotas import QuotaHeaders
+from app.api.watching import Watcher
+from app.monitoring.api_metrics import ApiMetrics
+from app.monitoring.collector import ServiceCollector
+from app.services import Services, is_key_store_apart, open_services, redis_url
 from app.settings import Settings
+from app.web.installation import install as install_pages
 
 _log = logging.getLogger("expunge.api")
 
@@ -37,31 +54,75 @@ def create_app(services: Services) -> FastAPI:
         title="Expunge",
         summary="Makes trained PyTorch models forget, with proof.",
         version="1",
+        webhooks=callbacks.webhooks,
     )
     app.state.services = services
+    app.state.gate = _gate(services)
+    app.state.watcher = Watcher(services.database)
+    app.state.metrics = ApiMetrics()
+    app.state.metrics.registry.register(ServiceCollector(services.database, services.probe))
     errors.install(app)
+    middlewares.install(app, services.settings)
+    app.add_middleware(QuotaHeaders)
+    app.add_middleware(Observation, metrics=app.state.metrics)
     for resource in (
         datasets,
         backbones,
         models,
         versions,
         forget_requests,
+        callbacks,
+        opendsr,
         certificates,
         runs,
         keys,
         log,
+        audit,
         operations,
         plans,
     ):
-        app.include_router(resource.router)
+        app.include_router(resource.router, dependencies=[Depends(bodies.require_media_type)])
+    public = services.settings.metrics_public
+    app.include_router(metrics.router, dependencies=metrics_access(public=public))
+    install_pages(app, services)
+    openapi.install(app)
     return app
+
+
+def _gate(services: Services) -> Gate:
+    counters = Counters(redis_url(services.settings), services.pseudonyms)
+    calls, failures = limits_of(services.settings, counters)
+    return Gate(
+        services.database,
+        services.pseudonyms,
+        tokens=Tokens.from_settings(services.settings),
+        calls=calls,
+        failures=failures,
+    )
 
 
 def app_from_environment() -> FastAPI:
     """Return the application as the environment configures it; for uvicorn's ``--factory``."""
     services = open_services(Settings())
     _warn_of_excess_rights(services)
+    _warn_of_keys_beside_objects(services)
+    _warn_of_restored_ledger(services)
     return create_app(services)
+
+
+def _warn_of_restored_ledger(services: Services) -> None:
+    """Tell the operator that the ledger is older than what is stored: it came from a backup."""
+    try:
+        with services.database.transaction() as session:
+            strays = services.blobs.strays(session)
+    except (DBAPIError, OSError):
+        return
+    if strays:
+        _log.critical(
+            "%d stored objects are unknown to the ledger, so it was restored from a backup: "
+            "run 'expunge reconcile'",
+            len(strays),
+        )
 
 
 def _warn_of_excess_rights(services: Services) -> None:
@@ -75,4 +136,15 @@ def _warn_of_excess_rights(services: Services) -> None:
             "the service's database role owns the log and could rewrite it: give it a role of its "
             "own in EXPUNGE_DATABASE_URL, the owner's in EXPUNGE_MIGRATION_URL, and run "
             "'expunge init'"
+        )
+
+
+def _warn_of_keys_beside_objects(services: Services) -> None:
+    """Tell the operator that a backup of the data directory would outlive shredding."""
+    settings = services.settings
+    if settings.environment == "production" and not is_key_store_apart(settings):
+        _log.warning(
+            "the key store lies in the data directory: a backup of it holds the keys too and opens "
+            "what was shredded since, for ever: set EXPUNGE_KEY_STORE_DIR to a directory outside "
+            "of it that no backup includes, and move the keys there (docs/blobs.md)"
         )

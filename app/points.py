@@ -11,9 +11,9 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec
 
-_Measured = TypeVar("_Measured")
+_Measured = ParamSpec("_Measured")
 _DIRECTORY = (
     os.environ.get("EXPUNGE_TEST_POINTS")
     if os.environ.get("EXPUNGE_ENVIRONMENT") == "test"
@@ -33,22 +33,24 @@ def reach(point: str) -> None:
 
 
 def halfway(
-    point: str, report: Callable[[int, int, _Measured], None]
-) -> Callable[[int, int, _Measured], None]:
+    point: str, report: Callable[Concatenate[int, int, _Measured], None]
+) -> Callable[Concatenate[int, int, _Measured], None]:
     """Return ``report``; where a test asks for a fault, one that it strikes at half the steps.
 
     The fault is taken at once: a sealed phase cannot remove files.
 
     Args:
         point: the label.
-        report: told of the step (from 1), of how many, and what was measured.
+        report: told of the step (from 1), of how many, and of what was measured, if anything was.
     """
     fault = _claim(point)
     if fault is None:
         return report
 
-    def reporting(step: int, steps: int, measured: _Measured) -> None:
-        report(step, steps, measured)
+    def reporting(
+        step: int, steps: int, /, *measured: _Measured.args, **named: _Measured.kwargs
+    ) -> None:
+        report(step, steps, *measured, **named)
         if step == (steps + 1) // 2:
             _strike(fault)
 

@@ -1,12 +1,16 @@
 """The database schema: all tables in one place, the migrations that make them, and who may what."""
 
+from functools import cache
 from importlib import resources
 
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, create_engine, text
+from sqlalchemy.orm import Session
 
 import app.backbones.tables
+import app.callbacks.tables
 import app.certificates.tables
 import app.datasets.tables
 import app.ledger.tables
@@ -48,6 +52,34 @@ def upgrade(migration_url: str, *, service_url: str | None = None) -> None:
     """Bring a database to the newest schema, and let the service's role work with it."""
     role = None if service_url in (None, migration_url) else role_of(service_url)
     command.upgrade(migration_config(migration_url, service_role=role), "head")
+
+
+@cache
+def head_revision() -> str | None:
+    """Return the newest migration that this program knows."""
+    return _known_migrations().get_current_head()
+
+
+def is_behind(revision: str | None) -> bool:
+    """Say whether a database of this revision lacks migrations that this program knows.
+
+    A revision that it does not know is a newer program's.
+    """
+    known = {script.revision for script in _known_migrations().walk_revisions()}
+    return revision is None or (revision in known and revision != head_revision())
+
+
+@cache
+def _known_migrations() -> ScriptDirectory:
+    return ScriptDirectory.from_config(migration_config(""))
+
+
+def revision_of(session: Session) -> str | None:
+    """Return the newest migration that was applied to a database; None before the first."""
+    if session.scalar(text("SELECT to_regclass('alembic_version')")) is None:
+        return None
+    revision = session.scalar(text("SELECT version_num FROM alembic_version"))
+    return None if revision is None else str(revision)
 
 
 def role_of(url: str) -> str | None:

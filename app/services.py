@@ -1,27 +1,48 @@
 """Everything that runs is put together here, from the settings and nothing else."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 from redis import Redis
 
+from app.callbacks.deliverer import Deliverer, Terms
+from app.callbacks.events import Callbacks
+from app.callbacks.keys import CallbackKeys
+from app.callbacks.posting import Poster
+from app.callbacks.urls import UrlRules
 from app.certificates.model_signing import ModelSigner
+from app.certificates.processor_signing import ProcessorSigner
 from app.certificates.signing import StatementSigner
 from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import Records
 from app.embedded import EmbeddedServers
-from app.ledger import checkpoints, log, repository, settlement, signing_keys
+from app.ledger import (
+    actor,
+    checkpoints,
+    deadlines,
+    idempotency,
+    log,
+    repository,
+    settlement,
+    signing_keys,
+)
+from app.ledger.idempotency import IdempotencyKeys
 from app.ledger.requests import ForgetRequests
+from app.ledger.subject_requests import SubjectRequests
 from app.settings import Settings
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore, ObjectStore
 from app.storage.s3 import S3ObjectStore
+
+_log = logging.getLogger("expunge.service")
 
 
 @dataclass(frozen=True)
@@ -33,7 +54,10 @@ class Services:
     blobs: Blobs
     signer: StatementSigner
     records: Records
+    callbacks: Callbacks
     forget_requests: ForgetRequests
+    subject_requests: SubjectRequests
+    idempotency_keys: IdempotencyKeys
 
     @cached_property
     def model_signer(self) -> ModelSigner:
@@ -44,8 +68,55 @@ class Services:
         """
         return ModelSigner.from_file(model_signing_key_file(self.settings))
 
+    @cached_property
+    def pseudonyms(self) -> Pseudonyms:
+        """Name callers and addresses without telling who they are.
+
+        Raises:
+            ConfigurationError: the key is missing; run ``expunge init``.
+        """
+        return Pseudonyms.from_file(pseudonym_key_file(self.settings))
+
+    @cached_property
+    def probe(self) -> Redis:
+        """A client of Redis for figures and probes: it gives up after two seconds."""
+        timeout_s = 2.0
+        return Redis.from_url(
+            redis_url(self.settings), socket_timeout=timeout_s, socket_connect_timeout=timeout_s
+        )
+
+    @cached_property
+    def processor_signer(self) -> ProcessorSigner:
+        """Signs what is said over OpenDSR. Read when first used.
+
+        Raises:
+            ConfigurationError: its key or certificate is missing; run ``expunge init``.
+        """
+        return ProcessorSigner.from_files(
+            opendsr_key_file(self.settings),
+            opendsr_certificate_file(self.settings),
+            domain=opendsr_domain(self.settings),
+        )
+
+    def deliverer(self) -> Deliverer:
+        """Return what delivers callbacks."""
+        settings = self.settings
+        poster = Poster(
+            timeout_s=settings.callback_timeout_s,
+            allow_private=settings.callback_allow_private,
+            ca_file=settings.callback_ca_file,
+        )
+        terms = Terms(base_url=public_url(settings), poll_interval_s=settings.poll_interval_s)
+        return Deliverer(
+            self.database, self.callbacks.keys, poster, lambda: self.processor_signer, terms
+        )
+
     def clean_up(self) -> None:
         """Erase what may be erased and shred what was given up; safe to repeat at any time."""
+        with actor.acting_as(actor.SERVICE):
+            self._clean_up()
+
+    def _clean_up(self) -> None:
         with self.database.transaction() as session:
             certified = repository.certified_requests(session)
         for request_id in certified:
@@ -56,6 +127,20 @@ class Services:
         finally:
             with self.database.transaction() as session:
                 settlement.note_shredded(session)
+
+    def note_deadlines(self) -> None:
+        """Warn of requests whose deadline is near or over, each once."""
+        warning_s = self.settings.deadline_warning_s
+        with self.database.transaction() as session:
+            warnings = deadlines.note_deadlines(session, warning_s=warning_s)
+        for warning in warnings:
+            what = "is overdue since" if warning.kind == deadlines.OVERDUE else "is due at"
+            _log.warning("%s %s %s", warning.request_id, what, warning.due_at.isoformat())
+
+    def forget_answers(self) -> None:
+        """Forget the answers that are kept no longer for calls that come again."""
+        with self.database.transaction() as session:
+            idempotency.remove_expired(session)
 
     def rotate_keys(self) -> None:
         """Destroy the key that wraps the stored objects' keys when its period is over."""
@@ -140,9 +225,43 @@ def pseudonym_key_file(settings: Settings) -> Path:
     return settings.data_dir / "keys" / "pseudonyms.key"
 
 
+def callback_key_file(settings: Settings) -> Path:
+    """Where the key lies that encrypts callbacks' addresses and signs them."""
+    return settings.data_dir / "keys" / "callbacks.key"
+
+
+def opendsr_key_file(settings: Settings) -> Path:
+    """Where the private key lies that signs for OpenDSR."""
+    return settings.opendsr_key_file or settings.data_dir / "keys" / "opendsr.pem"
+
+
+def opendsr_certificate_file(settings: Settings) -> Path:
+    """Where that key's certificate lies."""
+    return settings.opendsr_certificate_file or settings.data_dir / "keys" / "opendsr.crt"
+
+
+def public_url(settings: Settings) -> str:
+    """Return where callers find this service, without a slash at its end."""
+    if settings.public_url is None:
+        return f"http://{settings.host}:{settings.port}"
+    return str(settings.public_url).rstrip("/")
+
+
+def opendsr_domain(settings: Settings) -> str:
+    """Return whom OpenDSR's signatures are by."""
+    if settings.opendsr_domain is not None:
+        return settings.opendsr_domain
+    return urlsplit(public_url(settings)).hostname or settings.host
+
+
 def key_store_dir(settings: Settings) -> Path:
     """Where the keys of the stored objects lie."""
     return settings.key_store_dir or settings.data_dir / "keys" / "blobs"
+
+
+def is_key_store_apart(settings: Settings) -> bool:
+    """Say whether a copy of the data directory leaves the key store out."""
+    return not key_store_dir(settings).resolve().is_relative_to(settings.data_dir.resolve())
 
 
 def object_dir(settings: Settings) -> Path:
@@ -178,12 +297,27 @@ def open_services(settings: Settings) -> Services:
     blobs = Blobs(database, object_store(settings), FileKeyStore(key_store_dir(settings)))
     pseudonyms = Pseudonyms.from_file(pseudonym_key_file(settings))
     signer = StatementSigner.from_file(signing_key_file(settings))
-    records = Records(database, blobs, pseudonyms)
+    records = Records(database, blobs, pseudonyms, journal=log.append)
+    callbacks = Callbacks(
+        CallbackKeys.from_file(callback_key_file(settings)),
+        UrlRules(
+            allow_http=settings.callback_allow_http,
+            allow_private=settings.callback_allow_private,
+        ),
+    )
+    forget_requests = ForgetRequests(
+        pseudonyms=pseudonyms, signer=signer, records=records, callbacks=callbacks
+    )
     return Services(
         settings=settings,
         database=database,
         blobs=blobs,
         signer=signer,
         records=records,
-        forget_requests=ForgetRequests(pseudonyms=pseudonyms, signer=signer, records=records),
+        callbacks=callbacks,
+        forget_requests=forget_requests,
+        subject_requests=SubjectRequests(
+            pseudonyms=pseudonyms, callbacks=callbacks, forget_requests=forget_requests
+        ),
+        idempotency_keys=IdempotencyKeys(pseudonyms),
     )

@@ -1,14 +1,36 @@
-"""Configuration, read once from the environment (``EXPUNGE_…``)."""
+"""Configuration, read once from the environment (``EXPUNGE_…``) or from files of secrets."""
 
+import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, Field, HttpUrl, IPvAnyNetwork, SecretStr, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
+
+from app.domain.errors import ConfigurationError
+from app.domain.scopes import Scope
+from app.domain.urls import is_safe_url
+
+SECRETS_DIR = "/run/secrets"
+
+
+def _safe_url(url: str) -> str:
+    if not is_safe_url(url):
+        raise ValueError("must be an https:// URL, or http:// on this very machine")
+    return url
 
 
 class Settings(BaseSettings):
     """Everything that an operator may set. Secrets have no default.
+
+    Any setting may also be the content of a file of the variable's name, in either case, in the
+    directory ``EXPUNGE_SECRETS_DIR`` (``/run/secrets``, where containers get theirs). A variable
+    wins over a file.
 
     Attributes:
         data_dir: keys, blobs and the embedded servers' files.
@@ -16,21 +38,48 @@ class Settings(BaseSettings):
         migration_url: the database under the role that owns the tables. It is used by ``expunge
             init`` alone and makes the database refuse that the service rewrites its log.
         environment: ``production`` refuses every stand-in that is named insecure.
+        log_format: ``json`` writes one object a line, and a line for every request.
+        metrics_public: whether ``/metrics`` answers without an API key.
         host, port: where the API listens.
         api_url, api_key: where the command line finds the API, and its key.
         allowed_factories: import paths of model factories that workers may call.
-        max_upload_bytes: the largest request body that is accepted.
+        max_upload_bytes: the largest file that is accepted.
+        max_json_bytes: the largest JSON body that is accepted; the default takes the ids of the
+            largest forget request.
+        cors_origins: web pages' origins from which browsers may call the API; none by default.
         lease_s: how long a run stays with a worker that has gone silent.
         max_attempts: how often a run is tried before it has failed for good.
         poll_interval_s: how often the dispatcher looks for work.
         checkpoint_interval_s: how old a signed checkpoint of a log that has grown may get; one is
             also signed with every certificate.
+        deadline_warning_s: how long before its deadline a request is warned of; at the earliest
+            when half of its time is over.
         key_store_dir: keys of the stored objects; ``keys/blobs`` in the data directory when unset.
         key_period_s: how long the key that wraps those keys lives.
+        public_url: where callers find this service; ``http://host:port`` when unset.
+        callback_allow_http: whether callbacks may go to URLs without TLS.
+        callback_allow_private: whether they may go to addresses that are not public.
+        callback_timeout_s: for one attempt to deliver one.
+        callback_ca_file: certificates of authorities to trust for them besides the usual ones.
+        opendsr_domain: whom OpenDSR's signatures are by; the public URL's host when unset.
+        opendsr_key_file, opendsr_certificate_file: what signs and vouches for them; made by
+            ``expunge init`` when unset, and then the certificate is signed by nobody else.
+        opendsr_identity_types: types of OpenDSR's identities that are our subjects' ids.
+        opendsr_datasets: the datasets that OpenDSR's requests are about; empty: all.
+        session_s: how long a login to the operator's page lasts.
         s3_bucket: where objects are stored instead of in the data directory.
         s3_endpoint, s3_region: the server, if it is not Amazon's, and its region.
         s3_prefix: what all names in the bucket begin with.
         s3_access_key, s3_secret_key: otherwise found where Amazon's own tools look for them.
+        requests_per_minute, requests_burst: how many calls one caller may make in a minute, and in
+            a second; 0 is without limit.
+        failed_attempts_per_minute: how many wrong keys or tokens one address may send; 0 is
+            without limit.
+        trusted_proxies: addresses or networks whose ``X-Forwarded-For`` is believed.
+        oidc_issuer, oidc_audience: whose access tokens are accepted, and what they must be meant
+            for.
+        oidc_scope_claim: the member of a token that says what its bearer may do; dots lead inwards.
+        oidc_scopes: what the issuer's own words for roles or groups allow here.
     """
 
     model_config = SettingsConfigDict(env_prefix="EXPUNGE_", extra="ignore", frozen=True)
@@ -40,21 +89,73 @@ class Settings(BaseSettings):
     migration_url: str | None = None
     redis_url: str | None = None
     environment: Literal["production", "development", "test"] = "production"
+    log_format: Literal["text", "json"] = "text"
+    metrics_public: bool = False
     host: str = "127.0.0.1"
     port: int = Field(default=8100, ge=0, le=65535)
     api_url: str | None = None
     api_key: SecretStr | None = None
     allowed_factories: tuple[str, ...] = ()
     max_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
+    max_json_bytes: int = Field(default=64 * 1024**2, ge=1)
+    cors_origins: tuple[str, ...] = ()
     lease_s: float = Field(default=30.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
     poll_interval_s: float = Field(default=0.25, gt=0)
     checkpoint_interval_s: float = Field(default=60.0, ge=0)
+    deadline_warning_s: float = Field(default=7 * 86400.0, ge=0)
     key_store_dir: Path | None = None
     key_period_s: float = Field(default=86400.0, gt=0)
+    public_url: HttpUrl | None = None
+    callback_allow_http: bool = False
+    callback_allow_private: bool = False
+    callback_timeout_s: float = Field(default=15.0, gt=0, le=60)
+    callback_ca_file: Path | None = None
+    opendsr_domain: str | None = None
+    opendsr_key_file: Path | None = None
+    opendsr_certificate_file: Path | None = None
+    opendsr_identity_types: tuple[str, ...] = ("controller_customer_id",)
+    opendsr_datasets: tuple[str, ...] = ()
+    session_s: float = Field(default=8 * 3600.0, ge=1)
     s3_bucket: str | None = None
     s3_endpoint: str | None = None
     s3_region: str | None = None
     s3_prefix: str = ""
     s3_access_key: SecretStr | None = None
     s3_secret_key: SecretStr | None = None
+    requests_per_minute: int = Field(default=0, ge=0)
+    requests_burst: int = Field(default=0, ge=0)
+    failed_attempts_per_minute: int = Field(default=20, ge=0)
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    oidc_issuer: Annotated[str, AfterValidator(_safe_url)] | None = None
+    oidc_audience: str | None = Field(default=None, min_length=1)
+    oidc_scope_claim: str = Field(default="scope", min_length=1)
+    oidc_scopes: dict[str, tuple[Scope, ...]] = {}
+
+    @model_validator(mode="after")
+    def _whole_oidc(self) -> Self:
+        if (self.oidc_issuer is None) != (self.oidc_audience is None):
+            raise ValueError("oidc_issuer and oidc_audience belong together: set both or neither")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is given
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read secrets from the directory that the environment names now.
+
+        Raises:
+            ConfigurationError: it names one that is not there.
+        """
+        named = os.environ.get("EXPUNGE_SECRETS_DIR")
+        directory = Path(named or SECRETS_DIR)
+        if not directory.is_dir():
+            if named:
+                raise ConfigurationError(f"EXPUNGE_SECRETS_DIR: there is no directory {named}")
+            return init_settings, env_settings
+        return init_settings, env_settings, SecretsSettingsSource(settings_cls, directory)

@@ -20,7 +20,40 @@ from app.stopping import GRACE_S, StopSignal, stop_with_parent
 _log = logging.getLogger("expunge.supervisor")
 _SUPERVISOR = "EXPUNGE_SUPERVISOR_PID"
 _CHECK_INTERVAL_S = 0.5
-_RESTART_DELAY_S = 1.0
+_FIRST_DELAY_S = 1.0
+_LONGEST_DELAY_S = 30.0
+_STEADY_AFTER_S = 10.0
+
+
+@dataclass
+class Backoff:
+    """When a process that has ended may be started again; all times by one monotonic clock, in s.
+
+    At once after it had run for ten seconds; else after 1 s, and after twice as long, up to 30 s,
+    each time that it ends early again.
+    """
+
+    delay_s: float = 0.0
+    started_at: float | None = None
+    due_at: float = -math.inf
+
+    def note_start(self, now: float) -> None:
+        """Note that the process is being started."""
+        self.started_at = now
+
+    def note_end(self, now: float) -> bool:
+        """Note that the process is not running; say whether that is news."""
+        if self.started_at is None:
+            return False
+        early = now - self.started_at < _STEADY_AFTER_S
+        self.delay_s = min(max(_FIRST_DELAY_S, 2 * self.delay_s), _LONGEST_DELAY_S) if early else 0
+        self.started_at = None
+        self.due_at = now + self.delay_s
+        return True
+
+    def is_due(self, now: float) -> bool:
+        """Say whether the process may be started."""
+        return now >= self.due_at
 
 
 @dataclass
@@ -30,11 +63,11 @@ class Child:
     name: str
     command: Sequence[str]
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    started_at: float = -math.inf
+    backoff: Backoff = field(default_factory=Backoff)
 
     def start(self) -> None:
         """Start the process in a session of its own, so that it stops when it is told to."""
-        self.started_at = time.monotonic()
+        self.backoff.note_start(time.monotonic())
         environment = os.environ | {_SUPERVISOR: str(os.getpid())}
         self.process = subprocess.Popen(self.command, env=environment, start_new_session=True)
 
@@ -43,10 +76,14 @@ class Child:
         return self.process is None or self.process.poll() is not None
 
     def keep_up(self) -> None:
-        """Start the process again if it has ended, at most once a second."""
-        if self.has_ended() and time.monotonic() - self.started_at > _RESTART_DELAY_S:
-            if self.process is not None:
-                _log.warning("%s ended; starting it again", self.name)
+        """Start the process again if it has ended, later and later if it keeps ending."""
+        if not self.has_ended():
+            return
+        now = time.monotonic()
+        if self.backoff.note_end(now) and self.process is not None:
+            delay_s = self.backoff.delay_s
+            _log.warning("%s ended; starting it again in %.0f s", self.name, delay_s)
+        if self.backoff.is_due(now):
             self.start()
 
     def ask_to_stop(self) -> None:

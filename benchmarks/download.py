@@ -28,6 +28,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
 from app import schema
+from app.callbacks.keys import CallbackKeys
 from app.certificates.model_signing import ModelSigner
 from app.certificates.signing import StatementSigner
 from app.datasets.files import record_table, to_parquet
@@ -43,6 +44,7 @@ from app.ledger.api_keys import Scope
 from app.registry import repository as registry
 from app.services import (
     Services,
+    callback_key_file,
     key_store_dir,
     model_signing_key_file,
     open_services,
@@ -144,6 +146,7 @@ def _open() -> Services:
     ModelSigner.from_file(model_signing_key_file(settings), create=True)
     Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
     FileKeyStore(key_store_dir(settings), create=True)
+    CallbackKeys.from_file(callback_key_file(settings), create=True)
     services = open_services(settings)
     schema.upgrade(str(services.database.engine.url))
     return services

@@ -21,6 +21,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from app import schema
+from app.callbacks.keys import CallbackKeys
 from app.certificates.signing import StatementSigner
 from app.datasets.files import record_table, to_parquet
 from app.datasets.pseudonyms import Pseudonyms
@@ -34,6 +35,7 @@ from app.ledger import lineage, repository
 from app.registry import repository as registry
 from app.services import (
     Services,
+    callback_key_file,
     database_url,
     key_store_dir,
     migration_url,
@@ -133,6 +135,7 @@ def _set_up(case: Case, settings: Settings) -> None:
     StatementSigner.from_file(signing_key_file(settings), create=True)
     Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
     FileKeyStore(key_store_dir(settings), create=True)
+    CallbackKeys.from_file(callback_key_file(settings), create=True)
     services = open_services(settings)
     schema.upgrade(migration_url(settings), service_url=database_url(settings))
     features, labels = case.load()

@@ -1,6 +1,7 @@
 """Real servers for the whole session, a fresh database for each test that asks for one."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,18 +14,24 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import create_engine, text
 
 from app import schema
+from app.callbacks.keys import CallbackKeys
 from app.certificates.model_signing import ModelSigner
+from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.certificates.signing import StatementSigner
 from app.datasets.pseudonyms import Pseudonyms
+from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.ledger import api_keys
-from app.ledger.api_keys import Scope
 from app.main import create_app
 from app.services import (
     Services,
+    callback_key_file,
     key_store_dir,
     model_signing_key_file,
     open_services,
+    opendsr_certificate_file,
+    opendsr_domain,
+    opendsr_key_file,
     pseudonym_key_file,
     redis_connection,
     signing_key_file,
@@ -81,10 +88,19 @@ def database_url(servers: EmbeddedServers, template: str) -> Iterator[str]:
         execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture(scope="session")
+def processor_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """OpenDSR's key, for all tests: to make one takes a while."""
+    path = tmp_path_factory.mktemp("opendsr") / "opendsr.pem"
+    load_processor_key(path, create=True)
+    return path
+
+
 @pytest.fixture
 def settings(
     servers: EmbeddedServers,
     database_url: str,
+    processor_key: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:
@@ -93,12 +109,17 @@ def settings(
     monkeypatch.setenv("EXPUNGE_DATABASE_URL", database_url)
     monkeypatch.setenv("EXPUNGE_REDIS_URL", servers.redis_url)
     monkeypatch.setenv("EXPUNGE_ENVIRONMENT", "test")
+    monkeypatch.setenv("EXPUNGE_FAILED_ATTEMPTS_PER_MINUTE", "0")
     settings = Settings()
     settings.data_dir.mkdir()
     StatementSigner.from_file(signing_key_file(settings), create=True)
     ModelSigner.from_file(model_signing_key_file(settings), create=True)
     Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
     FileKeyStore(key_store_dir(settings), create=True)
+    CallbackKeys.from_file(callback_key_file(settings), create=True)
+    shutil.copy(processor_key, opendsr_key_file(settings))
+    key = load_processor_key(opendsr_key_file(settings))
+    ensure_self_signed(opendsr_certificate_file(settings), key, domain=opendsr_domain(settings))
     return settings
 
 

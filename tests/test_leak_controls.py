@@ -3,7 +3,9 @@
 A control that could be switched off without this search noticing would be tested by nothing.
 """
 
+import io
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -19,29 +21,33 @@ import pytest
 import safetensors.numpy
 import torch
 import uvicorn
+from fastapi.testclient import TestClient
 from pyarrow import BufferReader
 from rq import Worker
 from rq.serializers import JSONSerializer
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
 from app import database as database_module
+from app.api import observation
 from app.cli import service as service_command
 from app.database import Database
 from app.datasets import service as datasets_module
 from app.datasets.pseudonyms import Pseudonyms
 from app.embedded import EmbeddedServers
 from app.embedded import postgres as embedded_postgres
-from app.services import redis_connection
+from app.logs import ACCESS_LOG, JsonFormatter
+from app.main import create_app
+from app.services import open_services, redis_connection
 from app.storage import blobs as blobs_module
-from app.storage.encryption import HEADER_BYTES, TAG_BYTES, Decryption, Identity
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore
-from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, digits_parquet, model
-from tests.support.dumps import everything_in_postgres, everything_in_redis
-from tests.support.markers import Marker, files_below, search_bytes, search_files
+from tests.support.dumps import stores_of
+from tests.support.markers import Marker, files_below, places_with, search_bytes, search_files
+from tests.support.opened import opened_objects
+from tests.support.service import until
 from tests.support.workshop import Workshop
 from workers import jobs, sealed
 from workers import run as run_module
@@ -54,16 +60,8 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 def found(places, *markers):
-    """Return the places with a marker, after checking that there was anything to search."""
-    encoded = {k: v if isinstance(v, bytes) else v.encode("latin-1", "replace") for k, v in places}
-    assert encoded
-    return {finding.place for finding in search_bytes(encoded, markers or [MARKER])}
-
-
-def stores_of(services):
-    redis = redis_connection(services.settings)
-    yield "postgres", everything_in_postgres(services.database.engine)
-    yield "redis", everything_in_redis(redis)
+    """Return the names of the places that hold one of the markers, by default the secret."""
+    return places_with(places, markers or [MARKER])
 
 
 def digit(number, records=300):
@@ -105,20 +103,28 @@ def test_ids_become_pseudonyms(services, dataset, monkeypatch, on):
     assert found(stores_of(services), *ids) == (set() if on else {"postgres"})
 
 
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("name", ["external_id", "Idempotency-Key"])
+def test_names_of_requests_become_pseudonyms(api, services, dataset, monkeypatch, name, on):
+    if not on:
+        of = "external_id" if name == "external_id" else "idempotency_key"
+        monkeypatch.setattr(Pseudonyms, of, lambda self, raw: raw.encode())
+    dataset()
+    person = f"{SECRET}@example.com"
+    in_body = {"external_id": person} if name == "external_id" else {}
+    answer = api.post(
+        "/v1/forget-requests",
+        json={"dataset": "digits", "record_ids": ["record-17"], **in_body},
+        headers={} if in_body else {name: person},
+    )
+    assert answer.status_code == 202
+    assert found(stores_of(services)) == (set() if on else {"postgres"})
+
+
 def readable(services):
     """What somebody can read who has the data directory, the database and all keys."""
-    keys, texts = services.blobs._keys, {}
-    with services.database.transaction() as session:
-        kinds = {row.id: row.kind for row in session.scalars(select(BlobRow))}
-    for blob_id in keys.blob_ids():
-        path = services.settings.data_dir / "blobs" / blob_id
-        if path.exists():
-            stored = path.read_bytes()
-            size = len(stored) - HEADER_BYTES - TAG_BYTES  # all are shorter than a chunk
-            identity = Identity(blob_id, kinds[blob_id])
-            opened = Decryption(stored[:HEADER_BYTES], keys.get(blob_id), identity, size)
-            texts[blob_id] = opened.decrypt(0, stored[HEADER_BYTES:])
-    return texts
+    blobs = services.settings.data_dir / "blobs"
+    return opened_objects(blobs, services.blobs._keys, services.database)
 
 
 def left_of(services, marker):
@@ -173,14 +179,17 @@ def test_superseded_weights_are_shredded(api, services, dataset, work, request, 
     assert bool(left_of(services, Marker("version 1", weights.tobytes()))) is not on
 
 
-def test_published_weights_carry_no_metadata(api, dataset, work):
+@pytest.mark.parametrize("on", [True, False])
+def test_published_weights_carry_no_metadata(api, services, dataset, work, monkeypatch, on):
+    if not on:
+        kept = partial(safetensors.numpy.save, metadata={"imported": SECRET})
+        monkeypatch.setattr(run_module.safetensors.numpy, "save", kept)
     dataset()
     api.post("/v1/models", json=model())
     work()
     content = api.get("/v1/models/digits-mlp/certified/weights").content
-    header = content[8 : 8 + int.from_bytes(content[:8], "little")]
-    assert b"__metadata__" not in header
-    assert b"__metadata__" in safetensors.numpy.save({"w": np.zeros(1)}, {"run": SECRET})
+    assert bool(left_of(services, MARKER)) is not on
+    assert found([("what is served", content)]) == (set() if on else {"what is served"})
 
 
 # What goes wrong
@@ -282,8 +291,11 @@ PROGRAM = """
 import logging, sys, threading
 from app import logs
 if sys.argv[1] == "off":
-    logs.DiscreetFormatter = logging.Formatter
+    logs.DiscreetFormatter = logs.JsonFormatter = logging.Formatter
 logs.configure()
+if sys.argv[1] == "loud handler":
+    logging.root.handlers[0].handleError = logging.StreamHandler().handleError
+logging.getLogger("expunge").warning("%d records", sys.argv[2])
 def fail():
     raise ValueError(sys.argv[2])
 try:
@@ -298,9 +310,13 @@ fail()
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_logs_show_exceptions_without_their_words(on):
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_logs_show_exceptions_without_their_words(on, log_format):
     command = [sys.executable, "-c", PROGRAM, "on" if on else "off", SECRET]
-    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=60, check=False)
+    environment = os.environ | {"EXPUNGE_LOG_FORMAT": log_format}
+    ended = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, timeout=60, check=False
+    )
     assert ended.stderr.count(b"ValueError") >= 3
     assert found([("stderr", ended.stderr)]) == (set() if on else {"stderr"})
 
@@ -363,10 +379,35 @@ def test_the_api_logs_no_paths(services, monkeypatch, capfd, on):
     assert found([("log", printed.err + printed.out)]) == (set() if on else {"log"})
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_access_lines_and_figures_name_no_paths(services, monkeypatch, caplog, on):
+    printed = io.StringIO()
+    handler = logging.StreamHandler(printed)
+    handler.setFormatter(JsonFormatter())
+    monkeypatch.setattr(ACCESS_LOG, "handlers", [handler])
+    caplog.set_level(logging.INFO, logger=ACCESS_LOG.name)
+    if not on:
+        monkeypatch.setattr(observation, "_template", lambda scope: scope["path"])
+    public = open_services(services.settings.model_copy(update={"metrics_public": True}))
+    with TestClient(create_app(public)) as client:
+        client.get(f"/v1/forget-requests/{SECRET}?subject_id={SECRET}")
+        client.get(f"/{SECRET}")
+        figures = client.get("/metrics").text
+    public.database.dispose()
+    places = [("log", printed.getvalue()), ("figures", figures)]
+    assert found(places) == (set() if on else {"log", "figures"})
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_line_that_cannot_be_written_is_not_quoted(on):
+    command = [sys.executable, "-c", PROGRAM, "on" if on else "loud handler", SECRET]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=60, check=False)
+    assert b"TypeError" in ended.stderr
+    assert found([("stderr", ended.stderr)]) == (set() if on else {"stderr"})
+
+
 def _ask(server, path):
     import httpx
-
-    from tests.support.service import until
 
     until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]

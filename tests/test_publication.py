@@ -64,7 +64,7 @@ def test_the_run_is_tried_again_and_the_log_shows_one_publication(
     run = api.get("/v1/models/digits-mlp").json()["latest_run"]
     assert (run["state"], run["attempt"]) == ("published", 2)
     assert api.get(answer.headers["Location"]).json()["state"] == "completed"
-    versions = api.get("/v1/models/digits-mlp/versions").json()
+    versions = api.get("/v1/models/digits-mlp/versions").json()["items"]
     assert [(v["number"], v["state"]) for v in versions] == [(2, "certified"), (1, "shredded")]
     entries = api.get("/v1/log/entries", params={"limit": 1000}).json()["entries"]
     assert [entry["index"] for entry in entries] == list(range(len(entries)))

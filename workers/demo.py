@@ -20,6 +20,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 from app.accounting import gaussian
+from app.answers import Run
 from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
 from app.datasets.files import record_table, to_parquet
@@ -124,7 +125,7 @@ def _run(client: ExpungeClient, digits: Digits, folder: Path) -> None:
     console.print("\n[bold green]done[/]")
 
 
-def _forget(client: ExpungeClient, people: list[str]) -> tuple[dict[str, Any], float]:
+def _forget(client: ExpungeClient, people: list[str]) -> tuple[Run, float]:
     """Forget people; return the run and the seconds from POST to the published certificate."""
     posted = time.monotonic()
     request = client.forget("digits", subject_ids=people)
@@ -132,7 +133,7 @@ def _forget(client: ExpungeClient, people: list[str]) -> tuple[dict[str, Any], f
     seen: list[float] = []
     with run_progress() as update:
 
-        def on_change(request: Mapping[str, Any], run: dict[str, Any] | None) -> None:
+        def on_change(request: Mapping[str, Any], run: Run | None) -> None:
             nonlocal published
             update(run, request["state"])
             if run is not None and run["epsilon"] is not None and run["epsilon"] not in seen:
@@ -143,7 +144,10 @@ def _forget(client: ExpungeClient, people: list[str]) -> tuple[dict[str, Any], f
         ended = client.wait_for_request(request["id"], timeout_s=_TIMEOUT_S, on_change=on_change)
     console.print("epsilon as polled: " + " -> ".join(f"{epsilon:.4g}" for epsilon in seen))
     _require(ended["state"] == "completed", f"the request is {ended['state']}")
-    return client.run(ended["obligations"][0]["run"]), published - posted
+    run_id = ended["obligations"][0]["run"]
+    if run_id is None:
+        sys.exit("not so: a run has forgotten them")
+    return client.run(run_id), published - posted
 
 
 def _download_and_verify(client: ExpungeClient, folder: Path) -> Path:
@@ -161,7 +165,7 @@ def _key_file(folder: Path) -> Path:
 
 
 def _summarise(
-    weights: Path, digits: Digits, baselines: Baselines, run: dict[str, Any], seconds: float
+    weights: Path, digits: Digits, baselines: Baselines, run: Run, seconds: float
 ) -> None:
     certified = baselines.accuracy_of(safetensors.torch.load_file(weights), digits.test)
     table = Table(title="Accuracy on digits that nobody pushed", title_justify="left")
@@ -177,7 +181,7 @@ def _summarise(
         table.add_row(name, f"{accuracy:.1%}", meaning)
     console.print(table)
     plan = run["plan"]
-    phases = run["phase_seconds"]
+    phases = run["phase_seconds"] or {}
     console.print(
         f"epsilon {plan['predicted']['epsilon']:.4f} at delta {plan['delta']:g}, "
         f"mu {gaussian.mu_of(epsilon=plan['epsilon'], delta=plan['delta']):.4f}, "

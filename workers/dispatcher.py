@@ -5,14 +5,17 @@ the truth; Redis only carries ids to workers, and steps that need no Redis do no
 """
 
 import logging
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
 from rq import Queue
 from sqlalchemy import func
 
+from app.domain.ids import new_id
 from app.ledger import outbox, repository, runs
 from app.logs import describe
+from app.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
 from app.services import Services, open_services, redis_connection
 from app.settings import Settings
 from app.stopping import StopSignal
@@ -21,6 +24,7 @@ from workers.queue import enqueue_run, open_queue, waiting_runs
 _log = logging.getLogger("expunge.dispatcher")
 _REENQUEUE_AFTER = timedelta(seconds=5)
 _OUTAGE_DELAY_S = 1.0
+_DEADLINES_INTERVAL_S = 5.0
 
 
 class Dispatcher:
@@ -33,14 +37,19 @@ class Dispatcher:
     def __init__(self, services: Services, queue: Queue) -> None:
         self._services = services
         self._queue = queue
+        self._name = new_id("dispatcher")
+        self._next_sign_of_life = self._next_deadlines = time.monotonic()
         self.steps: tuple[Callable[[], None], ...] = (
             self._schedule_models,
             self._requeue_silent_runs,
             self._enqueue_runs,
             self._reenqueue_lost_jobs,
+            self._note_deadlines,
             services.clean_up,
+            services.forget_answers,
             services.rotate_keys,
             services.checkpoint_log,
+            self._give_sign_of_life,
         )
 
     def tick(self) -> None:
@@ -92,13 +101,30 @@ class Dispatcher:
                     enqueue_run(self._queue, row.id)
                 row.enqueued_at = func.clock_timestamp()
 
+    def _give_sign_of_life(self) -> None:
+        """Show Redis, every few seconds, that this dispatcher is at work."""
+        if time.monotonic() >= self._next_sign_of_life:
+            note_dispatcher(self._queue.connection, self._name)
+            self._next_sign_of_life = time.monotonic() + DISPATCHER_INTERVAL_S
+
+    def _note_deadlines(self) -> None:
+        """Warn, every few seconds, of requests whose deadline is near or over."""
+        if time.monotonic() >= self._next_deadlines:
+            self._services.note_deadlines()
+            self._next_deadlines = time.monotonic() + _DEADLINES_INTERVAL_S
+
 
 def main() -> None:
-    """Dispatch until SIGTERM or SIGINT; what fails now is tried again."""
+    """Dispatch, and deliver callbacks beside it, until SIGTERM or SIGINT.
+
+    What fails now is tried again.
+    """
     stop = StopSignal().listen()
     settings = Settings()
     services = open_services(settings)
     dispatcher = Dispatcher(services, open_queue(redis_connection(settings)))
+    deliverer = services.deliverer()
+    deliverer.start()
     failing: set[str] = set()
     while not stop.wait(_OUTAGE_DELAY_S if failing else settings.poll_interval_s):
         for step in dispatcher.steps:
@@ -111,4 +137,5 @@ def main() -> None:
                 failing.add(name)
             else:
                 failing.discard(name)
+    deliverer.stop()
     services.database.dispose()

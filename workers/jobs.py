@@ -2,6 +2,7 @@
 
 import logging
 
+from app import log_context
 from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.ledger import runs
 from app.logs import describe
@@ -24,6 +25,11 @@ def execute_run(run_id: str) -> None:
     Raises nothing: what goes wrong before there is a lease is tried again, because the dispatcher
     enqueues every run that still waits.
     """
+    with log_context.in_process(run=run_id):
+        _take(run_id)
+
+
+def _take(run_id: str) -> None:
     try:
         services = open_services(Settings())
         try:

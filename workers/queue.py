@@ -4,7 +4,9 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-NAME = "expunge-runs"
+from app.monitoring.queue_state import QUEUE
+
+NAME = QUEUE
 _FAILURE_TTL_S = 60
 
 

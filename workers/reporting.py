@@ -9,6 +9,7 @@ from app.domain.errors import CalibrationError
 from app.domain.plan import Plan
 from workers.lease import Lease
 from workers.noisy_phase import NoisyProgress
+from workers.sealed import SealedProgress
 from workers.training.loop import TrainingProgress
 
 _INTERVAL_S = 0.2
@@ -26,6 +27,15 @@ class _Throttle:
             return False
         self._last = now
         return True
+
+
+def step_reporter(lease: Lease) -> SealedProgress:
+    """Return a callback that reports the step, and nothing else: no loss before the target."""
+
+    def report(step: int, steps: int) -> None:
+        lease.report(step=step, total_steps=steps)
+
+    return report
 
 
 def epsilon_reporter(lease: Lease, plan: Plan) -> NoisyProgress:

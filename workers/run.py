@@ -45,8 +45,8 @@ from workers.noise import NoiseSource, SecureNoise
 from workers.noisy_phase import NoisyProgress
 from workers.patience import outlast_outages
 from workers.ram_only import ram_only
-from workers.reporting import epsilon_reporter, loss_reporter
-from workers.sealed import Certified, Sealed
+from workers.reporting import epsilon_reporter, loss_reporter, step_reporter
+from workers.sealed import Certified, Sealed, SealedProgress
 from workers.training.architectures import build
 from workers.training.device import choose_device
 from workers.training.network import Network, Tensors
@@ -55,7 +55,7 @@ from workers.training.network import Network, Tensors
 def execute(services: Services, lease: Lease) -> None:
     """Carry out a leased run and publish its result.
 
-    Outages of Postgres are outlasted.
+    Outages of Postgres and of the object store are outlasted.
 
     Raises:
         LeaseLostError: another worker holds the run; nothing was published.
@@ -112,13 +112,14 @@ def _certify(
     if data.auditable or not trains:
         start = outlast_outages(lease.check, lambda: load_start(services, lease))
     reach("after_load")
+    training = halfway("mid_training", step_reporter(lease))
     progress = halfway("mid_noise", epsilon_reporter(lease, plan))
     try:
         with ram_only():
             if data.auditable:
                 sealed.audit(start, forgotten=data.forgotten, held_out=data.held_out)
             if trains:
-                _train(lease, lineage, sealed, noise)
+                _train(lease, lineage, sealed, noise, training)
             else:
                 sealed.load(start)
             del start
@@ -148,9 +149,15 @@ def _factory(services: Services, model: ModelSpec) -> Callable[[], nn.Module]:
     return factory
 
 
-def _train(lease: Lease, lineage: Lineage, sealed: Sealed, noise: NoiseSource) -> None:
+def _train(
+    lease: Lease,
+    lineage: Lineage,
+    sealed: Sealed,
+    noise: NoiseSource,
+    on_progress: SealedProgress,
+) -> None:
     with lease.phase(Phase.TRAINING):
-        lineage.train(sealed, noise, lambda step, steps: lease.report(step=step, total_steps=steps))
+        lineage.train(sealed, noise, on_progress)
 
 
 def _unlearn(
@@ -239,7 +246,7 @@ def _train_openly(
             data.retain,
             model.recipe,
             epochs=model.recipe.epochs,
-            on_progress=loss_reporter(lease),
+            on_progress=halfway("mid_training", loss_reporter(lease)),
         )
     return network.tensors(), None, _evaluate(lease, data, network)
 

@@ -1,8 +1,10 @@
 """The worker process: one run at a time, each in a child of its own.
 
-Torch is imported before forking, so that a child starts at once; CUDA is never touched here.
+All that a run may import is imported before forking, so that a child starts at once; CUDA is never
+touched here.
 """
 
+import importlib
 import logging
 import os
 import signal
@@ -12,12 +14,15 @@ from typing import Any
 
 import torch  # noqa: F401 - imported once, for all children
 from redis import RedisError
-from rq import Queue, Worker
+from redis.client import Pipeline
+from rq import Queue, Worker, worker_registration
 from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from app import log_context
 from app.logs import describe
+from app.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_TTL_S
 from app.services import redis_connection
 from app.settings import Settings
 from app.stopping import StopSignal, stop_with_parent
@@ -26,6 +31,12 @@ from workers.hardening import harden, may_lock_memory
 from workers.queue import NAME
 
 _log = logging.getLogger("expunge.worker")
+_IMPORTED_IN_RUNS = (
+    "dp_accounting.dp_event",
+    "dp_accounting.pld.pld_privacy_accountant",
+    "opacus.grad_sample",
+)
+"""What other modules import where they need it: some take a second, and few runs need them."""
 _RECONNECT_DELAY_S = 1.0
 _stop = StopSignal()
 
@@ -43,6 +54,12 @@ class RunWorker(Worker):
         """Note the wish to stop, even where RQ fails to because Redis is away."""
         _stop.set()
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
+        """Give a sign of life, and sign on again: Redis may have been wiped since."""
+        super().heartbeat(timeout, pipeline)
+        worker_registration.register(self, pipeline)
+        self.set_state(self.get_state(), pipeline)
 
     def handle_warm_shutdown_request(self) -> None:
         """Let the child hand its run back; RQ would wait for the run's end."""
@@ -86,16 +103,29 @@ class RunWorker(Worker):
             self.pubsub_thread.stop()
 
 
+def preload() -> None:
+    """Import what runs import late: a worker starts once, and forks for each run."""
+    for name in _IMPORTED_IN_RUNS:
+        importlib.import_module(name)
+
+
 def main() -> None:
     """Work until SIGTERM or SIGINT; outages of Redis are waited out."""
+    preload()
     connection = redis_connection(Settings())
     if not may_lock_memory():
         _log.warning("memory may be swapped: raise the limit on locked memory, or encrypt swap")
     while not _stop.is_set():
         try:
             worker = RunWorker(
-                [NAME], connection=connection, serializer=JSONSerializer, log_job_description=False
+                [NAME],
+                connection=connection,
+                serializer=JSONSerializer,
+                log_job_description=False,
+                worker_ttl=WORKER_TTL_S,
+                job_monitoring_interval=MONITORING_INTERVAL_S,
             )
+            log_context.note_process(worker=worker.name)
             worker.work(logging_level="WARNING")
         except StopRequested:
             return

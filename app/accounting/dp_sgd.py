@@ -33,6 +33,7 @@ from app.domain.errors import CalibrationError, ParameterError
 NAME = "dp_sgd"
 VERSION = 1
 LARGEST_GROUP = 200
+LEAST_NOISE_MULTIPLIER = 0.1  # an accounting takes minutes where the noise is much smaller
 
 # Width of a cell of the discretised privacy loss. It rounds up: a wider cell only costs tightness.
 RESOLUTION = 1e-3
@@ -95,6 +96,8 @@ def calibrate(
     group = require_steps("group_size", group_size)
 
     def meets_coarsely(noise: float) -> bool:
+        if noise < LEAST_NOISE_MULTIPLIER:
+            raise CalibrationError("the target is met without noise of reasonable size")
         accountant = composed(noise, rate, steps, group, COARSE_RESOLUTION)
         return _profile(accountant).meets(epsilon=epsilon, delta=delta)
 

@@ -23,6 +23,7 @@ from app.domain.errors import CalibrationError
 # second part grows with the exponent. Results are moved outward by their sum.
 _ROUNDING = 2e-13
 _ROUNDING_PER_NAT = 5e-15
+_LOWEST_LOG_MU = -700.0
 _LARGEST_MU = 1e6
 _SMALLEST_LOG_DELTA = -700.0
 _LOG_HALF = math.log(0.5)
@@ -143,7 +144,9 @@ def mu_of(*, epsilon: float, delta: float) -> float:
     def excess(log_mu: float) -> float:
         return max(log_delta(mu=math.exp(log_mu), epsilon=epsilon), -1e6) - target
 
-    lowest = math.log(epsilon / (math.sqrt(-2 * target) + math.sqrt(2 * epsilon) + 40))
+    reach = math.sqrt(-2 * target) + math.sqrt(2 * epsilon) + 40
+    # Of a subnormal epsilon the quotient could be 0; mu itself need not be so small.
+    lowest = max(math.log(epsilon) - math.log(reach), _LOWEST_LOG_MU)
     root = math.exp(_root(excess, lowest, math.log(_LARGEST_MU)))
     return _confirm(lambda mu: delta_of(mu=mu, epsilon=epsilon) <= delta, root, -1)
 

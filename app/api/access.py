@@ -1,17 +1,35 @@
-"""Who may call what: bearer keys and their scopes, and the services behind a request."""
+"""Who may call what: credentials and scopes, and the services behind a request.
 
-from collections.abc import Callable
-from typing import Annotated
+A router whose routes are ``GuardedRoute`` settles this before it reads a byte of the body.
+"""
 
-from fastapi import Depends, Request
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Security
+from fastapi.dependencies.models import Dependant
+from fastapi.params import Depends as DependsOn
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.responses import Response
 
-from app.domain.errors import ForbiddenError, UnauthenticatedError
-from app.ledger import api_keys
-from app.ledger.api_keys import Caller, Scope
+from app import log_context
+from app.access.gate import Gate
+from app.api.quotas import limit_calls
+from app.domain.errors import ForbiddenError
+from app.domain.scopes import Scope
+from app.ledger import actor
+from app.ledger.api_keys import Caller
 from app.services import Services
 
-_bearer = HTTPBearer(auto_error=False, description="An API key")
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="bearer",
+    description="An API key, or an access token of the issuer that the service trusts. "
+    "Each operation lists the scope that it needs; `admin` allows all.",
+)
+_NO_ADDRESS = "local"
+_CALLER = "expunge.caller"  # in the scope, which is certain to be this request's own
 
 
 def services_of(request: Request) -> Services:
@@ -20,33 +38,95 @@ def services_of(request: Request) -> Services:
     return services
 
 
-def authenticate(
-    services: Annotated[Services, Depends(services_of)],
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
-) -> Caller:
-    """Return the caller, or raise ``UnauthenticatedError``."""
-    if credentials is not None:
-        with services.database.transaction() as session:
-            caller = api_keys.caller_of(session, credentials.credentials)
-        if caller is not None:
-            return caller
-    raise UnauthenticatedError("send a valid API key as 'Authorization: Bearer …'")
+def address_of(request: Request) -> str:
+    """Return where a request comes from, for counting failures."""
+    return _NO_ADDRESS if request.client is None else request.client.host
 
 
-def _requires(scope: Scope) -> Callable[[Caller], Caller]:
-    def check(caller: Annotated[Caller, Depends(authenticate)]) -> Caller:
-        if not caller.allows(scope):
-            raise ForbiddenError(scope)
+async def authenticate(request: Request) -> Caller:
+    """Return the caller, who from now on is the one who acts; told once per request.
+
+    Raises:
+        UnauthenticatedError: nobody who is known.
+        TooManyRequestsError: the caller, or failures from this address, are too many.
+        IssuerUnavailableError: the access token cannot be checked now.
+    """
+    known: Caller | None = request.scope.get(_CALLER)
+    if known is not None:
+        return known
+    gate: Gate = request.app.state.gate
+    sent: HTTPAuthorizationCredentials | None = await _bearer(request)
+    caller = await gate.caller_of(None if sent is None else sent.credentials, address_of(request))
+    await limit_calls(request, gate, caller)
+    actor.become(caller.key_id)
+    log_context.note(caller=caller.key_id)
+    request.scope[_CALLER] = caller
+    return caller
+
+
+class Needs:
+    """Lets in who has a scope; nobody else reaches the endpoint."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+    async def __call__(
+        self,
+        request: Request,
+        _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)] = None,
+    ) -> Caller:
+        """Return the caller.
+
+        Raises:
+            ForbiddenError: the caller lacks the scope.
+        """
+        return await self.admit(request)
+
+    async def admit(self, request: Request) -> Caller:
+        """Do the same before anything of the request but its head has been read."""
+        caller = await authenticate(request)
+        if not caller.allows(self.scope):
+            raise ForbiddenError(self.scope)
         return caller
 
-    return check
+
+class GuardedRoute(APIRoute):
+    """A route that reads nothing from those whom it does not let in."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        """Return the handler, with what its endpoint needs asked first."""
+        handle = super().get_route_handler()
+        needs = _needs(self.dependant)
+
+        async def guarded(request: Request) -> Response:
+            for need in needs:
+                await need.admit(request)
+            return await handle(request)
+
+        return guarded
+
+
+def _needs(dependant: Dependant) -> list[Needs]:
+    found = [dependant.call] if isinstance(dependant.call, Needs) else []
+    for inner in dependant.dependencies:
+        found += _needs(inner)
+    return found
+
+
+def _who_has(scope: Scope) -> Any:  # noqa: ANN401 - what FastAPI calls a dependency
+    return Security(Needs(scope), scopes=[scope])
+
+
+def metrics_access(*, public: bool) -> Sequence[DependsOn]:
+    """Return what ``/metrics`` asks of a caller."""
+    return () if public else (_who_has(Scope.LOG_READ),)
 
 
 ServicesOf = Annotated[Services, Depends(services_of)]
-ForgetWriter = Annotated[Caller, Depends(_requires(Scope.FORGET_WRITE))]
-ForgetReader = Annotated[Caller, Depends(_requires(Scope.FORGET_READ))]
-ModelsReader = Annotated[Caller, Depends(_requires(Scope.MODELS_READ))]
-ModelsWriter = Annotated[Caller, Depends(_requires(Scope.MODELS_WRITE))]
-DataWriter = Annotated[Caller, Depends(_requires(Scope.DATA_WRITE))]
-LogReader = Annotated[Caller, Depends(_requires(Scope.LOG_READ))]
-Admin = Annotated[Caller, Depends(_requires(Scope.ADMIN))]
+ForgetWriter = Annotated[Caller, _who_has(Scope.FORGET_WRITE)]
+ForgetReader = Annotated[Caller, _who_has(Scope.FORGET_READ)]
+ModelsReader = Annotated[Caller, _who_has(Scope.MODELS_READ)]
+ModelsWriter = Annotated[Caller, _who_has(Scope.MODELS_WRITE)]
+DataWriter = Annotated[Caller, _who_has(Scope.DATA_WRITE)]
+LogReader = Annotated[Caller, _who_has(Scope.LOG_READ)]
+Admin = Annotated[Caller, _who_has(Scope.ADMIN)]

@@ -6,16 +6,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from pydantic import Field, StringConstraints
 
-from app.api.access import ModelsReader, ModelsWriter, ServicesOf
+from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
+from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
 from app.api.datasets import LimitedBody
 from app.api.errors import problem_responses
+from app.api.headers import answer_headers
 from app.api.schemas import Answer, Body, Name
 from app.backbones import repository
 from app.backbones.tables import BackboneRow
 from app.domain.architecture import ArchitectureSpec
 from app.ledger import backbones, lineage
 
-router = APIRouter(prefix="/v1/backbones", tags=["backbones"])
+router = APIRouter(prefix="/v1/backbones", tags=["backbones"], route_class=GuardedRoute)
 
 Source = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 
@@ -56,7 +58,18 @@ class BackboneAnswer(Answer):
     created_at: datetime
 
 
-@router.post("", status_code=201, responses=problem_responses(409, 422))
+class BackbonePage(Answer):
+    """A page of backbones, by name."""
+
+    items: list[BackboneAnswer]
+    next_cursor: str | None
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses=problem_responses(409, 422) | answer_headers(201, "Location"),
+)
 def define_backbone(
     body: BackboneBody, services: ServicesOf, _: ModelsWriter, response: Response
 ) -> BackboneAnswer:
@@ -76,10 +89,15 @@ def define_backbone(
 
 
 @router.get("", responses=problem_responses())
-def list_backbones(services: ServicesOf, _: ModelsReader) -> list[BackboneAnswer]:
-    """List all backbones."""
+def list_backbones(
+    services: ServicesOf, _: ModelsReader, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
+) -> BackbonePage:
+    """List backbones by name."""
+    after = decode_name(cursor)
     with services.database.transaction() as session:
-        return [_answer(row) for row in repository.backbones(session)]
+        rows = repository.backbones(session, after=after, limit=limit + 1)
+        page, next_cursor = cut(rows, limit, lambda row: encode_name(row.name))
+        return BackbonePage(items=[_answer(row) for row in page], next_cursor=next_cursor)
 
 
 @router.get("/{name}", responses=problem_responses(404))

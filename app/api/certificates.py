@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
-from app.api.access import ModelsReader, ServicesOf
+from app.api.access import GuardedRoute, ModelsReader, ServicesOf
 from app.api.errors import problem_responses
 from app.api.schemas import Answer
 from app.certificates.model_signing import ALGORITHM
@@ -14,7 +14,7 @@ from app.domain.errors import NotFoundError
 from app.ledger import bundles, repository, signing_keys
 from app.services import Services
 
-router = APIRouter(tags=["certificates"])
+router = APIRouter(tags=["certificates"], route_class=GuardedRoute)
 
 
 class BundleAnswer(Answer):

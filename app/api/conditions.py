@@ -40,10 +40,10 @@ def is_not_modified(headers: Mapping[str, str], etag: str) -> bool:
         PreconditionError: ``If-Match`` names another representation.
     """
     if_match = headers.get("if-match")
-    if if_match is not None and not _names(if_match, etag, weak=False):
+    if if_match is not None and not names(if_match, etag, weak=False):
         raise PreconditionError("this is not the content that If-Match names")
     if_none_match = headers.get("if-none-match")
-    return if_none_match is not None and _names(if_none_match, etag, weak=True)
+    return if_none_match is not None and names(if_none_match, etag, weak=True)
 
 
 def requested_part(headers: Mapping[str, str], etag: str, size: int) -> Part:
@@ -78,7 +78,8 @@ def _number(digits: str) -> int:
     return int(digits.lstrip("0")[:20] or "0")
 
 
-def _names(header: str, etag: str, *, weak: bool) -> bool:
+def names(header: str, etag: str, *, weak: bool) -> bool:
+    """Say whether a condition names an entity tag; ``weak`` compares without regard to ``W/``."""
     if header.strip() == "*":
         return True
     tags = _TAG.findall(header)

@@ -3,19 +3,22 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from app.api.access import DataWriter, ModelsReader, ServicesOf
+from app.api.access import DataWriter, GuardedRoute, ModelsReader, ServicesOf
+from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
 from app.api.errors import problem_responses
+from app.api.headers import answer_headers
 from app.api.schemas import Answer, Body, Name
 from app.datasets import repository, service
 from app.datasets.tables import DatasetRow
 from app.domain.errors import PayloadTooLargeError
 from app.domain.schema import FeatureSchema
+from app.ledger import datasets
 
-router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=GuardedRoute)
 
 
 class FeaturesBody(Body):
@@ -47,6 +50,13 @@ class DatasetAnswer(Answer):
     created_at: datetime
 
 
+class DatasetPage(Answer):
+    """A page of datasets, by name."""
+
+    items: list[DatasetAnswer]
+    next_cursor: str | None
+
+
 class PushAnswer(Answer):
     """What a push added."""
 
@@ -70,8 +80,14 @@ async def _limited_body(request: Request, services: ServicesOf) -> bytes:
 LimitedBody = Annotated[bytes, Depends(_limited_body)]
 
 
-@router.post("", status_code=201, responses=problem_responses(409, 422))
-def define_dataset(body: DatasetBody, services: ServicesOf, _: DataWriter) -> DatasetAnswer:
+@router.post(
+    "",
+    status_code=201,
+    responses=problem_responses(409, 422) | answer_headers(201, "Location"),
+)
+def define_dataset(
+    body: DatasetBody, services: ServicesOf, _: DataWriter, response: Response
+) -> DatasetAnswer:
     """Define a dataset. The same definition again changes nothing."""
     schema = FeatureSchema(
         shape=tuple(body.features.shape),
@@ -81,16 +97,22 @@ def define_dataset(body: DatasetBody, services: ServicesOf, _: DataWriter) -> Da
         classes=body.classes,
     )
     with services.database.transaction() as session:
-        row = service.define_dataset(session, name=body.name, schema=schema)
+        row = datasets.define_dataset(session, name=body.name, schema=schema)
         session.refresh(row)
+        response.headers["Location"] = f"/v1/datasets/{row.name}"
         return _answer(session, row)
 
 
 @router.get("", responses=problem_responses())
-def list_datasets(services: ServicesOf, _: ModelsReader) -> list[DatasetAnswer]:
-    """List all datasets."""
+def list_datasets(
+    services: ServicesOf, _: ModelsReader, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
+) -> DatasetPage:
+    """List datasets by name."""
+    after = decode_name(cursor)
     with services.database.transaction() as session:
-        return [_answer(session, row) for row in repository.datasets(session)]
+        rows = repository.datasets(session, after=after, limit=limit + 1)
+        page, next_cursor = cut(rows, limit, lambda row: encode_name(row.name))
+        return DatasetPage(items=[_answer(session, row) for row in page], next_cursor=next_cursor)
 
 
 @router.get("/{name}", responses=problem_responses(404))

@@ -1,43 +1,60 @@
-"""Errors as problems (RFC 9457): one table from our error classes to status and type."""
+"""Errors as problems (RFC 9457): one table from our error classes to types of problems."""
 
+import json
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
 
+from app import log_context
+from app.api.problem_types import PROBLEM_TYPES
 from app.domain import errors
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
-_TYPE_PREFIX = "urn:expunge:problem:"
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 # The first class that matches counts, so subclasses stand above their parents.
-_PROBLEMS: tuple[tuple[type[errors.ExpungeError], int, str], ...] = (
-    (errors.UnauthenticatedError, 401, "unauthenticated"),
-    (errors.ForbiddenError, 403, "missing-scope"),
-    (errors.NotFoundError, 404, "not-found"),
-    (errors.NotReadyError, 404, "not-ready"),
-    (errors.ConflictError, 409, "conflict"),
-    (errors.GoneError, 410, "gone"),
-    (errors.PreconditionError, 412, "precondition-failed"),
-    (errors.RangeError, 416, "range-not-satisfiable"),
-    (errors.PayloadTooLargeError, 413, "payload-too-large"),
-    (errors.InvalidRecordsError, 422, "invalid-records"),
-    (errors.UnknownRecordsError, 422, "unknown-records"),
-    (errors.ParameterError, 422, "parameter-out-of-range"),
-    (errors.PlanError, 422, "no-plan"),
-    (errors.CalibrationError, 422, "no-plan"),
-    (errors.InvalidInputError, 422, "invalid-input"),
-    (errors.CorruptLogError, 500, "corrupt-log"),
-    (errors.CorruptObjectError, 500, "corrupt-object"),
-    (errors.ObjectStoreError, 503, "storage-unavailable"),
-    (errors.KeyStoreError, 503, "storage-unavailable"),
+_PROBLEMS: tuple[tuple[type[errors.ExpungeError], str], ...] = (
+    (errors.ExpiredCredentialsError, "credentials-expired"),
+    (errors.UnauthenticatedError, "unauthenticated"),
+    (errors.ForbiddenError, "missing-scope"),
+    (errors.NotFoundError, "not-found"),
+    (errors.NotReadyError, "not-ready"),
+    (errors.CallInFlightError, "call-in-flight"),
+    (errors.ConflictError, "conflict"),
+    (errors.GoneError, "gone"),
+    (errors.PreconditionError, "precondition-failed"),
+    (errors.RangeError, "range-not-satisfiable"),
+    (errors.PayloadTooLargeError, "payload-too-large"),
+    (errors.UnsupportedMediaTypeError, "unsupported-media-type"),
+    (errors.IdempotencyKeyReusedError, "idempotency-key-reused"),
+    (errors.InvalidRecordsError, "invalid-records"),
+    (errors.UnknownRecordsError, "unknown-records"),
+    (errors.ParameterError, "parameter-out-of-range"),
+    (errors.PlanError, "no-plan"),
+    (errors.CalibrationError, "no-plan"),
+    (errors.InvalidInputError, "invalid-input"),
+    (errors.TooManyRequestsError, "too-many-requests"),
+    (errors.CorruptLogError, "corrupt-log"),
+    (errors.CorruptObjectError, "corrupt-object"),
+    (errors.IssuerUnavailableError, "issuer-unavailable"),
+    (errors.ObjectStoreError, "storage-unavailable"),
+    (errors.KeyStoreError, "storage-unavailable"),
 )
+_OF_STATUS = {
+    400: "bad-request",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "payload-too-large",
+    415: "unsupported-media-type",
+}
 
 
 class Problem(BaseModel):
@@ -56,56 +73,112 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
             "description": HTTPStatus(status).phrase,
             "content": {PROBLEM_MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
         }
-        for status in (401, 403, 422, *statuses)
+        for status in (401, 403, 422, 429, *statuses)
     }
 
 
 def install(app: FastAPI) -> None:
     """Answer every error with a problem."""
-    app.add_exception_handler(errors.ExpungeError, _on_expunge_error)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    for kind in (
+        errors.ExpungeError,
+        RequestValidationError,
+        DBAPIError,
+        PoolTimeoutError,
+        Exception,
+    ):
+        app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(DBAPIError, _on_database_error)
-    app.add_exception_handler(PoolTimeoutError, _on_database_error)
-    app.add_exception_handler(Exception, _on_unexpected)
+
+
+def problem_of(error: Exception) -> Response:
+    """Return the answer to any error; what is not told on purpose is not told."""
+    if isinstance(error, errors.ExpungeError):
+        return _of_expunge_error(error)
+    if isinstance(error, RequestValidationError):
+        return _of_validation_error(error)
+    if isinstance(error, HTTPException):
+        return _of_http_exception(error)
+    if isinstance(error, DBAPIError | PoolTimeoutError):
+        return _of_database_error(error)
+    # This answer is made outside of all middleware.
+    headers = {"X-Request-ID": log_context.present().get("request_id", "")}
+    return _problem("internal", "an unexpected error; nothing of it is told here", headers=headers)
+
+
+def _on_error(_: Request, error: Exception) -> Response:
+    return problem_of(error)
+
+
+def _on_http_exception(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        methods = ", ".join(_methods_of(request))
+        return _problem(
+            "method-not-allowed", f"this path takes {methods}", headers={"Allow": methods}
+        )
+    return problem_of(error)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Return all methods that some route takes at this path."""
+    return [
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in request.app.router.routes
+        )
+    ]
 
 
 def _problem(
-    status: int,
     name: str,
     detail: str,
     *,
     headers: dict[str, str] | None = None,
     **members: Any,  # noqa: ANN401
-) -> JSONResponse:
-    title = name.replace("-", " ").capitalize()
-    body = {
-        "type": _TYPE_PREFIX + name,
-        "title": title,
-        "status": status,
-        "detail": detail,
-        **members,
-    }
-    return JSONResponse(body, status, headers, media_type=PROBLEM_MEDIA_TYPE)
+) -> Response:
+    kind = PROBLEM_TYPES[name]
+    # In ASCII: what a caller sent may hold half a surrogate pair, which UTF-8 cannot.
+    body = json.dumps(kind.body(detail, members)).encode()
+    return Response(body, kind.status, headers, media_type=PROBLEM_MEDIA_TYPE)
 
 
-def _on_expunge_error(_: Request, error: Exception) -> JSONResponse:
-    for kind, status, name in _PROBLEMS:
+def _of_expunge_error(error: errors.ExpungeError) -> Response:
+    for kind, name in _PROBLEMS:
         if isinstance(error, kind):
-            return _problem(status, name, str(error), headers=_headers(error), **_members(error))
-    return _problem(500, "internal", "the service is not set up correctly; see its log")
+            return _problem(name, str(error), headers=_headers(error), **_members(error))
+    return _problem("internal", "the service is not set up correctly; see its log")
 
 
 def _headers(error: Exception) -> dict[str, str] | None:
-    if isinstance(error, errors.UnauthenticatedError):
-        return {"WWW-Authenticate": 'Bearer realm="expunge"'}
-    if isinstance(error, errors.ForbiddenError):
-        challenge = f'Bearer realm="expunge", error="insufficient_scope", scope="{error.scope}"'
+    challenge = _challenge(error)
+    if challenge is not None:
         return {"WWW-Authenticate": challenge}
     if isinstance(error, errors.RangeError):
         return {"Content-Range": f"bytes */{error.size}"}
-    if isinstance(error, errors.ObjectStoreError):
-        return {"Retry-After": "30"}
+    wait_s = _retry_after_s(error)
+    return None if wait_s is None else {"Retry-After": str(wait_s)}
+
+
+def _challenge(error: Exception) -> str | None:
+    """Return what RFC 6750 has a caller told who is not let in."""
+    realm = 'Bearer realm="expunge"'
+    if isinstance(error, errors.InvalidCredentialsError):
+        return f'{realm}, error="invalid_token"'
+    if isinstance(error, errors.UnauthenticatedError):
+        return realm
+    if isinstance(error, errors.ForbiddenError):
+        return f'{realm}, error="insufficient_scope", scope="{error.scope}"'
+    return None
+
+
+def _retry_after_s(error: Exception) -> int | None:
+    if isinstance(error, errors.TooManyRequestsError | errors.CallInFlightError):
+        return error.retry_after_s
+    if isinstance(error, errors.IssuerUnavailableError):
+        return 5
+    if isinstance(error, errors.ObjectStoreError | errors.KeyStoreError):
+        return 30
     return None
 
 
@@ -122,37 +195,26 @@ def _members(error: Exception) -> dict[str, Any]:
     return {}
 
 
-def _on_validation_error(_: Request, error: Exception) -> JSONResponse:
-    found = error.errors() if isinstance(error, RequestValidationError) else []
+def _of_validation_error(error: RequestValidationError) -> Response:
     problems = [
         {"field": ".".join(str(part) for part in fault["loc"]), "reason": fault["msg"]}
-        for fault in found
+        for fault in error.errors()
     ]
     first = f"{problems[0]['field']}: {problems[0]['reason']}" if problems else "invalid"
-    return _problem(422, "invalid-input", first, problems=problems)
+    return _problem("invalid-input", first, problems=problems)
 
 
-def _on_http_exception(_: Request, error: Exception) -> JSONResponse:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    phrase = HTTPStatus(status).phrase
-    return _problem(status, phrase.lower().replace(" ", "-"), phrase, headers=headers)
+def _of_http_exception(error: HTTPException) -> Response:
+    name = _OF_STATUS.get(error.status_code, "internal")
+    return _problem(name, error.detail, headers=dict(error.headers or {}))
 
 
-def _on_database_error(_: Request, error: Exception) -> JSONResponse:
+def _of_database_error(error: Exception) -> Response:
     if isinstance(error, DataError):
         detail = "a text or number cannot be stored: a NUL character, or out of range"
-        return _problem(422, "invalid-input", detail)
+        return _problem("invalid-input", detail)
     if isinstance(error, IntegrityError):
         detail = "another call changed the same thing at the same moment; look again and repeat"
-        return _problem(409, "conflict", detail)
-    return _problem(
-        503,
-        "unavailable",
-        "the database cannot be reached; nothing was stored",
-        headers={"Retry-After": "2"},
-    )
-
-
-def _on_unexpected(_: Request, __: Exception) -> JSONResponse:
-    return _problem(500, "internal", "an unexpected error; nothing of it is told here")
+        return _problem("conflict", detail)
+    detail = "the database cannot be reached; nothing was stored"
+    return _problem("unavailable", detail, headers={"Retry-After": "2"})

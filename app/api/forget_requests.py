@@ -4,24 +4,36 @@ import base64
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
-from pydantic import Field
+from fastapi import APIRouter, Request, Response
+from pydantic import Field, StringConstraints
 from sqlalchemy.orm import Session
 
-from app.api.access import ForgetReader, ForgetWriter, ServicesOf
+from app.api.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
 from app.api.certificates import BundleAnswer, Since
-from app.api.cursors import decode_cursor, encode_cursor
+from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
 from app.api.errors import problem_responses
-from app.api.schemas import Answer, Body, Name, OwnerId
+from app.api.headers import answer_headers
+from app.api.idempotency import CallId
+from app.api.schemas import Answer, Body, ExternalId, Name, OwnerId
+from app.api.waiting import Found, Prefer, answer_with_news
+from app.api.watching import WatcherOf
+from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
 from app.domain.states import RequestState
 from app.ledger import bundles, repository
+from app.ledger.changes import Kind
 from app.ledger.requests import ForgetDemand
 from app.ledger.tables import ForgetRequestRow
 from app.registry.tables import ModelRow
 
-router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"])
+router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)
 _RETRY_AFTER_S = "2"
 _MAX_IDS = 100_000
+_ENDED = (RequestState.COMPLETED, RequestState.FAILED, RequestState.CANCELLED)
+CallbackUrl = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_URL_LENGTH),
+    Field(json_schema_extra={"format": "uri"}),
+]
 
 
 class ForgetBody(Body):
@@ -32,7 +44,13 @@ class ForgetBody(Body):
     subject_ids: list[OwnerId] = Field(
         default_factory=list, max_length=_MAX_IDS, examples=[["person-0017"]]
     )
-    external_id: OwnerId | None = Field(default=None, examples=["ticket-4711"])
+    external_id: ExternalId | None = Field(default=None, examples=["ticket-4711"])
+    status_callback_urls: list[CallbackUrl] = Field(
+        default_factory=list,
+        max_length=MAX_URLS,
+        description="Told of every change of the request's state; see docs/callbacks.md.",
+        examples=[["https://privacy.example/expunge"]],
+    )
 
 
 class ObligationAnswer(Answer):
@@ -50,7 +68,10 @@ class ForgetAnswer(Answer):
     """A forget request. With ``receipt_salt`` its sender can show that it was covered."""
 
     id: str
-    external_id: str | None
+    external_id: str | None = Field(
+        description="As it came with this very request, null otherwise: it is not stored. "
+        "List requests by it instead."
+    )
     dataset: str
     state: str
     records: int
@@ -77,13 +98,17 @@ class CertificateOfObligation(Answer):
     bundle: BundleAnswer
 
 
-@router.post("", status_code=202, responses=problem_responses(404, 422))
+@router.post(
+    "",
+    status_code=202,
+    responses=problem_responses(404, 422) | answer_headers(202, "Location", "Retry-After"),
+)
 def submit(
     body: ForgetBody,
     services: ServicesOf,
     caller: ForgetWriter,
     response: Response,
-    idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+    call_id: CallId,
 ) -> ForgetAnswer:
     """Ask that records or subjects be forgotten by every model trained on their dataset."""
     demand = ForgetDemand(
@@ -91,7 +116,8 @@ def submit(
         record_ids=body.record_ids,
         subject_ids=body.subject_ids,
         external_id=body.external_id,
-        idempotency_key=idempotency_key,
+        idempotency_key=call_id,
+        status_callback_urls=body.status_callback_urls,
     )
     with services.database.transaction() as session:
         row, _ = services.forget_requests.submit(session, demand, api_key_id=caller.key_id)
@@ -100,7 +126,9 @@ def submit(
         services.clean_up()
     response.headers["Location"] = f"/v1/forget-requests/{request_id}"
     response.headers["Retry-After"] = _RETRY_AFTER_S
-    return get_request(request_id, services, caller)
+    with services.database.transaction() as session:
+        answer = _answer(session, repository.request(session, request_id))
+    return answer.model_copy(update={"external_id": body.external_id})
 
 
 @router.get("", responses=problem_responses(422))
@@ -109,26 +137,37 @@ def list_requests(
     _: ForgetReader,
     state: RequestState | None = None,
     model: str | None = None,
-    cursor: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    external_id: ExternalId | None = None,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
 ) -> ForgetPage:
-    """List requests, newest first."""
-    after = None if cursor is None else decode_cursor(cursor)
+    """List requests, newest first; an ``external_id`` is recognised, but never stored or shown."""
+    external_key = services.forget_requests.external_key(external_id)
+    after = decode_cursor(cursor)
     with services.database.transaction() as session:
-        rows = repository.requests(session, state=state, model=model, after=after, limit=limit + 1)
-        page = rows[:limit]
-        more = len(rows) > limit
-        return ForgetPage(
-            items=[_answer(session, row) for row in page],
-            next_cursor=encode_cursor(page[-1].received_at, page[-1].id) if more else None,
+        rows = repository.requests(
+            session,
+            state=state,
+            model=model,
+            external_key=external_key,
+            after=after,
+            limit=limit + 1,
         )
+        page, next_cursor = cut(rows, limit, lambda row: encode_cursor(row.received_at, row.id))
+        return ForgetPage(items=[_answer(session, row) for row in page], next_cursor=next_cursor)
 
 
-@router.get("/{request_id}", responses=problem_responses(404))
-def get_request(request_id: str, services: ServicesOf, _: ForgetReader) -> ForgetAnswer:
-    """Show one request."""
-    with services.database.transaction() as session:
-        return _answer(session, repository.request(session, request_id))
+@router.get("/{request_id}", response_model=ForgetAnswer, responses=problem_responses(404))
+async def get_request(
+    request_id: str, request: Request, watcher: WatcherOf, _: ForgetReader, prefer: Prefer = None
+) -> Response:
+    """Show one request; with ``Prefer: wait=N``, as soon as its state has changed."""
+
+    def read(session: Session) -> Found:
+        row = repository.request(session, request_id)
+        return Found(row.id, _answer(session, row), is_final=row.state in _ENDED)
+
+    return await answer_with_news(request, watcher, Kind.FORGET_REQUEST, read, prefer=prefer)
 
 
 @router.delete("/{request_id}", responses=problem_responses(404, 409))
@@ -141,11 +180,19 @@ def cancel(
         return _answer(session, row)
 
 
-@router.post("/{request_id}/retry", status_code=202, responses=problem_responses(404, 409))
-def retry(request_id: str, services: ServicesOf, _: ForgetWriter) -> ForgetAnswer:
+@router.post(
+    "/{request_id}/retry",
+    status_code=202,
+    responses=problem_responses(404, 409) | answer_headers(202, "Location", "Retry-After"),
+)
+def retry(
+    request_id: str, services: ServicesOf, _: ForgetWriter, response: Response
+) -> ForgetAnswer:
     """Give a failed request another run."""
     with services.database.transaction() as session:
         row = services.forget_requests.retry(session, request_id)
+        response.headers["Location"] = f"/v1/forget-requests/{row.id}"
+        response.headers["Retry-After"] = _RETRY_AFTER_S
         return _answer(session, row)
 
 
@@ -181,7 +228,7 @@ def get_certificates(
 def _answer(session: Session, row: ForgetRequestRow) -> ForgetAnswer:
     return ForgetAnswer(
         id=row.id,
-        external_id=row.external_id,
+        external_id=None,
         dataset=repository.dataset_of(session, row).name,
         state=row.state,
         records=row.record_count,

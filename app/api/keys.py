@@ -4,36 +4,55 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
-from app.api.access import Admin, ServicesOf
+from app.api.access import Admin, GuardedRoute, ServicesOf
+from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
 from app.api.errors import problem_responses
 from app.api.schemas import Answer, Body, Name
+from app.domain.scopes import Scope
 from app.ledger import api_keys
-from app.ledger.api_keys import Scope
 from app.ledger.tables import ApiKeyRow
 
-router = APIRouter(prefix="/v1/api-keys", tags=["API keys"])
+router = APIRouter(prefix="/v1/api-keys", tags=["API keys"], route_class=GuardedRoute)
 
 
 class KeyBody(Body):
     """A new key."""
 
     name: Name = Field(examples=["privacy-desk"])
-    # JSON has neither sets nor enumerations, so these two are read from lists and texts.
-    scopes: set[Annotated[Scope, Field(strict=False)]] = Field(
-        min_length=1, examples=[["forget:write", "forget:read"]], strict=False
+    # JSON has neither enumerations nor times, so these are read from texts.
+    scopes: list[Annotated[Scope, Field(strict=False)]] = Field(
+        min_length=1, max_length=100, examples=[["forget:write", "forget:read"]]
+    )
+    expires_at: Annotated[AwareDatetime, Field(strict=False)] | None = Field(
+        default=None,
+        description="When the key ends; never, if not given",
+        examples=["2100-01-01T00:00:00Z"],
     )
 
 
 class KeyAnswer(Answer):
-    """A key without its secret."""
+    """A caller: one with a key, without its secret, or one that comes with an issuer's tokens.
+
+    ``last_used_at`` is a minute behind at most. What a token allows stands in the token.
+    """
 
     id: str
+    kind: str
     name: str
     scopes: list[str]
     created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
     revoked_at: datetime | None
+
+
+class KeyPage(Answer):
+    """A page of keys, newest first."""
+
+    items: list[KeyAnswer]
+    next_cursor: str | None
 
 
 class NewKeyAnswer(KeyAnswer):
@@ -46,20 +65,27 @@ class NewKeyAnswer(KeyAnswer):
 def create_key(body: KeyBody, services: ServicesOf, _: Admin) -> NewKeyAnswer:
     """Create a key."""
     with services.database.transaction() as session:
-        row, secret = api_keys.create_key(session, name=body.name, scopes=body.scopes)
+        row, secret = api_keys.create_key(
+            session, name=body.name, scopes=body.scopes, expires_at=body.expires_at
+        )
         return NewKeyAnswer(**_answer(row).model_dump(), secret=secret)
 
 
 @router.get("", responses=problem_responses())
-def list_keys(services: ServicesOf, _: Admin) -> list[KeyAnswer]:
-    """List all keys."""
+def list_keys(
+    services: ServicesOf, _: Admin, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
+) -> KeyPage:
+    """List all callers, newest first: those with keys, and those seen with tokens."""
+    after = decode_cursor(cursor)
     with services.database.transaction() as session:
-        return [_answer(row) for row in api_keys.keys(session)]
+        rows = api_keys.keys(session, after=after, limit=limit + 1)
+        page, next_cursor = cut(rows, limit, lambda row: encode_cursor(row.created_at, row.id))
+        return KeyPage(items=[_answer(row) for row in page], next_cursor=next_cursor)
 
 
 @router.delete("/{key_id}", status_code=204, responses=problem_responses(404))
 def revoke_key(key_id: str, services: ServicesOf, _: Admin) -> None:
-    """Revoke a key at once."""
+    """Revoke a key, or refuse a caller's tokens, at once."""
     with services.database.transaction() as session:
         api_keys.revoke(session, key_id)
 

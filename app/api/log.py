@@ -5,14 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
-from app.api.access import LogReader, ServicesOf
+from app.api.access import GuardedRoute, LogReader, ServicesOf
 from app.api.errors import problem_responses
 from app.api.schemas import Answer
 from app.domain.merkle import leaf_hash
 from app.ledger import checkpoints, log, merkle
 from app.ledger.tables import LogEntryRow
 
-router = APIRouter(prefix="/v1/log", tags=["log"])
+router = APIRouter(prefix="/v1/log", tags=["log"], route_class=GuardedRoute)
 
 MAX_PAGE = 1000
 _MAX_SIZE = 2**63 - 1

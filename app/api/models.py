@@ -3,25 +3,30 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from app.api.access import ModelsReader, ModelsWriter, ServicesOf
+from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
+from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
 from app.api.datasets import LimitedBody
 from app.api.errors import problem_responses
+from app.api.headers import answer_headers
 from app.api.policies import PolicyBody
 from app.api.runs import RunAnswer, run_answer
 from app.api.schemas import Answer, Body, Name
 from app.api.versions import VersionAnswer, version_answer
+from app.api.waiting import Found, Prefer, answer_with_news
+from app.api.watching import WatcherOf
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.states import WeightsSource
-from app.ledger import lineage, repository, serving
+from app.ledger import lineage, policies, repository, serving
+from app.ledger.changes import Kind
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 
-router = APIRouter(prefix="/v1/models", tags=["models"])
+router = APIRouter(prefix="/v1/models", tags=["models"], route_class=GuardedRoute)
 
 
 class ModelBody(Body):
@@ -35,6 +40,12 @@ class ModelBody(Body):
     )
     policy: PolicyBody = Field(default_factory=PolicyBody)
     weights: Literal["train", "upload"] = "train"
+
+
+class ModelChange(Body):
+    """What to change of a model. ``adaptive`` and ``first_release`` stay as they were defined."""
+
+    policy: PolicyBody = Field(examples=[{"epsilon": 0.5, "window_s": 3600.0}])
 
 
 class ModelAnswer(Answer):
@@ -51,7 +62,18 @@ class ModelAnswer(Answer):
     created_at: datetime
 
 
-@router.post("", status_code=201, responses=problem_responses(404, 409, 422))
+class ModelPage(Answer):
+    """A page of models, by name."""
+
+    items: list[ModelAnswer]
+    next_cursor: str | None
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses=problem_responses(404, 409, 422) | answer_headers(201, "Location"),
+)
 def define_model(
     body: ModelBody, services: ServicesOf, _: ModelsWriter, response: Response
 ) -> ModelAnswer:
@@ -72,17 +94,43 @@ def define_model(
 
 
 @router.get("", responses=problem_responses())
-def list_models(services: ServicesOf, _: ModelsReader) -> list[ModelAnswer]:
-    """List all models."""
+def list_models(
+    services: ServicesOf,
+    _: ModelsReader,
+    dataset: str | None = None,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> ModelPage:
+    """List models by name, those of one dataset if it is given."""
+    after = decode_name(cursor)
     with services.database.transaction() as session:
-        return [_model_answer(session, model) for model in registry.models(session)]
+        rows = registry.models(session, dataset=dataset, after=after, limit=limit + 1)
+        page, next_cursor = cut(rows, limit, lambda row: encode_name(row.name))
+        items = [_model_answer(session, model) for model in page]
+        return ModelPage(items=items, next_cursor=next_cursor)
 
 
-@router.get("/{name}", responses=problem_responses(404))
-def get_model(name: str, services: ServicesOf, _: ModelsReader) -> ModelAnswer:
-    """Show one model."""
+@router.get("/{name}", response_model=ModelAnswer, responses=problem_responses(404))
+async def get_model(
+    name: str, request: Request, watcher: WatcherOf, _: ModelsReader, prefer: Prefer = None
+) -> Response:
+    """Show one model; with ``Prefer: wait=N``, as soon as its version or its run has changed."""
+
+    def read(session: Session) -> Found:
+        model = registry.model_named(session, name)
+        return Found(model.id, _model_answer(session, model), is_final=False)
+
+    return await answer_with_news(request, watcher, Kind.MODEL, read, prefer=prefer)
+
+
+@router.patch("/{name}", responses=problem_responses(404, 409, 422))
+def change_model(
+    name: str, body: ModelChange, services: ServicesOf, _: ModelsWriter
+) -> ModelAnswer:
+    """Change a model's policy from its next run on: the fields that are given, no others."""
+    changes = body.policy.model_dump(exclude_unset=True)
     with services.database.transaction() as session:
-        return _model_answer(session, registry.model_named(session, name))
+        return _model_answer(session, policies.change_policy(session, name, changes))
 
 
 @router.put(
@@ -122,6 +170,6 @@ def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:
         policy=model.policy,
         weights=model.weights_source,
         certified=None if head is None else version_answer(model, head),
-        latest_run=None if run is None else run_answer(run),
+        latest_run=None if run is None else run_answer(session, run),
         created_at=model.created_at,
     )

@@ -1,20 +1,36 @@
 """Is the service alive, and is it ready?"""
 
+from dataclasses import asdict
+
 from fastapi import APIRouter, Response
-from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 
 from app.api.access import ServicesOf
 from app.api.schemas import Answer
+from app.monitoring.readiness import readiness
 
 router = APIRouter(tags=["operations"])
 
 
 class Health(Answer):
-    """One word per part."""
+    """Whether the process runs."""
 
     status: str
-    database: str | None = None
+
+
+class Ready(Answer):
+    """One word or phrase per part.
+
+    ``status`` is ``ok``, ``degraded`` (requests are accepted and will wait) or ``unavailable``.
+    """
+
+    status: str
+    database: str
+    migrations: str
+    signing_key: str
+    key_store: str
+    redis: str
+    workers: str
+    dispatcher: str
 
 
 @router.get("/livez")
@@ -23,13 +39,10 @@ def livez() -> Health:
     return Health(status="ok")
 
 
-@router.get("/readyz", responses={503: {"model": Health, "description": "Not ready"}})
-def readyz(services: ServicesOf, response: Response) -> Health:
-    """Answer 200 when requests can be served."""
-    try:
-        with services.database.transaction() as session:
-            session.execute(text("SELECT 1"))
-    except DBAPIError:
+@router.get("/readyz", responses={503: {"model": Ready, "description": "Not ready"}})
+def readyz(services: ServicesOf, response: Response) -> Ready:
+    """Answer 200 when requests can be accepted, and say how each part is."""
+    found = readiness(services)
+    if found.status == "unavailable":
         response.status_code = 503
-        return Health(status="unavailable", database="unreachable")
-    return Health(status="ok", database="ok")
+    return Ready(status=found.status, **asdict(found))

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from app.api.access import ModelsReader, ServicesOf
+from app.api.access import GuardedRoute, ModelsReader, ServicesOf
 from app.api.errors import problem_responses
 from app.api.policies import PolicyBody
 from app.api.schemas import Answer, Body, Name
@@ -15,7 +15,7 @@ from app.planning.planner import quote_all
 from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
 from app.registry import repository as registry
 
-router = APIRouter(prefix="/v1/plans", tags=["plans"])
+router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=GuardedRoute)
 
 
 class ConvexBody(Body):

@@ -2,18 +2,21 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from app.api.schemas import Body
 from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.states import FirstRelease, Serving
 
+# Told here; checked, with a problem of its own, where the policy is made.
+_ABOVE_ZERO: dict[str, JsonValue] = {"exclusiveMinimum": 0}
+
 
 class PolicyBody(Body):
     """What is promised to people who ask to be forgotten."""
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
+    epsilon: float = Field(default=1.0, json_schema_extra=_ABOVE_ZERO)
+    delta: float = Field(default=1e-5, json_schema_extra={**_ABOVE_ZERO, "exclusiveMaximum": 1})
     mechanism: str = "auto"
     parameters: dict[str, float | Annotated[list[float], Field(fail_fast=True)]] = Field(
         default_factory=dict, examples=[{"noise_std": [3.0, 2.0, 1.0]}]
@@ -21,8 +24,8 @@ class PolicyBody(Body):
     adaptive: bool = False
     first_release: Literal["certify", "none", "as_trained"] = "certify"
     serving: Literal["serve_until_replaced", "withdraw_on_request"] = "serve_until_replaced"
-    window_s: float = 0.0
-    deadline_s: float = THIRTY_DAYS_S
+    window_s: float = Field(default=0.0, json_schema_extra={"minimum": 0})
+    deadline_s: float = Field(default=THIRTY_DAYS_S, json_schema_extra=_ABOVE_ZERO)
     budget_epochs: float | None = None
     audit: bool = False
 

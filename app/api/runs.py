@@ -3,21 +3,33 @@
 from datetime import datetime
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request, Response
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
-from app.api.access import ModelsReader, ModelsWriter, ServicesOf
+from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
+from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
 from app.api.errors import problem_responses
+from app.api.events import EVENT_CONTENT, EventStream, LastEventId, event_stream
+from app.api.headers import answer_headers
 from app.api.schemas import Answer
+from app.api.waiting import Found, Prefer, answer_with_news
+from app.api.watching import WatcherOf
+from app.domain.states import RunState
 from app.ledger import repository, runs
+from app.ledger.changes import Facts, Kind, facts_of
 from app.ledger.tables import RunRow
+from app.registry.tables import ModelRow
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=GuardedRoute)
+_ENDED = (RunState.PUBLISHED, RunState.FAILED)
 
 
 class RunAnswer(Answer):
     """A run. ``epsilon`` is what the steps so far guarantee; ``loss`` begins after the target."""
 
     id: str
+    model: str
     kind: str
     state: str
     attempt: int
@@ -34,22 +46,85 @@ class RunAnswer(Answer):
     finished_at: datetime | None
 
 
-def run_answer(row: RunRow) -> RunAnswer:
+class RunPage(Answer):
+    """A page of runs, newest first."""
+
+    items: list[RunAnswer]
+    next_cursor: str | None
+
+
+def run_answer(session: Session, row: RunRow) -> RunAnswer:
     """Return a run as it is shown."""
-    return RunAnswer(**{name: getattr(row, name) for name in RunAnswer.model_fields})
+    shown = {name: getattr(row, name) for name in RunAnswer.model_fields if name != "model"}
+    return RunAnswer(model=session.get_one(ModelRow, row.model_id).name, **shown)
 
 
-@router.get("/{run_id}", responses=problem_responses(404))
-def get_run(run_id: str, services: ServicesOf, _: ModelsReader) -> RunAnswer:
-    """Show one run."""
+@router.get("", responses=problem_responses())
+def list_runs(
+    services: ServicesOf,
+    _: ModelsReader,
+    model: str | None = None,
+    state: RunState | None = None,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> RunPage:
+    """List runs, newest first, of one model or in one state if these are given."""
+    after = decode_cursor(cursor)
     with services.database.transaction() as session:
-        return run_answer(repository.run(session, run_id))
+        rows = repository.runs(session, model=model, state=state, after=after, limit=limit + 1)
+        page, next_cursor = cut(rows, limit, lambda row: encode_cursor(row.created_at, row.id))
+        return RunPage(items=[run_answer(session, row) for row in page], next_cursor=next_cursor)
 
 
-@router.post("/{run_id}/retry", status_code=202, responses=problem_responses(404, 409, 422))
-def retry_run(run_id: str, services: ServicesOf, _: ModelsWriter) -> RunAnswer:
+@router.get("/{run_id}", response_model=RunAnswer, responses=problem_responses(404))
+async def get_run(
+    run_id: str, request: Request, watcher: WatcherOf, _: ModelsReader, prefer: Prefer = None
+) -> Response:
+    """Show one run; with ``Prefer: wait=N``, as soon as its state has changed."""
+
+    def read(session: Session) -> Found:
+        row = repository.run(session, run_id)
+        return Found(row.id, run_answer(session, row), is_final=row.state in _ENDED)
+
+    return await answer_with_news(request, watcher, Kind.RUN, read, prefer=prefer)
+
+
+@router.get(
+    "/{run_id}/events",
+    response_class=EventStream,
+    responses=problem_responses(404)
+    | {
+        200: {"description": "Events until the run has ended", "content": EVENT_CONTENT},
+        204: {"description": "The run has ended, and the caller knows"},
+    },
+)
+async def stream_events(
+    run_id: str,
+    services: ServicesOf,
+    watcher: WatcherOf,
+    _: ModelsReader,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Follow a run: its state, phase, step and epsilon so far, until it has ended."""
+
+    def look() -> Facts:
+        with services.database.transaction() as session:
+            row = repository.run(session, run_id)
+            return facts_of(session, Kind.RUN, [row.id])[row.id]
+
+    facts = await run_in_threadpool(look)
+    return event_stream(watcher, run_id, facts, last_event_id=last_event_id)
+
+
+@router.post(
+    "/{run_id}/retry",
+    status_code=202,
+    responses=problem_responses(404, 409, 422) | answer_headers(202, "Location"),
+)
+def retry_run(run_id: str, services: ServicesOf, _: ModelsWriter, response: Response) -> RunAnswer:
     """Start a new run like one that failed."""
     with services.database.transaction() as session:
         row = runs.retry_run(session, run_id)
         session.refresh(row)
-        return run_answer(row)
+        response.headers["Location"] = f"/v1/runs/{row.id}"
+        return run_answer(session, row)

@@ -12,6 +12,9 @@ Name = Annotated[
 OwnerId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 """A record or subject id, as its owner spells it."""
 
+ExternalId = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00]+$")]
+"""A caller's own id of a request."""
+
 
 class Body(BaseModel):
     """A request body."""

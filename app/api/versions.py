@@ -1,16 +1,18 @@
 """``/v1/models/{name}/versions``: what was released, and what may be downloaded."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 from sqlalchemy.orm import Session
 
-from app.api.access import ModelsReader, ServicesOf
+from app.api.access import GuardedRoute, ModelsReader, ServicesOf
 from app.api.certificates import BundleAnswer, Since
+from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_number, encode_number
 from app.api.downloads import download
 from app.api.errors import problem_responses
+from app.api.headers import answer_headers, described
 from app.api.schemas import Answer
 from app.certificates.model_signing import SIGNATURE_MEDIA_TYPE
 from app.certificates.signing import statement_of
@@ -23,10 +25,12 @@ from app.registry import repository as registry
 from app.registry.card import CardFacts, model_card
 from app.registry.tables import ModelRow, VersionRow
 
-router = APIRouter(prefix="/v1/models", tags=["versions"])
+router = APIRouter(prefix="/v1/models", tags=["versions"], route_class=GuardedRoute)
 
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _MOST = 2**31 - 1
+_FILE_HEADERS = ("ETag", "Repr-Digest", "Accept-Ranges", "Content-Disposition")
+ReleasedState = Literal["certified", "retired", "shredded"]
 Number = Annotated[int, Path(ge=1, le=_MOST)]
 
 
@@ -51,6 +55,13 @@ class VersionAnswer(Answer):
     links: dict[str, str]
 
 
+class VersionPage(Answer):
+    """A page of released versions, newest first."""
+
+    items: list[VersionAnswer]
+    next_cursor: str | None
+
+
 @router.get("/{name}/certified", responses=problem_responses(404, 410))
 def get_certified(name: str, services: ServicesOf, _: ModelsReader) -> VersionAnswer:
     """Show the current certified version."""
@@ -64,7 +75,7 @@ def get_certified(name: str, services: ServicesOf, _: ModelsReader) -> VersionAn
     "/{name}/certified/weights",
     status_code=307,
     response_class=RedirectResponse,
-    responses=problem_responses(404, 410),
+    responses=problem_responses(404, 410) | answer_headers(307, "Location"),
 )
 def redirect_to_weights(name: str, services: ServicesOf, _: ModelsReader) -> RedirectResponse:
     """Redirect to the weights of the current certified version."""
@@ -77,15 +88,25 @@ def redirect_to_weights(name: str, services: ServicesOf, _: ModelsReader) -> Red
 
 
 @router.get("/{name}/versions", responses=problem_responses(404))
-def list_versions(name: str, services: ServicesOf, _: ModelsReader) -> list[VersionAnswer]:
-    """List all released versions, newest first, retired ones included."""
+def list_versions(
+    name: str,
+    services: ServicesOf,
+    _: ModelsReader,
+    state: ReleasedState | None = None,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> VersionPage:
+    """List released versions, newest first, retired ones included."""
+    before = decode_number(cursor)
+    wanted = None if state is None else VersionState(state)
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
-        return [
-            version_answer(model, version)
-            for version in registry.versions(session, model.id)
-            if version.state != VersionState.PRIVATE
-        ]
+        rows = registry.released_versions(
+            session, model.id, state=wanted, before=before, limit=limit + 1
+        )
+        page, next_cursor = cut(rows, limit, lambda row: encode_number(row.number))
+        items = [version_answer(model, version) for version in page]
+        return VersionPage(items=items, next_cursor=next_cursor)
 
 
 @router.head("/{name}/versions/{number}/weights", include_in_schema=False)
@@ -94,9 +115,20 @@ def list_versions(name: str, services: ServicesOf, _: ModelsReader) -> list[Vers
     response_class=Response,
     responses=problem_responses(404, 410, 412, 416)
     | {
-        200: {"description": "The weights in safetensors format", "content": _BINARY},
-        206: {"description": "The part named by Range", "content": _BINARY},
-        304: {"description": "The copy named by If-None-Match is current"},
+        200: {
+            "description": "The weights in safetensors format",
+            "content": _BINARY,
+            "headers": described(*_FILE_HEADERS),
+        },
+        206: {
+            "description": "The part named by Range",
+            "content": _BINARY,
+            "headers": described(*_FILE_HEADERS, "Content-Range"),
+        },
+        304: {
+            "description": "The copy named by If-None-Match is current",
+            "headers": described("ETag"),
+        },
     },
 )
 def download_weights(

@@ -23,6 +23,9 @@ def find_backbone(session: Session, name: str) -> BackboneRow | None:
     return session.scalar(select(BackboneRow).where(BackboneRow.name == name))
 
 
-def backbones(session: Session) -> Sequence[BackboneRow]:
-    """Return all backbones by name."""
-    return session.scalars(select(BackboneRow).order_by(BackboneRow.name)).all()
+def backbones(session: Session, *, after: str | None = None, limit: int) -> Sequence[BackboneRow]:
+    """Return a page of backbones by name, those behind the name ``after``."""
+    query = select(BackboneRow)
+    if after is not None:
+        query = query.where(BackboneRow.name > after)
+    return session.scalars(query.order_by(BackboneRow.name).limit(limit)).all()

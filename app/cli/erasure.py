@@ -9,9 +9,11 @@ import typer
 from app.cli.connection import errors_in_words
 from app.datasets.pseudonyms import Pseudonyms
 from app.ledger import erase_check as search
-from app.ledger.erase_check import Finding, Stores, Verdict
+from app.ledger.erase_check import Stores
+from app.ledger.findings import Finding, Verdict
 from app.services import (
     embedded_postgres,
+    is_key_store_apart,
     key_store_dir,
     open_services,
     pseudonym_key_file,
@@ -48,7 +50,7 @@ def erase_check(
         with embedded_postgres(settings):
             services = open_services(settings)
             directories = [settings.data_dir]
-            if not key_store_dir(settings).is_relative_to(settings.data_dir):
+            if is_key_store_apart(settings):
                 directories.append(key_store_dir(settings))
             stores = Stores(
                 database=services.database,

@@ -1,6 +1,7 @@
 """Commands that need no service: numbers."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -15,14 +16,17 @@ from app.planning.planner import AUTO, quote_all
 from app.planning.shape import ModelShape
 
 Parameters = Annotated[
-    list[str] | None, typer.Option("--param", help="NAME=VALUE; repeat for more.")
+    list[str] | None,
+    typer.Option(
+        "--param", help="A parameter, NAME=VALUE: a number, a JSON list or a word; repeat for more."
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
 
 
 def account(
     *,
-    mechanism: Annotated[str, typer.Option(help="The mechanism's name.")],
+    mechanism: Annotated[str, typer.Option(help="Its name, as in docs/guarantees.md.")],
     param: Parameters = None,
     delta: Annotated[float, typer.Option(help="Report epsilon at this delta.")] = 1e-5,
     as_json: AsJson = False,
@@ -60,18 +64,26 @@ def account(
 
 def plan(
     *,
-    epsilon: Annotated[float, typer.Option(help="Target epsilon.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Target delta.")] = 1e-5,
-    mechanism: Annotated[str, typer.Option(help="A mechanism, or auto.")] = AUTO,
+    epsilon: Annotated[float, typer.Option(help="The epsilon to be met.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="The delta to be met.")] = 1e-5,
+    mechanism: Annotated[str, typer.Option(help="One mechanism, or auto for all.")] = AUTO,
     param: Parameters = None,
-    budget_epochs: Annotated[float | None, typer.Option(help="Gradient budget.")] = None,
-    records: Annotated[int, typer.Option(help="Retained records.")] = 50_000,
+    budget_epochs: Annotated[
+        float | None, typer.Option(help="The most epochs that forgetting may take.")
+    ] = None,
+    records: Annotated[int, typer.Option(help="How many records remain to train on.")] = 50_000,
     batch_size: Annotated[int, typer.Option(help="Records per step.")] = 128,
     epochs: Annotated[float, typer.Option(help="Epochs of one training.")] = 50.0,
-    model: Annotated[str | None, typer.Option(help="Ask the service about this model.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Ask the service about this model instead of --records and so on."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Quote every mechanism for a target; --param fixes parameters of a mechanism."""
+    """Quote every mechanism for a target: parameters, guarantee, cost, and what survives.
+
+    Mechanisms that do not apply say why. --param fixes parameters of the named --mechanism.
+    """
     with errors_in_words():
         policy = {
             "epsilon": epsilon,
@@ -82,7 +94,7 @@ def plan(
         }
         if model is not None:
             with connect() as client:
-                answer = client.plans(policy, model=model)
+                answer: Mapping[str, Any] = client.plans(policy, model=model)
         else:
             shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
             quotes = quote_all(policy=Policy(**policy), shape=shape)  # type: ignore[arg-type]

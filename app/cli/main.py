@@ -1,42 +1,108 @@
 """The commands' table of contents."""
 
+from collections.abc import Callable
+
 import typer
+from typer.models import CommandInfo
 
 from app import logs
-from app.cli import erasure, guarantees, log, resources, service, signing_keys, verification
-
-app = typer.Typer(
-    name="expunge",
-    help="Makes trained PyTorch models forget, with proof.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
+from app.cli import (
+    api_keys,
+    audit,
+    callbacks,
+    erasure,
+    guarantees,
+    log,
+    resources,
+    restoring,
+    service,
+    signing_keys,
+    storage,
+    verification,
 )
-app.add_typer(resources.dataset, name="dataset")
-app.add_typer(resources.backbone, name="backbone")
-app.add_typer(resources.model, name="model")
-app.add_typer(resources.key, name="key")
-app.add_typer(log.log, name="log")
-app.add_typer(signing_keys.signing_key, name="signing-key")
-for command in (
-    service.init,
-    service.up,
-    service.serve,
-    service.worker,
-    service.dispatcher,
-    service.demo,
-    resources.forget,
-    resources.status,
-    resources.requests,
-    resources.retry,
-    resources.cancel,
-    resources.certificates,
-    resources.download,
-    erasure.erase_check,
-    verification.verify,
-    guarantees.plan,
-    guarantees.account,
-):
-    app.command()(command)
+from app.cli.examples import epilog
+
+_EPILOG = """Exit codes:
+
+0  done
+
+1  it failed, or what was checked does not hold; one line on standard error says why
+
+2  the command was not understood
+
+Settings are environment variables EXPUNGE_…, or files of their names in EXPUNGE_SECRETS_DIR; \
+README.md lists them. EXPUNGE_API_URL and EXPUNGE_API_KEY say which service is asked: by \
+default the one whose data directory (EXPUNGE_DATA_DIR, .expunge) is here."""
+
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Run the service": (
+        service.init,
+        service.up,
+        service.serve,
+        service.worker,
+        service.dispatcher,
+        service.demo,
+    ),
+    "Forget": (
+        resources.forget,
+        resources.status,
+        resources.requests,
+        resources.retry,
+        resources.cancel,
+        resources.certificates,
+        erasure.erase_check,
+    ),
+    "Use and verify": (resources.download, verification.verify),
+    "Plan": (guarantees.plan, guarantees.account),
+    "Administer": (audit.audit, restoring.reconcile),
+}
+_GROUPS: dict[str, tuple[tuple[str, typer.Typer], ...]] = {
+    "Data and models": (
+        ("dataset", resources.dataset),
+        ("backbone", resources.backbone),
+        ("model", resources.model),
+    ),
+    "Administer": (
+        ("api-key", api_keys.api_key),
+        ("callback", callbacks.callback),
+        ("signing-key", signing_keys.signing_key),
+        ("log", log.log),
+        ("storage", storage.storage),
+    ),
+}
+
+
+def _name(command: CommandInfo) -> str:
+    if command.name is not None:
+        return command.name
+    return "" if command.callback is None else command.callback.__name__.replace("_", "-")
+
+
+def _with_examples(commands: typer.Typer, prefix: str = "") -> None:
+    for command in commands.registered_commands:
+        command.epilog = epilog(prefix + _name(command))
+
+
+def _assembled() -> typer.Typer:
+    app = typer.Typer(
+        name="expunge",
+        help="Makes trained PyTorch models forget, with proof.",
+        epilog=_EPILOG,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    for panel, commands in _COMMANDS.items():
+        for command in commands:
+            app.command(rich_help_panel=panel)(command)
+    _with_examples(app)
+    for panel, groups in _GROUPS.items():
+        for name, group in groups:
+            _with_examples(group, f"{name} ")
+            app.add_typer(group, name=name, rich_help_panel=panel)
+    return app
+
+
+app = _assembled()
 
 
 def main() -> None:

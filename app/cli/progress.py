@@ -1,14 +1,15 @@
-"""Progress bars for long work."""
+"""Progress bars for long work, on standard error: standard output is for answers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 
 @contextmanager
-def run_progress() -> Iterator[Callable[[dict[str, Any] | None, str], None]]:
+def run_progress() -> Iterator[Callable[[Mapping[str, Any] | None, str], None]]:
     """Show a bar; yield what is to be told of the run and of the overall state."""
     columns = (
         TextColumn("{task.description:<28}"),
@@ -16,10 +17,10 @@ def run_progress() -> Iterator[Callable[[dict[str, Any] | None, str], None]]:
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns) as progress:
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("waiting", total=None, note="")
 
-        def update(run: dict[str, Any] | None, state: str) -> None:
+        def update(run: Mapping[str, Any] | None, state: str) -> None:
             if run is None:
                 progress.update(task, description=state)
                 return
@@ -34,7 +35,7 @@ def run_progress() -> Iterator[Callable[[dict[str, Any] | None, str], None]]:
         yield update
 
 
-def _note(run: dict[str, Any]) -> str:
+def _note(run: Mapping[str, Any]) -> str:
     if run["loss"] is not None:
         return f"epsilon {run['epsilon']:.4g}, loss {run['loss']:.4g}"
     return "" if run["epsilon"] is None else f"epsilon {run['epsilon']:.4g}"

@@ -1,11 +1,12 @@
 """Quotes in words."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import typer
 
 
-def show_quotes(answer: dict[str, Any]) -> None:
+def show_quotes(answer: Mapping[str, Any]) -> None:
     """Print offers, the choice and the reasons of those that declined."""
     for quote in answer["quotes"]:
         chosen = "  <- auto" if quote["mechanism"] == answer["choice"] else ""

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from app.answers import ForgetRequest, Model
 from app.certificates.checkpoint import size_of
 from app.certificates.verification import VerifiedStep
 from app.cli.connection import connect, errors_in_words
@@ -20,22 +21,49 @@ from app.settings import Settings
 dataset = typer.Typer(help="Define datasets and push records.", no_args_is_help=True)
 model = typer.Typer(help="Define models and bring weights.", no_args_is_help=True)
 backbone = typer.Typer(help="Define public backbones and bring weights.", no_args_is_help=True)
-key = typer.Typer(help="Manage API keys.", no_args_is_help=True)
 
 _WAIT_S = 24 * 3600.0
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Show progress until it has ended; exit 1 if it fails.")
+]
+DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's name.")]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
+BackboneName = Annotated[str, typer.Argument(metavar="BACKBONE", help="The backbone's name.")]
+RequestId = Annotated[
+    str, typer.Argument(metavar="REQUEST", help="The request's id, as in its receipt.")
+]
+Weights = Annotated[
+    Path, typer.Argument(exists=True, dir_okay=False, metavar="FILE", help="A safetensors file.")
+]
 
 
 @dataset.command("push")
 def dataset_push(
-    name: str,
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
+    name: DatasetName,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, metavar="FILE", help="A Parquet, CSV or npz file."
+        ),
+    ],
     *,
-    classes: Annotated[int | None, typer.Option(help="Number of classes.")] = None,
-    offset: Annotated[float, typer.Option(help="Models see (raw - offset) * scale.")] = 0.0,
-    scale: Annotated[float | None, typer.Option(help="Default: 1/255 for uint8, else 1.")] = None,
+    classes: Annotated[
+        int | None,
+        typer.Option(help="Of a new dataset: its number of classes, else counted in FILE."),
+    ] = None,
+    offset: Annotated[
+        float, typer.Option(help="Of a new dataset: models see (raw - offset) * scale.")
+    ] = 0.0,
+    scale: Annotated[
+        float | None,
+        typer.Option(help="Of a new dataset: see --offset; by default 1/255 for uint8, else 1."),
+    ] = None,
 ) -> None:
-    """Push a Parquet, CSV or npz FILE to dataset NAME, which is defined if it is new."""
+    """Push the records of FILE to DATASET, which is defined if it is new.
+
+    The file has the columns record_id, label and features, and perhaps subject_id, the person that
+    a record belongs to. Records that are already there are left as they are.
+    """
     with errors_in_words(), connect() as client:
         records = read_record_file(file)
         if not _exists(client, name):
@@ -45,7 +73,7 @@ def dataset_push(
 
 
 @dataset.command("show")
-def dataset_show(name: str) -> None:
+def dataset_show(name: DatasetName) -> None:
     """Show a dataset and its counts."""
     with errors_in_words(), connect() as client:
         _show(client.dataset(name))
@@ -71,16 +99,27 @@ def model_create(
 
 
 @model.command("upload")
-def model_upload(
-    name: str, file: Annotated[Path, typer.Argument(exists=True)], *, wait: Wait = False
-) -> None:
-    """Bring safetensors weights from FILE to model NAME."""
+def model_upload(name: ModelName, file: Weights, *, wait: Wait = False) -> None:
+    """Bring weights that were trained elsewhere to MODEL.
+
+    The model was defined with "weights": "upload". They are certified before anything is released.
+    """
     with errors_in_words(), connect() as client:
         _show_model(client, client.upload_weights(name, file.read_bytes()), wait=wait)
 
 
+@model.command("policy")
+def model_policy(
+    name: str,
+    file: Annotated[Path, typer.Argument(exists=True, help="The fields to change, as JSON.")],
+) -> None:
+    """Change fields of model NAME's policy from its next run on."""
+    with errors_in_words(), connect() as client:
+        _show(client.change_policy(name, _json_file(file)))
+
+
 @model.command("show")
-def model_show(name: str, *, wait: Wait = False) -> None:
+def model_show(name: ModelName, *, wait: Wait = False) -> None:
     """Show a model, its current version and its newest run."""
     with errors_in_words(), connect() as client:
         _show_model(client, client.model(name), wait=wait)
@@ -103,8 +142,8 @@ def backbone_define(
 
 
 @backbone.command("upload")
-def backbone_upload(name: str, file: Annotated[Path, typer.Argument(exists=True)]) -> None:
-    """Bring safetensors weights from FILE to backbone NAME, once.
+def backbone_upload(name: BackboneName, file: Weights) -> None:
+    """Bring weights to BACKBONE, once.
 
     You assert that they do not depend on the records that models on this backbone learn from.
     """
@@ -119,35 +158,35 @@ def backbone_list() -> None:
         _show(client.backbones())
 
 
-@key.command("create")
-def key_create(
-    name: str, scope: Annotated[list[str], typer.Option("--scope", help="Repeat for more.")]
-) -> None:
-    """Create an API key. Its secret is shown this once."""
-    with errors_in_words(), connect() as client:
-        _show(client.create_key(name, scope))
-
-
 def forget(
-    dataset_name: Annotated[str, typer.Argument(metavar="DATASET")],
+    dataset_name: DatasetName,
     *,
     record: Annotated[list[str] | None, typer.Option(help="A record_id; repeat for more.")] = None,
     subject: Annotated[
         list[str] | None, typer.Option(help="A subject_id; repeat for more.")
     ] = None,
     external_id: Annotated[str | None, typer.Option(help="Your own id of this request.")] = None,
+    callback: Annotated[
+        list[str] | None, typer.Option(help="A URL to tell of every change; repeat for more.")
+    ] = None,
     receipt: Annotated[
         Path | None, typer.Option(help="Write a receipt there, for 'expunge verify --receipt'.")
     ] = None,
     wait: Wait = False,
 ) -> None:
-    """Ask that records or subjects be forgotten by every model trained on DATASET."""
+    """Ask that records or subjects be forgotten by every model trained on DATASET.
+
+    From the moment that this is answered no run reads those records. The answer names every model
+    that is affected; each ends its part with a certificate. The same --external-id again shows the
+    request that there is.
+    """
     with errors_in_words(), connect() as client:
         request = client.forget(
             dataset_name,
             record_ids=record or [],
             subject_ids=subject or [],
             external_id=external_id,
+            status_callback_urls=callback or [],
         )
         if receipt is not None:
             _write_receipt(receipt, request, record_ids=record or [], subject_ids=subject or [])
@@ -155,9 +194,9 @@ def forget(
 
 
 def certificates(
-    request_id: str,
+    request_id: RequestId,
     *,
-    out: Annotated[Path, typer.Option(help="Directory to write to.")] = Path(),
+    out: Annotated[Path, typer.Option(help="Directory to write to; made if missing.")] = Path(),
     since: Annotated[
         Path | None,
         typer.Option(exists=True, help="An older checkpoint, for 'verify --consistent-with'."),
@@ -174,7 +213,7 @@ def certificates(
 
 
 def _write_receipt(
-    path: Path, request: dict[str, Any], *, record_ids: list[str], subject_ids: list[str]
+    path: Path, request: ForgetRequest, *, record_ids: list[str], subject_ids: list[str]
 ) -> None:
     """Write what proves that the request is one's own, for nobody else to read."""
     document = {
@@ -188,7 +227,7 @@ def _write_receipt(
         json.dump(document, file, indent=1)
 
 
-def status(request_id: str, *, wait: Wait = False) -> None:
+def status(request_id: RequestId, *, wait: Wait = False) -> None:
     """Show a forget request; with --wait, its live epsilon until it has ended."""
     with errors_in_words(), connect() as client:
         _show_request(client, client.request(request_id), wait=wait)
@@ -196,25 +235,39 @@ def status(request_id: str, *, wait: Wait = False) -> None:
 
 def requests(
     *,
-    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
-    model_name: Annotated[str | None, typer.Option("--model", help="Only of this model.")] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            help="Only those that are accepted, unlearning, certified, completed, failed or "
+            "cancelled."
+        ),
+    ] = None,
+    model_name: Annotated[
+        str | None, typer.Option("--model", help="Only those that this model owes.")
+    ] = None,
+    external_id: Annotated[
+        str | None, typer.Option(help="Only the one to which you gave this id of your own.")
+    ] = None,
 ) -> None:
     """List forget requests, newest first."""
-    filters = {"state": state, "model": model_name}
+    filters = {"state": state, "model": model_name, "external_id": external_id}
     with errors_in_words(), connect() as client:
         _show(client.requests(**{k: v for k, v in filters.items() if v is not None}))
 
 
-def retry(request_id: str) -> None:
+def retry(request_id: RequestId) -> None:
     """Give a failed request another run."""
     with errors_in_words(), connect() as client:
         _show(client.retry(request_id))
 
 
 def cancel(
-    request_id: str,
+    request_id: RequestId,
     *,
-    restore: Annotated[bool, typer.Option("--restore", help="Use its records again.")] = False,
+    restore: Annotated[
+        bool,
+        typer.Option("--restore", help="Use its records again; else they stay out of trainings."),
+    ] = False,
 ) -> None:
     """Cancel a request that no run has taken up."""
     with errors_in_words(), connect() as client:
@@ -222,7 +275,7 @@ def cancel(
 
 
 def download(
-    name: Annotated[str, typer.Argument(metavar="MODEL")],
+    name: ModelName,
     *,
     key: Annotated[
         Path | None,
@@ -232,9 +285,12 @@ def download(
             help="The operator's public key; by default the one that 'expunge init' left here.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Directory to write to.")] = Path(),
+    out: Annotated[Path, typer.Option(help="Directory to write to; made if missing.")] = Path(),
 ) -> None:
-    """Download and verify MODEL's current certified weights; continue what was interrupted."""
+    """Download and verify MODEL's current certified weights; continue what was interrupted.
+
+    The file gets its name only once its digest is right and its certificate holds.
+    """
 
     def report(step: VerifiedStep) -> None:
         typer.echo(f"ok    {step.name:<10} {step.finding}")
@@ -285,7 +341,7 @@ def _json_file(file: Path) -> dict[str, Any]:
     return document
 
 
-def _show_model(client: ExpungeClient, shown: dict[str, Any], *, wait: bool) -> None:
+def _show_model(client: ExpungeClient, shown: Model, *, wait: bool) -> None:
     if wait:
         with run_progress() as update:
             shown = client.wait_for_model(
@@ -295,11 +351,11 @@ def _show_model(client: ExpungeClient, shown: dict[str, Any], *, wait: bool) -> 
             )
     _show(shown)
     run = shown["latest_run"]
-    if wait and run["state"] == "failed":
+    if wait and run is not None and run["state"] == "failed":
         raise InvalidInputError(f"the run failed: {run['failure_reason']}")
 
 
-def _show_request(client: ExpungeClient, shown: dict[str, Any], *, wait: bool) -> None:
+def _show_request(client: ExpungeClient, shown: ForgetRequest, *, wait: bool) -> None:
     if wait:
         with run_progress() as update:
             shown = client.wait_for_request(

@@ -1,30 +1,40 @@
 """Commands that set up and run the service on this machine."""
 
 import os
+import resource
 import sys
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Any
 
 import typer
 import uvicorn
 
 from app import schema
+from app.api.watching import Watcher
+from app.callbacks.keys import CallbackKeys
 from app.certificates.model_signing import ModelSigner
+from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import remember_key
 from app.cli.connection import admin_key_file, errors_in_words
 from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
+from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
-from app.ledger import api_keys
-from app.ledger.api_keys import Scope
+from app.ledger import actor, api_keys
 from app.main import app_from_environment
 from app.services import (
+    callback_key_file,
     database_url,
     key_store_dir,
     migration_url,
     model_signing_key_file,
     object_dir,
+    object_store,
     open_services,
+    opendsr_certificate_file,
+    opendsr_domain,
+    opendsr_key_file,
     pseudonym_key_file,
     public_key_file,
     signing_key_file,
@@ -33,12 +43,31 @@ from app.settings import Settings
 from app.stopping import StopSignal
 from app.storage.file_keys import FileKeyStore
 from app.storage.keyfiles import create_key_file
+from app.storage.s3 import S3ObjectStore
 from app.storage.upgrade import encrypt_plain_files
 from app.supervisor import Child, python_command, stop_with_supervisor, supervise
 
+_SHUTDOWN_S = 5
+
+
+class _Server(uvicorn.Server):
+    """A server that answers those who wait for news before it stops."""
+
+    def __init__(self, config: uvicorn.Config, watcher: Watcher) -> None:
+        super().__init__(config)
+        self._watcher = watcher
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop taking calls, and let nobody wait any longer."""
+        super().handle_exit(sig, frame)
+        self._watcher.close()
+
 
 def init() -> None:
-    """Create the data directory, its keys and the database's tables. Safe to repeat."""
+    """Create the data directory, its keys and the database's tables. Safe to repeat.
+
+    Run it once, and again after each upgrade. 'expunge up' does it by itself.
+    """
     with errors_in_words():
         settings = Settings()
         settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -49,18 +78,24 @@ def init() -> None:
         signer = StatementSigner.from_file(signing_key_file(settings), create=True)
         Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
         FileKeyStore(key_store_dir(settings), create=True)
+        CallbackKeys.from_file(callback_key_file(settings), create=True)
+        _set_up_opendsr(settings)
         public = public_key_file(settings)
         remember_key(public, signer.public_key_pem)
         model_key = model_signing_key_file(settings)
         model_signer = ModelSigner.from_file(model_key, create=True)
         model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
         create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
+        _create_bucket(settings)
         _encrypt_old_objects(settings)
         typer.echo(f"ready: data in {settings.data_dir}, public key in {public}")
 
 
 def up() -> None:
-    """Run everything on this machine: embedded servers, API, dispatcher and worker."""
+    """Run everything on this machine: embedded servers, API, dispatcher and worker.
+
+    Servers that EXPUNGE_DATABASE_URL and EXPUNGE_REDIS_URL name are used instead of embedded ones.
+    """
     stop = StopSignal().listen()
     settings = Settings()
     servers = _embedded(settings)
@@ -85,18 +120,31 @@ def up() -> None:
 
 
 def serve() -> None:
-    """Run the API alone."""
+    """Run the API alone, at EXPUNGE_HOST and EXPUNGE_PORT."""
     stop_with_supervisor()
+    _allow_many_sockets()
     settings = Settings()
     with errors_in_words():
         app = app_from_environment()
-    uvicorn.run(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-    )
+    _Server(uvicorn.Config(app, **server_options(settings)), app.state.watcher).run()
+
+
+def server_options(settings: Settings) -> dict[str, Any]:
+    """Return how uvicorn serves the API. It believes nobody about addresses who is not named."""
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "log_config": None,
+        "access_log": False,
+        "forwarded_allow_ips": [str(proxy) for proxy in settings.trusted_proxies],
+        "timeout_graceful_shutdown": _SHUTDOWN_S,
+    }
+
+
+def _allow_many_sockets() -> None:
+    """Open as many files as the system lets us: who waits for news holds a socket."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def worker(
@@ -105,12 +153,20 @@ def worker(
         bool, typer.Option("--dispatcher/--no-dispatcher", help="Run a dispatcher beside it.")
     ] = True,
 ) -> None:
-    """Run a worker, with a dispatcher beside it."""
+    """Run a worker, with a dispatcher beside it.
+
+    A worker carries out one run at a time, on a GPU if it sees one. Run as many as you like, on as
+    many machines; told to stop, it hands its run to another.
+    """
     supervise([_worker(), _dispatcher()] if with_dispatcher else [_worker()], StopSignal().listen())
 
 
 def dispatcher() -> None:
-    """Run a dispatcher alone."""
+    """Run a dispatcher alone; any number may run.
+
+    It turns due requests into runs, hands runs to workers, takes them back from workers that have
+    gone silent, and cleans up.
+    """
     supervise([_dispatcher()], StopSignal().listen())
 
 
@@ -138,6 +194,21 @@ def _embedded(settings: Settings) -> EmbeddedServers | None:
     return EmbeddedServers(settings.data_dir)
 
 
+def _create_bucket(settings: Settings) -> None:
+    store = object_store(settings)
+    if isinstance(store, S3ObjectStore) and store.create_bucket():
+        typer.echo(f"created the bucket {settings.s3_bucket}")
+
+
+def _set_up_opendsr(settings: Settings) -> None:
+    """Make what signs for OpenDSR, unless the operator brings it."""
+    if settings.opendsr_certificate_file is not None:
+        return
+    key = load_processor_key(opendsr_key_file(settings), create=settings.opendsr_key_file is None)
+    certificate = opendsr_certificate_file(settings)
+    ensure_self_signed(certificate, key, domain=opendsr_domain(settings))
+
+
 def _encrypt_old_objects(settings: Settings) -> None:
     if settings.s3_bucket is not None:
         return
@@ -150,7 +221,7 @@ def _encrypt_old_objects(settings: Settings) -> None:
 
 def _new_admin_key(settings: Settings) -> bytes:
     database = Database(database_url(settings))
-    with database.transaction() as session:
+    with actor.acting_as(actor.OPERATOR), database.transaction() as session:
         _, secret = api_keys.create_key(session, name="admin", scopes=[Scope.ADMIN])
     database.dispose()
     return secret.encode()

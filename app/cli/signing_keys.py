@@ -8,7 +8,7 @@ import typer
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import remember_key
 from app.cli.connection import errors_in_words
-from app.ledger import signing_keys
+from app.ledger import actor, signing_keys
 from app.services import database_at_rest, public_key_file, signing_key_file
 from app.settings import Settings
 
@@ -26,7 +26,11 @@ def rotate() -> None:
         path = signing_key_file(settings)
         next_path = path.with_suffix(".next")
         new = StatementSigner.from_file(next_path, create=True)
-        with database_at_rest(settings) as database, database.transaction() as session:
+        with (
+            actor.acting_as(actor.OPERATOR),
+            database_at_rest(settings) as database,
+            database.transaction() as session,
+        ):
             if not signing_keys.is_in_use(session, new):  # else it was interrupted after this
                 signing_keys.rotate(session, old=StatementSigner.from_file(path), new=new)
         _replace(path, next_path)

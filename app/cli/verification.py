@@ -11,9 +11,14 @@ from app.domain.errors import VerificationError
 
 
 def verify(
-    bundle: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
+    bundle: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, metavar="BUNDLE", help="The certificate, a JSON file."
+        ),
+    ],
     *,
-    weights: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Safetensors file.")],
+    weights: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="The weights.")],
     key: Annotated[
         Path,
         typer.Option(
@@ -22,14 +27,26 @@ def verify(
     ],
     consistent_with: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="An older checkpoint of the log."),
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="A checkpoint that was kept: is the log still the same, only longer?",
+        ),
     ] = None,
     receipt: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="The receipt of a forget request."),
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="The receipt of a forget request: which of its records are covered?",
+        ),
     ] = None,
 ) -> None:
-    """Check a certificate BUNDLE offline; exit with 1 and the step that failed."""
+    """Check a certificate BUNDLE offline; exit with 1 and the step that failed.
+
+    No service and no network are needed. Checked are the signature, the weights' digest, the place
+    in the log, and the guarantee, which is computed anew from the parameters.
+    """
     passed = 0
 
     def report(step: VerifiedStep) -> None:

@@ -14,7 +14,7 @@ KEY_BYTES = 32
 
 
 class Pseudonyms:
-    """HMAC-SHA256 of ids, separated by kind and dataset."""
+    """HMAC-SHA256 of ids, separated by kind, and by dataset where they belong to one."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -41,6 +41,30 @@ class Pseudonyms:
     def upload(self, dataset_id: str, content: bytes) -> bytes:
         """Return a 32-byte keyed digest of an upload."""
         return self._digest("upload", dataset_id, content)
+
+    def external_id(self, external_id: str) -> bytes:
+        """Return the 32-byte key of a caller's own id of a request, whatever it is made of."""
+        return self._digest("external id", "", external_id.encode())
+
+    def idempotency_key(self, idempotency_key: str) -> bytes:
+        """Return the 32-byte key of an ``Idempotency-Key``, whatever it is made of."""
+        return self._digest("idempotency key", "", idempotency_key.encode())
+
+    def caller(self, issuer: str, subject: str) -> bytes:
+        """Return the 32-byte key of a caller, as an issuer of tokens names it."""
+        return self._digest("caller", issuer, subject.encode())
+
+    def counted(self, what: str, who: str) -> bytes:
+        """Return 32 bytes under which an address or a caller is counted."""
+        return self._digest("counted", what, who.encode())
+
+    def session(self, token: str, key_id: str) -> bytes:
+        """Return the 32-byte seal that ties a login's secret to an API key."""
+        return self._digest("session", key_id, token.encode())
+
+    def call(self, purpose: str, caller_id: str, content: bytes) -> bytes:
+        """Return 32 bytes that tell one caller's call from all others, for one purpose."""
+        return self._digest(f"call {purpose}", caller_id, content)
 
     def _digest(self, kind: str, dataset_id: str, content: bytes) -> bytes:
         return hmac.digest(self._key, f"{kind}\0{dataset_id}\0".encode() + content, "sha256")

@@ -29,9 +29,14 @@ def find_dataset(session: Session, name: str) -> DatasetRow | None:
     return session.scalar(select(DatasetRow).where(DatasetRow.name == name))
 
 
-def datasets(session: Session) -> Sequence[DatasetRow]:
-    """Return all datasets by name."""
-    return session.scalars(select(DatasetRow).order_by(DatasetRow.name)).all()
+def datasets(
+    session: Session, *, after: str | None = None, limit: int | None = None
+) -> Sequence[DatasetRow]:
+    """Return the datasets by name, or a page of them: those behind the name ``after``."""
+    query = select(DatasetRow)
+    if after is not None:
+        query = query.where(DatasetRow.name > after)
+    return session.scalars(query.order_by(DatasetRow.name).limit(limit)).all()
 
 
 def shard_of_upload(session: Session, dataset_id: str, upload_digest: bytes) -> ShardRow | None:

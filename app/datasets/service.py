@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from sqlalchemy.orm import Session
 
@@ -61,13 +62,23 @@ def define_dataset(session: Session, *, name: str, schema: FeatureSchema) -> Dat
     return row
 
 
+class Journal(Protocol):
+    """Notes a decision, to be kept if and when the session commits."""
+
+    def __call__(self, session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
+        """Note it."""
+
+
 class Records:
     """Pushing records in and erasing them."""
 
-    def __init__(self, database: Database, blobs: Blobs, pseudonyms: Pseudonyms) -> None:
+    def __init__(
+        self, database: Database, blobs: Blobs, pseudonyms: Pseudonyms, *, journal: Journal
+    ) -> None:
         self._database = database
         self._blobs = blobs
         self._pseudonyms = pseudonyms
+        self._journal = journal
 
     def push(self, name: str, content: bytes) -> PushResult:
         """Check a Parquet upload and add its records as one shard, all or nothing.
@@ -88,6 +99,7 @@ class Records:
                 return PushResult(added=0, already_present=repeated.rows)
             _refuse_known(session, dataset.id, record_keys)
             self._add_shard(session, dataset.id, upload, record_keys, digest)
+            self._journal(session, "records.pushed", dataset=dataset.id, records=len(record_keys))
         return PushResult(added=len(record_keys), already_present=0)
 
     def _add_shard(

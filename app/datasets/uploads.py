@@ -88,14 +88,15 @@ class _Problems:
 def _read(content: bytes) -> pa.Table:
     try:
         table = pq.read_table(pa.BufferReader(content))
+        columns = table.column_names  # of which each may be no text at all
     except (pa.ArrowException, OSError, ValueError) as error:
         problem = RowProblem(None, "record_id", "the body is not a readable Parquet file")
         raise InvalidRecordsError([problem], 1) from error
     problems = _Problems()
     for column in ("record_id", "label", "features"):
-        if table.column_names.count(column) != 1:
+        if columns.count(column) != 1:
             problems.add(None, column, "the column must be present exactly once")
-    for column in table.column_names:
+    for column in columns:
         if column not in _COLUMNS:
             problems.add(None, column, f"unknown column; expected {', '.join(_COLUMNS)}")
     kind = table.schema.field("features").type if problems.none else None

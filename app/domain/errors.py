@@ -70,8 +70,20 @@ class ConflictError(ExpungeError):
     """The request contradicts the present state."""
 
 
+class CallInFlightError(ConflictError):
+    """A call under the same idempotency key has no answer yet.
+
+    Attributes:
+        retry_after_s: when to ask again.
+    """
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__("a call with this Idempotency-Key is still going on")
+        self.retry_after_s = retry_after_s
+
+
 class GoneError(ExpungeError):
-    """A version existed and was retired or withdrawn."""
+    """A thing existed and was removed: a version that was retired or withdrawn, say."""
 
 
 class PreconditionError(ExpungeError):
@@ -142,26 +154,58 @@ class UnknownRecordsError(InvalidInputError):
         self.examples = tuple(examples)
 
 
+class IdempotencyKeyReusedError(InvalidInputError):
+    """An idempotency key came back with another body."""
+
+
 class PayloadTooLargeError(InvalidInputError):
     """The body exceeds the configured limit."""
+
+
+class UnsupportedMediaTypeError(InvalidInputError):
+    """The body is of a kind that is not taken here."""
 
 
 # Access
 
 
 class UnauthenticatedError(ExpungeError):
-    """No valid API key came with the request."""
+    """No credentials came with the request."""
+
+
+class InvalidCredentialsError(UnauthenticatedError):
+    """Credentials came, and they are nobody's: unknown, revoked, forged or meant for others."""
+
+
+class ExpiredCredentialsError(InvalidCredentialsError):
+    """The credentials were good and have expired."""
+
+
+class IssuerUnavailableError(ExpungeError):
+    """A token cannot be checked now, because its issuer's keys cannot be had."""
+
+
+class TooManyRequestsError(ExpungeError):
+    """A limit of calls or of failed attempts has been reached.
+
+    Attributes:
+        retry_after_s: when to try again, in whole seconds from now.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ForbiddenError(ExpungeError):
-    """The key is valid but lacks a scope.
+    """The caller is known but lacks a scope.
 
     Attributes:
         scope: the missing scope.
     """
 
     def __init__(self, scope: str) -> None:
-        super().__init__(f"this key lacks the scope {scope}")
+        super().__init__(f"this caller lacks the scope {scope}")
         self.scope = scope
 
 
@@ -197,6 +241,13 @@ class KeyStoreError(ExpungeError):
 
 class CorruptObjectError(ExpungeError):
     """A stored object is not what was stored: cut, changed, moved, or another's."""
+
+
+# Calling back
+
+
+class CallbackError(ExpungeError):
+    """A callback cannot be delivered. The message says why, and never where."""
 
 
 # Downloading

@@ -14,6 +14,19 @@ class RequestState(StrEnum):
     CANCELLED = "cancelled"
 
 
+ENDED_REQUEST_STATES = (RequestState.COMPLETED, RequestState.CANCELLED)
+"""Nothing follows them; a failed request may be tried again."""
+
+
+class SubjectRequestStatus(StrEnum):
+    """The status of a data subject request, in the words of OpenDSR 2.0, section 8."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
 class ObligationState(StrEnum):
     """What one request is owed by one model."""
 

@@ -1,62 +1,124 @@
-"""API keys: made once, stored hashed, limited by scopes."""
+"""Callers: some have an API key, made once and stored hashed, others the tokens of an issuer."""
 
 import hashlib
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from app.domain.errors import NotFoundError
+from app.domain.errors import (
+    ExpiredCredentialsError,
+    InvalidCredentialsError,
+    InvalidInputError,
+    NotFoundError,
+)
 from app.domain.ids import new_id
+from app.domain.scopes import Scope
 from app.ledger import log
 from app.ledger.tables import ApiKeyRow
 
-_PREFIX = "xpg_"
+PREFIX = "xpg_"
 _KEY_BYTES = 32
 
+_COARSE = timedelta(minutes=1)
 
-class Scope(StrEnum):
-    """What a key allows. ``admin`` allows everything."""
 
-    FORGET_WRITE = "forget:write"
-    FORGET_READ = "forget:read"
-    MODELS_READ = "models:read"
-    MODELS_WRITE = "models:write"
-    DATA_WRITE = "data:write"
-    LOG_READ = "log:read"
-    ADMIN = "admin"
+class CallerKind(StrEnum):
+    """By what a caller is known."""
+
+    KEY = "key"
+    OIDC = "oidc"
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who makes a call, and what the key allows."""
+    """Who makes a call, and what the key or token allows."""
 
     key_id: str
     scopes: frozenset[Scope]
 
     def allows(self, scope: Scope) -> bool:
-        """Say whether the key has a scope."""
+        """Say whether the caller has a scope."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
 
-def create_key(session: Session, *, name: str, scopes: Collection[Scope]) -> tuple[ApiKeyRow, str]:
-    """Create a key; its secret is returned here and never again."""
-    secret = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
-    row = ApiKeyRow(id=new_id("key"), name=name, key_hash=_hash(secret), scopes=sorted(set(scopes)))
+def create_key(
+    session: Session,
+    *,
+    name: str,
+    scopes: Collection[Scope],
+    expires_at: datetime | None = None,
+) -> tuple[ApiKeyRow, str]:
+    """Create a key; its secret is returned here and never again.
+
+    Raises:
+        InvalidInputError: it would have expired already.
+    """
+    if expires_at is not None and expires_at <= datetime.now(UTC):
+        raise InvalidInputError("expires_at lies in the past")
+    secret = PREFIX + secrets.token_urlsafe(_KEY_BYTES)
+    row = ApiKeyRow(
+        id=new_id("key"),
+        kind=CallerKind.KEY,
+        name=name,
+        key_hash=digest_of(secret),
+        scopes=sorted(set(scopes)),
+        expires_at=expires_at,
+    )
     session.add(row)
     session.flush()
     session.refresh(row)
-    log.append(session, "key.created", key=row.id, scopes=row.scopes)
+    until = {} if expires_at is None else {"expires_at": expires_at.astimezone(UTC).isoformat()}
+    log.append(session, "key.created", key=row.id, scopes=row.scopes, **until)
     return row, secret
 
 
-def caller_of(session: Session, secret: str) -> Caller | None:
-    """Return the caller to whom a secret belongs, or None."""
+def caller_of(session: Session, secret: str) -> Caller:
+    """Return the caller to whom a secret belongs.
+
+    Raises:
+        InvalidCredentialsError: nobody's, or a revoked key's.
+        ExpiredCredentialsError: the key has expired.
+    """
+    found = _seek(session, CallerKind.KEY, digest_of(secret))
+    if found is None or found.row.revoked_at is not None:
+        raise InvalidCredentialsError("this is no API key, or one that was revoked")
+    if found.expired:
+        raise ExpiredCredentialsError("this API key has expired")
+    _note_use(session, found)
+    return Caller(found.row.id, frozenset(Scope(scope) for scope in found.row.scopes))
+
+
+def token_caller(session: Session, identity: bytes, scopes: Collection[Scope]) -> Caller:
+    """Return the caller whose identity an issuer has vouched for; a new one is noted.
+
+    Args:
+        session: the database.
+        identity: keyed hash of issuer and subject.
+        scopes: what the token allows.
+
+    Raises:
+        InvalidCredentialsError: the caller was revoked here.
+    """
+    found = _seek(session, CallerKind.OIDC, identity) or _add(session, identity)
+    if found.row.revoked_at is not None:
+        raise InvalidCredentialsError("this caller was revoked")
+    _note_use(session, found)
+    return Caller(found.row.id, frozenset(scopes))
+
+
+def caller_with_id(session: Session, key_id: str) -> Caller | None:
+    """Return the caller whose key has this id, or None if the key does not hold any more."""
     query = select(ApiKeyRow).where(
-        ApiKeyRow.key_hash == _hash(secret), ApiKeyRow.revoked_at.is_(None)
+        ApiKeyRow.id == key_id,
+        ApiKeyRow.kind == CallerKind.KEY,
+        ApiKeyRow.revoked_at.is_(None),
+        func.coalesce(ApiKeyRow.expires_at > func.now(), True),
     )
     row = session.scalar(query)
     if row is None:
@@ -64,13 +126,19 @@ def caller_of(session: Session, secret: str) -> Caller | None:
     return Caller(row.id, frozenset(Scope(scope) for scope in row.scopes))
 
 
-def keys(session: Session) -> Sequence[ApiKeyRow]:
-    """Return all keys, newest first."""
-    return session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at.desc())).all()
+def keys(
+    session: Session, *, after: tuple[datetime, str] | None = None, limit: int
+) -> Sequence[ApiKeyRow]:
+    """Return a page of callers, newest first, older than the one at ``after``."""
+    query = select(ApiKeyRow)
+    if after is not None:
+        query = query.where(tuple_(ApiKeyRow.created_at, ApiKeyRow.id) < after)
+    order = (ApiKeyRow.created_at.desc(), ApiKeyRow.id.desc())
+    return session.scalars(query.order_by(*order).limit(limit)).all()
 
 
 def revoke(session: Session, key_id: str) -> None:
-    """Revoke a key; ``NotFoundError`` if there is none."""
+    """Revoke a caller's key, or refuse its tokens; ``NotFoundError`` if there is none."""
     row = session.get(ApiKeyRow, key_id)
     if row is None:
         raise NotFoundError("API key", key_id)
@@ -79,6 +147,48 @@ def revoke(session: Session, key_id: str) -> None:
         log.append(session, "key.revoked", key=row.id)
 
 
-def _hash(secret: str) -> bytes:
-    # The secret is 256 random bits, so a plain hash cannot be searched.
+def digest_of(secret: str) -> bytes:
+    """Return a hash of a secret: 256 random bits, so that a plain one cannot be searched."""
     return hashlib.sha256(secret.encode()).digest()
+
+
+@dataclass(frozen=True)
+class _Found:
+    row: ApiKeyRow
+    expired: bool
+    used_lately: bool
+
+
+def _seek(session: Session, kind: CallerKind, digest: bytes) -> _Found | None:
+    query = select(
+        ApiKeyRow,
+        func.coalesce(ApiKeyRow.expires_at <= func.now(), False),
+        func.coalesce(ApiKeyRow.last_used_at > func.now() - _COARSE, False),
+    ).where(ApiKeyRow.kind == kind, ApiKeyRow.key_hash == digest)
+    found = session.execute(query).one_or_none()
+    return None if found is None else _Found(*found)
+
+
+def _add(session: Session, identity: bytes) -> _Found:
+    """Note a caller that has no key, unless another call has just done so."""
+    values = {"id": new_id("oidc"), "kind": CallerKind.OIDC, "name": "oidc", "scopes": []}
+    statement = insert(ApiKeyRow).values(key_hash=identity, **values).on_conflict_do_nothing()
+    added = session.scalar(statement.returning(ApiKeyRow.id))
+    if added is not None:
+        log.append(session, "caller.added", caller=added)
+    found = _seek(session, CallerKind.OIDC, identity)
+    if found is None:
+        raise InvalidCredentialsError("this caller cannot be told from another one")
+    return found
+
+
+def _note_use(session: Session, found: _Found) -> None:
+    """Note when a caller was last seen: once a minute, and never waiting for another call."""
+    if found.used_lately:
+        return
+    own = select(ApiKeyRow.id).where(ApiKeyRow.id == found.row.id)
+    free = own.with_for_update(key_share=True, skip_locked=True).scalar_subquery()
+    session.execute(
+        update(ApiKeyRow).where(ApiKeyRow.id == free).values(last_used_at=func.now()),
+        execution_options={"synchronize_session": False},
+    )

@@ -1,13 +1,12 @@
 """Searching every store for what is left of one record or one person.
 
-Two things may be left by design: keyed hashes, by which a forgotten id is recognised if it comes
-back, and salted commitments, by which the person can prove what was certified. A raw id anywhere,
-or a row of a record that a completed request names, is a fault.
+Two things may be left by design: keyed hashes, by which a forgotten id or the name of a request is
+recognised if it comes back, and salted commitments, by which the person can prove what was
+certified. A raw id anywhere, or a row of a record that a completed request names, is a fault.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from redis import Redis
@@ -22,6 +21,7 @@ from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.domain.states import BlobState, RequestState
+from app.ledger.findings import Finding, Verdict
 from app.ledger.raw_search import search_files, search_postgres, search_redis
 from app.ledger.spellings import LEAST_BYTES, Spellings
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow
@@ -30,29 +30,6 @@ from app.storage.tables import BlobRow
 
 _RAW = "the id, or a longer one that contains it,"
 _UNREADABLE = (CorruptObjectError, KeyStoreError, ObjectStoreError)
-
-
-class Verdict(StrEnum):
-    """What a finding means."""
-
-    BY_DESIGN = "by design"
-    PENDING = "pending"
-    UNSEARCHED = "unsearched"
-    FAULT = "fault"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is left of an id, or a place where nobody can look.
-
-    Attributes:
-        where: the store and the place in it; never the id.
-        meaning: what it is and why it is there.
-    """
-
-    verdict: Verdict
-    where: str
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -92,6 +69,7 @@ class _Check:
 
     def __init__(self, stores: Stores, dataset: str, owners_id: str) -> None:
         self._stores = stores
+        self._owners_id = owners_id
         self._spellings = Spellings(owners_id)
         with stores.database.transaction() as session:
             self._dataset_id = datasets.dataset_named(session, dataset).id
@@ -133,6 +111,9 @@ class _Check:
                 yield Finding(Verdict.PENDING, where, "stored; no request has it forgotten")
             for request in self._requests(record.seq):
                 yield _of_request(record, request)
+        for request_id, what in self._named():
+            meaning = f"keyed hash of the id as the request's {what}, kept to refuse a second one"
+            yield Finding(Verdict.BY_DESIGN, f"request {request_id}", meaning)
 
     def _requests(self, seq: int) -> Sequence[ForgetRequestRow]:
         query = (
@@ -143,6 +124,22 @@ class _Check:
         )
         with self._stores.database.transaction() as session:
             return session.scalars(query).all()
+
+    def _named(self) -> list[tuple[str, str]]:
+        """Return the requests whose callers gave the id as a name of the request itself."""
+        pseudonyms = self._stores.pseudonyms
+        columns = {
+            "external id": (ForgetRequestRow.external_key, pseudonyms.external_id),
+            "Idempotency-Key": (ForgetRequestRow.idempotency_key, pseudonyms.idempotency_key),
+        }
+        with self._stores.database.transaction() as session:
+            return [
+                (request_id, what)
+                for what, (column, pseudonym) in columns.items()
+                for request_id in session.scalars(
+                    select(ForgetRequestRow.id).where(column == pseudonym(self._owners_id))
+                )
+            ]
 
     def _rows(self) -> Iterator[Finding]:
         """Look into every shard of the dataset, and every feature that was made of one."""

@@ -25,6 +25,7 @@ from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs, StoredBlob
 
 _SALT_BYTES = 32
+_DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ def check_weights(content: bytes) -> None:
     """Refuse a body that is no safetensors file.
 
     Raises:
-        InvalidInputError: the body cannot be read, or holds no tensor.
+        InvalidInputError: the body cannot be read, or holds no tensor, or one of a type that no
+            model has.
     """
     try:
         tensors = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
@@ -110,6 +112,11 @@ def check_weights(content: bytes) -> None:
         raise InvalidInputError("the body is not a safetensors file") from error
     if not tensors:
         raise InvalidInputError("the file holds no tensor")
+    foreign = {tensor["dtype"] for _, tensor in tensors} - _DTYPES
+    if foreign:
+        raise InvalidInputError(
+            f"no model has tensors of type {min(foreign)}: use {', '.join(sorted(_DTYPES))}"
+        )
 
 
 def import_weights(session: Session, blobs: Blobs, name: str, blob: StoredBlob) -> ModelRow:

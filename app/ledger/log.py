@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from app.certificates.signing import StatementSigner
 from app.domain.errors import NotFoundError
-from app.ledger import checkpoints, merkle
+from app.ledger import actor, checkpoints, merkle
 from app.ledger.tables import LogEntryRow
 
 _LOCK = 0x45585055  # an arbitrary number that names the log's advisory lock
@@ -30,11 +30,11 @@ def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
     """Record one decision when the session's transaction commits.
 
     ``facts`` hold the service's own ids, counts and digests, never an owner's id. The entry also
-    says when it was ``recorded_at``, by the database's clock, in UTC.
+    says ``by`` whom it was caused and when it was ``recorded_at``, by the database's clock, in UTC.
     """
-    if "recorded_at" in facts:
-        raise TypeError("recorded_at is the log's own")
-    session.info.setdefault(_PENDING, []).append({"kind": kind, **facts})
+    if facts.keys() & {"by", "recorded_at"}:
+        raise TypeError("by and recorded_at are the log's own")
+    session.info.setdefault(_PENDING, []).append({"kind": kind, "by": actor.current(), **facts})
 
 
 def checkpoint_at_commit(session: Session, signer: StatementSigner) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy.orm import Session
 
 from app.domain.states import ObligationState, RequestState
-from app.ledger import log, repository
+from app.ledger import repository
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
+from app.ledger.transitions import enter
 
 _SETTLED = {ObligationState.CERTIFIED, ObligationState.CANCELLED}
 
@@ -85,8 +86,7 @@ def settle_request(session: Session, request: ForgetRequestRow) -> None:
     else:
         state = RequestState.ACCEPTED
     if state != request.state:
-        request.state = state
-        log.append(session, f"request.{state}", request=request.id)
+        enter(session, request, state)
     if state != RequestState.FAILED:
         request.failure_reason = None
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from app.ledger.tables import OutboxRow
@@ -29,10 +29,17 @@ def post(session: Session, topic: Topic, subject_id: str, *, delay_s: float = 0.
 
 
 def due(session: Session, topic: Topic, *, limit: int = 100) -> Sequence[OutboxRow]:
-    """Lock and return rows whose time has come; rows that others hold are skipped."""
+    """Lock and return rows whose time has come; rows that others hold are skipped.
+
+    A row from the future is due: the clock was set back, and nobody knows how long it has waited.
+    """
+    now = func.clock_timestamp()
     query = (
         select(OutboxRow)
-        .where(OutboxRow.topic == topic, OutboxRow.available_at <= func.clock_timestamp())
+        .where(
+            OutboxRow.topic == topic,
+            or_(OutboxRow.available_at <= now, OutboxRow.posted_at > now),
+        )
         .order_by(OutboxRow.id)
         .limit(limit)
         .with_for_update(skip_locked=True)

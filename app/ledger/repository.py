@@ -28,14 +28,14 @@ def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetR
 
 
 def earlier_requests(
-    session: Session, api_key_id: str, *, external_id: str | None, idempotency_key: str | None
+    session: Session, api_key_id: str, *, external_key: bytes | None, idempotency_key: bytes | None
 ) -> Sequence[ForgetRequestRow]:
-    """Return the caller's earlier requests with the same external id or idempotency key."""
+    """Return the caller's earlier requests with the same external id or ``Idempotency-Key``."""
     # A None compares as NULL, which equals nothing.
     query = select(ForgetRequestRow).where(
         ForgetRequestRow.api_key_id == api_key_id,
         or_(
-            ForgetRequestRow.external_id == literal(external_id),
+            ForgetRequestRow.external_key == literal(external_key),
             ForgetRequestRow.idempotency_key == literal(idempotency_key),
         ),
     )
@@ -47,6 +47,7 @@ def requests(
     *,
     state: RequestState | None,
     model: str | None,
+    external_key: bytes | None = None,
     after: tuple[datetime, str] | None,
     limit: int,
 ) -> Sequence[ForgetRequestRow]:
@@ -54,6 +55,8 @@ def requests(
     query = select(ForgetRequestRow)
     if state is not None:
         query = query.where(ForgetRequestRow.state == state)
+    if external_key is not None:
+        query = query.where(ForgetRequestRow.external_key == external_key)
     if model is not None:
         query = query.where(
             exists().where(
@@ -66,6 +69,16 @@ def requests(
         query = query.where(tuple_(ForgetRequestRow.received_at, ForgetRequestRow.id) < after)
     order = (ForgetRequestRow.received_at.desc(), ForgetRequestRow.id.desc())
     return session.scalars(query.order_by(*order).limit(limit)).all()
+
+
+def requests_of_subject(session: Session, subject_request_id: str) -> Sequence[ForgetRequestRow]:
+    """Return what a subject request made, in the order in which datasets are locked."""
+    query = (
+        select(ForgetRequestRow)
+        .join(DatasetRow, DatasetRow.id == ForgetRequestRow.dataset_id)
+        .where(ForgetRequestRow.subject_request_id == subject_request_id)
+    )
+    return session.scalars(query.order_by(DatasetRow.name)).all()
 
 
 def dataset_of(session: Session, request_row: ForgetRequestRow) -> DatasetRow:
@@ -184,6 +197,26 @@ def run(session: Session, run_id: str, *, lock: bool = False) -> RunRow:
     return row
 
 
+def runs(
+    session: Session,
+    *,
+    model: str | None,
+    state: RunState | None,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> Sequence[RunRow]:
+    """Return a page of runs, newest first, older than the one at ``after``."""
+    query = select(RunRow)
+    if model is not None:
+        query = query.join(ModelRow, ModelRow.id == RunRow.model_id).where(ModelRow.name == model)
+    if state is not None:
+        query = query.where(RunRow.state == state)
+    if after is not None:
+        query = query.where(tuple_(RunRow.created_at, RunRow.id) < after)
+    order = (RunRow.created_at.desc(), RunRow.id.desc())
+    return session.scalars(query.order_by(*order).limit(limit)).all()
+
+
 def active_run(session: Session, model_id: str) -> RunRow | None:
     """Return the model's run that is queued or going, if any."""
     query = select(RunRow).where(RunRow.model_id == model_id, RunRow.state.in_(ACTIVE_RUN_STATES))
@@ -220,10 +253,14 @@ def overlong_leases(session: Session, *, lease_s: float) -> Sequence[RunRow]:
 
 
 def queued_runs(session: Session, *, enqueued_before: timedelta) -> Sequence[RunRow]:
-    """Lock and return runs that were handed to the queue a while ago and still wait."""
+    """Lock and return runs that were handed to the queue a while ago and still wait.
+
+    Those that were handed over in the future are among them: the clock was set back.
+    """
+    now = func.clock_timestamp()
     query = select(RunRow).where(
         RunRow.state == RunState.QUEUED,
-        RunRow.enqueued_at < func.clock_timestamp() - enqueued_before,
+        or_(RunRow.enqueued_at < now - enqueued_before, RunRow.enqueued_at > now),
     )
     return session.scalars(query.with_for_update(skip_locked=True)).all()
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.orm import Session
 
 from app.backbones.use import digest_of
+from app.callbacks.events import Callbacks
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Subject, Times, exclusion_statement
 from app.datasets import repository as datasets
@@ -24,6 +25,7 @@ from app.domain.states import Basis, ObligationState, RequestState
 from app.ledger import certifying, log, outbox, repository, restating
 from app.ledger.obligations import reopen_failed, settle_request
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
+from app.ledger.transitions import enter
 from app.registry import repository as registry
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
@@ -44,7 +46,9 @@ class ForgetDemand:
         dataset: the dataset's name.
         record_ids, subject_ids: owners' ids; at least one altogether.
         external_id: the caller's own id of the request; unique per caller, replays the answer.
-        idempotency_key: replays the answer too.
+        idempotency_key: replays the answer too. Of both only keyed hashes are stored.
+        status_callback_urls: whom to tell of every change of the request's state.
+        subject_request_id: the data subject request that this one belongs to.
     """
 
     dataset: str
@@ -52,6 +56,8 @@ class ForgetDemand:
     subject_ids: Sequence[str] = ()
     external_id: str | None = None
     idempotency_key: str | None = None
+    status_callback_urls: Sequence[str] = ()
+    subject_request_id: str | None = None
 
 
 class ForgetRequests:
@@ -63,11 +69,13 @@ class ForgetRequests:
         pseudonyms: Pseudonyms,
         signer: StatementSigner,
         records: Records,
+        callbacks: Callbacks,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._pseudonyms = pseudonyms
         self._signer = signer
         self._records = records
+        self._callbacks = callbacks
         self._clock = clock
 
     def submit(
@@ -81,17 +89,20 @@ class ForgetRequests:
         Raises:
             NotFoundError: there is no such dataset.
             UnknownRecordsError: ids that the dataset never held.
-            InvalidInputError: no ids, or a reused key with another body.
+            InvalidInputError: no ids, a reused key with another body, or a bad callback.
         """
         if not demand.record_ids and not demand.subject_ids:
             raise InvalidInputError("name at least one of record_ids and subject_ids")
+        callback_urls = self._callbacks.check(demand.status_callback_urls)
         dataset = datasets.dataset_named(session, demand.dataset, lock=True)
         digest = self._digest(dataset, demand)
+        external_key = self.external_key(demand.external_id)
+        idempotency_key = _pseudonym(self._pseudonyms.idempotency_key, demand.idempotency_key)
         earlier = repository.earlier_requests(
             session,
             api_key_id,
-            external_id=demand.external_id,
-            idempotency_key=demand.idempotency_key,
+            external_key=external_key,
+            idempotency_key=idempotency_key,
         )
         if any(request.request_digest != digest for request in earlier):
             raise InvalidInputError(
@@ -108,8 +119,8 @@ class ForgetRequests:
             id=new_id("fr"),
             dataset_id=dataset.id,
             api_key_id=api_key_id,
-            external_id=demand.external_id,
-            idempotency_key=demand.idempotency_key,
+            external_key=external_key,
+            idempotency_key=idempotency_key,
             request_digest=digest,
             state=RequestState.ACCEPTED,
             salt=salt,
@@ -117,6 +128,8 @@ class ForgetRequests:
             record_count=len(commitments),
             received_at=now,
             due_at=now + timedelta(seconds=_deadline_s(models)),
+            subject_request_id=demand.subject_request_id,
+            callback_count=len(callback_urls),
         )
         session.add(request)
         session.flush()
@@ -124,7 +137,10 @@ class ForgetRequests:
             ForgottenRecordRow(request_id=request.id, record_seq=seq, commitment=commitment)
             for seq, (_, commitment) in commitments.items()
         )
-        log.append(session, "request.accepted", request=request.id, records=len(commitments))
+        self._callbacks.register(
+            session, callback_urls, api_key_id=api_key_id, request_id=request.id
+        )
+        enter(session, request, RequestState.ACCEPTED, records=len(commitments))
         records = [record for record, _ in commitments.values()]
         datasets.mark_forgotten(session, list(commitments), epoch=dataset.forget_epoch)
         for model in models:
@@ -132,12 +148,18 @@ class ForgetRequests:
         settle_request(session, request)
         return request, True
 
+    def external_key(self, external_id: str | None) -> bytes | None:
+        """Return what is stored of a caller's own id of a request; None of None."""
+        return _pseudonym(self._pseudonyms.external_id, external_id)
+
     def _digest(self, dataset: DatasetRow, demand: ForgetDemand) -> bytes:
-        body = [
+        body: list[object] = [
             sorted(set(demand.record_ids)),
             sorted(set(demand.subject_ids)),
             demand.external_id,
         ]
+        if demand.status_callback_urls:
+            body.append(sorted(set(demand.status_callback_urls)))
         return self._pseudonyms.upload(dataset.id, json.dumps(body).encode())
 
     def _resolve(
@@ -247,10 +269,9 @@ class ForgetRequests:
             return False
         seqs = [record.seq for record in repository.records_of(session, request.id)]
         erased = self._records.erase(session, seqs)
-        request.state = RequestState.COMPLETED
         request.completed_at = self._clock()
         log.append(session, "records.erased", request=request.id, records=erased)
-        log.append(session, "request.completed", request=request.id)
+        enter(session, request, RequestState.COMPLETED)
         return True
 
     def cancel(self, session: Session, request_id: str, *, restore: bool) -> ForgetRequestRow:
@@ -269,12 +290,12 @@ class ForgetRequests:
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.ACCEPTED:
             raise ConflictError(f"the request is {request.state}; it can no longer be cancelled")
-        request.state = RequestState.CANCELLED
+        request.state = RequestState.CANCELLED  # before records are restored, which looks at it
         for obligation in repository.obligations_of_request(session, request.id):
             if obligation.state == ObligationState.OPEN:
                 obligation.state = ObligationState.CANCELLED
         restored = repository.restore_records(session, request) if restore else 0
-        log.append(session, "request.cancelled", request=request.id, restored=restored)
+        enter(session, request, RequestState.CANCELLED, restored=restored)
         return request
 
     def retry(self, session: Session, request_id: str) -> ForgetRequestRow:
@@ -294,6 +315,10 @@ class ForgetRequests:
             outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
         settle_request(session, request)
         return request
+
+
+def _pseudonym(of: Callable[[str], bytes], raw: str | None) -> bytes | None:
+    return None if raw is None else of(raw)
 
 
 def _obligation(request: ForgetRequestRow, model: ModelRow, basis: Basis) -> ObligationRow:

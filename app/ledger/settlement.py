@@ -92,7 +92,7 @@ def publish(
     )
     version.certificate_id = certificate.id
     if previous is not None:
-        _retire(session, blobs, previous, reason=_retirement_reason(run, version))
+        retire(session, blobs, previous, reason=_retirement_reason(run, version))
     session.flush()
     session.add(version)
     blobs.adopt(session, version.blob_id)
@@ -210,7 +210,8 @@ def _retirement_reason(run: RunRow, successor: VersionRow) -> str:
     return reason
 
 
-def _retire(session: Session, blobs: Blobs, version: VersionRow, *, reason: str) -> None:
+def retire(session: Session, blobs: Blobs, version: VersionRow, *, reason: str) -> None:
+    """Serve a version no more, and give its weights up to be shredded."""
     version.state = VersionState.RETIRED
     version.retired_at = func.clock_timestamp()
     version.reason = reason

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from app.certificates.signing import StatementSigner
 from app.certificates.tables import SigningKeyRow
 from app.domain.errors import ConfigurationError
-from app.ledger import log
+from app.ledger import actor, log
 
 
 def require_in_use(session: Session, signer: StatementSigner) -> None:
@@ -24,7 +24,8 @@ def require_in_use(session: Session, signer: StatementSigner) -> None:
     """
     in_use = _in_use(session)
     if in_use is None:
-        _add(session, signer)
+        with actor.acting_as(actor.SERVICE):
+            _add(session, signer)
         in_use = _in_use(session)
     if in_use is None or in_use.id != signer.key_id:
         raise ConfigurationError(
@@ -39,6 +40,12 @@ def is_in_use(session: Session, signer: StatementSigner) -> bool:
     return in_use is not None and in_use.id == signer.key_id
 
 
+def may_sign(session: Session, signer: StatementSigner) -> bool:
+    """Say whether a key may sign: it is the one in use, or the very first."""
+    in_use = _in_use(session)
+    return in_use is None or in_use.id == signer.key_id
+
+
 def rotate(session: Session, *, old: StatementSigner, new: StatementSigner) -> None:
     """Retire the key in use and take another; from the commit on, the old one signs no more.
 
@@ -46,12 +53,31 @@ def rotate(session: Session, *, old: StatementSigner, new: StatementSigner) -> N
         ConfigurationError: the old key is not in use, or the new one was used before.
     """
     require_in_use(session, old)
+    _succeed(session, old.key_id, new)
+
+
+def succeed_lost(session: Session, new: StatementSigner) -> bool:
+    """Take a key in place of one in use whose private half is gone; False if nothing was to do.
+
+    That is so in a ledger that was restored from before a rotation.
+
+    Raises:
+        ConfigurationError: the new key was used before.
+    """
+    in_use = _in_use(session)
+    if in_use is None or in_use.id == new.key_id:
+        return False
+    _succeed(session, in_use.id, new)
+    return True
+
+
+def _succeed(session: Session, old_id: str, new: StatementSigner) -> None:
     if session.get(SigningKeyRow, new.key_id) is not None:
         raise ConfigurationError("the new signing key was used before")
-    row = session.get_one(SigningKeyRow, old.key_id, with_for_update=True)
+    row = session.get_one(SigningKeyRow, old_id, with_for_update=True)
     row.valid_until = func.clock_timestamp()
     session.flush()
-    log.append(session, "key.retired", key=old.key_id)
+    log.append(session, "key.retired", key=old_id)
     session.refresh(row)
     _add(session, new, valid_from=row.valid_until)
     log.checkpoint_at_commit(session, new)

@@ -20,16 +20,47 @@ from app.database import Base
 
 
 class ApiKeyRow(Base):
-    """A caller. Only a hash of the key is stored."""
+    """A caller: one with a key, or one whose tokens an issuer signs.
+
+    Only a hash is stored, of the key, or a keyed one of the token's issuer and subject. What a
+    token allows stands in the token, so ``scopes`` is empty then.
+    """
 
     __tablename__ = "api_keys"
+    __table_args__ = (CheckConstraint("kind IN ('key', 'oidc')", name="kind"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(server_default="key")
     name: Mapped[str]
     key_hash: Mapped[bytes] = mapped_column(unique=True)
     scopes: Mapped[list[str]]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+
+
+class SubjectRequestRow(Base):
+    """A controller's demand for one person, over all datasets; see OpenDSR 2.0."""
+
+    __tablename__ = "subject_requests"
+    __table_args__ = (
+        UniqueConstraint("api_key_id", "subject_request_id"),
+        CheckConstraint(
+            "status IN ('pending', 'in_progress', 'completed', 'cancelled')", name="status"
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    api_key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
+    subject_request_id: Mapped[str]
+    request_digest: Mapped[bytes]
+    regulation: Mapped[str]
+    status: Mapped[str | None]
+    """None only within the transaction that makes the row."""
+    submitted_at: Mapped[datetime]
+    received_at: Mapped[datetime]
+    due_at: Mapped[datetime]
 
 
 class ForgetRequestRow(Base):
@@ -37,20 +68,27 @@ class ForgetRequestRow(Base):
 
     __tablename__ = "forget_requests"
     __table_args__ = (
-        UniqueConstraint("api_key_id", "external_id"),
+        UniqueConstraint("api_key_id", "external_key"),
         UniqueConstraint("api_key_id", "idempotency_key"),
         CheckConstraint(
             "state IN ('accepted', 'unlearning', 'certified', 'completed', 'failed', 'cancelled')",
             name="state",
         ),
         Index("ix_forget_requests_received_at_id", "received_at", "id"),
+        Index(
+            "ix_forget_requests_open_due_at",
+            "due_at",
+            postgresql_where="state NOT IN ('completed', 'cancelled')",
+        ),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
     api_key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
-    external_id: Mapped[str | None]
-    idempotency_key: Mapped[str | None]
+    external_key: Mapped[bytes | None]
+    """Keyed hash of the caller's own id of the request, which may name a person."""
+    idempotency_key: Mapped[bytes | None]
+    """Keyed hash, for the same reason."""
     request_digest: Mapped[bytes]
     state: Mapped[str] = mapped_column(index=True)
     salt: Mapped[bytes]
@@ -58,8 +96,14 @@ class ForgetRequestRow(Base):
     record_count: Mapped[int]
     received_at: Mapped[datetime]
     due_at: Mapped[datetime]
+    due_soon_noted_at: Mapped[datetime | None]
+    overdue_noted_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
     failure_reason: Mapped[str | None]
+    callback_count: Mapped[int] = mapped_column(server_default="0")
+    subject_request_id: Mapped[str | None] = mapped_column(
+        ForeignKey("subject_requests.id"), index=True
+    )
 
 
 class ForgottenRecordRow(Base):
@@ -90,6 +134,7 @@ class RunRow(Base):
             unique=True,
             postgresql_where="state IN ('queued', 'leased', 'running')",
         ),
+        Index("ix_runs_created_at_id", "created_at", "id"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -150,7 +195,33 @@ class OutboxRow(Base):
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     topic: Mapped[str]
     subject_id: Mapped[str]
+    posted_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     available_at: Mapped[datetime]
+
+
+class IdempotencyKeyRow(Base):
+    """A call made under an ``Idempotency-Key``, and its answer once there is one.
+
+    The key is stored as a keyed hash, the answer encrypted under a key that takes the caller's to
+    derive (see ``app/ledger/idempotency.py``).
+    """
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (
+        CheckConstraint("attempt >= 0", name="attempt"),
+        CheckConstraint("length(key_digest) = 32 AND length(request_digest) = 32", name="digests"),
+        Index("ix_idempotency_keys_expires_at", "expires_at"),
+    )
+
+    key_digest: Mapped[bytes] = mapped_column(primary_key=True)
+    request_digest: Mapped[bytes]
+    call_id: Mapped[str]
+    """Random; the same for every attempt at this call."""
+    attempt: Mapped[int]
+    claimed_until: Mapped[datetime]
+    """Until then the attempt that has no answer yet counts as going on."""
+    answer: Mapped[bytes | None]
+    expires_at: Mapped[datetime]
 
 
 class LogEntryRow(Base):
@@ -166,6 +237,7 @@ class LogEntryRow(Base):
             text("""substring(body, '"certificate":"([^"]*)"'::text)"""),
             postgresql_where="kind = 'certificate.issued'",
         ),
+        Index("ix_log_entries_by", text("""substring(body, '"by":"([^"]*)"'::text)"""), "index"),
     )
 
     index: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)

@@ -52,6 +52,10 @@ def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
         if not shape.is_new:
             raise PlanError("needs a lineage that was trained with DP-SGD from its start")
         trained = _training(policy, shape)
+    if trained.noise_multiplier < dp_sgd.LEAST_NOISE_MULTIPLIER:
+        raise PlanError(
+            f"a noise_multiplier below {dp_sgd.LEAST_NOISE_MULTIPLIER:g} guarantees next to nothing"
+        )
     parameters = {
         "noise_multiplier": trained.noise_multiplier,
         "sampling_rate": trained.sampling_rate,

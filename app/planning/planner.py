@@ -144,7 +144,10 @@ def _quote(policy: Policy, shape: ModelShape, name: str) -> Quote:
         )
     if policy.mechanism not in (AUTO, name):
         policy = replace(policy, parameters={})
-    return _QUOTE[name](policy, shape)
+    try:
+        return _QUOTE[name](policy, shape)
+    except ArithmeticError as error:
+        raise PlanError("these numbers leave the range of floating point") from error
 
 
 def _choose(policy: Policy, offers: list[Quote]) -> str | None:

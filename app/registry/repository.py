@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.datasets.tables import DatasetRow
 from app.domain.errors import NotFoundError
 from app.domain.states import BlobState, VersionState
 from app.registry.tables import ModelRow, VersionRow
@@ -25,9 +26,21 @@ def find_model(session: Session, name: str) -> ModelRow | None:
     return session.scalar(select(ModelRow).where(ModelRow.name == name))
 
 
-def models(session: Session) -> Sequence[ModelRow]:
-    """Return all models by name."""
-    return session.scalars(select(ModelRow).order_by(ModelRow.name)).all()
+def models(
+    session: Session,
+    *,
+    dataset: str | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> Sequence[ModelRow]:
+    """Return the models by name, or a page of them: those behind the name ``after``."""
+    query = select(ModelRow)
+    if dataset is not None:
+        query = query.join(DatasetRow, DatasetRow.id == ModelRow.dataset_id)
+        query = query.where(DatasetRow.name == dataset)
+    if after is not None:
+        query = query.where(ModelRow.name > after)
+    return session.scalars(query.order_by(ModelRow.name).limit(limit)).all()
 
 
 def models_of_dataset(session: Session, dataset_id: str) -> Sequence[ModelRow]:
@@ -52,10 +65,23 @@ def version_numbered(session: Session, model: ModelRow, number: int) -> VersionR
     return row
 
 
-def versions(session: Session, model_id: str) -> Sequence[VersionRow]:
-    """Return a model's versions, newest first."""
-    query = select(VersionRow).where(VersionRow.model_id == model_id)
-    return session.scalars(query.order_by(VersionRow.number.desc())).all()
+def released_versions(
+    session: Session,
+    model_id: str,
+    *,
+    state: VersionState | None = None,
+    before: int | None = None,
+    limit: int,
+) -> Sequence[VersionRow]:
+    """Return a page of a model's released versions, newest first, below the number ``before``."""
+    query = select(VersionRow).where(
+        VersionRow.model_id == model_id, VersionRow.state != VersionState.PRIVATE
+    )
+    if state is not None:
+        query = query.where(VersionRow.state == state)
+    if before is not None:
+        query = query.where(VersionRow.number < before)
+    return session.scalars(query.order_by(VersionRow.number.desc()).limit(limit)).all()
 
 
 def version_of_run(session: Session, run_id: str) -> VersionRow | None:

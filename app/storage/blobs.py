@@ -19,17 +19,17 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from app.database import Database
-from app.domain.errors import GoneError, KeyStoreError, ObjectStoreError
+from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.domain.ids import new_id
 from app.domain.states import BlobState
 from app.points import reach
-from app.storage.encryption import Identity, encrypt
+from app.storage.encryption import HEADER_BYTES, Identity, content_size, encrypt
 from app.storage.keystore import KeyStore
 from app.storage.objects import ObjectStore
 from app.storage.ranges import BlobRange
 from app.storage.tables import BlobRow
 
-_ABANDONED_AFTER = timedelta(hours=1)
+ABANDONED_AFTER = timedelta(hours=1)
 _DELETIONS_AT_ONCE = 100
 _FAILURES_AT_ONCE = 3
 _RETRY_AFTER_S = 30.0
@@ -82,10 +82,10 @@ class Blobs:
         """
         blob = StoredBlob(blob_id, hashlib.sha256(content).hexdigest(), len(content))
         identity = self._row(blob_id)[0]
-        reach("before_blob_write")
+        _reach_store("before_blob_write")
         key = self._keys.create(blob_id)
         self._objects.write(blob_id, encrypt(content, key, identity))
-        reach("after_blob_write")
+        _reach_store("after_blob_write")
         with self._database.transaction() as session:
             # A caller's open transaction may refer to the row: only its key is locked there.
             row = session.get_one(BlobRow, blob_id, with_for_update={"key_share": True})
@@ -136,7 +136,7 @@ class Blobs:
 
     def read(self, blob_id: str) -> bytes:
         """Return a whole blob; raises what ``open_range`` raises."""
-        reach("before_blob_read")
+        _reach_store("before_blob_read")
         identity, size = self._stored(blob_id)
         return BlobRange(self._objects, self._keys, identity, size, range(size)).read_all()
 
@@ -173,6 +173,65 @@ class Blobs:
         """
         return self._keys.rotate() if self._keys.is_rotation_due(period_s) else None
 
+    def is_readable(self, blob_id: str) -> bool:
+        """Say whether a blob's key is there and its object has the right length.
+
+        Raises:
+            ObjectStoreError: the object store does not answer.
+        """
+        try:
+            self.open_range(blob_id, 0, 0).close()
+        except (GoneError, KeyStoreError, CorruptObjectError):
+            return False
+        return True
+
+    def strays(self, session: Session) -> set[str]:
+        """Return the blobs whose keys are there and of which the ledger knows nothing.
+
+        A blob's row comes before its key and outlives it. So there are none unless the ledger was
+        restored from a time before they were made.
+        """
+        return set(self._keys.blob_ids()) - set(session.scalars(select(BlobRow.id)))
+
+    def read_stray(self, blob_id: str, kind: str) -> bytes | None:
+        """Return the content of a stray blob, or None if it is not of this kind or unreadable."""
+        try:
+            header = self._objects.open_range(blob_id, 0, HEADER_BYTES)
+            size = content_size(header.object_size)
+            header.close()
+            if size is None:
+                return None
+            identity = Identity(blob_id, kind)
+            return BlobRange(self._objects, self._keys, identity, size, range(size)).read_all()
+        except (GoneError, KeyStoreError, CorruptObjectError):
+            return None
+
+    def take_in(self, session: Session, blob_id: str, kind: str, content: bytes) -> None:
+        """Make a stray blob of this kind and content a live one within the caller's transaction."""
+        session.add(
+            BlobRow(
+                id=blob_id,
+                kind=kind,
+                state=BlobState.LIVE,
+                sha256=hashlib.sha256(content).hexdigest(),
+                size_bytes=len(content),
+            )
+        )
+        session.flush()
+
+    def shred_stray(self, blob_id: str) -> None:
+        """Destroy the key of a blob of which the ledger knows nothing, and delete its object.
+
+        Raises:
+            ObjectStoreError, KeyStoreError: a store does not do its work.
+        """
+        self._keys.destroy(blob_id)
+        self._objects.delete(blob_id)
+
+    def require_keys(self) -> None:
+        """Check that the key store does its work; ``KeyStoreError`` if it does not."""
+        self._keys.require_usable()
+
     def _stored(self, blob_id: str) -> tuple[Identity, int]:
         identity, size = self._row(blob_id)
         if size is None:
@@ -194,7 +253,7 @@ class Blobs:
                 update(BlobRow)
                 .where(
                     BlobRow.state == BlobState.PENDING,
-                    BlobRow.created_at < func.now() - _ABANDONED_AFTER,
+                    BlobRow.created_at < func.now() - ABANDONED_AFTER,
                 )
                 .values(state=BlobState.DOOMED)
             )
@@ -237,3 +296,13 @@ class Blobs:
         )
         with self._database.transaction() as session:
             return list(session.scalars(query))
+
+
+def _reach_store(point: str) -> None:
+    """Come to a point where what goes wrong is the object store's fault."""
+    try:
+        reach(point)
+    except OSError as error:
+        raise ObjectStoreError(
+            f"the object store does not answer: {type(error).__name__}"
+        ) from error

@@ -56,6 +56,13 @@ def stored_size(size: int) -> int:
     return HEADER_BYTES + size + TAG_BYTES * _chunk_count(size)
 
 
+def content_size(stored: int) -> int | None:
+    """Return the size of the content of an object of ``stored`` bytes; None if no object has it."""
+    chunks = -(-(stored - HEADER_BYTES) // _STORED_CHUNK_BYTES)
+    size = stored - HEADER_BYTES - TAG_BYTES * chunks
+    return size if size >= 0 and stored_size(size) == stored else None
+
+
 class Decryption:
     """Decrypts single chunks of one object.
 

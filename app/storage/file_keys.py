@@ -93,6 +93,23 @@ class FileKeyStore:
             self._add_period(self._period_numbers()[-1] + 1)
         return self._finish_rotation()
 
+    def require_usable(self) -> None:
+        """Check that the present period's key can be read and that keys can be added.
+
+        Raises:
+            KeyStoreError: they cannot, or the store is not there.
+        """
+        try:
+            with self._locked(fcntl.LOCK_SH):
+                numbers = self._period_numbers()
+                key = self._kek(numbers[-1]) if numbers else b""
+        except OSError as error:
+            raise KeyStoreError("the key store cannot be read") from error
+        if len(key) != KEY_BYTES:
+            raise KeyStoreError("the key store has no key of the present period")
+        if not os.access(self._wrapped, os.W_OK | os.X_OK):
+            raise KeyStoreError("the key store cannot be written")
+
     def is_rotation_due(self, period_s: float) -> bool:
         """Say whether the present period began ``period_s`` ago, or a rotation was cut off.
 

@@ -41,5 +41,12 @@ class KeyStore(Protocol):
         finished by the next.
         """
 
+    def require_usable(self) -> None:
+        """Check that keys can be read and made now.
+
+        Raises:
+            KeyStoreError: they cannot.
+        """
+
     def is_rotation_due(self, period_s: float) -> bool:
         """Say whether the present period began ``period_s`` ago, or a rotation was cut off."""

@@ -64,6 +64,24 @@ class S3ObjectStore:
         client: S3Client = boto3.session.Session().client("s3", config=config, **self._connection)
         return client
 
+    def create_bucket(self) -> bool:
+        """Create the bucket unless it is there; say whether it was created."""
+        try:
+            with _errors_in_words():
+                self._client.head_bucket(Bucket=self._bucket)
+        except GoneError:
+            region = self._client.meta.region_name
+            # The region without a name of its own must not be named.
+            place: dict[str, Any] = (
+                {}
+                if region in ("us-east-1", "aws-global")
+                else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+            )
+            with _errors_in_words():
+                self._client.create_bucket(Bucket=self._bucket, **place)
+            return True
+        return False
+
     def write(self, name: str, parts: Iterable[bytes]) -> None:
         """Upload an object part by part; it appears when it is complete."""
         from boto3.s3.transfer import TransferConfig  # noqa: PLC0415

@@ -22,7 +22,11 @@ def client(*answers: httpx.Response | Exception) -> ExpungeClient:
 
 
 def away() -> list[httpx.Response | Exception]:
-    return [httpx.ConnectError("refused"), httpx.Response(503, json={"detail": "starting"})]
+    return [
+        httpx.ConnectError("refused"),
+        httpx.Response(503, json={"detail": "starting"}),
+        httpx.Response(429, json={"detail": "too many calls"}),
+    ]
 
 
 def test_waiting_for_a_request_outlasts_a_restart() -> None:

@@ -107,6 +107,18 @@ def test_what_arrived_is_kept_and_continued_by_the_next_call(scene: Scene) -> No
     assert scene.server.ranges == ["bytes=2000000-"]
 
 
+def test_a_proxy_that_is_out_of_breath_is_asked_again(scene: Scene) -> None:
+    scene.server.refusals = [502, 503, 429]
+    assert scene.download().weights.read_bytes() == CONTENT
+
+    scene.server.refusals = [504] * 4
+    scene.part.touch()
+    (scene.directory / NAME).unlink()
+    with pytest.raises(DownloadError, match=r"504.*they are kept"):
+        scene.download()
+    assert scene.files() == ["model-v1.certificate.json", f"{NAME}.part"]
+
+
 def test_a_service_that_cannot_send_ranges_is_asked_for_the_whole(scene: Scene) -> None:
     scene.part.write_bytes(CONTENT[:1_000_000])
     scene.server.drop = {b"range"}

@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from app.supervisor import Backoff
+
 REPOSITORY = Path(__file__).parents[2]
 PROGRAM = """
 import sys
@@ -114,3 +116,44 @@ def test_without_a_supervisor_a_process_goes_on():
         time.sleep(1.5)
         assert process.poll() is None
         process.kill()
+
+
+class Crasher:
+    """A process that ends some seconds after each start, under a clock of its own."""
+
+    def __init__(self):
+        self.backoff, self.now = Backoff(), 1000.0
+
+    def waits_after(self, ran_s):
+        """Start it, let it run, and return how long it then has to wait."""
+        assert self.backoff.is_due(self.now)
+        self.backoff.note_start(self.now)
+        self.now += ran_s
+        assert self.backoff.note_end(self.now)
+        assert not self.backoff.note_end(self.now + 0.5)
+        waited = 0.0
+        while not self.backoff.is_due(self.now):
+            self.now, waited = self.now + 0.5, waited + 0.5
+        return waited
+
+
+def test_a_child_that_keeps_ending_is_started_less_and_less_often():
+    crasher = Crasher()
+    assert [crasher.waits_after(0.3) for _ in range(8)] == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_a_child_that_has_run_a_while_is_started_at_once_and_begins_anew():
+    crasher = Crasher()
+    assert [crasher.waits_after(0.3) for _ in range(4)] == [1, 2, 4, 8]
+    assert crasher.waits_after(10.0) == 0
+    assert crasher.waits_after(9.9) == 1
+
+
+def test_a_crashing_child_is_started_again_after_a_while(supervise):
+    process = supervise("raise SystemExit(3)")
+    time.sleep(6.0)
+    process.terminate()
+    _, logged = process.communicate(timeout=20)
+    delays = [line.rsplit(" in ", 1)[1] for line in logged.splitlines() if " in " in line]
+    assert delays[:2] == ["1 s", "2 s"]
+    assert len(delays) <= 3

@@ -2,10 +2,18 @@
 
 import base64
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from redis import Redis
 from sqlalchemy import Engine, text
+
+from app.services import Services, redis_connection
+
+
+def stores_of(services: Services) -> Iterator[tuple[str, str | bytes]]:
+    """Yield what Postgres and Redis hold, under their names."""
+    yield "postgres", everything_in_postgres(services.database.engine)
+    yield "redis", everything_in_redis(redis_connection(services.settings))
 
 
 def everything_in_postgres(engine: Engine) -> str:

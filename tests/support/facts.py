@@ -106,9 +106,9 @@ def only_what_is_current_is_stored(service: Service) -> bool:
     )
 
 
-def assert_head_verifies(client: ExpungeClient, model: str, directory: Path) -> None:
-    """Check the current version's weights and certificate offline."""
-    client.download(model, directory, keys=client.public_key_pem())
+def assert_head_verifies(client: ExpungeClient, model: str, directory: Path) -> Path:
+    """Check the current version's weights and certificate offline; return the weights' file."""
+    return client.download(model, directory, keys=client.public_key_pem()).weights
 
 
 def assert_log_without_fault(service: Service, client: ExpungeClient, *, kept: bytes) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 
 @dataclass(frozen=True)
@@ -53,28 +54,59 @@ def marker_of_weights(name: str, weights: np.ndarray) -> list[Marker]:
     ]
 
 
+class Search:
+    """One pass over bytes for all spellings of all markers, however many there are."""
+
+    def __init__(self, markers: Iterable[Marker]) -> None:
+        wanted = [(m.name, how, spelt) for m in markers for how, spelt in m.spellings().items()]
+        self._meant = [(name, how) for name, how, _ in wanted]
+        self._automaton = BytesAhoCorasick(
+            [spelt for _, _, spelt in wanted], implementation=Implementation.DFA
+        )
+
+    def of_bytes(self, places: Mapping[str, bytes | mmap.mmap]) -> list[Finding]:
+        """Return every marker that is in one of the places, in whatever spelling."""
+        return [
+            Finding(place, *self._meant[number])
+            for place, content in places.items()
+            for number in sorted(self._numbers_in(content))
+        ]
+
+    def of_files(self, files: Iterable[Path]) -> list[Finding]:
+        """Return every marker that is in a file, in whatever spelling, or in its name."""
+        findings = []
+        for path in files:
+            findings += self.of_bytes({f"name of {path}": os.fsencode(path.name)})
+            try:
+                with (
+                    path.open("rb") as file,
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+                ):
+                    findings += self.of_bytes({str(path): content})
+            except (OSError, ValueError):  # gone, empty, or no plain file
+                continue
+        return findings
+
+    def _numbers_in(self, content: bytes | mmap.mmap) -> set[int]:
+        found = self._automaton.find_matches_as_indexes(content, overlapping=True)
+        return {number for number, _, _ in found}
+
+
 def search_bytes(places: Mapping[str, bytes], markers: Iterable[Marker]) -> list[Finding]:
     """Return every marker that is in one of the places, in whatever spelling."""
-    wanted = [(m.name, how, spelt) for m in markers for how, spelt in m.spellings().items()]
-    return [
-        Finding(place, name, how)
-        for place, content in places.items()
-        for name, how, spelt in wanted
-        if content.find(spelt) >= 0
-    ]
+    return Search(markers).of_bytes(places)
+
+
+def places_with(places: Iterable[tuple[str, str | bytes]], markers: Iterable[Marker]) -> set[str]:
+    """Return the names of the places with a marker, after checking that there is something."""
+    encoded = {k: v if isinstance(v, bytes) else v.encode("latin-1", "replace") for k, v in places}
+    assert encoded
+    return {finding.place for finding in search_bytes(encoded, markers)}
 
 
 def search_files(files: Iterable[Path], markers: Iterable[Marker]) -> list[Finding]:
     """Return every marker that is in a file, in whatever spelling, or in its name."""
-    markers, findings = list(markers), []
-    for path in files:
-        findings += search_bytes({f"name of {path}": os.fsencode(path.name)}, markers)
-        try:
-            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
-                findings += search_bytes({str(path): m}, markers)
-        except (OSError, ValueError):  # gone, empty, or no plain file
-            continue
-    return findings
+    return Search(markers).of_files(files)
 
 
 def files_below(*roots: Path) -> Iterator[Path]:

@@ -38,10 +38,12 @@ class Service:
         self.data_dir = data_dir
         self.servers = EmbeddedServers(data_dir)
         self.log = data_dir.with_suffix(".log")
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         self._extra = environment
         self.process: subprocess.Popen[bytes] | None = None
         self.points = Points(data_dir.with_suffix(".points"))
+        self.temporary = data_dir.with_suffix(".tmp")
+        self.temporary.mkdir(exist_ok=True)
 
     def start(self) -> None:
         """Start the service and wait until it answers."""
@@ -142,6 +144,7 @@ class Service:
             "EXPUNGE_LEASE_S": str(LEASE_S),
             "EXPUNGE_ENVIRONMENT": "test",
             "EXPUNGE_TEST_POINTS": str(self.points.directory),
+            "TMPDIR": str(self.temporary),
             # Threads that wait for each other suffer most where tests of others run too.
             "OMP_NUM_THREADS": "1",
             "EXPUNGE_ALLOWED_FACTORIES": json.dumps([FACTORY]),
@@ -196,7 +199,7 @@ def _command(process: psutil.Process) -> str:
     return " ".join(process.cmdline())
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -37,6 +37,7 @@ class Unreliable:
         on_body: called once, before the first chunk of an answer's body passes.
         ranges: the ``Range`` header of each request for weights, or None.
         drop: names of request headers that do not get through.
+        refusals: for each coming call, a status that a proxy answers in the service's stead.
     """
 
     def __init__(self, app: Callable[..., Any]) -> None:
@@ -46,6 +47,7 @@ class Unreliable:
         self.on_body: Callable[[], None] | None = None
         self.ranges: list[str | None] = []
         self.drop: set[bytes] = set()
+        self.refusals: list[int] = []
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or not scope["path"].endswith("/weights"):
@@ -54,6 +56,12 @@ class Unreliable:
         scope["headers"] = [(k, v) for k, v in scope["headers"] if k not in self.drop]
         asked = dict(scope["headers"]).get(b"range")
         self.ranges.append(None if asked is None else asked.decode())
+        if self.refusals:
+            await send(
+                {"type": "http.response.start", "status": self.refusals.pop(0), "headers": []}
+            )
+            await send({"type": "http.response.body", "body": b""})
+            return
         left = self.cuts.pop(0) if self.cuts else None
 
         async def sending(message: Message) -> None:
@@ -78,3 +86,49 @@ class Unreliable:
 
 class _CutError(Exception):
     """The connection ends here."""
+
+
+class Flaky:
+    """Fails as networks and proxies do, for the calls to come, then passes requests on.
+
+    Attributes:
+        faults: what happens to each coming call: a status, which a proxy answers in the service's
+            stead; ``before``, the connection ends before the service gets the call; ``after``, it
+            gets it and the answer is lost; ``None``, nothing.
+        headers: what a proxy's answers carry besides.
+        seen: method, path and headers of each call.
+    """
+
+    def __init__(self, app: Callable[..., Any], *faults: int | str | None) -> None:
+        self._app = app
+        self.faults = list(faults)
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.seen: list[tuple[str, str, dict[str, str]]] = []
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        self.seen.append((scope["method"], scope["path"], headers))
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is None:
+            await self._app(scope, receive, send)
+        elif isinstance(fault, int):
+            await send({"type": "http.response.start", "status": fault, "headers": self.headers})
+            await send({"type": "http.response.body", "body": b"<h1>bad gateway</h1>"})
+        else:
+            if fault == "after":
+                await self._app(scope, receive, _nowhere)
+            # A start without a body: uvicorn closes the connection.
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [(b"content-length", b"9")],
+                }
+            )
+
+
+async def _nowhere(_: Message) -> None:
+    return

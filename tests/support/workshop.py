@@ -19,9 +19,9 @@ from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
+from app.domain.scopes import Scope
 from app.domain.states import FirstRelease, RunKind, WeightsSource
 from app.ledger import api_keys, lineage, outbox, repository, runs, settlement
-from app.ledger.api_keys import Scope
 from app.ledger.requests import ForgetDemand
 from app.ledger.runs import Selection
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
@@ -123,6 +123,11 @@ class Workshop:
             row = runs.lease(session, run_id, lease_s=LEASE_S)
             assert row is not None
             return Held(row.id, row.fencing_token)
+
+    def beat(self, held: Held, **progress: object) -> None:
+        """Tell of a run's progress, as its worker does."""
+        with self.transaction() as session:
+            runs.heartbeat(session, held.run_id, held.token, lease_s=LEASE_S, progress=progress)
 
     def begin(self, held: Held) -> Selection:
         with self.transaction() as session:

@@ -6,10 +6,13 @@ import pytest
 from redis import ConnectionError as RedisConnectionError
 from redis import Redis
 from rq import Queue
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 
 from app.domain.errors import NotReadyError
 from app.ledger import checkpoints, merkle, outbox, runs
+from app.ledger.idempotency import Call
+from app.ledger.tables import IdempotencyKeyRow
+from app.monitoring.queue_state import queue_state
 from app.services import redis_connection
 from tests.support.workshop import Workshop
 from workers import dispatcher as dispatcher_module
@@ -57,6 +60,22 @@ def age(workshop, seconds):
         )
 
 
+def test_answers_of_calls_that_may_not_come_again_are_forgotten(workshop, services, dispatcher):
+    call = Call("key_1", "POST", "/v1/plans", b"", b"{}", "k")
+    with workshop.transaction() as session:
+        services.idempotency_keys.claim(session, call)
+    count = select(func.count()).select_from(IdempotencyKeyRow)
+    dispatcher.tick()
+    with workshop.transaction() as session:
+        assert session.scalar(count) == 1
+        session.execute(text("UPDATE idempotency_keys SET expires_at = now() - interval '1 s'"))
+
+    dispatcher.tick()
+
+    with workshop.transaction() as session:
+        assert session.scalar(count) == 0
+
+
 def test_a_new_run_is_enqueued_once(workshop, dispatcher, queue):
     dispatcher.tick()
     dispatcher.tick()
@@ -100,7 +119,7 @@ def test_while_redis_is_away_nothing_is_lost_and_the_rest_goes_on(trained, servi
             step()
         except RedisConnectionError:
             failed.append(step.__name__)
-    assert failed == ["_enqueue_runs"]
+    assert failed == ["_enqueue_runs", "_give_sign_of_life"]
     assert len(trained.waiting(outbox.Topic.ENQUEUE_RUN)) == 1
     assert trained.request(request_id).state == "accepted"
     assert trained.active_run() is not None
@@ -198,3 +217,28 @@ def test_the_log_is_signed_by_and_by(workshop, services, dispatcher):
     dispatcher.tick()
     with services.database.transaction() as session:
         assert checkpoints.latest(session).size == entries + 1  # the key that signs is told
+
+
+def test_a_job_that_redis_lost_is_enqueued_again_after_the_clock_was_set_back(
+    workshop, dispatcher, queue
+):
+    dispatcher.tick()
+    queue.connection.flushall()
+    age(workshop, -3600)
+    dispatcher.tick()
+    assert waiting_runs(queue) == {workshop.active_run()}
+
+
+def test_a_dispatcher_shows_that_it_lives(dispatcher, queue):
+    assert queue_state(queue.connection).dispatchers == 0
+    dispatcher.tick()
+    assert queue_state(queue.connection).dispatchers == 1
+
+
+def test_a_dispatcher_warns_of_what_is_overdue(trained, dispatcher):
+    (train, _) = trained.split()
+    request_id = trained.forget(train[0])
+    with trained.transaction() as session:
+        session.execute(text("UPDATE forget_requests SET due_at = now() - interval '1 day'"))
+    Dispatcher(trained.services, dispatcher._queue).tick()
+    assert trained.request(request_id).overdue_noted_at is not None

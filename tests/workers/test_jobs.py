@@ -1,5 +1,6 @@
 """What a job does with what can go wrong in a run."""
 
+import json
 import logging
 
 import pytest
@@ -7,8 +8,9 @@ from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 from sqlalchemy.exc import OperationalError
 
+from app import log_context
 from app.domain import errors
-from app.logs import DiscreetFormatter, describe
+from app.logs import DiscreetFormatter, JsonFormatter, describe
 from app.services import redis_connection
 from app.stopping import StopSignal
 from tests.support.workshop import Workshop
@@ -172,3 +174,17 @@ def test_logs_show_exceptions_without_their_words():
     assert describe(caught.value).startswith("internal error: ValueError at test_jobs.py:")
     assert line.startswith("failed\ninternal error: ValueError at test_jobs.py:")
     assert SECRET not in line
+
+
+def test_every_line_of_a_run_names_it(services):
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(json.loads(JsonFormatter().format(record)))
+    logger = logging.getLogger("expunge.worker")
+    logger.addHandler(handler)
+    try:
+        jobs.execute_run("run_missing")
+    finally:
+        logger.removeHandler(handler)
+    assert [line["run"] for line in lines] == ["run_missing"]
+    assert "run" not in log_context.present()

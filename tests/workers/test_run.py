@@ -7,10 +7,13 @@ from contextlib import contextmanager
 import pytest
 import safetensors.numpy
 import torch
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError, OperationalError
 
+from app.database import Database
 from app.domain.errors import (
     LeaseLostError,
+    ObjectStoreError,
     RunFailedError,
     RunInterruptedError,
     SealedStateError,
@@ -347,24 +350,58 @@ def test_without_records_to_learn_from_the_reason_says_what_to_do(workshop):
         execute(workshop.services, lease)
 
 
-def test_patience_ends(monkeypatch):
+@pytest.mark.parametrize("failure", [outage(), ObjectStoreError("no answer")])
+def test_patience_ends(monkeypatch, failure):
     monkeypatch.setattr(patience, "_PATIENCE_S", 0.0)
 
     def away():
-        raise outage()
+        raise failure
 
-    with pytest.raises(OperationalError):
+    with pytest.raises(type(failure)):
         patience.outlast_outages(lambda: None, away)
 
 
-def test_other_errors_are_not_waited_out():
+def test_the_patience_is_counted_from_the_failure_and_not_from_the_work(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+    tried = []
+
+    def work():
+        tried.append(1)
+        now[0] += patience._PATIENCE_S + 1
+        if len(tried) == 1:
+            raise ObjectStoreError("the connection broke at the end of a long upload")
+        return "done"
+
+    assert patience.outlast_outages(lambda: None, work) == "done"
+
+
+def test_a_transaction_that_postgres_ended_because_it_stood_still_is_tried_again(services):
+    database = Database(services.settings.database_url, idle_in_transaction_s=0.05)
+    pauses_s = [0.5, 0.0]
+
+    def work():
+        with database.transaction() as session:
+            first = session.scalar(text("SELECT 1"))
+            time.sleep(pauses_s.pop(0))
+            return first + session.scalar(text("SELECT 2"))
+
+    assert patience.outlast_outages(lambda: None, work) == 3
+    assert pauses_s == []
+    database.dispose()
+
+
+@pytest.mark.parametrize(
+    "failure", [KeyError("broken"), IntegrityError("INSERT", {}, Exception("broken"))]
+)
+def test_other_errors_are_not_waited_out(failure):
     tried = []
 
     def broken():
         tried.append(1)
-        raise KeyError("broken")
+        raise failure
 
-    with pytest.raises(KeyError, match="broken"):
+    with pytest.raises(type(failure), match="broken"):
         patience.outlast_outages(lambda: None, broken)
     assert tried == [1]
 

@@ -10,6 +10,7 @@ from rq import Worker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from app.monitoring.queue_state import queue_state
 from app.services import redis_connection
 from workers.queue import NAME, open_queue
 from workers.worker import RunWorker
@@ -65,6 +66,18 @@ def test_a_wish_to_stop_reaches_the_child(worker):
     _, status, _ = worker.wait_for_horse()
     assert os.WTERMSIG(status) == signal.SIGTERM
     worker.handle_warm_shutdown_request()
+
+
+def test_a_worker_signs_on_again_after_redis_was_wiped(worker, connection):
+    worker.register_birth()
+    worker.set_state("idle")
+    assert queue_state(connection).states == {"idle": 1}
+    connection.flushdb()
+    assert queue_state(connection).states == {}
+    worker.heartbeat()
+    assert queue_state(connection).states == {"idle": 1}
+    worker.register_death()
+    assert queue_state(connection).states == {}
 
 
 def test_redis_and_the_log_keep_no_words_of_an_exception(worker, connection, caplog):

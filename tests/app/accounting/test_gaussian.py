@@ -131,3 +131,10 @@ def test_refuses_an_epsilon_outside_its_range(bad):
     with pytest.raises(ParameterError) as caught:
         gaussian.mu_of(epsilon=bad, delta=1e-5)
     assert caught.value.name == "epsilon"
+
+
+@pytest.mark.parametrize("epsilon", [1e-310, 2.3e-308, 1e-300])
+def test_an_epsilon_that_is_hardly_a_number_still_has_a_mu(epsilon: float) -> None:
+    mu = gaussian.mu_of(epsilon=epsilon, delta=1e-5)
+    assert gaussian.delta_of(mu=mu, epsilon=epsilon) <= 1e-5
+    assert mu == pytest.approx(gaussian.mu_of(epsilon=1e-12, delta=1e-5), rel=1e-6)

@@ -60,7 +60,7 @@ def test_a_backbone_is_defined_then_gets_its_weights(api: TestClient) -> None:
     expected = made.json() | {"sha256": DIGEST, "size_bytes": len(WEIGHTS)}
     assert given.json() == expected
     assert api.get("/v1/backbones/public").json() == expected
-    assert api.get("/v1/backbones").json() == [expected]
+    assert api.get("/v1/backbones").json()["items"] == [expected]
 
 
 def test_weights_come_once(api: TestClient, uploaded: None, workshop: Workshop) -> None:
@@ -100,7 +100,7 @@ def test_a_name_can_be_taken_once(api: TestClient) -> None:
 )
 def test_a_definition_that_cannot_be_is_refused(api: TestClient, change: dict, word: str) -> None:
     _refused(api.post("/v1/backbones", json=_definition(**change)), 422, word)
-    assert api.get("/v1/backbones").json() == []
+    assert api.get("/v1/backbones").json()["items"] == []
 
 
 def test_what_is_no_weight_file_is_refused(api: TestClient) -> None:
@@ -116,7 +116,7 @@ def test_a_model_needs_a_backbone_that_is_there_and_has_weights(
     _refused(api.post("/v1/models", json=_model({"name": "public"})), 404, "no backbone")
     api.post("/v1/backbones", json=_definition())
     _refused(api.post("/v1/models", json=_model({"name": "public"})), 409, "no weights")
-    assert api.get("/v1/models").json() == []
+    assert api.get("/v1/models").json()["items"] == []
 
 
 def test_a_model_needs_a_backbone_that_reads_its_dataset(

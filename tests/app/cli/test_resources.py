@@ -57,7 +57,11 @@ def test_forget_status_and_cancel(served: None, workshop: Workshop) -> None:
 
     request = _run("forget", DATASET, "--record", trained[0], "--external-id", "t")
     assert request["state"] == "accepted"
-    assert _run("status", request["id"])["external_id"] == "t"
+    assert request["external_id"] == "t"
+    assert _run("status", request["id"])["external_id"] is None
+    (found,) = _run("requests", "--external-id", "t")
+    assert found["id"] == request["id"]
+    assert _run("requests", "--external-id", "u") == []
     assert len(runner.invoke(app, ["requests", "--state", "accepted"]).stdout) > 10
     assert _run("cancel", request["id"], "--restore")["state"] == "cancelled"
     assert "only a failed one" in _fail("retry", request["id"])
@@ -126,10 +130,10 @@ def test_a_backbone_is_defined_uploaded_and_listed(served: None, tmp_path: Path)
 
 
 def test_keys_are_made_over_http(served: None) -> None:
-    made = _run("key", "create", "desk", "--scope", "forget:write")
+    made = _run("api-key", "create", "desk", "--scope", "forget:write")
     assert made["scopes"] == ["forget:write"]
     assert "everything" not in made["scopes"]
-    assert "scopes" in _fail("key", "create", "desk", "--scope", "everything")
+    assert "scopes" in _fail("api-key", "create", "desk", "--scope", "everything")
 
 
 def test_a_service_that_is_not_there(settings, monkeypatch: pytest.MonkeyPatch) -> None:

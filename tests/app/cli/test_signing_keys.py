@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from app.certificates.verification import verify
 from app.cli.main import app
 from app.domain.errors import ConfigurationError, VerificationError
-from app.ledger import bundles, repository, signing_keys
+from app.ledger import actor, audit, bundles, repository, signing_keys
 from app.main import create_app
 from app.services import Services, open_services, signing_key_file
 from tests.support.workshop import Workshop
@@ -56,6 +56,10 @@ def test_certificates_of_every_key_verify_and_the_retired_one_signs_no_more(
         with pytest.raises(VerificationError):
             verify(bundle=bundle, weights=weights, keys=only_old)
     renewed.database.dispose()
+
+    with services.database.transaction() as session:
+        causes = {deed.kind: deed.by for deed in audit.deeds(session, limit=100)}
+    assert causes["key.retired"] == actor.OPERATOR
 
     listed = runner.invoke(app, ["signing-key", "list"]).output.splitlines()
     assert len(listed) == 2

@@ -17,7 +17,8 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import GoneError, NotFoundError
 from app.ledger import backbones, erase_check, log
 from app.ledger.backbones import BackboneDefinition
-from app.ledger.erase_check import Finding, Stores, Verdict
+from app.ledger.erase_check import Stores
+from app.ledger.findings import Finding, Verdict
 from app.ledger.tables import ForgetRequestRow
 from app.services import Services, key_store_dir, redis_connection
 from app.storage.file_keys import FileKeyStore
@@ -107,6 +108,16 @@ def test_of_a_completed_request_hashes_and_commitments_are_left(
     assert _verdicts(findings) == {Verdict.BY_DESIGN: 2 * records}
     meanings = Counter(finding.meaning.partition(",")[0] for finding in findings)
     assert meanings == {"keyed hash": records, "salted commitment": records}
+
+
+@pytest.mark.parametrize("name", ["external_id", "idempotency_key"])
+def test_a_request_that_was_named_after_the_person_is_told(
+    workshop: Workshop, search: Search, name: str
+) -> None:
+    request_id = workshop.forget("record-1", **{name: "alice@example.com"})
+    (finding,) = search("alice@example.com")
+    assert (finding.verdict, finding.where) == (Verdict.BY_DESIGN, f"request {request_id}")
+    assert name.split("_", maxsplit=1)[0] in finding.meaning.lower()
 
 
 def test_nothing_is_left_of_an_id_that_never_was(search: Search) -> None:
@@ -205,7 +216,7 @@ def test_a_raw_id_is_found_in_every_store(
     with workshop.transaction() as session:
         log.append(session, "test.careless", record=RECORD)
         request = session.get_one(ForgetRequestRow, forgotten)
-        request.external_id = f"ticket about {RECORD}"
+        request.failure_reason = f"ticket about {RECORD}"
         (record,) = session.scalars(select(RecordRow).limit(1)).all()
         record.subject_key = raw
     services.blobs.put("weights", b"\0" * (1024 * 1024 - 4) + raw)

@@ -65,7 +65,7 @@ def test_entries_are_canonical_json_of_the_decision(services: Services) -> None:
 
     (entry,) = _entries(services)
     start, moment = entry.body.removesuffix('"}').split(',"recorded_at":"')
-    assert start == '{"a":"\\u00fc","b":1,"kind":"test.kind"'
+    assert start == '{"a":"\\u00fc","b":1,"by":"service","kind":"test.kind"'
     age = datetime.now(UTC) - datetime.fromisoformat(moment)
     assert moment.endswith("+00:00")
     assert abs(age) < timedelta(minutes=1)

@@ -11,13 +11,18 @@ from app.certificates.verification import verify
 from app.datasets import repository as datasets
 from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, UnknownRecordsError
+from app.domain.scopes import Scope
 from app.domain.states import Serving
 from app.ledger import bundles, repository, serving
-from app.ledger.api_keys import Scope, create_key
+from app.ledger.api_keys import create_key
 from app.ledger.requests import ForgetDemand
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, LogEntryRow, ObligationRow
 from app.registry import repository as registry
+from tests.support.dumps import everything_in_postgres
+from tests.support.markers import Marker, search_bytes
 from tests.support.workshop import DATASET, Workshop, record_ids
+
+PERSON = "alice.liddell@example.com"
 
 
 def _counts(workshop: Workshop) -> tuple[int, int, int]:
@@ -84,6 +89,27 @@ def test_external_ids_of_two_callers_do_not_meet(workshop: Workshop) -> None:
         workshop.key_id = create_key(session, name="other", scopes=[Scope.ADMIN])[0].id
 
     assert workshop.forget("record-2", external_id="ticket") != first
+
+
+@pytest.mark.parametrize("name", ["external_id", "idempotency_key"])
+def test_a_callers_name_of_a_request_is_in_no_table(workshop: Workshop, name: str) -> None:
+    request_id = workshop.forget("record-1", **{name: PERSON})
+
+    stored = everything_in_postgres(workshop.services.database.engine)
+    assert request_id in stored
+    assert search_bytes({"postgres": stored.encode()}, [Marker("a person", PERSON.encode())]) == []
+    assert workshop.forget("record-1", **{name: PERSON}) == request_id
+
+
+def test_a_name_is_hashed_in_a_domain_of_its_use(workshop: Workshop) -> None:
+    request_id = workshop.forget("record-1", external_id=PERSON, idempotency_key=PERSON)
+
+    row = workshop.request(request_id)
+    pseudonyms = workshop.services.forget_requests._pseudonyms
+    assert row.external_key == pseudonyms.external_id(PERSON)
+    assert row.idempotency_key == pseudonyms.idempotency_key(PERSON)
+    assert row.external_key != row.idempotency_key
+    assert workshop.forget("record-2", external_id="another") != request_id
 
 
 def test_records_in_no_model_are_erased_and_the_request_completes(workshop: Workshop) -> None:

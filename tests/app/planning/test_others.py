@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.accounting import dp_sgd
-from app.domain.errors import PlanError
+from app.domain.errors import CalibrationError, PlanError
 from app.domain.policy import Policy
 from app.planning.planner import make_plan
 from app.planning.shape import DpTrainingShape, ModelShape
@@ -89,3 +89,13 @@ def test_retraining_is_exact_and_costs_the_recipe() -> None:
     assert plan.predicted["gradient_computations"] == 2000
     with pytest.raises(PlanError, match="no parameters"):
         make_plan(policy=Policy(mechanism="retraining", parameters={"steps": 3}), shape=NEW)
+
+
+def test_noise_that_protects_nobody_is_declined_at_once() -> None:
+    with pytest.raises(PlanError, match="next to nothing"):
+        make_plan(policy=replace(POLICY, parameters={"noise_multiplier": 1e-6}), shape=NEW)
+
+
+def test_a_target_that_needs_no_noise_is_declined_at_once() -> None:
+    with pytest.raises(CalibrationError, match="without noise"):
+        dp_sgd.calibrate(epsilon=4.8e-5, delta=0.5, sampling_rate=1e-8, steps=1, group_size=1)

@@ -182,7 +182,7 @@ def test_the_log_tells_of_a_retired_version_though_its_object_cannot_be_deleted(
     stored = services.settings.data_dir / "blobs" / first.blob_id
     with services.database.transaction() as session:
         version = session.get_one(VersionRow, first.id)
-        settlement._retire(session, services.blobs, version, reason="withdrawn")
+        settlement.retire(session, services.blobs, version, reason="withdrawn")
     monkeypatch.setattr("app.storage.objects.erase", _no_space)
 
     services.clean_up()

@@ -56,6 +56,17 @@ def _client(endpoint: str):
     )
 
 
+@pytest.mark.parametrize("region", ["us-east-1", "eu-central-1"])
+def test_a_missing_bucket_is_created_once(s3_endpoint: str, region: str) -> None:
+    name = f"bucket-{uuid4().hex}"
+    store = S3ObjectStore(name, endpoint=s3_endpoint, **ACCESS | {"region": region})
+
+    assert store.create_bucket()
+    assert not store.create_bucket()
+    store.write("one", [b"content"])
+    assert list(store.names()) == ["one"]
+
+
 @pytest.mark.parametrize("size", [1, 5 * MIB, 16 * MIB, 33 * MIB + 7])
 def test_an_object_is_uploaded_in_parts_and_read_by_ranges(
     store: S3ObjectStore, s3_endpoint: str, bucket: str, size: int

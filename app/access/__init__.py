@@ -1,0 +1,1 @@
+"""Who calls: keys and tokens, and how often somebody may call or fail."""

@@ -1,0 +1,91 @@
+"""Who is let in: from credentials to a caller, within the limits of calls and of failures.
+
+Credentials that were good lately are looked up at once. All others first face the limit of the
+address that they come from, so that guessing ends before it reaches the ledger or an issuer's
+signature, while known callers behind the same address go on unharmed.
+"""
+
+from collections.abc import Sequence
+
+from starlette.concurrency import run_in_threadpool
+
+from app.access.rate_limits import CallLimits, FailureLimit, Quota
+from app.access.recent import RecentlyAccepted
+from app.access.tokens import Bearer, Tokens
+from app.database import Database
+from app.datasets.pseudonyms import Pseudonyms
+from app.domain.errors import InvalidCredentialsError, UnauthenticatedError
+from app.ledger import api_keys
+from app.ledger.api_keys import Caller
+
+_NO_CREDENTIALS = "send a valid API key or access token as 'Authorization: Bearer …'"
+
+
+class Gate:
+    """Tells callers by their credentials.
+
+    Args:
+        database: where callers are kept.
+        pseudonyms: how those are named who have no key.
+        tokens: how their tokens are checked; None if there are none.
+        calls, failures: the limits.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        pseudonyms: Pseudonyms,
+        *,
+        tokens: Tokens | None,
+        calls: CallLimits,
+        failures: FailureLimit,
+    ) -> None:
+        self._database = database
+        self._pseudonyms = pseudonyms
+        self._tokens = tokens
+        self._calls = calls
+        self._failures = failures
+        self._recent = RecentlyAccepted()
+
+    async def caller_of(self, credentials: str | None, address: str) -> Caller:
+        """Return who calls.
+
+        Raises:
+            UnauthenticatedError: nobody who is known, or no longer.
+            TooManyRequestsError: the address has failed too often.
+            IssuerUnavailableError: a token cannot be checked now.
+        """
+        if not credentials:
+            raise UnauthenticatedError(_NO_CREDENTIALS)
+        digest = api_keys.digest_of(credentials)
+        if digest not in self._recent:
+            await run_in_threadpool(self._failures.check, address)
+        try:
+            caller = await self._known(credentials)
+        except InvalidCredentialsError:
+            self._recent.discard(digest)
+            await run_in_threadpool(self._failures.note, address)
+            raise
+        self._recent.add(digest)
+        return caller
+
+    async def count(self, caller: Caller) -> tuple[bool, Sequence[Quota]]:
+        """Count a call; return whether it may be made, and what is left."""
+        if not self._calls:
+            return True, ()
+        return await run_in_threadpool(self._calls.take, caller.key_id)
+
+    async def _known(self, credentials: str) -> Caller:
+        if self._tokens is None or credentials.startswith(api_keys.PREFIX):
+            return await run_in_threadpool(self._by_key, credentials)
+        bearer = await self._tokens.bearer_of(credentials)
+        return await run_in_threadpool(self._by_token, bearer)
+
+    def _by_key(self, secret: str) -> Caller:
+        with self._database.transaction() as session:
+            return api_keys.caller_of(session, secret)
+
+    def _by_token(self, bearer: Bearer) -> Caller:
+        identity = self._pseudonyms.caller(bearer.issuer, bearer.subject)
+        with self._database.transaction() as session:
+            return api_keys.token_caller(session, identity, bearer.scopes)

@@ -1,0 +1,181 @@
+"""Counting calls and failures, in Redis for all processes of the API together.
+
+While Redis is away each process counts for itself, so limits still hold, if more loosely. What is
+counted is named by keyed hashes: Redis learns no address and no caller.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address, IPv6Network, ip_address
+
+from limits import RateLimitItem, RateLimitItemPerMinute, RateLimitItemPerSecond
+from limits.errors import StorageError
+from limits.storage import MemoryStorage, RedisStorage
+from limits.strategies import FixedWindowRateLimiter
+from redis import ConnectionPool
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from app.datasets.pseudonyms import Pseudonyms
+from app.domain.errors import TooManyRequestsError
+from app.settings import Settings
+
+_log = logging.getLogger("expunge.access")
+
+_REDIS_TIMEOUT_S = 0.25
+_AWAY_S = 5.0
+_PREFIX = "expunge:limits"
+_BUCKET_BYTES = 2
+"""So there are 65,536 counters of failures at most, however many addresses an attacker has."""
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What is left of a limit.
+
+    Attributes:
+        name: of the limit.
+        limit: calls per window.
+        window_s: length of a window, in seconds.
+        remaining: calls left in this window.
+        reset_s: whole seconds until the next window.
+    """
+
+    name: str
+    limit: int
+    window_s: int
+    remaining: int
+    reset_s: int
+
+
+class Counters:
+    """Fixed windows in Redis, or in this process while Redis is away.
+
+    Args:
+        redis_url: as redis-py reads it.
+        pseudonyms: whose key the hashes have; another service in the same Redis has another one.
+    """
+
+    def __init__(self, redis_url: str, pseudonyms: Pseudonyms) -> None:
+        self._pseudonyms = pseudonyms
+        pool = ConnectionPool.from_url(
+            redis_url,
+            socket_timeout=_REDIS_TIMEOUT_S,
+            socket_connect_timeout=_REDIS_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+        shared = RedisStorage(
+            "redis://", connection_pool=pool, key_prefix=_PREFIX, wrap_exceptions=True
+        )
+        self._shared = FixedWindowRateLimiter(shared)
+        self._own = FixedWindowRateLimiter(MemoryStorage())
+        self._away_until = -math.inf
+
+    def name_of(self, what: str, who: str) -> str:
+        """Return under which name somebody is counted, for whom nobody else is taken."""
+        return self._pseudonyms.counted(what, who)[:16].hex()
+
+    def bucket_of(self, what: str, who: str) -> str:
+        """Return one of few names, which others may share by chance, but nobody by choice."""
+        return self._pseudonyms.counted(what, who)[:_BUCKET_BYTES].hex()
+
+    def hit(self, name: str, item: RateLimitItem, who: str) -> tuple[bool, Quota]:
+        """Count one and say whether it was within the limit, and what is left."""
+        return self._ask(name, item, who, count=True)
+
+    def look(self, name: str, item: RateLimitItem, who: str) -> tuple[bool, Quota]:
+        """Say whether one more would be within the limit, and what is left."""
+        return self._ask(name, item, who, count=False)
+
+    def _ask(self, name: str, item: RateLimitItem, who: str, *, count: bool) -> tuple[bool, Quota]:
+        counted = f"{name}:{who}"
+        if time.monotonic() >= self._away_until:
+            try:
+                return _answer(self._shared, name, item, counted, count=count)
+            except StorageError:
+                _log.warning("Redis does not answer: this process counts calls for itself")
+                self._away_until = time.monotonic() + _AWAY_S
+        return _answer(self._own, name, item, counted, count=count)
+
+
+class CallLimits:
+    """How often one caller may call: in a minute, and in a second."""
+
+    def __init__(self, counters: Counters, *, per_minute: int, burst: int) -> None:
+        self._counters = counters
+        self._items: list[tuple[str, RateLimitItem]] = []
+        if burst:
+            self._items.append(("burst", RateLimitItemPerSecond(burst)))
+        if per_minute:
+            self._items.append(("minute", RateLimitItemPerMinute(per_minute)))
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def take(self, caller_id: str) -> tuple[bool, Sequence[Quota]]:
+        """Count a call; return whether it may be made, and what is left of each limit."""
+        quotas: list[Quota] = []
+        who = self._counters.name_of("calls", caller_id) if self._items else ""
+        for name, item in self._items:
+            allowed, quota = self._counters.hit(name, item, who)
+            quotas.append(quota)
+            if not allowed:
+                return False, quotas
+        return True, quotas
+
+
+class FailureLimit:
+    """How often one address may fail. Whole IPv6 networks count as one, as people have them."""
+
+    def __init__(self, counters: Counters, *, per_minute: int) -> None:
+        self._counters = counters
+        self._item = RateLimitItemPerMinute(per_minute) if per_minute else None
+
+    def check(self, address: str) -> None:
+        """Raise ``TooManyRequestsError`` if the address has failed too often."""
+        if self._item is None:
+            return
+        allowed, quota = self._counters.look("failures", self._item, self._who(address))
+        if not allowed:
+            raise TooManyRequestsError(
+                "too many failed attempts from this address", retry_after_s=quota.reset_s
+            )
+
+    def note(self, address: str) -> None:
+        """Count a failure."""
+        if self._item is not None:
+            self._counters.hit("failures", self._item, self._who(address))
+
+    def _who(self, address: str) -> str:
+        return self._counters.bucket_of("failures", _network_of(address))
+
+
+def limits_of(settings: Settings, counters: Counters) -> tuple[CallLimits, FailureLimit]:
+    """Return the limits that the settings ask for."""
+    calls = CallLimits(
+        counters, per_minute=settings.requests_per_minute, burst=settings.requests_burst
+    )
+    return calls, FailureLimit(counters, per_minute=settings.failed_attempts_per_minute)
+
+
+def _answer(
+    limiter: FixedWindowRateLimiter, name: str, item: RateLimitItem, who: str, *, count: bool
+) -> tuple[bool, Quota]:
+    allowed = limiter.hit(item, who) if count else limiter.test(item, who)
+    reset_at, remaining = limiter.get_window_stats(item, who)
+    window_s = item.get_expiry()
+    reset_s = min(window_s, max(1, math.ceil(reset_at - time.time())))
+    return allowed, Quota(name, item.amount, window_s, remaining, reset_s)
+
+
+def _network_of(address: str) -> str:
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(ip, IPv6Address):
+        return str(ip)
+    return str(ip.ipv4_mapped or IPv6Network((int(ip), 64), strict=False))

@@ -1,0 +1,152 @@
+"""Access tokens of an OpenID Connect issuer: who bears one, and what it allows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jwt
+
+from app.access.issuer import ALGORITHMS, IssuerKeys
+from app.domain.errors import ExpiredCredentialsError, InvalidCredentialsError
+from app.domain.scopes import Scope
+from app.settings import Settings
+
+LEEWAY_S = 30
+"""How far two machines' clocks may be apart."""
+
+MAX_TOKEN_CHARS = 16 * 1024
+_TYPES = {None, "jwt", "at+jwt", "application/at+jwt"}
+_REQUIRED = ["iss", "aud", "sub", "exp", "iat"]
+_MAX_SUBJECT_CHARS = 1000
+
+
+@dataclass(frozen=True)
+class Bearer:
+    """Whom an issuer vouches for.
+
+    Attributes:
+        issuer, subject: together they name one caller; for nobody's eyes.
+        scopes: what the caller may do here.
+    """
+
+    issuer: str = field(repr=False)
+    subject: str = field(repr=False)
+    scopes: frozenset[Scope]
+
+
+class Tokens:
+    """Checks access tokens of one issuer for one audience.
+
+    Args:
+        issuer: its URL, exactly as its tokens spell it.
+        audience: what tokens must be meant for.
+        scope_claim: the member that says what a bearer may do, a text of words or a list of them;
+            dots lead inwards.
+        meanings: what words that are none of our scopes allow.
+        keys: the issuer's.
+    """
+
+    def __init__(
+        self,
+        *,
+        issuer: str,
+        audience: str,
+        scope_claim: str,
+        meanings: Mapping[str, tuple[Scope, ...]],
+        keys: IssuerKeys,
+    ) -> None:
+        self._issuer = issuer
+        self._audience = audience
+        self._scope_claim = scope_claim
+        self._meanings = meanings
+        self._keys = keys
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "Tokens | None":
+        """Return what the settings ask for; None if they name no issuer."""
+        if settings.oidc_issuer is None or settings.oidc_audience is None:
+            return None
+        return cls(
+            issuer=settings.oidc_issuer,
+            audience=settings.oidc_audience,
+            scope_claim=settings.oidc_scope_claim,
+            meanings=settings.oidc_scopes,
+            keys=IssuerKeys(settings.oidc_issuer),
+        )
+
+    async def bearer_of(self, token: str) -> Bearer:
+        """Check a token; return who bears it.
+
+        Raises:
+            ExpiredCredentialsError: it was good and has expired.
+            InvalidCredentialsError: anything else is wrong with it.
+            IssuerUnavailableError: it cannot be checked now.
+        """
+        key = await self._keys.key(_key_id(token))
+        try:
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=[key.algorithm_name],
+                issuer=self._issuer,
+                audience=self._audience,
+                leeway=LEEWAY_S,
+                options={"require": _REQUIRED},
+            )
+        except jwt.ExpiredSignatureError as error:
+            raise ExpiredCredentialsError("this access token has expired") from error
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            raise InvalidCredentialsError(f"the access token {_fault(error)}") from error
+        subject = claims["sub"]
+        if not isinstance(subject, str) or not 0 < len(subject) <= _MAX_SUBJECT_CHARS:
+            raise InvalidCredentialsError("the access token names nobody")
+        return Bearer(self._issuer, subject, self._scopes(claims))
+
+    def _scopes(self, claims: Mapping[str, Any]) -> frozenset[Scope]:
+        found: object = claims.get(self._scope_claim)
+        if found is None:
+            found = claims
+            for part in self._scope_claim.split("."):
+                found = found.get(part) if isinstance(found, Mapping) else None
+        words = found.split() if isinstance(found, str) else found
+        if not isinstance(words, list):
+            return frozenset()
+        granted: set[Scope] = set()
+        for word in words:
+            if isinstance(word, str):
+                granted |= {scope for scope in Scope if scope == word}
+                granted |= set(self._meanings.get(word, ()))
+        return frozenset(granted)
+
+
+def _key_id(token: str) -> str:
+    """Return which key a token claims to be signed with; nothing else of it is believed yet."""
+    if len(token) > MAX_TOKEN_CHARS:
+        raise InvalidCredentialsError("the access token is too long")
+    try:
+        header = jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+        raise InvalidCredentialsError("this is neither an API key nor an access token") from error
+    kind, kid = header.get("typ"), header.get("kid")
+    if (kind.lower() if isinstance(kind, str) else kind) not in _TYPES or "crit" in header:
+        raise InvalidCredentialsError("the token is of another kind than access tokens are")
+    if header.get("alg") not in ALGORITHMS:
+        raise InvalidCredentialsError("the token's algorithm is not accepted")
+    if not isinstance(kid, str):
+        raise InvalidCredentialsError("the token does not say which key signed it")
+    return kid
+
+
+def _fault(error: Exception) -> str:
+    """Say what is wrong without a word of what stands in the token."""
+    if isinstance(error, jwt.InvalidAudienceError):
+        return "is meant for another audience"
+    if isinstance(error, jwt.InvalidIssuerError):
+        return "is another issuer's"
+    if isinstance(error, jwt.ImmatureSignatureError):
+        return "is not valid yet"
+    if isinstance(error, jwt.MissingRequiredClaimError):
+        return "lacks a member that it needs"
+    if isinstance(error, jwt.InvalidSignatureError):
+        return "is not signed by its issuer"
+    return "cannot be read"

@@ -1,0 +1,176 @@
+"""``/v1/callbacks`` and ``/v1/callback-secret``."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+from pydantic import Field
+
+from app.api.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
+from app.api.cursors import decode_cursor, encode_cursor
+from app.api.errors import problem_responses
+from app.api.schemas import Answer
+from app.callbacks import repository, signing_secrets
+from app.callbacks.repository import EventState
+from app.callbacks.signing_secrets import SigningSecret
+from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
+from app.domain.states import RequestState
+from app.ledger import callers_callbacks
+
+router = APIRouter(prefix="/v1", tags=["callbacks"], route_class=GuardedRoute)
+webhooks = APIRouter(tags=["callbacks"])
+
+
+class MessageLinks(Answer):
+    """Where to read more, with an API key."""
+
+    request: str
+    certificates: str
+
+
+class MessageData(Answer):
+    """What has changed."""
+
+    request: str = Field(examples=["fr_5b0c0f6d7a1e4d7f9a3b2c1d0e9f8a7b"])
+    state: RequestState
+    received_at: datetime
+    due_at: datetime
+    sequence: int = Field(description="Counts the messages to this address from 1.")
+    links: MessageLinks
+
+
+class Message(Answer):
+    """What is posted to the addresses of a forget request."""
+
+    type: str = Field(examples=["forget_request.completed"])
+    timestamp: datetime
+    data: MessageData
+
+
+class MessageHeaders(Answer):
+    """Standard Webhooks 1.0.0."""
+
+    webhook_id: str
+    webhook_timestamp: int
+    webhook_signature: str
+
+
+class CallbackAnswer(Answer):
+    """An event for one address. The address itself is never shown."""
+
+    id: str = Field(description="What the receiver sees as webhook-id.")
+    type: str
+    request: str | None = Field(description="The forget request; null for OpenDSR's requests.")
+    endpoint: str = Field(description="The address that it goes to, by an id.")
+    sequence: int = Field(description="Counts the events for this address from 1.")
+    state: EventState
+    attempts: int
+    created_at: datetime
+    next_attempt_at: datetime | None
+    delivered_at: datetime | None
+    failure: str | None = Field(description="Why the last attempt failed.")
+    redeliverable: bool = Field(description="Whether the address is still there.")
+
+
+class CallbackPage(Answer):
+    """A page of callbacks, newest first."""
+
+    items: list[CallbackAnswer]
+    next_cursor: str | None
+
+
+class SecretAnswer(Answer):
+    """The secret that signs the callbacks of the requests made with this API key."""
+
+    secret: str = Field(examples=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
+    rotated_at: datetime | None
+    previous_until: datetime | None = Field(
+        description="Until then, callbacks are signed with the previous secret too."
+    )
+
+
+@webhooks.post(
+    "forget_request",
+    status_code=204,
+    responses={
+        "4XX": {"description": "Any 4xx or 5xx: the message is sent again later"},
+        410: {"description": "No more messages are sent to this address"},
+    },
+)
+def forget_request(message: Message, headers: Annotated[MessageHeaders, Header()]) -> None:
+    """Told of every change of a request's state, signed. See docs/callbacks.md."""
+
+
+@router.get("/callbacks", responses=problem_responses(422))
+def list_callbacks(
+    services: ServicesOf,
+    _: ForgetReader,
+    state: EventState | None = None,
+    request: str | None = None,
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> CallbackPage:
+    """List callbacks, newest first; with ``state=dead`` those that were given up."""
+    after = None if cursor is None else decode_cursor(cursor)
+    with services.database.transaction() as session:
+        rows = repository.events(
+            session, state=state, request_id=request, after=after, limit=limit + 1
+        )
+        page = rows[:limit]
+        last = page[-1][0] if len(rows) > limit else None
+        return CallbackPage(
+            items=[_answer(event, endpoint) for event, endpoint in page],
+            next_cursor=None if last is None else encode_cursor(last.created_at, last.id),
+        )
+
+
+@router.post(
+    "/callbacks/{callback_id}/redeliver", status_code=202, responses=problem_responses(404, 410)
+)
+def redeliver(callback_id: str, services: ServicesOf, _: ForgetWriter) -> CallbackAnswer:
+    """Have a callback delivered now, whatever became of it before."""
+    with services.database.transaction() as session:
+        return _answer(*callers_callbacks.redeliver(session, callback_id))
+
+
+@router.get("/callback-secret", responses=problem_responses())
+def get_secret(services: ServicesOf, caller: ForgetWriter, response: Response) -> SecretAnswer:
+    """Show the secret that signs the callbacks of this API key."""
+    response.headers["Cache-Control"] = "no-store"
+    with services.database.transaction() as session:
+        return _secret(signing_secrets.current(session, services.callbacks.keys, caller.key_id))
+
+
+@router.post("/callback-secret/rotate", responses=problem_responses())
+def rotate_secret(services: ServicesOf, caller: ForgetWriter, response: Response) -> SecretAnswer:
+    """Replace the secret; for a day, callbacks are signed with the previous one too."""
+    response.headers["Cache-Control"] = "no-store"
+    with services.database.transaction() as session:
+        return _secret(
+            callers_callbacks.rotate_secret(session, services.callbacks.keys, caller.key_id)
+        )
+
+
+def _answer(event: CallbackEventRow, endpoint: CallbackEndpointRow) -> CallbackAnswer:
+    return CallbackAnswer(
+        id=event.id,
+        type=event.type,
+        request=endpoint.request_id,
+        endpoint=endpoint.id,
+        sequence=event.sequence,
+        state=EventState(event.state),
+        attempts=event.attempts,
+        created_at=event.created_at,
+        next_attempt_at=event.next_attempt_at,
+        delivered_at=event.delivered_at,
+        failure=event.failure,
+        redeliverable=endpoint.url is not None,
+    )
+
+
+def _secret(secret: SigningSecret) -> SecretAnswer:
+    return SecretAnswer(
+        secret=secret.secret,
+        rotated_at=secret.rotated_at,
+        previous_until=secret.previous_until,
+    )

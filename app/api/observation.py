@@ -1,0 +1,76 @@
+"""Around every request: its id, an access line, and a place in the figures.
+
+What is told of a request is its route's template, never its path: paths hold ids and names.
+"""
+
+import re
+import time
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app import log_context
+from app.logs import ACCESS_LOG
+from app.monitoring.api_metrics import ApiMetrics
+
+REQUEST_ID = "X-Request-ID"
+UNMATCHED = "unmatched"
+_SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{7,63}")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Observation:
+    """Middleware that watches, and adds ``X-Request-ID`` to the answer.
+
+    A request brings an id of its own, of 8 to 64 letters, digits, dots, hyphens and underscores,
+    or is given one.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: ApiMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and note what became of it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(Headers(scope=scope).get(REQUEST_ID))
+        log_context.begin_request(request_id=request_id)
+        status = 500  # what the server answers where nobody else did
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+            await send(message)
+
+        started = time.perf_counter()
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            self._note(scope, status, time.perf_counter() - started)
+
+    def _note(self, scope: Scope, status: int, duration_s: float) -> None:
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        route = _template(scope)
+        self._metrics.observe(method=method, route=route, status=status, duration_s=duration_s)
+        fields = {
+            "method": method,
+            "route": route,
+            "status": status,
+            "duration_ms": round(duration_s * 1000, 3),
+        }
+        ACCESS_LOG.info("%s %s %d", method, route, status, extra={"fields": fields})
+
+
+def _template(scope: Scope) -> str:
+    return getattr(scope.get("route"), "path", UNMATCHED)
+
+
+def _request_id(offered: str | None) -> str:
+    if offered is not None and _SANE_ID.fullmatch(offered):
+        return offered
+    return uuid4().hex

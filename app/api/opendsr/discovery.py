@@ -1,0 +1,42 @@
+"""What anybody may know of this processor: what it supports, and its certificate."""
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse
+
+from app.api.access import ServicesOf
+from app.api.opendsr.schemas import Discovery, SupportedIdentity
+from app.ledger.subject_status import API_VERSION
+from app.services import public_url
+
+PREFIX = "/opendsr/v2"
+ERASURE = "erasure"
+RAW = "raw"
+
+router = APIRouter(prefix=PREFIX, tags=["OpenDSR"])
+
+
+@router.get("/discovery")
+def discover(services: ServicesOf) -> Discovery:
+    """Say what this processor supports; no key is asked for."""
+    settings = services.settings
+    return Discovery(
+        api_version=API_VERSION,
+        supported_identities=[
+            SupportedIdentity(identity_type=kind, identity_format=RAW)
+            for kind in settings.opendsr_identity_types
+        ],
+        supported_subject_request_types=[ERASURE],
+        processor_certificate=f"{public_url(settings)}{PREFIX}/certificate.pem",
+    )
+
+
+class PemResponse(PlainTextResponse):
+    """A certificate with its chain."""
+
+    media_type = "application/x-pem-file"
+
+
+@router.get("/certificate.pem", response_class=PemResponse)
+def certificate(services: ServicesOf) -> PemResponse:
+    """Return the X.509 certificate of the key that signs; no key is asked for."""
+    return PemResponse(services.processor_signer.certificate_pem)

@@ -1,0 +1,135 @@
+"""``/opendsr/v2/requests``: requests, status, cancellation.
+
+https://github.com/opengdpr/OpenDSR, version 2.0; ``docs/opendsr.md`` says what is not supported.
+"""
+
+import base64
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import ValidationError
+
+from app.api.access import ForgetReader, ForgetWriter, ServicesOf
+from app.api.opendsr.discovery import ERASURE, PREFIX, RAW
+from app.api.opendsr.schemas import (
+    Cancelled,
+    Created,
+    Extension,
+    Status,
+    SubjectRequestBody,
+    SubjectRequestId,
+)
+from app.api.opendsr.signed import SignedRoute, error_responses
+from app.domain.errors import InvalidInputError
+from app.domain.states import SubjectRequestStatus
+from app.ledger import subject_status
+from app.ledger.subject_requests import SubjectDemand
+from app.ledger.subject_status import API_VERSION
+from app.services import opendsr_domain
+from app.settings import Settings
+
+router = APIRouter(prefix=PREFIX, tags=["OpenDSR"], route_class=SignedRoute)
+
+
+async def raw_body(request: Request) -> bytes:
+    """Return the body as it came."""
+    return await request.body()
+
+
+@router.post("/requests", status_code=201, responses=error_responses())
+def create(
+    body: SubjectRequestBody,
+    raw: Annotated[bytes, Depends(raw_body)],
+    services: ServicesOf,
+    caller: ForgetWriter,
+) -> Created:
+    """Ask that a person be forgotten by every dataset that knows them."""
+    demand = _demand(body, services.settings)
+    with services.database.transaction() as session:
+        row = services.subject_requests.submit(session, demand, api_key_id=caller.key_id)
+        answer = Created(
+            controller_id=caller.key_id,
+            expected_completion_time=row.due_at,
+            received_time=row.received_at,
+            encoded_request=base64.b64encode(raw).decode(),
+            subject_request_id=row.subject_request_id,
+        )
+        settled = row.status == SubjectRequestStatus.IN_PROGRESS
+    if settled:
+        services.clean_up()
+    return answer
+
+
+@router.get(
+    "/requests/{subject_request_id}",
+    responses=error_responses(),
+)
+def status(
+    subject_request_id: SubjectRequestId, services: ServicesOf, caller: ForgetReader
+) -> Status:
+    """Show the status of a request that was made with the same API key."""
+    with services.database.transaction() as session:
+        row = subject_status.find(session, subject_request_id, api_key_id=caller.key_id)
+        return Status(**subject_status.document(row))
+
+
+@router.delete(
+    "/requests/{subject_request_id}",
+    status_code=202,
+    responses=error_responses(),
+)
+def cancel(
+    subject_request_id: SubjectRequestId, services: ServicesOf, caller: ForgetWriter
+) -> Cancelled:
+    """Cancel a pending request."""
+    with services.database.transaction() as session:
+        row = services.subject_requests.cancel(
+            session, subject_request_id, api_key_id=caller.key_id
+        )
+        return Cancelled(
+            controller_id=caller.key_id,
+            received_time=datetime.now(UTC),
+            subject_request_id=row.subject_request_id,
+            api_version=API_VERSION,
+        )
+
+
+def _demand(body: SubjectRequestBody, settings: Settings) -> SubjectDemand:
+    """Translate a body, or say which part of it this processor does not support."""
+    if body.subject_request_type != ERASURE:
+        raise InvalidInputError("subject_request_type: this processor supports erasure alone")
+    if body.api_version not in (None, API_VERSION):
+        raise InvalidInputError(f"api_version: this is version {API_VERSION}")
+    if not body.subject_identities:
+        raise InvalidInputError("subject_identities: at least one is required")
+    for index, identity in enumerate(body.subject_identities):
+        if identity.identity_type not in settings.opendsr_identity_types:
+            raise InvalidInputError(
+                f"subject_identities[{index}]: this type is not supported; see discovery"
+            )
+        if identity.identity_format != RAW:
+            raise InvalidInputError(f"subject_identities[{index}]: only the format raw is known")
+    return SubjectDemand(
+        subject_request_id=body.subject_request_id,
+        subject_ids=[identity.identity_value for identity in body.subject_identities],
+        datasets=_datasets(body, settings),
+        regulation=body.regulation,
+        submitted_at=body.submitted_time,
+        status_callback_urls=body.status_callback_urls,
+    )
+
+
+def _datasets(body: SubjectRequestBody, settings: Settings) -> list[str]:
+    """Return the datasets that the request is about; empty: all."""
+    ours = (body.extensions or {}).get(opendsr_domain(settings))
+    if ours is None:
+        return list(settings.opendsr_datasets)
+    try:
+        chosen = Extension.model_validate(ours).datasets
+    except ValidationError as error:
+        raise InvalidInputError("extensions: ours is {'datasets': [names]}") from error
+    allowed = settings.opendsr_datasets
+    if allowed and not set(chosen) <= set(allowed):
+        raise InvalidInputError("extensions: a dataset that OpenDSR's requests are not about")
+    return chosen or list(allowed)

@@ -1,0 +1,87 @@
+"""Answers of OpenDSR's endpoints: signed, and errors in the specification's own form."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DataError, IntegrityError
+
+from app.api.access import GuardedRoute, services_of
+from app.api.errors import problem_responses
+from app.api.opendsr.schemas import Error, ErrorAnswer, ErrorDetail
+from app.domain import errors
+
+_STATUS_OF = (
+    (errors.NotFoundError, 404),
+    (errors.ConflictError, 409),
+    (errors.InvalidInputError, 400),
+)
+
+_FAULTS = (RequestValidationError, errors.ExpungeError, DataError, IntegrityError)
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class SignedRoute(GuardedRoute):
+    """An endpoint whose answers carry the processor's signature.
+
+    Faults in a request answer 400 (section 7.5). Authentication is out of the specification's
+    scope, so a missing key or scope, and an outage, answer as everywhere else in this service.
+    """
+
+    def get_route_handler(self) -> Handler:
+        """Return the handler that FastAPI calls."""
+        handle = super().get_route_handler()
+
+        async def signed(request: Request) -> Response:
+            try:
+                response = await handle(request)
+            except _FAULTS as error:
+                answer = _answer(error)
+                if answer is None:
+                    raise
+                response = answer
+            signer = services_of(request).processor_signer
+            response.headers.update(signer.headers(bytes(response.body)))
+            return response
+
+        return signed
+
+
+def error_responses() -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI entries of an endpoint's errors."""
+    problems = problem_responses()
+    return {
+        "4XX": {"model": ErrorAnswer, "description": "A fault in the request"},
+        401: problems[401],
+        403: problems[403],
+        429: problems[429],
+    }
+
+
+def _answer(error: Exception) -> JSONResponse | None:
+    if isinstance(error, RequestValidationError):
+        return _error(400, "invalid", _faults(error))
+    if isinstance(error, DataError):
+        return _error(400, "invalid", ["a text or number cannot be stored"])
+    if isinstance(error, IntegrityError):
+        return _error(409, "conflict", ["another call changed the same thing; look again"])
+    for kind, status in _STATUS_OF:
+        if isinstance(error, kind):
+            return _error(status, type(error).__name__.removesuffix("Error"), [str(error)])
+    return None
+
+
+def _faults(error: RequestValidationError) -> list[str]:
+    return [
+        f"{'.'.join(str(part) for part in fault['loc'][1:]) or 'body'}: {fault['msg']}"
+        for fault in error.errors()
+    ]
+
+
+def _error(status: int, reason: str, messages: list[str]) -> JSONResponse:
+    details = [ErrorDetail(domain="Validation", reason=reason, message=m) for m in messages]
+    answer = ErrorAnswer(error=Error(code=status, message=messages[0], errors=details))
+    return JSONResponse(answer.model_dump(), status, {"Cache-Control": "no-store"})

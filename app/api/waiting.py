@@ -1,0 +1,126 @@
+"""``Prefer: wait=N`` (RFC 7240): an answer that is held back until there is news.
+
+Without ``If-None-Match`` a caller waits for a state other than the one at the call. With it, for an
+answer other than the one that it holds: nothing that happened between two calls is missed then.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Header, Request, Response
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from app.api.access import services_of
+from app.api.conditions import names
+from app.api.etags import etag_of
+from app.api.schemas import Answer
+from app.api.watching import Watch, Watcher
+from app.ledger.changes import Facts, Kind, facts_of
+
+LONGEST_WAIT_S = 60
+_WAIT = re.compile(r'wait\s*=\s*"?(\d{1,9})"?', re.ASCII | re.IGNORECASE)
+
+Prefer = Annotated[
+    str | None,
+    Header(
+        description=f"wait=N holds the answer until there is news, N seconds at most, and never "
+        f"longer than {LONGEST_WAIT_S}",
+        examples=["wait=1"],
+        max_length=1000,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is to answer now.
+
+    Attributes:
+        subject_id: of the thing to wait for.
+        answer: how it is shown.
+        is_final: whether nothing more is to come, so that nobody should wait.
+    """
+
+    subject_id: str
+    answer: Answer
+    is_final: bool
+
+
+async def answer_with_news(
+    request: Request,
+    watcher: Watcher,
+    kind: Kind,
+    read: Callable[[Session], Found],
+    *,
+    prefer: str | None,
+) -> Response:
+    """Return what ``read`` finds: at once, or as soon as the caller has not seen it yet."""
+    services = services_of(request)
+
+    def look() -> tuple[Found, Facts | None]:
+        with services.database.transaction() as session:
+            found = read(session)
+            facts = facts_of(session, kind, [found.subject_id])
+            return found, facts.get(found.subject_id)
+
+    found, facts = await run_in_threadpool(look)
+    wait_s = wait_of(prefer)
+    if wait_s is None:
+        return _response(found)
+    if not found.is_final and _has_seen(request, found):
+        with watcher.watch(kind, found.subject_id, facts) as watch:
+            await _until_news(request, watch, facts, wait_s)
+        found, _ = await run_in_threadpool(look)
+    response = _response(found)
+    response.headers["Preference-Applied"] = f"wait={wait_s}"
+    return response
+
+
+def wait_of(prefer: str | None) -> int | None:
+    """Return for how many seconds a caller wants to wait; None if it does not."""
+    for preference in (prefer or "").split(","):
+        match = _WAIT.fullmatch(preference.partition(";")[0].strip())
+        if match is not None:
+            return min(int(match[1]), LONGEST_WAIT_S)
+    return None
+
+
+async def _until_news(request: Request, watch: Watch, seen: Facts | None, wait_s: int) -> None:
+    news = asyncio.ensure_future(_another_state(watch, seen))
+    gone = asyncio.ensure_future(_disconnection(request))
+    try:
+        await asyncio.wait((news, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        news.cancel()
+        gone.cancel()
+
+
+async def _another_state(watch: Watch, seen: Facts | None) -> None:
+    while not watch.closed and _state(watch.facts) == _state(seen):
+        await watch.wait(LONGEST_WAIT_S)
+
+
+async def _disconnection(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _state(facts: Facts | None) -> tuple[object, ...] | None:
+    return None if facts is None else facts.state
+
+
+def _has_seen(request: Request, found: Found) -> bool:
+    held = request.headers.get("if-none-match")
+    return held is None or names(held, etag_of(_content(found)), weak=True)
+
+
+def _content(found: Found) -> bytes:
+    return found.answer.model_dump_json().encode()
+
+
+def _response(found: Found) -> Response:
+    return Response(_content(found), media_type="application/json")

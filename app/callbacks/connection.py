@@ -1,0 +1,114 @@
+"""Connections that go to the very address that was checked, and that end in time.
+
+Whoever runs a name server can give one answer to a check and another one to the connection that
+follows (DNS rebinding). So the name is resolved once, here, and the connection is made to that
+result; the name still stands in the Host header and in TLS's SNI, and the certificate must be the
+name's.
+"""
+
+import ssl
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import httpcore
+from httpcore import SOCKET_OPTION, NetworkBackend, NetworkStream
+
+from app.callbacks.addresses import Resolve, checked
+from app.domain.errors import CallbackError
+
+_MAX_ADDRESSES = 4
+
+
+class PinnedBackend(NetworkBackend):
+    """Opens connections for one delivery.
+
+    Args:
+        resolve: returns a name's addresses; called once for each connection.
+        allow_private: see ``app/callbacks/addresses.py``.
+        deadline: when everything must be over, by ``time.monotonic``.
+        sockets: what connects to an address.
+    """
+
+    def __init__(
+        self,
+        *,
+        resolve: Resolve,
+        allow_private: bool,
+        deadline: float,
+        sockets: NetworkBackend,
+    ) -> None:
+        self._resolve = resolve
+        self._allow_private = allow_private
+        self._deadline = deadline
+        self._sockets = sockets
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[SOCKET_OPTION] | None = None,
+    ) -> NetworkStream:
+        """Connect to the first of the name's addresses that answers.
+
+        Raises:
+            CallbackError: one of the name's addresses is refused, or it has none.
+        """
+        found = checked(self._resolve(host, port), allow_private=self._allow_private)
+        failure: Exception = CallbackError("its name cannot be resolved")
+        for address in found[:_MAX_ADDRESSES]:
+            try:
+                stream = self._sockets.connect_tcp(
+                    address,
+                    port,
+                    timeout=_left(self._deadline, timeout),
+                    local_address=local_address,
+                    socket_options=socket_options or (),
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+            else:
+                return _DeadlineStream(stream, self._deadline)
+        raise failure
+
+
+class _DeadlineStream(NetworkStream):
+    """A connection whose parts together take no longer than a deadline allows."""
+
+    def __init__(self, stream: NetworkStream, deadline: float) -> None:
+        self._stream = stream
+        self._deadline = deadline
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, _left(self._deadline, timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, _left(self._deadline, timeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> NetworkStream:
+        left = _left(self._deadline, timeout)
+        try:
+            stream = self._stream.start_tls(ssl_context, server_hostname, left)
+        except httpcore.ConnectError as error:
+            raise CallbackError("TLS failed, or its certificate does not hold") from error
+        return _DeadlineStream(stream, self._deadline)
+
+    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - httpcore's signature
+        return self._stream.get_extra_info(info)
+
+
+def _left(deadline: float, timeout: float | None) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise httpcore.ReadTimeout("the time for this delivery is over")
+    return left if timeout is None else min(left, timeout)

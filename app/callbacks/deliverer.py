@@ -1,0 +1,186 @@
+"""Delivers callbacks, beside whatever else its process does.
+
+Any number of processes may deliver. Postgres is the truth: a delivery is taken up in one short
+transaction, posted without any, and its outcome noted in another. Whoever dies in between has
+delivered perhaps, and another process delivers again: receivers know a repetition by its id.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from app.callbacks import repository
+from app.callbacks.keys import CallbackKeys
+from app.callbacks.messages import Message, opendsr_message, standard_message
+from app.callbacks.posting import Outcome, Poster, Result
+from app.callbacks.repository import Delivery, EventState
+from app.callbacks.signing_secrets import signing
+from app.certificates.processor_signing import ProcessorSigner
+from app.database import Database
+from app.domain.errors import CallbackError
+from app.logs import describe
+
+_log = logging.getLogger("expunge.callbacks")
+_CAPACITY = 16
+_PER_CALLER = 8
+_OUTAGE_DELAY_S = 1.0
+_CLOSE_INTERVAL_S = 1.0
+_STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How callbacks are delivered.
+
+    Attributes:
+        base_url: where this service is found, for links; empty: links are paths.
+        poll_interval_s: how often to look for what is due.
+        claim_s: when a delivery is taken from a process that has gone silent.
+        dead_retention_s: how long the address of a dead event is kept.
+    """
+
+    base_url: str = ""
+    poll_interval_s: float = 0.25
+    claim_s: float = 120.0
+    dead_retention_s: float = 30 * 86400.0
+
+
+class Deliverer:
+    """Takes up what is due and posts it, a thread for each delivery.
+
+    A receiver that does not answer holds up only the events for its own address, and a caller
+    whose receivers do not answer can take up half of the threads.
+
+    Args:
+        signer: returns what signs for OpenDSR; asked when first needed.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        keys: CallbackKeys,
+        poster: Poster,
+        signer: Callable[[], ProcessorSigner],
+        terms: Terms,
+    ) -> None:
+        self._database = database
+        self._keys = keys
+        self._poster = poster
+        self._signer = signer
+        self._terms = terms
+        self._going: dict[threading.Thread, str] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Deliver in the background until ``stop``."""
+        self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take up nothing more; what is being posted gets a few seconds to end."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+        with self._lock:
+            going = list(self._going)
+        for thread in going:
+            thread.join(_STOP_S / max(1, len(going)))
+
+    def tick(self) -> int:
+        """Take up what is due, as far as threads are free; return how many."""
+        taken = 0
+        while (delivery := self._claim()) is not None:
+            thread = threading.Thread(
+                target=self._deliver_and_leave, args=(delivery,), name="callback", daemon=True
+            )
+            with self._lock:
+                self._going[thread] = delivery.api_key_id
+            thread.start()
+            taken += 1
+        return taken
+
+    def deliver(self, delivery: Delivery) -> EventState:
+        """Post one delivery and note its outcome; return the event's state after it."""
+        outcome = self._attempt(delivery)
+        with self._database.transaction() as session:
+            state = repository.note(session, delivery, outcome)
+        if state is EventState.DEAD:
+            _log.warning("callback %s is dead: %s", delivery.event_id, outcome.failure)
+        return state
+
+    def close_served(self) -> None:
+        """Remove the addresses that nothing more will be told."""
+        with self._database.transaction() as session:
+            repository.close_served(session, dead_retention_s=self._terms.dead_retention_s)
+
+    def _run(self) -> None:
+        failing = False
+        rounds_to_close = 0
+        every = max(1, round(_CLOSE_INTERVAL_S / self._terms.poll_interval_s))
+        while not self._stop.wait(_OUTAGE_DELAY_S if failing else self._terms.poll_interval_s):
+            try:
+                self.tick()
+                rounds_to_close = (rounds_to_close + 1) % every
+                if rounds_to_close == 0:
+                    self.close_served()
+            except Exception as error:  # noqa: BLE001 - the database may come back
+                if not failing:
+                    _log.warning("callbacks have to wait: %s", describe(error))
+                failing = True
+            else:
+                failing = False
+
+    def _claim(self) -> Delivery | None:
+        with self._lock:
+            going = Counter(self._going.values())
+        if self._stop.is_set() or going.total() >= _CAPACITY:
+            return None
+        busy = [caller for caller, count in going.items() if count >= _PER_CALLER]
+        with self._database.transaction() as session:
+            return repository.claim(session, claim_s=self._terms.claim_s, busy=busy)
+
+    def _deliver_and_leave(self, delivery: Delivery) -> None:
+        try:
+            self.deliver(delivery)
+        except Exception as error:  # noqa: BLE001 - it is taken up again later
+            _log.warning("callback %s: no outcome noted: %s", delivery.event_id, describe(error))
+        finally:
+            with self._lock:
+                self._going.pop(threading.current_thread(), None)
+
+    def _attempt(self, delivery: Delivery) -> Outcome:
+        try:
+            url = self._keys.decrypt(delivery.url, endpoint_id=delivery.endpoint_id)
+            message = self._message(delivery, url)
+            return self._poster.post(url, message.headers, message.body)
+        except CallbackError as error:
+            return Outcome(Result.FAILED, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            _log.warning("callback %s cannot be sent: %s", delivery.event_id, describe(error))
+            return Outcome(Result.FAILED, "it cannot be sent; the service's log says why")
+
+    def _message(self, delivery: Delivery, url: str) -> Message:
+        if delivery.is_opendsr:
+            return opendsr_message(facts=delivery.facts, url=url, signer=self._signer())
+        now = datetime.now(UTC)
+        return standard_message(
+            event_id=delivery.event_id,
+            event_type=delivery.event_type,
+            occurred_at=delivery.occurred_at,
+            sequence=delivery.sequence,
+            facts=delivery.facts,
+            base_url=self._terms.base_url,
+            secrets=signing(
+                self._keys,
+                delivery.api_key_id,
+                generation=delivery.generation,
+                rotated_at=delivery.rotated_at,
+                now=now,
+            ),
+            now=now,
+        )

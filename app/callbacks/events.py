@@ -1,0 +1,97 @@
+"""Addresses taken on with a request, and events made with every change of its state.
+
+An event is a row that commits with the change that it tells of, so neither exists without the
+other. Whoever makes events holds the row that they are about, so their order is that of the
+changes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from app.callbacks.keys import CallbackKeys
+from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
+from app.callbacks.urls import UrlRules, check_urls
+from app.domain.ids import new_id
+
+
+class Callbacks:
+    """Takes on the addresses that callers give."""
+
+    def __init__(self, keys: CallbackKeys, rules: UrlRules) -> None:
+        self.keys = keys
+        self._rules = rules
+
+    def check(self, urls: Sequence[str]) -> list[str]:
+        """Return the URLs, each once; ``InvalidInputError`` if one cannot be called back."""
+        return check_urls(urls, self._rules)
+
+    def register(
+        self,
+        session: Session,
+        urls: Sequence[str],
+        *,
+        api_key_id: str,
+        request_id: str | None = None,
+        subject_request_id: str | None = None,
+    ) -> None:
+        """Take on a request's addresses; they are encrypted before they are stored.
+
+        Raises:
+            InvalidInputError: too many, or one that cannot be called back.
+        """
+        for url in self.check(urls):
+            endpoint_id = new_id("cbe")
+            session.add(
+                CallbackEndpointRow(
+                    id=endpoint_id,
+                    api_key_id=api_key_id,
+                    request_id=request_id,
+                    subject_request_id=subject_request_id,
+                    url=self.keys.encrypt(url, endpoint_id=endpoint_id),
+                    url_digest=self.keys.digest(url, api_key_id=api_key_id),
+                )
+            )
+        session.flush()
+
+
+def emit(
+    session: Session,
+    event_type: str,
+    facts: Mapping[str, Any],
+    *,
+    request_id: str | None = None,
+    subject_request_id: str | None = None,
+    final: bool = False,
+) -> None:
+    """Tell a request's addresses something, once the transaction has committed.
+
+    Args:
+        session: of the transaction that changes what is told.
+        event_type: such as ``forget_request.completed``.
+        facts: ids of the service's own and states, as JSON; never an owner's id.
+        request_id: whose addresses; or
+        subject_request_id: likewise.
+        final: nothing will be told after this, so that the addresses can be removed.
+    """
+    query = select(CallbackEndpointRow).where(
+        CallbackEndpointRow.state == "active",
+        CallbackEndpointRow.request_id == request_id
+        if request_id is not None
+        else CallbackEndpointRow.subject_request_id == subject_request_id,
+    )
+    for endpoint in session.scalars(query.order_by(CallbackEndpointRow.id).with_for_update()):
+        endpoint.emitted += 1
+        if final:
+            endpoint.ended_at = func.clock_timestamp()
+        session.add(
+            CallbackEventRow(
+                id=new_id("evt"),
+                endpoint_id=endpoint.id,
+                sequence=endpoint.emitted,
+                type=event_type,
+                facts=dict(facts),
+            )
+        )

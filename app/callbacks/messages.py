@@ -1,0 +1,64 @@
+"""What is posted: bodies and headers, for the addresses of both kinds of requests."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from app.callbacks.keys import sign
+from app.certificates.processor_signing import ProcessorSigner
+
+
+@dataclass(frozen=True)
+class Message:
+    """A body and the headers that vouch for it."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def standard_message(
+    *,
+    event_id: str,
+    event_type: str,
+    occurred_at: datetime,
+    sequence: int,
+    facts: Mapping[str, Any],
+    base_url: str,
+    secrets: Sequence[str],
+    now: datetime,
+) -> Message:
+    """Return a message as Standard Webhooks 1.0.0 want it, signed with every secret given."""
+    path = f"{base_url}/v1/forget-requests/{facts['request']}"
+    body = _json(
+        {
+            "type": event_type,
+            "timestamp": occurred_at.astimezone(UTC).isoformat(),
+            "data": {
+                **facts,
+                "sequence": sequence,
+                "links": {"request": path, "certificates": f"{path}/certificates"},
+            },
+        }
+    )
+    timestamp = int(now.timestamp())
+    signatures = [
+        sign(secret, message_id=event_id, timestamp=timestamp, body=body) for secret in secrets
+    ]
+    headers = {
+        "webhook-id": event_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(signatures),
+    }
+    return Message(headers, body)
+
+
+def opendsr_message(*, facts: Mapping[str, Any], url: str, signer: ProcessorSigner) -> Message:
+    """Return a message as section 8.6 of OpenDSR 2.0 wants it."""
+    body = _json({**facts, "status_callback_url": url})
+    return Message(signer.headers(body), body)
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()

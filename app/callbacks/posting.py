@@ -1,0 +1,165 @@
+"""One attempt to deliver: a POST that follows nothing, reads little and ends in time."""
+
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from pathlib import Path
+
+import httpcore
+from httpcore import NetworkBackend, SyncBackend
+
+from app.callbacks.addresses import Resolve
+from app.callbacks.addresses import resolve as system_resolve
+from app.callbacks.connection import PinnedBackend
+from app.callbacks.urls import parse
+from app.domain.errors import CallbackError, ConfigurationError
+
+_MAX_RESPONSE_BYTES = 16 * 1024
+_USER_AGENT = "Expunge"
+
+
+class Result(StrEnum):
+    """What became of an attempt."""
+
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attempt has shown.
+
+    Attributes:
+        result: a receiver that is gone wants no further callback.
+        failure: why it failed, never where; None if it did not.
+        retry_after_s: how long the receiver asks to be left alone.
+    """
+
+    result: Result
+    failure: str | None = None
+    retry_after_s: float = 0.0
+
+
+class Poster:
+    """Posts callbacks. Proxies and certificates that the environment names are not used.
+
+    Args:
+        timeout_s: for one attempt, from the name's resolution to the answer's headers.
+        allow_private: whether addresses may be called that are not public.
+        ca_file: certificates of authorities to trust besides the usual ones.
+        resolve: returns a name's addresses.
+        sockets: what connects to an address.
+
+    Raises:
+        ConfigurationError: ``ca_file`` cannot be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        allow_private: bool,
+        ca_file: Path | None = None,
+        resolve: Resolve = system_resolve,
+        sockets: NetworkBackend | None = None,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._allow_private = allow_private
+        self._resolve = resolve
+        self._sockets = sockets or SyncBackend()
+        self._tls: ssl.SSLContext = httpcore.default_ssl_context()
+        if ca_file is not None:
+            _trust(self._tls, ca_file)
+
+    def post(self, address: str, headers: Mapping[str, str], body: bytes) -> Outcome:
+        """Post a body once. Whatever goes wrong is part of the outcome."""
+        try:
+            return self._post(address, headers, body)
+        except CallbackError as error:
+            return Outcome(Result.FAILED, str(error))
+        except httpcore.TimeoutException:
+            return Outcome(Result.FAILED, f"it took longer than {self._timeout_s:g} s")
+        except httpcore.ConnectError:
+            return Outcome(Result.FAILED, "no connection can be made")
+        except httpcore.NetworkError:
+            return Outcome(Result.FAILED, "the connection broke")
+        except httpcore.ProtocolError:
+            return Outcome(Result.FAILED, "its answer is not HTTP")
+
+    def _post(self, address: str, headers: Mapping[str, str], body: bytes) -> Outcome:
+        parsed = parse(address)
+        url = httpcore.URL(
+            scheme=parsed.raw_scheme,
+            host=parsed.raw_host,
+            port=parsed.port,
+            target=parsed.raw_path,
+        )
+        sent = {
+            "Host": parsed.netloc.decode("ascii"),
+            "User-Agent": _USER_AGENT,
+            "Content-Type": "application/json",
+            "Connection": "close",
+            **headers,
+        }
+        backend = PinnedBackend(
+            resolve=self._resolve,
+            allow_private=self._allow_private,
+            deadline=time.monotonic() + self._timeout_s,
+            sockets=self._sockets,
+        )
+        with (
+            httpcore.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool,
+            pool.stream("POST", url, headers=list(sent.items()), content=body) as response,
+        ):
+            _drain(response)
+            return _outcome(response)
+
+
+def _trust(context: ssl.SSLContext, ca_file: Path) -> None:
+    try:
+        context.load_verify_locations(ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"{ca_file} holds no certificates that can be read") from error
+
+
+def _drain(response: httpcore.Response) -> None:
+    """Let the receiver end its answer, within limits; what it says does not matter."""
+    received = 0
+    try:
+        for part in response.iter_stream():
+            received += len(part)
+            if received > _MAX_RESPONSE_BYTES:
+                return
+    except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
+        return
+
+
+def _outcome(response: httpcore.Response) -> Outcome:
+    status = response.status
+    if 200 <= status < 300:
+        return Outcome(Result.DELIVERED)
+    if status == 410:
+        return Outcome(Result.GONE, "it answered 410: it wants no more callbacks")
+    return Outcome(Result.FAILED, f"it answered {status}", _retry_after_s(response))
+
+
+def _retry_after_s(response: httpcore.Response) -> float:
+    """Return what the receiver says in seconds or as a date; else 0."""
+    header = {name.lower(): value for name, value in response.headers}.get(b"retry-after")
+    if header is None:
+        return 0.0
+    text = header.decode("latin-1").strip()
+    if text.isdecimal() and len(text) < 10:
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    if moment.tzinfo is None:
+        return 0.0
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())

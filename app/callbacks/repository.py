@@ -1,0 +1,240 @@
+"""All SQL about deliveries: taking them up, noting what became of them, listing them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import exists, func, select, tuple_, update
+from sqlalchemy.orm import Session, aliased
+
+from app.callbacks.posting import Outcome, Result
+from app.callbacks.schedule import delay_s
+from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow, CallbackSecretRow
+from app.domain.errors import GoneError, NotFoundError
+
+
+class EventState(StrEnum):
+    """pending until it is delivered, or dead after the last attempt."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One attempt that this process has taken up.
+
+    Attributes:
+        event_id, event_type, sequence, facts, occurred_at: what is to be told.
+        attempt: which one this is, counted from 1; nobody else has the same.
+        endpoint_id, url: where to; the address is encrypted.
+        api_key_id: whose secret signs.
+        is_opendsr: whether it is told in OpenDSR's words.
+        generation, rotated_at: which secret that is, and since when.
+    """
+
+    event_id: str
+    event_type: str
+    sequence: int
+    facts: dict[str, Any]
+    occurred_at: datetime
+    attempt: int
+    endpoint_id: str
+    url: bytes
+    api_key_id: str
+    is_opendsr: bool
+    generation: int
+    rotated_at: datetime | None
+
+
+def claim(session: Session, *, claim_s: float, busy: Collection[str] = ()) -> Delivery | None:
+    """Take up the delivery that has been due for longest; None if there is none.
+
+    An address is told one thing at a time, in order: a later event waits for the earlier one to be
+    delivered or dead. Who never notes an outcome has lost the delivery after ``claim_s`` seconds.
+    Callers in ``busy``, by the ids of their API keys, are passed over.
+    """
+    earlier = aliased(CallbackEventRow)
+    query = (
+        select(CallbackEventRow, CallbackEndpointRow)
+        .join(CallbackEndpointRow, CallbackEndpointRow.id == CallbackEventRow.endpoint_id)
+        .where(
+            CallbackEventRow.state == EventState.PENDING,
+            CallbackEventRow.next_attempt_at <= func.clock_timestamp(),
+            CallbackEndpointRow.url.is_not(None),
+            CallbackEndpointRow.api_key_id.not_in(busy),
+            ~exists().where(
+                earlier.endpoint_id == CallbackEventRow.endpoint_id,
+                earlier.state == EventState.PENDING,
+                earlier.sequence < CallbackEventRow.sequence,
+            ),
+        )
+        .order_by(CallbackEventRow.next_attempt_at)
+        .limit(1)
+        .with_for_update(of=CallbackEventRow, skip_locked=True)
+    )
+    found = session.execute(query).first()
+    if found is None:
+        return None
+    event, endpoint = found
+    event.attempts += 1
+    event.next_attempt_at = func.clock_timestamp() + timedelta(seconds=claim_s)
+    secret = session.get(CallbackSecretRow, endpoint.api_key_id)
+    return Delivery(
+        event_id=event.id,
+        event_type=event.type,
+        sequence=event.sequence,
+        facts=event.facts,
+        occurred_at=event.created_at,
+        attempt=event.attempts,
+        endpoint_id=endpoint.id,
+        url=endpoint.url or b"",
+        api_key_id=endpoint.api_key_id,
+        is_opendsr=endpoint.subject_request_id is not None,
+        generation=0 if secret is None else secret.generation,
+        rotated_at=None if secret is None else secret.rotated_at,
+    )
+
+
+def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
+    """Note what became of an attempt, unless somebody else has taken up the event since.
+
+    Returns:
+        The event's state after this.
+    """
+    event = session.get_one(CallbackEventRow, delivery.event_id, with_for_update=True)
+    is_over = event.state == EventState.DELIVERED or event.attempts != delivery.attempt
+    # Another delivery may have disabled the address meanwhile; what arrived has arrived.
+    given_up = event.state == EventState.DEAD and outcome.result is not Result.DELIVERED
+    if is_over or given_up:
+        return EventState(event.state)
+    event.failure = outcome.failure
+    if outcome.result is Result.DELIVERED:
+        event.state = EventState.DELIVERED
+        event.delivered_at = func.clock_timestamp()
+        event.next_attempt_at = None
+    elif outcome.result is Result.GONE:
+        session.flush()
+        _disable(session, delivery.endpoint_id, reason=outcome.failure)
+        return EventState.DEAD
+    else:
+        delay = delay_s(event.attempts, retry_after_s=outcome.retry_after_s)
+        if delay is None:
+            event.state = EventState.DEAD
+            event.next_attempt_at = None
+        else:
+            event.next_attempt_at = func.clock_timestamp() + timedelta(seconds=delay)
+    return EventState(event.state)
+
+
+def _disable(session: Session, endpoint_id: str, *, reason: str | None) -> None:
+    """Tell an address nothing more, for whichever requests of the same caller it was given.
+
+    Requests that are changing at this moment are left out: whoever changes many holds many, and to
+    wait for one while holding another could be for ever. They will be answered 410 themselves.
+    """
+    endpoint = session.get_one(CallbackEndpointRow, endpoint_id, with_for_update=True)
+    same = (
+        select(CallbackEndpointRow.id)
+        .where(
+            CallbackEndpointRow.api_key_id == endpoint.api_key_id,
+            CallbackEndpointRow.url_digest == endpoint.url_digest,
+        )
+        .with_for_update(skip_locked=True)
+    )
+    disabled = session.scalars(same).all()
+    session.execute(
+        update(CallbackEndpointRow)
+        .where(CallbackEndpointRow.id.in_(disabled))
+        .values(state="disabled", url=None, url_digest=None)
+        .execution_options(synchronize_session=False)
+    )
+    session.execute(
+        update(CallbackEventRow)
+        .where(
+            CallbackEventRow.endpoint_id.in_(disabled),
+            CallbackEventRow.state == EventState.PENDING,
+        )
+        .values(state=EventState.DEAD, next_attempt_at=None, failure=reason)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def close_served(session: Session, *, dead_retention_s: float) -> int:
+    """Remove the addresses that nothing more will be told; return how many.
+
+    An address with dead events is kept for a while, so that they can be delivered yet.
+    """
+    event = CallbackEventRow
+    unsettled = exists().where(
+        event.endpoint_id == CallbackEndpointRow.id,
+        (event.state == EventState.PENDING)
+        | (
+            (event.state == EventState.DEAD)
+            & (
+                CallbackEndpointRow.ended_at
+                > func.clock_timestamp() - timedelta(seconds=dead_retention_s)
+            )
+        ),
+    )
+    closed = session.scalars(
+        update(CallbackEndpointRow)
+        .where(
+            CallbackEndpointRow.state == "active",
+            CallbackEndpointRow.ended_at.is_not(None),
+            ~unsettled,
+        )
+        .values(state="closed", url=None, url_digest=None)
+        .returning(CallbackEndpointRow.id)
+        .execution_options(synchronize_session=False)
+    )
+    return len(closed.all())
+
+
+def events(
+    session: Session,
+    *,
+    state: EventState | None,
+    request_id: str | None,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> Sequence[tuple[CallbackEventRow, CallbackEndpointRow]]:
+    """Return a page of events with their endpoints, newest first, older than ``after``."""
+    query = select(CallbackEventRow, CallbackEndpointRow).join(
+        CallbackEndpointRow, CallbackEndpointRow.id == CallbackEventRow.endpoint_id
+    )
+    if state is not None:
+        query = query.where(CallbackEventRow.state == state)
+    if request_id is not None:
+        query = query.where(CallbackEndpointRow.request_id == request_id)
+    if after is not None:
+        query = query.where(tuple_(CallbackEventRow.created_at, CallbackEventRow.id) < after)
+    order = (CallbackEventRow.created_at.desc(), CallbackEventRow.id.desc())
+    rows = session.execute(query.order_by(*order).limit(limit))
+    return [(event, endpoint) for event, endpoint in rows]
+
+
+def redeliver(session: Session, event_id: str) -> tuple[CallbackEventRow, CallbackEndpointRow]:
+    """Have an event delivered now, whatever became of it before.
+
+    Raises:
+        NotFoundError: there is no such event.
+        GoneError: its address was removed.
+    """
+    event = session.get(CallbackEventRow, event_id, with_for_update=True)
+    if event is None:
+        raise NotFoundError("callback", event_id)
+    endpoint = session.get_one(CallbackEndpointRow, event.endpoint_id, with_for_update=True)
+    if endpoint.url is None:
+        raise GoneError("the address of this callback has been removed")
+    if event.state != EventState.PENDING:
+        event.state = EventState.PENDING
+        event.attempts = 0
+        event.delivered_at = None
+    event.next_attempt_at = func.clock_timestamp()
+    session.flush()
+    session.refresh(event)
+    return event, endpoint

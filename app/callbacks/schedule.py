@@ -1,0 +1,25 @@
+"""When a callback that failed is tried again."""
+
+import random
+
+DELAYS_S = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
+"""Seconds from each failed attempt to the next: ten attempts over three days.
+
+Source: Standard Webhooks 1.0.0, "Deliverability and reliability".
+"""
+
+_JITTER = 0.2
+_MAX_RETRY_AFTER_S = 86400.0
+_random = random.SystemRandom()
+
+
+def delay_s(attempts: int, *, retry_after_s: float = 0.0) -> float | None:
+    """Return how long to wait after ``attempts`` failed ones; None: that was the last.
+
+    Up to a fifth is added at random, so that what failed together does not come back together. A
+    receiver that asks for a longer pause gets it, up to a day.
+    """
+    if attempts > len(DELAYS_S):
+        return None
+    delay = DELAYS_S[attempts - 1] * _random.uniform(1.0, 1.0 + _JITTER)
+    return max(delay, min(retry_after_s, _MAX_RETRY_AFTER_S))

@@ -1,0 +1,27 @@
+"""Who did what, over HTTP."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from app.cli.connection import connect, errors_in_words
+
+
+def audit(
+    *,
+    caller: Annotated[
+        str | None, typer.Option(help="Only of this one: a key's id, 'operator' or 'service'.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Only of this kind, such as request.accepted.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
+) -> None:
+    """Show who did what, newest first: the log's entries with the callers behind them."""
+    with errors_in_words(), connect() as client:
+        for entry in client.audit(caller=caller, kind=kind, limit=limit):
+            who = entry["by"] or "unknown"
+            name = f" ({entry['name']})" if entry["name"] else ""
+            facts = json.dumps(entry["facts"], sort_keys=True)
+            typer.echo(f"{entry['recorded_at']}  {who}{name}  {entry['kind']}  {facts}")

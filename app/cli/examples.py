@@ -1,0 +1,91 @@
+"""Examples of every command, shown at the end of its help."""
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "init": (
+        "expunge init",
+        "EXPUNGE_DATABASE_URL=… EXPUNGE_MIGRATION_URL=… expunge init # servers of your own",
+    ),
+    "up": ("expunge up", "EXPUNGE_DATA_DIR=/srv/expunge EXPUNGE_PORT=9000 expunge up"),
+    "serve": ("expunge serve", "EXPUNGE_HOST=0.0.0.0 expunge serve"),
+    "worker": ("expunge worker", "CUDA_VISIBLE_DEVICES=1 expunge worker --no-dispatcher"),
+    "dispatcher": ("expunge dispatcher",),
+    "demo": ("expunge demo",),
+    "forget": (
+        "expunge forget digits --subject person-17 --wait",
+        "expunge forget digits --record record-3 --record record-4 --external-id ticket-4711",
+        "expunge forget digits --subject person-17 --receipt receipt.json",
+    ),
+    "status": ("expunge status fr_0123456789abcdef --wait",),
+    "requests": (
+        "expunge requests",
+        "expunge requests --state failed --model digits-mlp",
+    ),
+    "retry": ("expunge retry fr_0123456789abcdef",),
+    "cancel": (
+        "expunge cancel fr_0123456789abcdef",
+        "expunge cancel fr_0123456789abcdef --restore",
+    ),
+    "certificates": (
+        "expunge certificates fr_0123456789abcdef --out proofs",
+        "expunge certificates fr_0123456789abcdef --since kept-in-march --out proofs",
+    ),
+    "download": (
+        "expunge download digits-mlp --out release",
+        "expunge download digits-mlp --key operator.pem --out release",
+    ),
+    "erase-check": (
+        "expunge erase-check person-17 --dataset digits",
+        "echo person-17 | expunge erase-check - --dataset digits",
+    ),
+    "verify": (
+        "expunge verify release/digits-mlp-v2.certificate.json "
+        "--weights release/digits-mlp-v2.safetensors --key operator.pem",
+        "expunge verify proof.json --weights model.safetensors --key operator.pem "
+        "--receipt receipt.json",
+    ),
+    "plan": (
+        "expunge plan --epsilon 1 --delta 1e-5",
+        "expunge plan --epsilon 1 --delta 1e-5 --budget-epochs 5 --records 50000",
+        "expunge plan --model digits-mlp --json",
+    ),
+    "account": (
+        "expunge account --mechanism gradient_clipping --param initial_clip=20 "
+        "--param gradient_clip=10 --param learning_rate=0.01 --param weight_decay=50 "
+        "--param noise_std=0.25679 --param steps=11 --delta 1e-5",
+    ),
+    "dataset push": (
+        "expunge dataset push digits digits.npz --scale 0.0625",
+        "expunge dataset push customers customers.parquet --classes 2",
+    ),
+    "dataset show": ("expunge dataset show digits",),
+    "dataset list": ("expunge dataset list",),
+    "backbone define": ("expunge backbone define examples/backbone.json",),
+    "backbone upload": ("expunge backbone upload random-features random-features.safetensors",),
+    "backbone list": ("expunge backbone list",),
+    "model create": ("expunge model create examples/model.json --wait",),
+    "model upload": ("expunge model upload digits-net weights.safetensors --wait",),
+    "model show": ("expunge model show digits-mlp", "expunge model show digits-mlp --wait"),
+    "model list": ("expunge model list",),
+    "api-key create": (
+        "expunge api-key create privacy-desk --scope forget:write --scope forget:read",
+        "expunge api-key create contractor --scope models:read --expires-in 90d",
+    ),
+    "api-key list": ("expunge api-key list",),
+    "api-key revoke": ("expunge api-key revoke key_0123456789abcdef",),
+    "callback list": ("expunge callback list", "expunge callback list --state dead"),
+    "callback redeliver": ("expunge callback redeliver cbv_0123456789abcdef",),
+    "callback secret": ("expunge callback secret", "expunge callback secret --rotate"),
+    "audit": ("expunge audit", "expunge audit --caller operator --limit 10"),
+    "reconcile": ("expunge reconcile", "expunge reconcile --apply"),
+    "storage check": ("expunge storage check",),
+    "log checkpoint": ("expunge log checkpoint > kept-in-march",),
+    "log fsck": ("expunge log fsck", "expunge log fsck --consistent-with kept-in-march"),
+    "signing-key rotate": ("expunge signing-key rotate",),
+    "signing-key list": ("expunge signing-key list",),
+}
+
+
+def epilog(path: str) -> str | None:
+    """Return what follows a command's help: its examples, a paragraph each."""
+    examples = EXAMPLES.get(path)
+    return None if examples is None else "\n\n".join(("Examples:", *examples))

@@ -1,0 +1,64 @@
+"""The command for after a restore."""
+
+from typing import Annotated
+
+import typer
+
+from app.cli.connection import errors_in_words
+from app.ledger import reconciliation
+from app.ledger.reconciliation import Findings
+from app.services import Services, embedded_postgres, open_services
+from app.settings import Settings
+
+
+def reconcile(
+    *,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Change the ledger and shred what it does not know.")
+    ] = False,
+) -> None:
+    """After a restore: bring the ledger into agreement with keys and objects. Stop the service.
+
+    Without --apply it only says what it would do, and exits with 1 if that is anything. What the
+    ledger does not know is then shredded for good: be sure that no newer backup of it exists.
+    """
+    with errors_in_words():
+        settings = Settings()
+        with embedded_postgres(settings):
+            services = open_services(settings)
+            try:
+                found = _reconcile(services, apply=apply)
+            finally:
+                services.database.dispose()
+    _tell(found)
+    if not found.is_empty and not apply:
+        typer.secho("nothing was changed; --apply does it", fg="yellow", err=True)
+        raise typer.Exit(1)
+
+
+def _reconcile(services: Services, *, apply: bool) -> Findings:
+    with services.database.transaction() as session:
+        found = reconciliation.reconcile(session, services.blobs, services.signer)
+        if not apply:
+            session.rollback()
+    if apply:
+        for blob_id in sorted(found.strays):
+            services.blobs.shred_stray(blob_id)
+        services.clean_up()
+    return found
+
+
+def _tell(found: Findings) -> None:
+    if found.is_empty:
+        typer.secho("the ledger agrees with keys and objects", fg="green")
+        return
+    for version in found.versions:
+        typer.echo(f"retired: {version}")
+    typer.echo(f"rewritten shards taken in: {found.shards_succeeded}; lost: {found.shards_lost}")
+    typer.echo(f"records that count as forgotten again: {found.records_forgotten}")
+    typer.echo(f"other objects that cannot be read: {found.other_objects}")
+    typer.echo(f"objects from after the backup, to be shredded: {len(found.strays)}")
+    if found.signing_key_replaced:
+        typer.echo("the present signing key is the one in use now")
+    for what in found.attention:
+        typer.secho(what, fg="yellow")

@@ -1,0 +1,134 @@
+"""What can be waited for: the facts whose change is news to callers, one query a kind."""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Row, Select, func, literal, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.orm import Session
+
+from app.domain.states import RunState
+from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
+from app.registry.tables import ModelRow, VersionRow
+
+_IDS_AT_ONCE = 1000
+
+
+class Kind(StrEnum):
+    """What may change."""
+
+    FORGET_REQUEST = "forget request"
+    RUN = "run"
+    MODEL = "model"
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """How far a run has come. ``loss`` begins after the target."""
+
+    state: str
+    attempt: int
+    phase: str | None
+    step: int | None
+    total_steps: int | None
+    epsilon: float | None
+    loss: float | None
+    failure_reason: str | None
+
+    @property
+    def has_ended(self) -> bool:
+        """Say whether the run is over."""
+        return self.state in (RunState.PUBLISHED, RunState.FAILED)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about one thing at one moment.
+
+    Attributes:
+        state: what those wait for who wait for another state.
+        progress: of a run, what changes between its states.
+    """
+
+    state: tuple[object, ...]
+    progress: RunProgress | None = None
+
+
+def facts_of(session: Session, kind: Kind, ids: Collection[str]) -> dict[str, Facts]:
+    """Return the facts about those of ``ids`` that exist."""
+    query, read = _QUERIES[kind]
+    found: dict[str, Facts] = {}
+    for some in _batches(list(ids)):
+        for row in session.execute(query(some)):
+            found[row[0]] = read(row)
+    return found
+
+
+def _batches(ids: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        yield ids[start : start + _IDS_AT_ONCE]
+
+
+def _requests(ids: list[str]) -> Select[Any]:
+    owed = func.concat_ws(":", ObligationRow.id, ObligationRow.state, ObligationRow.run_id)
+    return (
+        select(
+            ForgetRequestRow.id,
+            ForgetRequestRow.state,
+            func.string_agg(owed, aggregate_order_by(literal(","), ObligationRow.id)),
+        )
+        .outerjoin(ObligationRow, ObligationRow.request_id == ForgetRequestRow.id)
+        .where(ForgetRequestRow.id.in_(ids))
+        .group_by(ForgetRequestRow.id)
+    )
+
+
+def _runs(ids: list[str]) -> Select[Any]:
+    columns = [getattr(RunRow, name) for name in RunProgress.__dataclass_fields__]
+    return select(RunRow.id, *columns).where(RunRow.id.in_(ids))
+
+
+def _models(ids: list[str]) -> Select[Any]:
+    newest = (
+        select(func.concat_ws(":", RunRow.id, RunRow.state))
+        .where(RunRow.model_id == ModelRow.id)
+        .order_by(RunRow.created_at.desc(), RunRow.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    return (
+        select(ModelRow.id, VersionRow.id, VersionRow.state, newest)
+        .outerjoin(VersionRow, VersionRow.id == ModelRow.head_version_id)
+        .where(ModelRow.id.in_(ids))
+    )
+
+
+def _state(row: Row[Any]) -> Facts:
+    return Facts(state=tuple(row)[1:])
+
+
+def _progress(row: Row[Any]) -> Facts:
+    values: list[Any] = [None if _has_diverged(value) else value for value in tuple(row)[1:]]
+    progress = RunProgress(*values)
+    return Facts(state=(progress.state, progress.attempt), progress=progress)
+
+
+def _has_diverged(value: object) -> bool:
+    # NaN equals nothing, itself included: it would be news each time.
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+_QUERIES: dict[
+    Kind,
+    tuple[
+        Callable[[list[str]], Select[Any]],
+        Callable[[Row[Any]], Facts],
+    ],
+] = {
+    Kind.FORGET_REQUEST: (_requests, _state),
+    Kind.RUN: (_runs, _progress),
+    Kind.MODEL: (_models, _state),
+}

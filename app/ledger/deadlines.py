@@ -1,0 +1,90 @@
+"""Deadlines: a request is warned of before it is due, and again when it is overdue; once each.
+
+A warning is an entry of the log, of kind ``request.due_soon`` or ``request.overdue`` with the
+request's id and ``due_at``, in the transaction that notes it on the request; and a callback, where
+the request asked for them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import ColumnElement, and_, func, or_, select, text
+from sqlalchemy.orm import Session
+
+from app.ledger import log, transitions
+from app.ledger.tables import ForgetRequestRow
+
+DUE_SOON = "request.due_soon"
+OVERDUE = "request.overdue"
+IS_OPEN = text("forget_requests.state NOT IN ('completed', 'cancelled')")
+"""A deadline counts until a request is completed, its records erased, or it is cancelled.
+
+Spelt like the partial index of such requests, so that PostgreSQL knows to use it.
+"""
+_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class DeadlineWarning:
+    """One warning that was noted.
+
+    Attributes:
+        kind: ``DUE_SOON`` or ``OVERDUE``.
+        request_id: of which request.
+        due_at: its deadline.
+    """
+
+    kind: str
+    request_id: str
+    due_at: datetime
+
+
+def note_deadlines(session: Session, *, warning_s: float) -> Sequence[DeadlineWarning]:
+    """Note what has come near its deadline or passed it; a hundred at once, oldest first.
+
+    A request that is overdue before anybody could warn of it gets both warnings. Requests that
+    another transaction holds are left for the next time.
+
+    Args:
+        session: log entries and notes are written in its transaction.
+        warning_s: how long before its deadline a request is warned of; one whose whole time is
+            shorter than twice that, when half of it is over.
+    """
+    request = ForgetRequestRow
+    whole_s = func.extract("epoch", request.due_at - request.received_at)
+    left_s = func.extract("epoch", request.due_at - func.clock_timestamp())
+    is_late = left_s <= 0
+    is_near = left_s <= func.least(warning_s, whole_s / 2)
+    query = (
+        select(request, is_late)
+        .where(
+            IS_OPEN,
+            request.overdue_noted_at.is_(None),
+            request.due_at <= func.clock_timestamp() + timedelta(seconds=warning_s),
+            or_(is_late, and_(request.due_soon_noted_at.is_(None), is_near)),
+        )
+        .order_by(request.due_at)
+        .limit(_AT_ONCE)
+        .with_for_update(skip_locked=True)
+    )
+    warnings: list[DeadlineWarning] = []
+    for row, late in session.execute(query).all():
+        if row.due_soon_noted_at is None:
+            row.due_soon_noted_at = _now()
+            warnings.append(_warn(session, DUE_SOON, row))
+        if late:
+            row.overdue_noted_at = _now()
+            warnings.append(_warn(session, OVERDUE, row))
+    return warnings
+
+
+def _warn(session: Session, kind: str, row: ForgetRequestRow) -> DeadlineWarning:
+    due_at = row.due_at.astimezone(UTC).isoformat(timespec="seconds")
+    log.append(session, kind, request=row.id, due_at=due_at)
+    transitions.tell(session, row, kind.removeprefix("request."))
+    return DeadlineWarning(kind, row.id, row.due_at)
+
+
+def _now() -> ColumnElement[datetime]:
+    return func.clock_timestamp()

@@ -1,0 +1,27 @@
+"""What a search of the stores reports, one finding at a time."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What a finding means."""
+
+    BY_DESIGN = "by design"
+    PENDING = "pending"
+    UNSEARCHED = "unsearched"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that was found in a store, or a place where nobody can look.
+
+    Attributes:
+        where: the store and the place in it; never an owner's id.
+        meaning: what it is and why it is there.
+    """
+
+    verdict: Verdict
+    where: str
+    meaning: str

@@ -1,0 +1,161 @@
+"""Data subject requests: one person, all datasets that know them, one status.
+
+A subject request stands for the forget requests that it made, at most one for each dataset. Its
+status follows theirs, and whoever gave addresses is told in the words of OpenDSR 2.0.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from app.callbacks.events import Callbacks
+from app.datasets import repository as datasets
+from app.datasets.pseudonyms import Pseudonyms
+from app.datasets.tables import DatasetRow
+from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.ids import new_id
+from app.ledger import log, repository
+from app.ledger.requests import ForgetDemand, ForgetRequests, utc_now
+from app.ledger.subject_status import find, find_if_any, settle
+from app.ledger.tables import SubjectRequestRow
+
+
+@dataclass(frozen=True)
+class SubjectDemand:
+    """What a controller asks for.
+
+    Attributes:
+        subject_request_id: the controller's own UUID; unique per caller, replays the answer.
+        subject_ids: the person's ids, any of which may be known.
+        datasets: names of the datasets to look into; empty: all.
+        regulation: ``gdpr`` or ``ccpa``.
+        submitted_at: when the person asked the controller.
+        status_callback_urls: whom to tell of changes.
+    """
+
+    subject_request_id: str
+    subject_ids: Sequence[str]
+    datasets: Sequence[str]
+    regulation: str
+    submitted_at: datetime
+    status_callback_urls: Sequence[str] = ()
+
+
+class SubjectRequests:
+    """The service behind ``/opendsr``.
+
+    Args:
+        pseudonyms: recognises ids.
+        callbacks: takes on addresses.
+        forget_requests: what does the work.
+        clock: the present moment.
+    """
+
+    def __init__(
+        self,
+        *,
+        pseudonyms: Pseudonyms,
+        callbacks: Callbacks,
+        forget_requests: ForgetRequests,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._pseudonyms = pseudonyms
+        self._callbacks = callbacks
+        self._forget_requests = forget_requests
+        self._clock = clock
+
+    def submit(
+        self, session: Session, demand: SubjectDemand, *, api_key_id: str
+    ) -> SubjectRequestRow:
+        """Have a person forgotten by every dataset that knows them; replays the earlier answer.
+
+        A person whom no dataset knows is forgotten already: the request is completed at once.
+
+        Raises:
+            NotFoundError: a dataset that is named does not exist.
+            InvalidInputError: the id was used before with another body, or a bad address.
+        """
+        digest = self._digest(demand)
+        earlier = find_if_any(session, demand.subject_request_id, api_key_id)
+        if earlier is not None:
+            if earlier.request_digest != digest:
+                raise InvalidInputError("subject_request_id was used before with another body")
+            return earlier
+        now = self._clock()
+        row = SubjectRequestRow(
+            id=new_id("dsr"),
+            api_key_id=api_key_id,
+            subject_request_id=demand.subject_request_id,
+            request_digest=digest,
+            regulation=demand.regulation,
+            submitted_at=demand.submitted_at,
+            received_at=now,
+            due_at=now,
+        )
+        session.add(row)
+        session.flush()
+        self._callbacks.register(
+            session,
+            demand.status_callback_urls,
+            api_key_id=api_key_id,
+            subject_request_id=row.id,
+        )
+        log.append(session, "subject_request.received", subject_request=row.id)
+        for dataset in self._datasets(session, demand):
+            known = self._known(session, dataset, demand.subject_ids)
+            if known:
+                forget = ForgetDemand(
+                    dataset=dataset.name,
+                    subject_ids=known,
+                    external_id=f"{demand.subject_request_id}/{dataset.name}",
+                    subject_request_id=row.id,
+                )
+                request, _ = self._forget_requests.submit(session, forget, api_key_id=api_key_id)
+                row.due_at = max(row.due_at, request.due_at)
+        session.flush()
+        settle(session, row)
+        return row
+
+    def cancel(
+        self, session: Session, subject_request_id: str, *, api_key_id: str
+    ) -> SubjectRequestRow:
+        """Cancel a pending request: its records are used again, as if nobody had asked.
+
+        Raises:
+            NotFoundError: the caller has no such request.
+            ConflictError: it is not pending any more.
+        """
+        row = find(session, subject_request_id, api_key_id=api_key_id)
+        requests = repository.requests_of_subject(session, row.id)
+        if not requests:
+            raise ConflictError("the request is completed; it can no longer be cancelled")
+        for request in requests:
+            self._forget_requests.cancel(session, request.id, restore=True)
+        return row
+
+    def _digest(self, demand: SubjectDemand) -> bytes:
+        body = [
+            sorted(set(demand.subject_ids)),
+            sorted(set(demand.datasets)),
+            demand.regulation,
+            demand.submitted_at.isoformat(),
+            sorted(set(demand.status_callback_urls)),
+        ]
+        return self._pseudonyms.upload("opendsr", json.dumps(body).encode())
+
+    def _datasets(self, session: Session, demand: SubjectDemand) -> Sequence[DatasetRow]:
+        """Return the datasets to look into, in the order in which requests lock them."""
+        if not demand.datasets:
+            return datasets.datasets(session)
+        return [datasets.dataset_named(session, name) for name in sorted(set(demand.datasets))]
+
+    def _known(
+        self, session: Session, dataset: DatasetRow, subject_ids: Sequence[str]
+    ) -> list[str]:
+        keys = {self._pseudonyms.subject(dataset.id, i): i for i in subject_ids}
+        found = datasets.records_by_key(session, dataset.id, subject_keys=list(keys))
+        held = {record.subject_key for record in found}
+        return [subject_id for key, subject_id in keys.items() if key in held]

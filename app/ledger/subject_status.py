@@ -1,0 +1,105 @@
+"""The status of a data subject request, which follows the forget requests that it made."""
+
+from collections.abc import Collection
+from datetime import UTC
+from typing import Any
+
+from sqlalchemy import event, select
+from sqlalchemy.orm import Session
+
+from app.callbacks.events import emit
+from app.domain.errors import NotFoundError
+from app.domain.states import RequestState, SubjectRequestStatus
+from app.ledger import log
+from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
+
+API_VERSION = "2.0"
+_PENDING = "expunge.subject_requests.pending"
+
+
+def status_of(states: Collection[str]) -> SubjectRequestStatus:
+    """Return the status of a subject request whose forget requests have these states.
+
+    There is no failure in OpenDSR: what failed here is in progress until it is tried again.
+    """
+    remaining = {RequestState(state) for state in states} - {RequestState.CANCELLED}
+    if states and not remaining:
+        return SubjectRequestStatus.CANCELLED
+    if remaining <= {RequestState.COMPLETED}:
+        return SubjectRequestStatus.COMPLETED
+    if remaining == {RequestState.ACCEPTED}:
+        return SubjectRequestStatus.PENDING
+    return SubjectRequestStatus.IN_PROGRESS
+
+
+def find_if_any(
+    session: Session, subject_request_id: str, api_key_id: str
+) -> SubjectRequestRow | None:
+    """Return a caller's subject request, or None."""
+    query = select(SubjectRequestRow).where(
+        SubjectRequestRow.api_key_id == api_key_id,
+        SubjectRequestRow.subject_request_id == subject_request_id,
+    )
+    return session.scalar(query)
+
+
+def find(session: Session, subject_request_id: str, *, api_key_id: str) -> SubjectRequestRow:
+    """Return a caller's subject request; ``NotFoundError`` if it has none of this id."""
+    row = find_if_any(session, subject_request_id, api_key_id)
+    if row is None:
+        raise NotFoundError("subject request", subject_request_id)
+    return row
+
+
+def follow(session: Session, request: ForgetRequestRow) -> None:
+    """Let the status of a request's subject request follow, when the transaction commits.
+
+    Not before: two transactions that change requests of the same people, in whatever order, would
+    wait for each other's locks. At the end each takes them in the same order.
+    """
+    if request.subject_request_id is not None:
+        session.info.setdefault(_PENDING, set()).add(request.subject_request_id)
+
+
+@event.listens_for(Session, "before_commit", insert=True)  # before the log writes its entries
+def _settle_pending(session: Session) -> None:
+    for subject_request_id in sorted(session.info.pop(_PENDING, ())):
+        settle(
+            session, session.get_one(SubjectRequestRow, subject_request_id, with_for_update=True)
+        )
+
+
+@event.listens_for(Session, "after_soft_rollback")
+def _drop_pending(session: Session, _previous: object) -> None:
+    session.info.pop(_PENDING, None)
+
+
+def settle(session: Session, row: SubjectRequestRow) -> None:
+    """Derive a subject request's status from its forget requests; the caller holds its lock."""
+    # Columns, not rows: another transaction's change of another request must be seen.
+    query = select(ForgetRequestRow.state).where(ForgetRequestRow.subject_request_id == row.id)
+    status = status_of(session.scalars(query).all())
+    if status == row.status:
+        return
+    row.status = status
+    session.flush()
+    log.append(session, f"subject_request.{status}", subject_request=row.id)
+    emit(
+        session,
+        f"subject_request.{status}",
+        document(row),
+        subject_request_id=row.id,
+        final=status in (SubjectRequestStatus.COMPLETED, SubjectRequestStatus.CANCELLED),
+    )
+
+
+def document(row: SubjectRequestRow) -> dict[str, Any]:
+    """Return a subject request's status as section 8.3 of OpenDSR 2.0 spells it."""
+    return {
+        "controller_id": row.api_key_id,
+        "expected_completion_time": row.due_at.astimezone(UTC).isoformat(),
+        "subject_request_id": row.subject_request_id,
+        "request_status": row.status,
+        "api_version": API_VERSION,
+        "results_url": None,
+    }

@@ -1,0 +1,43 @@
+"""A request's state changes: told to the log and to whoever asked to be called back.
+
+One transaction: the state, the log entry and the events commit together.
+"""
+
+from datetime import UTC
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app.callbacks.events import emit
+from app.domain.states import ENDED_REQUEST_STATES, RequestState
+from app.ledger import log
+from app.ledger.subject_status import follow
+from app.ledger.tables import ForgetRequestRow
+
+
+def enter(
+    session: Session,
+    request: ForgetRequestRow,
+    state: RequestState,
+    **facts: Any,  # noqa: ANN401
+) -> None:
+    """Have a request enter a state; ``facts`` are for the log.
+
+    The session must hold the request's lock, or have made it.
+    """
+    request.state = state
+    log.append(session, f"request.{state}", request=request.id, **facts)
+    tell(session, request, str(state), final=state in ENDED_REQUEST_STATES)
+    follow(session, request)
+
+
+def tell(session: Session, request: ForgetRequestRow, what: str, *, final: bool = False) -> None:
+    """Make an event ``forget_request.<what>`` for each of the request's addresses."""
+    if request.callback_count:
+        facts = {
+            "request": request.id,
+            "state": request.state,
+            "received_at": request.received_at.astimezone(UTC).isoformat(),
+            "due_at": request.due_at.astimezone(UTC).isoformat(),
+        }
+        emit(session, f"forget_request.{what}", facts, request_id=request.id, final=final)

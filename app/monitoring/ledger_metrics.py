@@ -1,0 +1,172 @@
+"""What the ledger shows, as metrics."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client.core import Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeHistogramMetricFamily,
+    GaugeMetricFamily,
+)
+from sqlalchemy.orm import Session
+
+from app.domain.states import RequestState
+from app.ledger import figures
+from app.ledger.outbox import Topic
+
+
+def ledger_metrics(session: Session) -> Iterator[Metric]:
+    """Yield the figures of requests, runs, outbox, log and blobs."""
+    parts: Sequence[Callable[[Session], Iterable[Metric]]] = (
+        _requests,
+        _ages,
+        _deadlines,
+        _obligations,
+        _runs,
+        _active_runs,
+        _outbox,
+        _log,
+        _shredding,
+    )
+    for part in parts:
+        yield from part(session)
+
+
+def _requests(session: Session) -> Iterator[Metric]:
+    counts = figures.requests_by_state(session)
+    family = _gauge("expunge_forget_requests", "Forget requests.", "state")
+    for state in RequestState:
+        family.add_metric((state,), counts.get(state, 0))
+    yield family
+
+
+def _ages(session: Session) -> Iterator[Metric]:
+    ages = GaugeHistogramMetricFamily(
+        "expunge_open_forget_request_age_seconds",
+        "Age of the requests that are neither completed nor cancelled, since their receipt.",
+        labels=("state",),
+    )
+    oldest = _gauge(
+        "expunge_oldest_forget_request_age_seconds", "Age of the oldest open request.", "state"
+    )
+    for state, found in figures.open_request_ages(session).items():
+        bounds = [str(bound) for bound in figures.AGE_BOUNDS_S]
+        buckets = [*zip(bounds, found.up_to, strict=True), ("+Inf", found.count)]
+        ages.add_metric((state,), buckets, gsum_value=found.sum_s)
+        oldest.add_metric((state,), found.oldest_s)
+    yield ages
+    yield oldest
+
+
+def _deadlines(session: Session) -> Iterator[Metric]:
+    found = figures.deadlines(session)
+    earliest = _gauge(
+        "expunge_earliest_deadline_days",
+        "Days until the earliest deadline of an open request, negative when it is over.",
+    )
+    if found.earliest_s is not None:
+        earliest.add_metric((), found.earliest_s / figures.DAY_S)
+    yield earliest
+    yield GaugeMetricFamily(
+        "expunge_forget_requests_due_soon",
+        "Open requests that were warned of and are not overdue.",
+        value=found.warned,
+    )
+    yield GaugeMetricFamily(
+        "expunge_forget_requests_overdue",
+        "Open requests whose deadline is over.",
+        value=found.overdue,
+    )
+
+
+def _obligations(session: Session) -> Iterator[Metric]:
+    family = _gauge("expunge_obligations", "What models owe requests.", "model", "state")
+    for model, state, count in figures.obligations(session):
+        family.add_metric((model, state), count)
+    yield family
+
+
+def _runs(session: Session) -> Iterator[Metric]:
+    runs = _gauge("expunge_runs", "Runs.", "kind", "state")
+    attempts = _gauge(
+        "expunge_run_attempts", "How often runs were tried, altogether.", "kind", "state"
+    )
+    for group in figures.run_groups(session):
+        runs.add_metric((group.kind, group.state), group.count)
+        attempts.add_metric((group.kind, group.state), group.attempts)
+    yield runs
+    yield attempts
+
+
+def _active_runs(session: Session) -> Iterator[Metric]:
+    attempt = _gauge(
+        "expunge_active_run_attempt",
+        "The present attempt at a run that waits or goes.",
+        "model",
+        "kind",
+        "state",
+    )
+    labels = ("model", "kind", "phase")
+    steps = CounterMetricFamily(
+        "expunge_run_steps",
+        "Steps taken in a run's present phase; its rate is the steps per second.",
+        labels=labels,
+    )
+    planned = _gauge(
+        "expunge_run_planned_steps", "Steps that a run's present phase may take.", *labels
+    )
+    for run in figures.active_runs(session):
+        attempt.add_metric((run.model, run.kind, run.state), run.attempt)
+        if run.phase is None:
+            continue
+        if run.step is not None:
+            steps.add_metric((run.model, run.kind, run.phase), run.step)
+        if run.total_steps is not None:
+            planned.add_metric((run.model, run.kind, run.phase), run.total_steps)
+    yield attempt
+    yield steps
+    yield planned
+
+
+def _outbox(session: Session) -> Iterator[Metric]:
+    waiting = {topic.topic: topic for topic in figures.outbox(session)}
+    depth = _gauge("expunge_outbox_depth", "What waits for the dispatcher.", "topic")
+    oldest = _gauge(
+        "expunge_outbox_oldest_age_seconds", "How long the oldest of it has been due.", "topic"
+    )
+    for name in sorted({*Topic, *waiting}):
+        found = waiting.get(name)
+        depth.add_metric((name,), 0 if found is None else found.count)
+        oldest.add_metric((name,), 0.0 if found is None else found.oldest_s)
+    yield depth
+    yield oldest
+
+
+def _log(session: Session) -> Iterator[Metric]:
+    log = figures.log_size(session)
+    yield GaugeMetricFamily("expunge_log_entries", "Entries of the log.", value=log.entries)
+    yield GaugeMetricFamily(
+        "expunge_log_unsigned_entries",
+        "Entries that no signed checkpoint covers yet.",
+        value=log.unsigned,
+    )
+    age = _gauge("expunge_log_checkpoint_age_seconds", "Since the newest checkpoint was signed.")
+    if log.checkpoint_age_s is not None:
+        age.add_metric((), log.checkpoint_age_s)
+    yield age
+
+
+def _shredding(session: Session) -> Iterator[Metric]:
+    waiting = figures.shredding(session)
+    yield GaugeMetricFamily(
+        "expunge_blobs_to_shred", "Given up, and their keys still exist.", value=waiting.keys
+    )
+    yield GaugeMetricFamily(
+        "expunge_objects_to_delete",
+        "Objects that are still stored though their keys are destroyed.",
+        value=waiting.objects,
+    )
+
+
+def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, documentation, labels=labels)

@@ -1,0 +1,101 @@
+"""Is everything there that the service needs? Each part is looked at for itself.
+
+What keeps the API from accepting requests makes the service unavailable. Without Redis, workers or
+a dispatcher requests are still accepted and nothing is lost; then it is degraded.
+"""
+
+from dataclasses import asdict, dataclass
+
+from redis import RedisError
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import schema
+from app.certificates.model_signing import ModelSigner
+from app.certificates.signing import StatementSigner
+from app.domain.errors import ConfigurationError, KeyStoreError
+from app.ledger import signing_keys
+from app.monitoring.queue_state import queue_state
+from app.services import Services, model_signing_key_file, signing_key_file
+
+OK = "ok"
+UNKNOWN = "unknown"
+NEWER = "newer than this program"
+_VITAL = ("database", "migrations", "signing_key", "key_store")
+
+
+@dataclass
+class Readiness:
+    """One word or phrase per part; ``unknown`` where what would tell is not there itself.
+
+    Attributes:
+        database: whether PostgreSQL answers.
+        migrations: whether it has every migration that this program knows.
+        signing_key: whether the private keys can be read, and the ledger names this one.
+        key_store: whether keys of stored objects can be read and made.
+        redis: whether Redis answers.
+        workers, dispatcher: whether at least one of each is alive.
+    """
+
+    database: str = OK
+    migrations: str = UNKNOWN
+    signing_key: str = UNKNOWN
+    key_store: str = OK
+    redis: str = OK
+    workers: str = UNKNOWN
+    dispatcher: str = UNKNOWN
+
+    @property
+    def status(self) -> str:
+        """``ok``, ``degraded`` or ``unavailable``."""
+        parts = asdict(self)
+        fine = {name for name, word in parts.items() if word in (OK, NEWER)}
+        if not fine.issuperset(_VITAL):
+            return "unavailable"
+        return OK if all(word == OK for word in parts.values()) else "degraded"
+
+
+def readiness(services: Services) -> Readiness:
+    """Look at every part now."""
+    found = Readiness()
+    _look_at_database(services, found)
+    _look_at_keys(services, found)
+    _look_at_queue(services, found)
+    return found
+
+
+def _look_at_database(services: Services, found: Readiness) -> None:
+    try:
+        with services.database.transaction() as session:
+            revision = schema.revision_of(session)
+            if schema.is_behind(revision):
+                found.migrations = "missing: run 'expunge init'"
+                return
+            found.migrations = OK if revision == schema.head_revision() else NEWER
+            in_use = signing_keys.may_sign(session, services.signer)
+    except SQLAlchemyError:
+        found.database = "unreachable"
+        return
+    found.signing_key = OK if in_use else "not the one in use: start the service again"
+
+
+def _look_at_keys(services: Services, found: Readiness) -> None:
+    settings = services.settings
+    try:
+        StatementSigner.from_file(signing_key_file(settings))
+        ModelSigner.from_file(model_signing_key_file(settings))
+    except (ConfigurationError, OSError):
+        found.signing_key = "unreadable"
+    try:
+        services.blobs.require_keys()
+    except KeyStoreError:
+        found.key_store = "unusable"
+
+
+def _look_at_queue(services: Services, found: Readiness) -> None:
+    try:
+        state = queue_state(services.probe)
+    except RedisError:
+        found.redis = "unreachable"
+        return
+    found.workers = OK if state.workers else "none is alive"
+    found.dispatcher = OK if state.dispatchers else "none is alive"

@@ -1,0 +1,41 @@
+"""How a plan's guarantee grows with its steps: the curve that a run is expected to follow."""
+
+import math
+from collections.abc import Sequence
+
+from app.accounting import catalogue, gradient_clipping
+from app.domain.errors import CalibrationError, ParameterError
+from app.domain.plan import Plan
+
+POINTS = 40
+_STEPWISE = (gradient_clipping.NAME,)
+"""Mechanisms whose guarantee after k steps is that of a plan of k steps, and quick to compute."""
+
+
+def epsilon_by_step(plan: Plan, *, points: int = POINTS) -> list[tuple[int, float]]:
+    """Return (step, epsilon at the plan's delta) along a plan, from its first finite value on.
+
+    Empty where a mechanism's guarantee does not come step by step.
+    """
+    steps = plan.parameters.get("steps")
+    if plan.mechanism not in _STEPWISE or not isinstance(steps, int):
+        return []
+    curve = [(step, _epsilon_after(plan, step)) for step in _spread(steps, points)]
+    return [(step, epsilon) for step, epsilon in curve if math.isfinite(epsilon)]
+
+
+def _epsilon_after(plan: Plan, steps: int) -> float:
+    parameters = {
+        name: value[:steps] if isinstance(value, Sequence) else value
+        for name, value in plan.parameters.items()
+    }
+    try:
+        guarantee = catalogue.account(plan.mechanism, parameters | {"steps": steps})
+        return guarantee.epsilon(delta=plan.delta)
+    except (CalibrationError, ParameterError):
+        return math.inf
+
+
+def _spread(steps: int, points: int) -> list[int]:
+    """Return at most ``points`` step numbers from 1 to ``steps``, closest where ε falls fastest."""
+    return sorted({max(1, round(steps * (index / points) ** 2)) for index in range(1, points + 1)})

@@ -1,0 +1,89 @@
+"""When and how often a call over HTTP is tried again.
+
+The plan, for one call:
+
+1. send it
+2. a broken or refused connection, or an answer that asks for patience: wait, then go to 1
+3. any other answer, or the last attempt's: that is the outcome
+
+The pause is random up to a bound that doubles with each attempt, so that callers who failed
+together do not come back together. An answer's ``Retry-After`` is waited for; if it is longer than
+the caller's patience, the answer is the outcome at once.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+_PATIENCE = frozenset({429, 502, 503, 504})
+_IN_FLIGHT = 409  # asks for patience if it says how long
+_NEVER_SENT_RIGHT = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How patient a caller is.
+
+    Attributes:
+        attempts: how often a call is sent at most; 1 tries nothing again.
+        base_s: the bound of the first pause; it doubles with each attempt.
+        longest_s: no pause is longer, and a longer ``Retry-After`` is not waited for.
+        sleep: for tests.
+    """
+
+    attempts: int = 5
+    base_s: float = 0.25
+    longest_s: float = 20.0
+    sleep: Callable[[float], None] = time.sleep
+
+    def call(self, send: Callable[[], httpx.Response]) -> httpx.Response:
+        """Send until there is an outcome.
+
+        Raises:
+            httpx.TransportError: the last attempt's connection failed.
+        """
+        for attempt in range(1, self.attempts):
+            try:
+                answer = send()
+            except _NEVER_SENT_RIGHT:
+                raise
+            except httpx.TransportError:
+                self.sleep(self._pause_s(attempt))
+                continue
+            asked_s = retry_after_s(answer)
+            if not asks_for_patience(answer) or (asked_s or 0.0) > self.longest_s:
+                return answer
+            self.sleep(max(asked_s or 0.0, self._pause_s(attempt)))
+        return send()
+
+    def _pause_s(self, attempt: int) -> float:
+        bound_s = min(self.longest_s, self.base_s * 2 ** (attempt - 1))
+        return random.uniform(0.0, bound_s)  # noqa: S311 - it only spreads callers
+
+
+def retry_after_s(answer: httpx.Response) -> float | None:
+    """Return the answer's ``Retry-After`` in seconds from now, if it has one that can be read."""
+    said = answer.headers.get("Retry-After")
+    if said is None:
+        return None
+    if said.isascii() and said.isdigit():
+        return float(said)
+    try:
+        until = parsedate_to_datetime(said)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=UTC)
+    return max(0.0, (until - datetime.now(UTC)).total_seconds())
+
+
+def asks_for_patience(answer: httpx.Response) -> bool:
+    """Say whether the same call may well succeed a little later."""
+    if answer.status_code == _IN_FLIGHT:
+        return "Retry-After" in answer.headers
+    return answer.status_code in _PATIENCE

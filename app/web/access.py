@@ -1,0 +1,121 @@
+"""Who looks at a page: a session's key and what it allows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import Depends, Request, Response
+
+from app.api.access import ServicesOf
+from app.domain.errors import ForbiddenError, UnauthenticatedError
+from app.domain.scopes import Scope
+from app.ledger import api_keys
+from app.ledger.api_keys import Caller
+from app.ledger.tables import ApiKeyRow
+from app.services import Services, redis_connection
+from app.web import forms
+from app.web.forms import Form
+from app.web.sessions import Sessions
+
+COOKIE = "expunge-session"
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Somebody who has logged in.
+
+    Attributes:
+        cookie: the session's secret.
+        caller: the key and its scopes, as they are now.
+        name: the key's.
+    """
+
+    cookie: str
+    caller: Caller
+    name: str
+
+    def allows(self, scope: str) -> bool:
+        """Say whether the key has a scope; for templates."""
+        return self.caller.allows(Scope(scope))
+
+    @property
+    def token(self) -> str:
+        """What this session's forms carry."""
+        return forms.token_of(self.cookie)
+
+
+def open_sessions(services: Services) -> Sessions:
+    """Return the sessions of a service."""
+    return Sessions(
+        redis_connection(services.settings),
+        services.pseudonyms,
+        timedelta(seconds=services.settings.session_s),
+    )
+
+
+def sessions_of(request: Request) -> Sessions:
+    """Return the sessions that the application was made with."""
+    sessions: Sessions = request.app.state.sessions
+    return sessions
+
+
+SessionsOf = Annotated[Sessions, Depends(sessions_of)]
+
+
+def visitor(request: Request, services: ServicesOf, sessions: SessionsOf) -> Visitor:
+    """Return who looks; a key that was revoked ends its sessions.
+
+    Raises:
+        UnauthenticatedError: nobody is logged in.
+    """
+    cookie = request.cookies.get(COOKIE, "")
+    key_id = sessions.key_of(cookie) if cookie else None
+    if key_id is not None:
+        with services.database.transaction() as session:
+            caller = api_keys.caller_with_id(session, key_id)
+            if caller is not None:
+                return Visitor(cookie, caller, session.get_one(ApiKeyRow, key_id).name)
+        sessions.end(cookie)
+    raise UnauthenticatedError("log in")
+
+
+AnyVisitor = Annotated[Visitor, Depends(visitor)]
+
+
+def _requires(scope: Scope) -> Callable[[Visitor], Visitor]:
+    def check(someone: AnyVisitor) -> Visitor:
+        if not someone.caller.allows(scope):
+            raise ForbiddenError(scope)
+        return someone
+
+    return check
+
+
+def _sends(scope: Scope) -> Callable[[Request, Visitor, Form], Visitor]:
+    allowed = _requires(scope)
+
+    def check(request: Request, someone: AnyVisitor, form: Form) -> Visitor:
+        forms.require_own(request, form, cookie=someone.cookie)
+        return allowed(someone)
+
+    return check
+
+
+RequestsReader = Annotated[Visitor, Depends(_requires(Scope.FORGET_READ))]
+ModelsReader = Annotated[Visitor, Depends(_requires(Scope.MODELS_READ))]
+RequestsSender = Annotated[Visitor, Depends(_sends(Scope.FORGET_WRITE))]
+ModelsSender = Annotated[Visitor, Depends(_sends(Scope.MODELS_WRITE))]
+
+
+def set_cookie(request: Request, response: Response, name: str, value: str) -> None:
+    """Set a cookie that scripts cannot read and other sites cannot send."""
+    proxied = request.headers.get("x-forwarded-proto", "")
+    response.set_cookie(
+        name,
+        value,
+        httponly=True,
+        samesite="strict",
+        secure="https" in (request.url.scheme, proxied),
+        path="/",
+    )

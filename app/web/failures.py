@@ -1,0 +1,25 @@
+"""``/failures``: what failed, why, and a button to try again."""
+
+from fastapi import Request, Response
+
+from app.api.access import ServicesOf
+from app.domain.scopes import Scope
+from app.ledger import overview
+from app.web import pages
+from app.web.access import AnyVisitor
+from app.web.rendering import render
+
+router = pages.router()
+
+_MOST = 100
+
+
+@router.get("/failures")
+def show(request: Request, services: ServicesOf, visitor: AnyVisitor) -> Response:
+    """Show the failures of which the key may know."""
+    may_requests = visitor.caller.allows(Scope.FORGET_READ)
+    may_runs = visitor.caller.allows(Scope.MODELS_READ)
+    with services.database.transaction() as session:
+        requests = overview.failed_requests(session, limit=_MOST) if may_requests else None
+        runs = overview.failed_runs(session, limit=_MOST) if may_runs else None
+    return render(request, "failures.html", visitor, requests=requests, runs=runs)

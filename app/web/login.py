@@ -1,0 +1,91 @@
+"""``/login`` and ``/logout``: an API key for a session."""
+
+import secrets
+from collections.abc import Mapping
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.concurrency import run_in_threadpool
+
+from app.access.gate import Gate
+from app.api.access import address_of
+from app.domain.errors import TooManyRequestsError, UnauthenticatedError
+from app.ledger import api_keys
+from app.ledger.api_keys import Caller
+from app.web import forms, pages
+from app.web.access import COOKIE, AnyVisitor, SessionsOf, set_cookie
+from app.web.forms import Form
+from app.web.rendering import render
+
+router = pages.router()
+
+_FORM_COOKIE = "expunge-login"
+
+
+@router.get("/login")
+def ask(request: Request) -> Response:
+    """Ask for a key."""
+    return _form(request, problem=None, status=200)
+
+
+@router.post("/login")
+async def log_in(request: Request, sessions: SessionsOf, form: Form) -> Response:
+    """Start a session, if the key holds."""
+    forms.require_own(request, form, cookie=request.cookies.get(_FORM_COOKIE, ""))
+    try:
+        caller = await _caller(request, form.get("key", "").strip())
+    except TooManyRequestsError as error:
+        return _form(
+            request,
+            problem="Too many attempts: wait a minute.",
+            status=429,
+            headers={"Retry-After": str(error.retry_after_s)},
+        )
+    except UnauthenticatedError:
+        problem = "This key does not hold. Was it revoked, or has it expired?"
+        return _form(request, problem=problem, status=401)
+    response = RedirectResponse("/", status_code=303)
+    token = await run_in_threadpool(sessions.start, caller.key_id)
+    set_cookie(request, response, COOKIE, token)
+    response.delete_cookie(_FORM_COOKIE)
+    return response
+
+
+async def _caller(request: Request, secret: str) -> Caller:
+    gate: Gate = request.app.state.gate
+    if not secret.startswith(api_keys.PREFIX):
+        secret = api_keys.PREFIX  # nobody's: tokens of an issuer start no session
+    return await gate.caller_of(secret, address_of(request))
+
+
+@router.post("/logout")
+def log_out(
+    request: Request, sessions: SessionsOf, visitor: AnyVisitor, form: Form
+) -> RedirectResponse:
+    """End the session."""
+    forms.require_own(request, form, cookie=visitor.cookie)
+    sessions.end(visitor.cookie)
+    response = RedirectResponse(pages.LOGIN, status_code=303)
+    response.delete_cookie(COOKIE)
+    return response
+
+
+def _form(
+    request: Request,
+    *,
+    problem: str | None,
+    status: int,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    cookie = request.cookies.get(_FORM_COOKIE) or secrets.token_urlsafe(32)
+    response = render(
+        request,
+        "login.html",
+        None,
+        status=status,
+        problem=problem,
+        token=forms.token_of(cookie),
+    )
+    set_cookie(request, response, _FORM_COOKIE, cookie)
+    response.headers.update(headers or {})
+    return response

@@ -1,0 +1,153 @@
+"""``/models``: what is served, which versions there were, and what their certificates say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Path, Request, Response
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+
+from app.api.access import ServicesOf
+from app.api.downloads import download
+from app.certificates.bundle import MEDIA_TYPE
+from app.certificates.plain_words import assumptions_in_words, guarantee_in_words, limits_in_words
+from app.certificates.signing import statement_of
+from app.datasets.tables import DatasetRow
+from app.domain.filenames import certificate_filename, weights_filename
+from app.domain.policy import Policy
+from app.ledger import bundles, overview, repository, serving
+from app.registry import repository as registry
+from app.registry.tables import ModelRow, VersionRow
+from app.web import pages
+from app.web.access import ModelsReader
+from app.web.rendering import render
+
+router = pages.router()
+
+_MOST = 2**31 - 1
+Number = Annotated[int, Path(ge=1, le=_MOST)]
+
+
+@dataclass(frozen=True)
+class ModelLine:
+    """A model in a list.
+
+    Attributes:
+        version: the number of the version that it serves now, if any.
+        epsilon, delta: the policy's target.
+        owed: how many obligations it has yet to meet.
+    """
+
+    name: str
+    dataset: str
+    version: int | None
+    epsilon: float
+    delta: float
+    owed: int
+
+
+def model_lines(session: Session) -> Sequence[ModelLine]:
+    """Return all models by name."""
+    owed = overview.owed_by_model(session)
+    return [_line(session, model, owed.get(model.id, 0)) for model in overview.models(session)]
+
+
+@router.get("/models")
+def show_all(request: Request, services: ServicesOf, visitor: ModelsReader) -> Response:
+    """List models."""
+    with services.database.transaction() as session:
+        lines = model_lines(session)
+    return render(request, "models.html", visitor, lines=lines)
+
+
+@router.get("/models/{name}")
+def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReader) -> Response:
+    """Show one model: its policy, versions and newest runs."""
+    with services.database.transaction() as session:
+        model = registry.model_named(session, name)
+        line = _line(session, model, overview.owed_by_model(session).get(model.id, 0))
+        released = overview.released_versions(session, model.id)
+        lines = overview.runs(session, model=name, limit=10)
+        policy = Policy.from_json(model.policy)
+    return render(
+        request, "model.html", visitor, line=line, policy=policy, versions=released, lines=lines
+    )
+
+
+@router.get("/models/{name}/versions/{number}")
+def show_version(
+    name: str, number: Number, request: Request, services: ServicesOf, visitor: ModelsReader
+) -> Response:
+    """Show what a version's certificate says, and let the browser verify it."""
+    with services.database.transaction() as session:
+        version = _version(session, name, number)
+        predicate = _predicate(session, version)
+    return render(
+        request,
+        "version.html",
+        visitor,
+        name=name,
+        version=version,
+        predicate=predicate,
+        guarantee=guarantee_in_words(predicate),
+        limits=limits_in_words(predicate),
+        assumptions=assumptions_in_words(predicate),
+        weights=weights_filename(name, number),
+    )
+
+
+@router.get("/models/{name}/versions/{number}/certificate")
+def certificate(name: str, number: Number, services: ServicesOf, _: ModelsReader) -> JSONResponse:
+    """Return a version's bundle, as the interface does for keys."""
+    with services.database.transaction() as session:
+        version = _version(session, name, number)
+        row = repository.certificate(session, version.certificate_id)
+        bundle = bundles.bundle_of(session, row)
+    filename = certificate_filename(name, number)
+    return JSONResponse(
+        bundle,
+        media_type=MEDIA_TYPE,
+        headers={"Content-Disposition": f'attachment; filename="{filename}"'},
+    )
+
+
+@router.get("/models/{name}/versions/{number}/weights")
+def weights(
+    name: str, number: Number, request: Request, services: ServicesOf, _: ModelsReader
+) -> Response:
+    """Return the weights of a version that is served."""
+    with services.database.transaction() as session:
+        model = registry.model_named(session, name)
+        version = serving.served_version(session, model, number)
+        blob_id, sha256, size = version.blob_id, version.sha256, version.size_bytes
+    return download(
+        request,
+        services.blobs,
+        blob_id=blob_id,
+        sha256=sha256,
+        size=size,
+        filename=weights_filename(name, number),
+    )
+
+
+def _line(session: Session, model: ModelRow, owed: int) -> ModelLine:
+    current = serving.find_current_version(session, model)
+    policy = Policy.from_json(model.policy)
+    return ModelLine(
+        name=model.name,
+        dataset=session.get_one(DatasetRow, model.dataset_id).name,
+        version=None if current is None else current.number,
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        owed=owed,
+    )
+
+
+def _version(session: Session, name: str, number: int) -> VersionRow:
+    return registry.version_numbered(session, registry.model_named(session, name), number)
+
+
+def _predicate(session: Session, version: VersionRow) -> dict[str, Any]:
+    envelope = repository.certificate(session, version.certificate_id).envelope
+    return dict(statement_of(envelope)["predicate"])

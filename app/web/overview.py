@@ -1,0 +1,49 @@
+"""``/``: what needs someone's attention, and what goes on."""
+
+from datetime import UTC, datetime
+
+from fastapi import Request, Response
+from sqlalchemy.orm import Session
+
+from app.api.access import ServicesOf
+from app.domain.scopes import Scope
+from app.ledger import overview
+from app.web import pages
+from app.web.access import AnyVisitor, SessionsOf, Visitor
+from app.web.models import model_lines
+from app.web.rendering import render
+from app.web.workers import queue_or_none
+
+router = pages.router()
+
+_LISTED = 8
+
+
+@router.get("/")
+def show(
+    request: Request, services: ServicesOf, sessions: SessionsOf, visitor: AnyVisitor
+) -> Response:
+    """Show the parts that the key may see."""
+    with services.database.transaction() as session:
+        requests = _requests(session) if visitor.caller.allows(Scope.FORGET_READ) else None
+        work = _work(session, visitor)
+    queue = queue_or_none(sessions) if work is not None else None
+    return render(request, "overview.html", visitor, requests=requests, work=work, queue=queue)
+
+
+def _requests(session: Session) -> dict[str, object]:
+    return {
+        "counts": overview.request_counts(session),
+        "overdue": overview.overdue_count(session, datetime.now(UTC)),
+        "owed": overview.owed_requests(session, limit=_LISTED),
+    }
+
+
+def _work(session: Session, visitor: Visitor) -> dict[str, object] | None:
+    if not visitor.caller.allows(Scope.MODELS_READ):
+        return None
+    return {
+        "runs": overview.active_runs(session),
+        "failed": overview.failed_runs(session, limit=_LISTED),
+        "models": model_lines(session),
+    }

@@ -1,0 +1,103 @@
+"""Routes that answer with pages: safe headers on each, and errors in words."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
+from fastapi.routing import APIRoute
+from redis import RedisError
+from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from app.domain import errors
+from app.web.forms import ForeignFormError
+from app.web.rendering import render
+
+LOGIN = "/login"
+HEADERS = {
+    "Content-Security-Policy": "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self'",
+            "img-src 'self'",
+            "connect-src 'self'",
+            "form-action 'self'",
+            "base-uri 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+        )
+    ),
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+# The first class that matches counts. The texts of errors are ours: they hold no secret.
+_STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
+    (errors.ForbiddenError, 403, "Not allowed"),
+    (ForeignFormError, 403, "Not sent"),
+    (errors.NotFoundError, 404, "Not found"),
+    (errors.NotReadyError, 404, "Not ready"),
+    (errors.ConflictError, 409, "Not possible now"),
+    (errors.GoneError, 410, "Gone"),
+    (errors.PayloadTooLargeError, 413, "Too large"),
+    (errors.PlanError, 422, "No plan"),
+    (errors.InvalidInputError, 422, "Not understood"),
+)
+_Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages too."""
+
+    def get_route_handler(self) -> _Handler:
+        """Wrap the endpoint."""
+        handle = super().get_route_handler()
+
+        async def page(request: Request) -> Response:
+            try:
+                response = await handle(request)
+            except Exception as error:  # noqa: BLE001 - what is unknown is raised again
+                response = _error_page(request, error)
+            for name, value in HEADERS.items():
+                response.headers.setdefault(name, value)
+            return response
+
+        return page
+
+
+def router() -> APIRouter:
+    """Return a router of pages, which are no part of the documented interface."""
+    return APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+def _error_page(request: Request, error: Exception) -> Response:
+    if isinstance(error, errors.UnauthenticatedError):
+        return RedirectResponse(LOGIN, status_code=303)
+    for kind, status, title in _STATUSES:
+        if isinstance(error, kind):
+            return _page(request, status, title, f"{error}.")
+    if isinstance(error, RequestValidationError | DataError):
+        return _page(request, 422, "Not understood", "The address or the form holds a wrong value.")
+    if isinstance(error, DBAPIError | PoolTimeoutError):
+        return _page(request, 503, "No database", "The database cannot be reached. Try again soon.")
+    if isinstance(error, RedisError):
+        return _page(
+            request,
+            503,
+            "No Redis",
+            "Redis cannot be reached, and logins are kept there. Requests are safe in the ledger; "
+            "runs go on once Redis is back.",
+        )
+    raise error
+
+
+def _page(request: Request, status: int, title: str, message: str) -> Response:
+    return render(request, "error.html", None, status=status, title=title, message=message)

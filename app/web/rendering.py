@@ -1,0 +1,116 @@
+"""Templates, and how moments, sizes and numbers are spelt in them."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from app.web.access import Visitor
+
+_DAY_S = 86_400
+_UNITS = ((_DAY_S, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
+_EMPHASIS = re.compile(r"\*\*(.+?)\*\*|`(.+?)`")
+_DASH = "–"
+
+
+def render(
+    request: Request,
+    template: str,
+    visitor: Visitor | None,
+    *,
+    status: int = 200,
+    **context: Any,  # noqa: ANN401
+) -> HTMLResponse:
+    """Return a page. Whatever is put into a template is escaped."""
+    content = _TEMPLATES.get_template(template).render(
+        visitor=visitor, path=request.url.path, now=datetime.now(UTC), **context
+    )
+    return HTMLResponse(content, status)
+
+
+def moment(when: datetime | None) -> Markup | str:
+    """Spell a moment in UTC, readable by machines too."""
+    if when is None:
+        return _DASH
+    utc = when.astimezone(UTC)
+    return Markup('<time datetime="{}">{}</time>').format(
+        utc.isoformat(timespec="seconds"), utc.strftime("%d %b %Y %H:%M").lstrip("0") + " UTC"
+    )
+
+
+def span(duration: timedelta) -> str:
+    """Spell a duration by its largest unit: ``3 days``."""
+    seconds = abs(duration.total_seconds())
+    for size, unit in _UNITS:
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "0 seconds"
+
+
+def since(when: datetime | None, now: datetime) -> str:
+    """Say how long ago a moment was."""
+    return "never" if when is None else f"{span(now - when)} ago"
+
+
+def due(when: datetime, now: datetime) -> str:
+    """Say how far away a deadline is."""
+    return f"{span(now - when)} overdue" if when < now else f"in {span(when - now)}"
+
+
+def number(value: float | None) -> str:
+    """Spell a number with four digits."""
+    return _DASH if value is None else f"{value:.4g}"
+
+
+def size(size_bytes: int) -> str:
+    """Spell a size in bytes by its largest unit."""
+    amount = float(size_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError
+
+
+def words(name: str | None) -> str:
+    """Spell a name of ours as words: ``fine_tuning``."""
+    return _DASH if name is None else name.replace("_", " ")
+
+
+def short(name: str) -> str:
+    """Shorten an id or digest for a table; its whole stands where it is shown alone."""
+    prefix, separator, rest = name.rpartition("_")
+    return f"{prefix}{separator}{rest[:8]}"
+
+
+def emphasised(text: str) -> Markup:
+    """Turn the ``**strong**`` and `` `code` `` of our own sentences into markup."""
+    return Markup(  # noqa: S704 - the text is escaped first
+        _EMPHASIS.sub(
+            lambda found: (
+                f"<strong>{found[1]}</strong>" if found[1] else f"<code>{found[2]}</code>"
+            ),
+            str(escape(text)),
+        )
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("app.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for spelling in (moment, since, due, number, size, words, short, emphasised):
+        environment.filters[spelling.__name__] = spelling
+    return environment
+
+
+_TEMPLATES = _environment()

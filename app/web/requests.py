@@ -1,0 +1,73 @@
+"""``/requests``: forget requests, what each is owed, and another try."""
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+
+from app.api.access import ServicesOf
+from app.api.cursors import decode_cursor, encode_cursor
+from app.domain.states import RequestState
+from app.ledger import actor, overview, repository
+from app.web import pages
+from app.web.access import RequestsReader, RequestsSender
+from app.web.rendering import render
+
+router = pages.router()
+
+_PAGE = 50
+
+
+@router.get("/requests")
+def show_all(
+    request: Request,
+    services: ServicesOf,
+    visitor: RequestsReader,
+    state: str = "",
+    model: str = "",
+    cursor: str | None = None,
+) -> Response:
+    """List requests, newest first."""
+    wanted = RequestState(state) if state in list(RequestState) else None
+    with services.database.transaction() as session:
+        rows = repository.requests(
+            session,
+            state=wanted,
+            model=model or None,
+            after=None if cursor is None else decode_cursor(cursor),
+            limit=_PAGE + 1,
+        )
+        lines = overview.lines_of(session, rows[:_PAGE])
+        names = overview.model_names(session)
+    more = len(rows) > _PAGE
+    return render(
+        request,
+        "requests.html",
+        visitor,
+        lines=lines,
+        models=names,
+        states=list(RequestState),
+        wanted=wanted,
+        model=model,
+        first=cursor is None,
+        next_cursor=encode_cursor(lines[-1].received_at, lines[-1].id) if more else None,
+    )
+
+
+@router.get("/requests/{request_id}")
+def show(
+    request_id: str, request: Request, services: ServicesOf, visitor: RequestsReader
+) -> Response:
+    """Show one request with its obligations."""
+    with services.database.transaction() as session:
+        row = repository.request(session, request_id)
+        (line,) = overview.lines_of(session, [row])
+        obligations = overview.obligations(session, request_id)
+    return render(request, "request.html", visitor, line=line, obligations=obligations)
+
+
+@router.post("/requests/{request_id}/retry")
+def retry(request_id: str, services: ServicesOf, visitor: RequestsSender) -> RedirectResponse:
+    """Give a failed request another run."""
+    acting = actor.acting_as(visitor.caller.key_id)
+    with acting, services.database.transaction() as session:
+        services.forget_requests.retry(session, request_id)
+    return RedirectResponse(f"/requests/{request_id}", status_code=303)

@@ -1,0 +1,94 @@
+"""``/runs``: what workers do and did, how far they are, and another try."""
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse, RedirectResponse
+
+from app.api.access import ServicesOf
+from app.api.cursors import decode_cursor, encode_cursor
+from app.domain.plan import Plan
+from app.domain.states import RunState, VersionState
+from app.ledger import actor, overview, repository, runs
+from app.planning.curve import epsilon_by_step
+from app.registry import repository as registry
+from app.web import pages
+from app.web.access import ModelsReader, ModelsSender
+from app.web.rendering import render
+
+router = pages.router()
+
+_PAGE = 50
+
+
+@router.get("/runs")
+def show_all(
+    request: Request,
+    services: ServicesOf,
+    visitor: ModelsReader,
+    state: str = "",
+    model: str = "",
+    cursor: str | None = None,
+) -> Response:
+    """List runs, newest first."""
+    wanted = RunState(state) if state in list(RunState) else None
+    with services.database.transaction() as session:
+        lines = overview.runs(
+            session,
+            state=wanted,
+            model=model or None,
+            after=None if cursor is None else decode_cursor(cursor),
+            limit=_PAGE + 1,
+        )
+        names = overview.model_names(session)
+    page, more = lines[:_PAGE], len(lines) > _PAGE
+    return render(
+        request,
+        "runs.html",
+        visitor,
+        lines=page,
+        models=names,
+        states=list(RunState),
+        wanted=wanted,
+        model=model,
+        first=cursor is None,
+        next_cursor=encode_cursor(page[-1].created_at, page[-1].id) if more else None,
+    )
+
+
+@router.get("/runs/{run_id}")
+def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsReader) -> Response:
+    """Show one run with the curve that it follows."""
+    with services.database.transaction() as session:
+        row = repository.run(session, run_id)
+        line = overview.run(session, row)
+        plan = Plan.from_json(row.plan)
+        version = registry.version_of_run(session, run_id)
+        released = None if version is None or version.state == VersionState.PRIVATE else version
+        phase_seconds = row.phase_seconds or {}
+    return render(
+        request,
+        "run.html",
+        visitor,
+        line=line,
+        plan=plan,
+        version=None if released is None else released.number,
+        phase_seconds=phase_seconds,
+        curve=epsilon_by_step(plan),
+    )
+
+
+@router.get("/runs/{run_id}/progress")
+def progress(run_id: str, services: ServicesOf, _: ModelsReader) -> JSONResponse:
+    """Return how far a run is, in the form of its events."""
+    with services.database.transaction() as session:
+        row = repository.run(session, run_id)
+        names = ("state", "attempt", "phase", "step", "total_steps", "epsilon")
+        return JSONResponse({name: getattr(row, name) for name in names})
+
+
+@router.post("/runs/{run_id}/retry")
+def retry(run_id: str, services: ServicesOf, visitor: ModelsSender) -> RedirectResponse:
+    """Start a new run like one that failed."""
+    acting = actor.acting_as(visitor.caller.key_id)
+    with acting, services.database.transaction() as session:
+        new = runs.retry_run(session, run_id).id
+    return RedirectResponse(f"/runs/{new}", status_code=303)

@@ -1,0 +1,56 @@
+"""Logins: a random id in a cookie, and in Redis which key it stands for.
+
+Redis holds a hash of the session's id, the key's id, and a seal over both under a key that Redis
+does not have. Whoever reads Redis gets in nowhere, and whoever writes to it can neither make a
+session nor turn one into another key's. If Redis is wiped, everyone logs in again.
+"""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+
+from redis import Redis
+
+from app.datasets.pseudonyms import Pseudonyms
+
+_PREFIX = "expunge:session:"
+_TOKEN_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The logins that hold now."""
+
+    redis: Redis
+    pseudonyms: Pseudonyms
+    lifetime: timedelta
+
+    def start(self, key_id: str) -> str:
+        """Begin a session of a key; return the secret for the cookie."""
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        seal = self.pseudonyms.session(token, key_id).hex()
+        self.redis.set(_name(token), f"{key_id} {seal}", ex=self.lifetime)
+        return token
+
+    def key_of(self, token: str) -> str | None:
+        """Return the id of the key that a session stands for, or None if it is over."""
+        found = self.redis.get(_name(token))
+        if not isinstance(found, bytes):
+            return None
+        key_id, _, seal = found.decode(errors="replace").partition(" ")
+        expected = self.pseudonyms.session(token, key_id).hex()
+        return key_id if hmac.compare_digest(seal.encode(), expected.encode()) else None
+
+    def end(self, token: str) -> None:
+        """End a session now."""
+        self.redis.delete(_name(token))
+
+
+def _name(token: str) -> str:
+    return _PREFIX + _digest(token)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

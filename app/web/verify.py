@@ -1,0 +1,15 @@
+"""``/verify``: checks any certificate in the browser; nothing that is chosen there is sent."""
+
+from fastapi import Request, Response
+
+from app.web import pages
+from app.web.access import AnyVisitor
+from app.web.rendering import render
+
+router = pages.router()
+
+
+@router.get("/verify")
+def show(request: Request, visitor: AnyVisitor) -> Response:
+    """Show the form."""
+    return render(request, "verify.html", visitor)

@@ -1,0 +1,35 @@
+"""``/workers``: who works, how much waits."""
+
+from fastapi import Request, Response
+from redis import RedisError
+
+from app.api.access import ServicesOf
+from app.ledger import overview
+from app.monitoring.queue_state import QueueState, queue_state
+from app.web import pages
+from app.web.access import ModelsReader, SessionsOf
+from app.web.rendering import render
+from app.web.sessions import Sessions
+
+router = pages.router()
+
+
+@router.get("/workers")
+def show(
+    request: Request, services: ServicesOf, sessions: SessionsOf, visitor: ModelsReader
+) -> Response:
+    """Show workers, the queue, and what waits for the dispatcher."""
+    with services.database.transaction() as session:
+        runs = overview.active_runs(session)
+        outbox = overview.outbox_depth(session)
+    return render(
+        request, "workers.html", visitor, queue=queue_or_none(sessions), runs=runs, outbox=outbox
+    )
+
+
+def queue_or_none(sessions: Sessions) -> QueueState | None:
+    """Return what Redis knows of the queue, None if it just went away."""
+    try:
+        return queue_state(sessions.redis)
+    except RedisError:
+        return None

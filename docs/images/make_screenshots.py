@@ -1,0 +1,205 @@
+"""Makes the pictures of the operator's page: ``python docs/images/make_screenshots.py [FOLDER]``.
+
+Into a folder go all of them; without one, those that the documentation shows are made anew. The
+real service runs on servers of its own in a temporary folder, in the states that the browser's
+tests use. It needs Debian's package chromium and the development dependencies.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser, Page
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from app import schema
+from app.certificates.model_signing import ModelSigner
+from app.certificates.signing import StatementSigner
+from app.datasets.pseudonyms import Pseudonyms
+from app.embedded import EmbeddedServers
+from app.ledger import api_keys
+from app.ledger.api_keys import Scope
+from app.main import create_app
+from app.services import (
+    Services,
+    key_store_dir,
+    model_signing_key_file,
+    open_services,
+    pseudonym_key_file,
+    redis_connection,
+    signing_key_file,
+)
+from app.settings import Settings
+from app.storage.file_keys import FileKeyStore
+from tests.support import scenes
+from tests.support.browser import chromium, log_in, served
+from tests.support.workshop import Workshop
+
+DESK = {"width": 1120, "height": 760}
+PHONE = {"width": 360, "height": 740}
+HERE = Path(__file__).parent
+KEPT = (
+    "page-busy-overview-light.png",
+    "page-busy-overview-dark.png",
+    "page-busy-run-light.png",
+    "page-busy-run-dark.png",
+    "page-busy-verify-light.png",
+    "page-failing-overview-light.png",
+)
+GOLDEN = HERE.parents[1] / "tests" / "golden" / "v1"
+
+
+@contextmanager
+def service() -> Iterator[Services]:
+    """Run a service with an empty ledger."""
+    with tempfile.TemporaryDirectory(prefix="expunge-pictures-") as folder:
+        settings = Settings(data_dir=Path(folder), environment="test")
+        servers = EmbeddedServers(settings.data_dir)
+        servers.start()
+        try:
+            schema.upgrade(servers.migration_url, service_url=servers.database_url)
+            StatementSigner.from_file(signing_key_file(settings), create=True)
+            ModelSigner.from_file(model_signing_key_file(settings), create=True)
+            Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
+            FileKeyStore(key_store_dir(settings), create=True)
+            services = open_services(settings)
+            yield services
+            services.database.dispose()
+        finally:
+            servers.stop()
+
+
+def take(browser: Browser, services: Services, folder: Path, scene: str, paths: dict) -> None:
+    """Photograph pages in light and dark, on a desk and on a telephone."""
+    with services.database.transaction() as session:
+        _, key = api_keys.create_key(session, name="privacy-desk", scopes=[Scope.ADMIN])
+    with served(create_app(services)) as address:
+        for scheme in ("light", "dark"):
+            for viewport, ending in ((DESK, ""), (PHONE, "-phone")):
+                context = browser.new_context(color_scheme=scheme, viewport=viewport)
+                page = context.new_page()
+                if scene == "empty":
+                    page.goto(address)
+                    _picture(page, folder / f"page-login-{scheme}{ending}.png")
+                log_in(page, address, key)
+                for name, (path, prepare) in paths.items():
+                    page.goto(address + path)
+                    prepare(page)
+                    _picture(page, folder / f"page-{scene}-{name}-{scheme}{ending}.png")
+                context.close()
+
+
+def _picture(page: Page, path: Path) -> None:
+    page.wait_for_timeout(300)
+    page.screenshot(path=path, full_page=True)
+    with Image.open(path) as picture:
+        picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(path, optimize=True)
+
+
+def nothing(_: Page) -> None:
+    """Leave a page as it is."""
+
+
+def _run(workshop: Workshop, held: scenes.Held) -> Callable[[Page], None]:
+    """Let a run take its steps while its page is open."""
+
+    def prepare(page: Page) -> None:
+        for share in (0.15, 0.2, 0.26, 0.33, 0.4, 0.45, 0.52, 0.57, 0.62):
+            step, _ = scenes.advance(workshop, held, share)
+            page.locator("[data-field=step]", has_text=f"{step} / ").wait_for()
+
+    return prepare
+
+
+def verify(page: Page) -> None:
+    """Verify a certificate that holds."""
+    page.set_input_files("#bundle", GOLDEN / "gradient_clipping.certificate.json")
+    page.set_input_files("#weights", GOLDEN / "gradient_clipping.safetensors")
+    page.set_input_files("#keys", GOLDEN / "keys.json")
+    page.get_by_role("button", name="Verify").click()
+    page.wait_for_selector(".verdict")
+
+
+def verify_wrong(page: Page) -> None:
+    """Verify a certificate of other weights."""
+    page.set_input_files("#bundle", GOLDEN / "gradient_clipping.certificate.json")
+    page.set_input_files("#weights", GOLDEN / "retraining.safetensors")
+    page.set_input_files("#keys", GOLDEN / "keys.json")
+    page.get_by_role("button", name="Verify").click()
+    page.wait_for_selector(".verdict")
+
+
+def empty(browser: Browser, folder: Path) -> None:
+    """Nothing was ever done."""
+    with service() as services:
+        take(browser, services, folder, "empty", {"overview": ("/", nothing)})
+
+
+def busy(browser: Browser, folder: Path) -> None:
+    """Requests are being met."""
+    with service() as services, ExitStack() as stack:
+        workshop = Workshop(services)
+        first, second = scenes.busy(workshop)
+        redis = redis_connection(services.settings)
+        stack.enter_context(scenes.worker(redis, host="gpu-1", run=first.run_id))
+        stack.enter_context(scenes.worker(redis, host="gpu-2", run=second.run_id))
+        stack.enter_context(scenes.worker(redis, host="cpu-1"))
+        model = f"/models/{scenes.MODELS[0]}"
+        pages = {
+            "overview": ("/", nothing),
+            "requests": ("/requests", nothing),
+            "run": (f"/runs/{first.run_id}", _run(workshop, first)),
+            "model": (model, nothing),
+            "version": (f"{model}/versions/2", nothing),
+            "workers": ("/workers", nothing),
+            "verify": ("/verify", verify),
+        }
+        take(browser, services, folder, "busy", pages)
+
+
+def failing(browser: Browser, folder: Path) -> None:
+    """Requests are overdue, and runs failed."""
+    with service() as services:
+        workshop = Workshop(services)
+        held = scenes.failing(workshop)
+        with workshop.transaction() as session:
+            request = scenes.oldest_request(session)
+        pages = {
+            "overview": ("/", nothing),
+            "failures": ("/failures", nothing),
+            "run": (f"/runs/{held.run_id}", nothing),
+            "request": (f"/requests/{request}", nothing),
+            "verify": ("/verify", verify_wrong),
+        }
+        take(browser, services, folder, "failing", pages)
+
+
+def make_all(folder: Path) -> None:
+    """Make all pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with chromium() as browser:
+        for scene in (empty, busy, failing):
+            scene(browser, folder)
+
+
+def main() -> None:
+    """Make all pictures, or renew those that are kept."""
+    for name in [name for name in os.environ if name.startswith("EXPUNGE_")]:
+        del os.environ[name]
+    if len(sys.argv) > 1:
+        make_all(Path(sys.argv[1]))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        make_all(Path(folder))
+        for name in KEPT:
+            shutil.copy(Path(folder) / name, HERE / name)
+
+
+if __name__ == "__main__":
+    main()

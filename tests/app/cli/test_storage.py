@@ -1,0 +1,24 @@
+"""``expunge storage check``."""
+
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.services import Services, object_store
+from tests.support.workshop import Workshop
+
+runner = CliRunner()
+
+
+def test_a_store_in_order_passes_and_a_stranger_does_not(
+    workshop: Workshop, services: Services
+) -> None:
+    services.blobs.reserve("weights")
+    answer = runner.invoke(app, ["storage", "check"])
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout.endswith("1 objects, 1 keys, 2 rows: 1 pending, 0 fault\nno fault\n")
+
+    object_store(services.settings).write("stranger", [b"content"])
+    answer = runner.invoke(app, ["storage", "check"])
+    assert answer.exit_code == 1
+    assert "fault: object stranger: no row" in answer.stdout
+    assert answer.stderr == "1 fault(s)\n"

@@ -1,0 +1,55 @@
+"""Settings from the environment, and secrets from files."""
+
+from pathlib import Path
+
+import pytest
+
+from app.domain.errors import ConfigurationError
+from app.settings import Settings
+
+
+@pytest.fixture
+def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EXPUNGE_SECRETS_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_secret_is_read_from_its_file(secrets: Path) -> None:
+    (secrets / "expunge_database_url").write_text("postgresql+psycopg://a:b@db/expunge\n")
+    (secrets / "EXPUNGE_S3_SECRET_KEY").write_text("secret\n")
+    (secrets / "postgres_password").write_text("another program's")
+
+    settings = Settings()
+
+    assert settings.database_url == "postgresql+psycopg://a:b@db/expunge"
+    assert settings.s3_secret_key is not None
+    assert settings.s3_secret_key.get_secret_value() == "secret"
+    assert "secret" not in repr(settings.s3_secret_key)
+
+
+def test_a_variable_wins_over_a_file(secrets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (secrets / "expunge_redis_url").write_text("redis://file")
+    monkeypatch.setenv("EXPUNGE_REDIS_URL", "redis://variable")
+
+    assert Settings().redis_url == "redis://variable"
+
+
+def test_a_directory_of_secrets_that_is_named_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the service would run with servers of its own, and look well."""
+    monkeypatch.setenv("EXPUNGE_SECRETS_DIR", str(tmp_path / "missing"))
+
+    with pytest.raises(ConfigurationError, match="missing"):
+        Settings()
+
+
+def test_without_any_nothing_is_said(recwarn: pytest.WarningsRecorder) -> None:
+    assert Settings().database_url is None
+    assert not recwarn.list
+
+
+def test_a_list_in_a_file_is_read_as_json(secrets: Path) -> None:
+    (secrets / "expunge_allowed_factories").write_text('["nets:build"]')
+
+    assert Settings().allowed_factories == ("nets:build",)

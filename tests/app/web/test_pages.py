@@ -1,0 +1,317 @@
+"""What each page shows, to whom, and with which headers."""
+
+import re
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+from app.domain.scopes import Scope
+from app.services import Services, redis_connection
+from app.web.installation import PARTS
+from app.web.pages import PageRoute
+from tests.app.web.conftest import VisitorOf, token_in
+from tests.support import scenes
+from tests.support.workshop import Workshop
+
+SCOPES = {
+    "/requests": Scope.FORGET_READ,
+    "/requests/{request_id}": Scope.FORGET_READ,
+    "/runs": Scope.MODELS_READ,
+    "/runs/{run_id}": Scope.MODELS_READ,
+    "/runs/{run_id}/progress": Scope.MODELS_READ,
+    "/models": Scope.MODELS_READ,
+    "/models/{name}": Scope.MODELS_READ,
+    "/models/{name}/versions/{number}": Scope.MODELS_READ,
+    "/models/{name}/versions/{number}/certificate": Scope.MODELS_READ,
+    "/models/{name}/versions/{number}/weights": Scope.MODELS_READ,
+    "/workers": Scope.MODELS_READ,
+}
+ACTIONS = {
+    "/requests/{request_id}/retry": Scope.FORGET_WRITE,
+    "/runs/{run_id}/retry": Scope.MODELS_WRITE,
+}
+FOR_ANYONE = {"/", "/verify", "/failures", "/login", "/logout"}
+
+
+def _filled(path: str) -> str:
+    return re.sub(r"\{(\w+)\}", lambda found: "1" if found[1] == "number" else "x", path)
+
+
+def test_every_page_has_its_scope_in_the_table() -> None:
+    routes = [route for part in PARTS for route in part.router.routes]
+    pages = {route.path for route in routes}
+    assert all(isinstance(route, PageRoute) for route in routes)
+
+    assert pages == set(SCOPES) | set(ACTIONS) | FOR_ANYONE
+
+
+@pytest.mark.parametrize("scope", [s for s in Scope if s is not Scope.ADMIN])
+def test_pages_show_what_the_scopes_allow(visitor_of: VisitorOf, scope: Scope) -> None:
+    visitor = visitor_of(scope)
+    start = visitor.get("/").text
+    token = token_in(start)
+    for path, needed in SCOPES.items():
+        answer = visitor.get(_filled(path))
+        assert (path, answer.status_code == 403) == (path, needed is not scope)
+        assert (f"lacks the scope {needed}" in answer.text) == (needed is not scope)
+    for path, needed in ACTIONS.items():
+        answer = visitor.post(_filled(path), data={"token": token})
+        assert (path, answer.status_code == 403) == (path, needed is not scope)
+    assert ('href="/requests"' in start) == (scope is Scope.FORGET_READ)
+    assert ('href="/models"' in start) == (scope is Scope.MODELS_READ)
+
+
+def test_the_overview_hides_what_the_key_may_not_see(
+    visitor_of: VisitorOf, workshop: Workshop
+) -> None:
+    scenes.failing(workshop)
+    requests, models = visitor_of(Scope.FORGET_READ), visitor_of(Scope.MODELS_READ)
+
+    for path in ("/", "/failures"):
+        assert 'href="/requests/fr_' in requests.get(path).text
+        assert "face-match" not in requests.get(path).text
+        assert "face-match" in models.get(path).text
+        assert "/requests/fr_" not in models.get(path).text
+        # Neither of them may try anything again.
+        assert "/retry" not in requests.get(path).text + models.get(path).text
+
+
+def test_every_answer_forbids_foreign_scripts_and_frames(operator: TestClient) -> None:
+    for path in ("/", "/login", "/runs/nothing", "/static/run.js", "/static/expunge.css"):
+        headers = operator.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "same-origin"
+    assert operator.get("/").headers["cache-control"] == "no-store"
+
+
+def test_no_page_needs_what_the_policy_forbids(operator: TestClient, workshop: Workshop) -> None:
+    first, _ = scenes.busy(workshop)
+    for path in ("/", f"/runs/{first.run_id}", "/models/face-match/versions/2", "/verify"):
+        page = operator.get(path).text
+        assert not re.search(r"<script(?![^>]* src=)", page)
+        assert not re.search(r"\son\w+=|\sstyle=|<style|javascript:", page)
+        assert not re.search(r'(src|href)="(?!/|#)', page)
+
+
+def test_names_are_text_and_never_markup(
+    visitor_of: VisitorOf, workshop: Workshop, services: Services
+) -> None:
+    markup = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+    visitor = visitor_of(Scope.ADMIN, name=markup)
+    trained = scenes.released(workshop)
+    request = scenes.forget(workshop, trained[0])
+    workshop.dispatch()
+    held = workshop.lease("face-match")
+    workshop.begin(held)
+    workshop.give_up(held, markup)
+    with scenes.worker(redis_connection(services.settings), host=markup):
+        for path in ("/", "/requests", f"/requests/{request}", f"/runs/{held.run_id}",
+                     "/failures", "/workers", "/models/face-match"):  # fmt: skip
+            page = visitor.get(path)
+            assert page.status_code == 200
+            assert "<img" not in page.text
+            assert "<script>" not in page.text
+    assert "&lt;script&gt;alert(1)" in page.text
+
+
+def test_overdue_requests_come_first(operator: TestClient, workshop: Workshop) -> None:
+    trained = scenes.released(workshop)
+    ages = (3, 40, 31, 1)
+    requests = {
+        days: scenes.forget(workshop, record, days_ago=days)
+        for record, days in zip(trained, ages, strict=False)
+    }
+
+    page = operator.get("/").text
+
+    listed = re.findall(r'href="/requests/(fr_\w+)"', page)
+    assert listed == [requests[days] for days in sorted(ages, reverse=True)]
+    assert "<b>2</b> overdue" in page
+    assert page.count(" overdue</span>") == 2
+    assert "10 days overdue" in page
+
+
+def test_a_request_that_was_met_is_not_overdue(operator: TestClient, workshop: Workshop) -> None:
+    trained = scenes.released(workshop)
+    request = scenes.forget(workshop, trained[0], days_ago=40)
+    workshop.dispatch()
+    for name in scenes.MODELS:
+        workshop.work(name)
+    workshop.services.clean_up()
+
+    assert "<b>0</b> overdue" in operator.get("/").text
+    page = operator.get(f"/requests/{request}").text
+    assert ">completed</span>" in page
+    assert "overdue" not in page
+
+
+def test_requests_are_filtered_and_paged(operator: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    made = [workshop.forget(record) for record in (workshop.split()[0] * 3)[:60]]
+    seen: list[str] = []
+    path: str | None = "/requests"
+    while path is not None:
+        page = operator.get(path).text
+        seen += re.findall(r'href="/requests/(fr_\w+)"', page)
+        found = re.search(r'rel="next" href="([^"]+)"', page)
+        path = None if found is None else found[1].replace("&amp;", "&")
+
+    assert seen == made[::-1]
+    assert "No request like this" in operator.get("/requests?state=failed").text
+    assert "No request like this" in operator.get("/requests?model=other").text
+    assert made[-1] in operator.get("/requests?state=accepted&model=model").text
+    assert operator.get("/requests?cursor=junk").status_code == 422
+    assert operator.get("/requests?model=%00").status_code == 422
+
+
+def test_a_request_shows_what_each_model_owes_it(operator: TestClient, workshop: Workshop) -> None:
+    held = scenes.failing(workshop)
+    with workshop.transaction() as session:
+        request = scenes.oldest_request(session)
+
+    page = operator.get(f"/requests/{request}").text
+
+    assert all(name in page for name in scenes.MODELS)
+    assert f'href="/runs/{held.run_id}"' in page
+    assert "use a smaller batch_size" in page
+    assert "cert_" in page
+    assert "days overdue" in page
+
+
+def test_a_failed_request_is_tried_again(operator: TestClient, workshop: Workshop) -> None:
+    scenes.failing(workshop)
+    with workshop.transaction() as session:
+        request = scenes.oldest_request(session)
+    path = f"/requests/{request}"
+    page = operator.get(path).text
+    assert f'action="{path}/retry"' in page
+
+    answer = operator.post(f"{path}/retry", data={"token": token_in(page)})
+
+    assert (answer.status_code, answer.headers["location"]) == (303, path)
+    assert {line.state for line in workshop.obligations(request)} == {"open", "certified"}
+    again = operator.post(f"{path}/retry", data={"token": token_in(page)})
+    assert again.status_code == 409
+    assert "only a failed one can be retried" in again.text
+
+
+def test_a_failed_run_is_tried_again(operator: TestClient, workshop: Workshop) -> None:
+    held = scenes.failing(workshop)
+    page = operator.get("/failures").text
+
+    answer = operator.post(f"/runs/{held.run_id}/retry", data={"token": token_in(page)})
+
+    new = workshop.active_run(scenes.MODELS[0])
+    assert answer.headers["location"] == f"/runs/{new}"
+    assert f"/runs/{held.run_id}/retry" not in operator.get("/failures").text
+    assert f"/runs/{held.run_id}/retry" not in operator.get(f"/runs/{held.run_id}").text
+    again = operator.post(f"/runs/{held.run_id}/retry", data={"token": token_in(page)})
+    assert again.status_code == 409
+
+
+def test_progress_has_the_fields_of_an_event(operator: TestClient, workshop: Workshop) -> None:
+    first, _ = scenes.busy(workshop)
+    step, epsilon = scenes.advance(workshop, first, 0.7)
+
+    assert operator.get(f"/runs/{first.run_id}/progress").json() == {
+        "state": "running",
+        "attempt": 1,
+        "phase": "unlearning",
+        "step": step,
+        "total_steps": scenes.STEPS,
+        "epsilon": epsilon,
+    }
+
+
+def test_a_run_page_has_its_numbers_without_scripts(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    first, _ = scenes.busy(workshop)
+
+    page = operator.get(f"/runs/{first.run_id}").text
+
+    rows = re.findall(r'data-step="(\d+)" data-epsilon="([\d.e+-]+)"', page)
+    assert len(rows) > 20
+    assert int(rows[-1][0]) == scenes.STEPS
+    assert float(rows[-1][1]) == pytest.approx(1.0, rel=1e-6)
+    epsilons = [float(epsilon) for _, epsilon in rows]
+    assert epsilons == sorted(epsilons, reverse=True)
+
+
+def test_workers_and_queue_come_from_redis(
+    operator: TestClient, workshop: Workshop, services: Services
+) -> None:
+    first, _ = scenes.busy(workshop)
+    redis = redis_connection(services.settings)
+    assert "No worker has told Redis of itself" in operator.get("/workers").text
+
+    with (
+        scenes.worker(redis, host="gpu-1", run=first.run_id),
+        scenes.worker(redis, host="cpu-1"),
+    ):
+        page = operator.get("/workers").text
+        assert "gpu-1, process" in page
+        assert page.count(f'href="/runs/{first.run_id}"') == 2
+        assert "<dt>Workers</dt><dd>2</dd>" in page
+        assert "<dt>Busy</dt><dd>1</dd>" in page
+    assert "gpu-1" not in operator.get("/workers").text
+
+
+def test_a_version_says_what_its_certificate_says(operator: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    version = workshop.work()
+
+    page = operator.get("/models/model/versions/1").text
+
+    assert version.sha256 in page
+    assert "<strong>(ε, δ) = (1, 1.001e-05).</strong>" in page
+    assert "the operator&#39;s word" in page or "enforced by the service" in page
+    assert operator.get("/models/model/versions/1/weights").content == b"weights"
+    bundle = operator.get("/models/model/versions/1/certificate")
+    assert bundle.headers["content-disposition"].endswith('"model-v1.certificate.json"')
+    assert bundle.json()["envelope"]["signatures"]
+
+
+def test_a_private_version_is_on_no_page(operator: TestClient, workshop: Workshop) -> None:
+    workshop.define(first_release="none")
+    run = workshop.active_run()
+    version = workshop.work()
+
+    for path in ("/", "/models", "/models/model", f"/runs/{run}"):
+        page = operator.get(path).text
+        assert "/versions/1" not in page
+        assert version.sha256[:16] not in page
+    assert "Nothing was released yet" in operator.get("/models/model").text
+    assert operator.get("/models/model/versions/1").status_code == 404
+    assert operator.get("/models/model/versions/1/certificate").status_code == 404
+    assert operator.get("/models/model/versions/1/weights").status_code == 404
+
+
+def test_what_is_not_there_is_a_page(operator: TestClient) -> None:
+    for path in ("/runs/x", "/requests/x", "/models/x", "/models/x/versions/1"):
+        answer = operator.get(path)
+        assert answer.status_code == 404
+        assert "Not found" in answer.text
+    assert operator.get("/models/x/versions/zero").status_code == 422
+    assert operator.get("/runs/%00").status_code == 422
+
+
+def test_without_a_database_the_page_says_so(operator: TestClient, services: Services) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT 'secret'", {}, Exception("secret"))
+
+    event.listen(services.database.engine, "before_cursor_execute", fail)
+    answer = operator.get("/")
+
+    assert answer.status_code == 503
+    assert "The database cannot be reached" in answer.text
+    assert "secret" not in answer.text

@@ -1,0 +1,366 @@
+"""Certificates checked by the browser: what holds, and what must not."""
+
+import base64
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from playwright.sync_api import Browser, Page
+
+from app.certificates.signing import StatementSigner
+from app.certificates.verification import verify
+from app.domain import merkle
+from app.domain.errors import VerificationError
+from app.main import create_app
+from app.services import Services
+from tests.support import browser as browsers
+from tests.support import trees
+from tests.support.workshop import Workshop
+
+pytestmark = pytest.mark.skipif(browsers.CHROMIUM is None, reason=browsers.MISSING)
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
+CASES = sorted(path.name.partition(".")[0] for path in GOLDEN.glob("*.certificate.json"))
+KEYS = (GOLDEN / "keys.json").read_bytes()
+Document = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsers.chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, services: Services, admin_key: str) -> Iterator[Page]:
+    with browsers.served(create_app(services)) as address:
+        page = browser.new_page(base_url=address)
+        browsers.log_in(page, address, admin_key)
+        page.goto("/verify")
+        yield page
+        page.close()
+
+
+def _golden(case: str) -> tuple[bytes, bytes]:
+    return (
+        (GOLDEN / f"{case}.certificate.json").read_bytes(),
+        (GOLDEN / f"{case}.safetensors").read_bytes(),
+    )
+
+
+def _file(content: bytes) -> dict[str, Any]:
+    return {"name": "file", "mimeType": "application/octet-stream", "buffer": content}
+
+
+def _check(page: Page, *, weights: bytes, bundle: bytes | None = None, keys: bytes | None = None):
+    """Fill in the form and verify; return {step: state} and the verdict."""
+    for name, content in (("bundle", bundle), ("weights", weights), ("keys", keys)):
+        if content is not None:
+            page.set_input_files(f"#{name}", _file(content))
+    page.get_by_role("button", name="Verify").click()
+    page.wait_for_selector(".verdict")
+    rows = page.locator("#verification li").all()
+    steps = {row.get_attribute("data-step"): row.get_attribute("data-state") for row in rows}
+    return steps, page.locator("#verification").inner_text()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_certificates_hold(page: Page, case: str) -> None:
+    bundle, weights = _golden(case)
+
+    steps, verdict = _check(page, bundle=bundle, weights=weights, keys=KEYS)
+
+    assert steps == {
+        "keys": "ok",
+        "bundle": "ok",
+        "signature": "ok",
+        "statement": "ok",
+        "digest": "ok",
+        "guarantee": "not checked",
+        "log": "ok",
+    }
+    assert "Signature, weights and place in the log hold." in verdict
+    assert "Not checked: that the guarantee follows" in verdict
+    assert "The keys were yours." in verdict
+
+
+def test_a_pem_file_of_the_key_is_enough(page: Page) -> None:
+    bundle, weights = _golden(CASES[0])
+    pem = json.loads(KEYS)["keys"][0]["pem"].encode()
+    other = StatementSigner(Ed25519PrivateKey.generate()).public_key_pem.encode()
+
+    assert _check(page, bundle=bundle, weights=weights, keys=other + pem)[0]["log"] == "ok"
+
+
+def _resigned(document: Document, change: Callable[[Document], None]) -> None:
+    """Change the statement without the key that signed it."""
+    statement = json.loads(base64.b64decode(document["envelope"]["payload"]))
+    change(statement)
+    payload = base64.b64encode(json.dumps(statement).encode()).decode()
+    document["envelope"]["payload"] = payload
+
+
+def _flip(text: str) -> str:
+    raw = bytearray(base64.b64decode(text))
+    raw[-1] ^= 1
+    return base64.b64encode(raw).decode()
+
+
+def _looser(text: str) -> str:
+    """Spell the same content in another way: base64 has spare bits."""
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    body = text.rstrip("=")
+    assert len(body) < len(text)
+    return body[:-1] + alphabet[alphabet.index(body[-1]) ^ 1] + "=" * (len(text) - len(body))
+
+
+def _set(path: str, value: object) -> Callable[[Document], None]:
+    def change(document: Document) -> None:
+        *parents, name = [int(part) if part.isdigit() else part for part in path.split(".")]
+        place: Any = document
+        for parent in parents:
+            place = place[parent]
+        place[name] = value(place[name]) if callable(value) else value
+
+    return change
+
+
+TAMPERED: dict[str, tuple[str, Callable[[Document], None]]] = {
+    "a weaker model": (
+        "signature",
+        lambda d: _resigned(d, lambda s: s["predicate"]["guarantee"].update(epsilon=0.1)),
+    ),
+    "another subject": (
+        "signature",
+        lambda d: _resigned(d, lambda s: s["subject"][0]["digest"].update(sha256="0" * 64)),
+    ),
+    "a flipped signature": ("signature", _set("envelope.signatures.0.sig", _flip)),
+    "another key id": ("signature", _set("envelope.signatures.0.keyid", "0" * 64)),
+    "another payload type": ("signature", _set("envelope.payloadType", "text/plain")),
+    "no signature": ("bundle", _set("envelope.signatures", [])),
+    "two signatures": ("bundle", _set("envelope.signatures", lambda old: old * 2)),
+    "another spelling": ("bundle", _set("envelope.signatures.0.sig", _looser)),
+    "a foreign field": ("bundle", _set("extra", 1)),
+    "another media type": ("bundle", _set("media_type", "application/json")),
+    "an index as text": ("bundle", _set("log.index", str)),
+    "a negative index": ("bundle", _set("log.index", -1)),
+    "a short hash": ("bundle", _set("log.inclusion.0", "AAAA")),
+    "an endless proof": ("bundle", _set("log.inclusion", lambda old: old * 100)),
+    "another index": ("log", _set("log.index", lambda old: old ^ 1)),
+    "an index outside": ("log", _set("log.index", 10**6)),
+    "a flipped sibling": ("log", _set("log.inclusion.0", _flip)),
+    "a proof cut short": ("log", _set("log.inclusion", lambda old: old[:-1])),
+    "a proof too long": ("log", _set("log.inclusion", lambda old: [*old, old[0]])),
+    "another entry": ("log", _set("log.entry", lambda old: old.replace("unlearned", "retrained"))),
+    "an entry about something else": (
+        "log",
+        _set("log.entry", lambda old: old.replace("certificate.issued", "request.accepted")),
+    ),
+    "a larger log": ("log", _set("log.checkpoint", lambda old: old.replace("\n69\n", "\n70\n"))),
+    "another root": (
+        "log",
+        _set("log.checkpoint", lambda old: old.replace(old.split("\n")[2], "A" * 43 + "=")),
+    ),
+    "another log's name": (
+        "log",
+        _set("log.checkpoint", lambda old: old.replace("expunge/", "expunge/x")),
+    ),
+    "a checkpoint without signature": (
+        "log",
+        _set("log.checkpoint", lambda old: old.partition("\n\n")[0] + "\n"),
+    ),
+}
+
+
+def test_another_certificates_place_in_the_log_fails(page: Page) -> None:
+    bundle, weights = _golden("gradient_clipping")
+    other, _ = _golden("model_clipping")
+    mixed = json.loads(bundle) | {"log": json.loads(other)["log"]}
+
+    steps, verdict = _check(page, bundle=json.dumps(mixed).encode(), weights=weights, keys=KEYS)
+
+    assert steps["digest"] == "ok"
+    assert steps["log"] == "failed"
+    assert "the entry is about something else" in verdict
+
+
+def test_tampered_bundles_fail_at_the_step_that_the_command_names(page: Page, tmp_path) -> None:
+    bundle, weights = _golden("gradient_clipping")
+    file = tmp_path / "weights"
+    file.write_bytes(weights)
+    for name, (step, change) in TAMPERED.items():
+        document = copy.deepcopy(json.loads(bundle))
+        change(document)
+        assert document != json.loads(bundle), name
+        tampered = json.dumps(document).encode()
+        with pytest.raises(VerificationError) as refusal:
+            verify(bundle=tampered, weights=file, keys=KEYS)
+        assert (name, refusal.value.step) == (name, step)
+
+        steps, verdict = _check(page, bundle=tampered, weights=weights, keys=KEYS)
+
+        assert (name, [s for s, state in steps.items() if state == "failed"]) == (name, [step])
+        assert list(steps)[-1] == step
+        assert "Do not trust this certificate" in verdict
+        assert "hold." not in verdict
+
+
+@pytest.mark.parametrize("bundle", [b"", b"{}", b"[]", b"null", b"\xff", b'{"log":' * 5000])
+def test_what_is_no_bundle_fails(page: Page, bundle: bytes) -> None:
+    steps, _ = _check(page, bundle=bundle, weights=b"weights", keys=KEYS)
+
+    assert steps == {"keys": "ok", "bundle": "failed"}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        b"not a key",
+        b"{}",
+        b'{"keys":[]}',
+        b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+        # The service's other key, for weight files: ECDSA, and not for certificates.
+        json.loads(KEYS)["keys"][1]["pem"].encode(),
+        json.dumps({"keys": json.loads(KEYS)["keys"][1:]}).encode(),
+    ],
+)
+def test_what_is_no_key_fails(page: Page, keys: bytes) -> None:
+    bundle, weights = _golden(CASES[0])
+
+    assert _check(page, bundle=bundle, weights=weights, keys=keys)[0] == {"keys": "failed"}
+
+
+def test_a_key_that_was_not_in_use_fails(page: Page) -> None:
+    bundle, weights = _golden(CASES[0])
+    for bound, moment in (
+        ("valid_from", "2099-01-01T00:00:00+00:00"),
+        ("valid_until", "2001-01-01T00:00:00+00:00"),
+    ):
+        keys = json.loads(KEYS)
+        keys["keys"][0][bound] = moment
+
+        steps, verdict = _check(
+            page, bundle=bundle, weights=weights, keys=json.dumps(keys).encode()
+        )
+
+        assert steps["statement"] == "failed"
+        assert "its key was not in use" in verdict
+
+
+def test_other_weights_fail(page: Page) -> None:
+    bundle, weights = _golden("gradient_clipping")
+    for wrong in (b"", weights[:-1], weights + b"\0", bytes([weights[0] ^ 1]) + weights[1:]):
+        steps, verdict = _check(page, bundle=bundle, weights=wrong, keys=KEYS)
+
+        assert steps["digest"] == "failed"
+        assert "these are not the weights that were certified" in verdict
+
+
+def test_a_version_is_verified_with_the_services_own_keys(
+    page: Page, workshop: Workshop, services: Services
+) -> None:
+    workshop.define()
+    workshop.work()
+    page.goto("/models/model/versions/1")
+
+    steps, verdict = _check(page, weights=b"weights")
+
+    assert set(steps.values()) == {"ok", "not checked"}
+    assert "model version 1, basis certified release" in verdict
+    assert "compare them with a copy from another channel" in verdict
+    assert _check(page, weights=b"others")[0]["digest"] == "failed"
+    stranger = StatementSigner(Ed25519PrivateKey.generate()).public_key_pem.encode()
+    assert _check(page, weights=b"weights", keys=stranger)[0]["signature"] == "failed"
+
+
+def test_no_file_leaves_the_browser(page: Page) -> None:
+    bundle, weights = _golden(CASES[0])
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(f"{request.method} {request.url}"))
+
+    _check(page, bundle=bundle, weights=weights, keys=KEYS)
+
+    # The page's own picture may come late.
+    assert [one for one in sent if not one.endswith("/static/icon.svg")] == []
+
+
+def test_the_streamed_digest_is_sha256(page: Page) -> None:
+    lengths = [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000, 4 * 1024**2 - 1, 4 * 1024**2 + 65]
+    contents = [os.urandom(length) for length in lengths]
+    page.evaluate("() => { window.found = []; }")
+    for content in contents:
+        page.set_input_files("#weights", _file(content))
+        digest = page.evaluate(
+            """async () => {
+                const { digestOfFile } = await import("/static/sha256.js");
+                const { hex } = await import("/static/bytes.js");
+                return hex(await digestOfFile(document.getElementById("weights").files[0]));
+            }"""
+        )
+        assert digest == hashlib.sha256(content).hexdigest(), len(content)
+
+
+def test_pieces_of_any_size_give_the_same_digest(page: Page) -> None:
+    content = bytes(range(256)) * 2
+    digests = page.evaluate(
+        """async () => {
+            const { Sha256 } = await import("/static/sha256.js");
+            const { hex } = await import("/static/bytes.js");
+            const content = Uint8Array.from({ length: 512 }, (_, index) => index % 256);
+            return Array.from({ length: 130 }, (_, size) => {
+                const hash = new Sha256();
+                for (let at = 0; at < 512; at += size + 1) {
+                    hash.update(content.subarray(at, at + size + 1));
+                }
+                return hex(hash.digest());
+            });
+        }"""
+    )
+
+    assert set(digests) == {hashlib.sha256(content).hexdigest()}
+
+
+def test_inclusion_proofs_of_every_small_tree_hold_and_no_other(page: Page) -> None:
+    cases = []
+    for size in range(1, 18):
+        leaves = [bytes([number]) for number in range(size)]
+        for index in range(size):
+            proof = [h.hex() for h in trees.path(index, leaves)]
+            cases.append([index, size, proof, merkle.root(leaves).hex()])
+    page.evaluate("cases => { window.cases = cases; }", cases)
+    wrong = page.evaluate(
+        """async () => {
+            const { checkInclusion, leafHash } = await import("/static/transparency.js");
+            const octet = (pair) => parseInt(pair, 16);
+            const bytes = (text) => Uint8Array.from(text.match(/../g), octet);
+            const holds = (index, size, proof, root, leaf) => {
+                const facts = { leaf: leafHash(String.fromCharCode(leaf)), index, size };
+                try {
+                    checkInclusion({ ...facts, proof: proof.map(bytes), root: bytes(root) });
+                    return true;
+                } catch { return false; }
+            };
+            const wrong = [];
+            for (const [index, size, proof, root] of window.cases) {
+                if (!holds(index, size, proof, root, index)) wrong.push(["refused", index, size]);
+                for (let leaf = 0; leaf < size; leaf += 1) {
+                    if (leaf === index) continue;
+                    if (holds(index, size, proof, root, leaf)) wrong.push(["leaf", index, size]);
+                    if (holds(leaf, size, proof, root, index)) wrong.push(["index", index, size]);
+                }
+                for (const other of [[...proof, root], proof.slice(1), proof.slice(0, -1)]) {
+                    if (other.length === proof.length) continue;
+                    if (holds(index, size, other, root, index)) wrong.push(["proof", index, size]);
+                }
+            }
+            return wrong;
+        }"""
+    )
+
+    assert wrong == []

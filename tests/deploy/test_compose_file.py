@@ -1,0 +1,141 @@
+"""The compose file: valid, complete, and as hardened as it says."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.support.compose import APP_SERVICES, ROOT, compose, last
+
+SERVICES = compose()["services"]
+STORES = ("postgres", "redis", "objects")
+
+
+def test_it_satisfies_the_official_schema() -> None:
+    checked = subprocess.run(
+        [
+            *(sys.executable, "-m", "check_jsonschema"),
+            *("--builtin-schema", "vendor.compose-spec", ROOT / "docker-compose.yml"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("part", ["secrets", "networks", "volumes"])
+def test_what_services_use_is_defined_and_what_is_defined_is_used(part: str) -> None:
+    used = {name for service in SERVICES.values() for name in _used(service, part)}
+    assert used == set(compose()[part])
+
+
+def test_services_wait_for_services_that_are_there_and_say_when_they_are_ready() -> None:
+    for name, service in SERVICES.items():
+        for other, how in service.get("depends_on", {}).items():
+            assert other in SERVICES, name
+            if how["condition"] == "service_healthy":
+                assert SERVICES[other]["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
+            else:
+                assert (other, SERVICES[other]["restart"]) == ("init", "no")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_confined(name: str) -> None:
+    service = SERVICES[name]
+    assert service["init"]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["mem_limit"]
+    assert service["cpus"]
+    assert service["restart"] == ("no" if name == "init" else "unless-stopped")
+    assert "privileged" not in service
+    assert service.get("network_mode") is None
+
+
+@pytest.mark.parametrize("name", APP_SERVICES)
+def test_our_own_services_have_no_capability_no_core_no_swap_and_locked_memory(name: str) -> None:
+    service = SERVICES[name]
+    assert "cap_add" not in service
+    assert service["ulimits"]["core"] == 0
+    assert service["ulimits"]["memlock"] == {"soft": -1, "hard": -1}
+    assert service["memswap_limit"] == service["mem_limit"]
+    assert [mount.partition(":")[0] for mount in service["tmpfs"]] == ["/tmp"]
+    assert service["pids_limit"]
+
+
+def test_a_worker_has_as_many_threads_as_processors() -> None:
+    for name in ("cpu-worker", "gpu-worker"):
+        assert int(SERVICES[name]["environment"]["OMP_NUM_THREADS"]) == SERVICES[name]["cpus"]
+
+
+def test_stores_are_on_the_internal_network_alone() -> None:
+    assert compose()["networks"]["data"] == {"internal": True}
+    for name in STORES:
+        assert SERVICES[name]["networks"] == ["data"]
+
+
+def test_the_api_alone_is_published_and_to_this_machine_alone() -> None:
+    assert {name for name, service in SERVICES.items() if "ports" in service} == {"api"}
+    assert SERVICES["api"]["ports"] == ["127.0.0.1:8100:8100"]
+
+
+def test_what_touches_weights_cannot_reach_the_world() -> None:
+    for name in ("cpu-worker", "gpu-worker", "init"):
+        assert SERVICES[name]["networks"] == ["data"]
+
+
+def test_only_init_may_change_tables_and_keys() -> None:
+    for name in APP_SERVICES:
+        may = name == "init"
+        assert ("migration_url" in _used(SERVICES[name], "secrets")) == may
+        assert ("keys:/var/lib/expunge" in SERVICES[name]["volumes"]) == may
+        assert ("keys:/var/lib/expunge:ro" in SERVICES[name]["volumes"]) != may
+
+
+def test_no_secret_is_in_a_variable_or_a_command() -> None:
+    for service in SERVICES.values():
+        for variable, value in service.get("environment", {}).items():
+            secret = ("PASSWORD", "SECRET_KEY", "ACCESS_KEY", "_URL")
+            if any(word in variable for word in secret):
+                assert str(value).startswith("/run/secrets/"), variable
+        assert "PASSWORD" not in str(service["command"])
+    assert all(set(s) == {"file"} for s in compose()["secrets"].values())
+
+
+def test_a_gpu_is_asked_for_by_its_profile_alone() -> None:
+    assert {name for name, service in SERVICES.items() if "profiles" in service} == {"gpu-worker"}
+    assert SERVICES["gpu-worker"]["profiles"] == ["gpu"]
+    (device,) = SERVICES["gpu-worker"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+    assert SERVICES["gpu-worker"]["command"] == SERVICES["cpu-worker"]["command"]
+
+
+def test_images_are_named_with_a_version() -> None:
+    for name in STORES:
+        image, _, version = SERVICES[name]["image"].partition(":")
+        assert image
+        assert version[0].isdigit()
+
+
+def test_our_services_images_are_built_here_from_targets_that_exist() -> None:
+    for name in APP_SERVICES:
+        target = SERVICES[name]["build"]["target"]
+        assert SERVICES[name]["image"] == f"expunge:{target}"
+        assert last(target, "ENTRYPOINT") == ["expunge"]
+
+
+def test_volumes_are_mounted_where_the_image_has_them() -> None:
+    mounted = {volume.split(":")[1] for volume in SERVICES["api"]["volumes"]}
+    assert mounted == set(last("cpu", "VOLUME"))
+    environment = SERVICES["api"]["environment"]
+    assert mounted == {environment["EXPUNGE_DATA_DIR"], environment["EXPUNGE_KEY_STORE_DIR"]}
+
+
+def _used(service: dict[str, Any], part: str) -> list[str]:
+    uses = service.get(part, [])
+    if part == "volumes":
+        return [use.split(":")[0] for use in uses if not use.startswith((".", "/"))]
+    return [use if isinstance(use, str) else use["source"] for use in uses]

@@ -1,0 +1,73 @@
+"""The Dockerfile: linted, and everything that it names is there."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.compose import ROOT, copied, image_environment, is_in_context, last
+
+TARGETS = ("cpu", "cuda")
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    checked = subprocess.run(
+        [hadolint, ROOT / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_copied_exists_and_reaches_the_builder(target: str) -> None:
+    sources = copied(f"build-{target}")
+    assert {"app", "workers", "migrations", "constraints.txt", "pyproject.toml"} <= set(sources)
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert is_in_context(source), source
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/config",
+        ".expunge/keys/signing-ed25519.pem",
+        ".env",
+        "secrets/database_url",
+        "app/signing.pem",
+        "app/.expunge/keys/admin-api-key",
+        "tests/conftest.py",
+        "app/__pycache__/main.pyc",
+    ],
+)
+def test_secrets_data_and_waste_never_reach_the_builder(path: str) -> None:
+    assert not is_in_context(path)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_service_runs_as_nobody_in_particular(target: str) -> None:
+    user, _, group = last(target, "USER").partition(":")
+    assert int(user) >= 10000
+    assert int(group) >= 10000
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_image_sets_nothing_secret(target: str) -> None:
+    environment = image_environment(target)
+    assert environment["EXPUNGE_HOST"] == "0.0.0.0"
+    assert not [name for name in environment if name.endswith(("_URL", "_KEY", "PASSWORD"))]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_its_commands_exist(target: str) -> None:
+    entrypoint, command = last(target, "ENTRYPOINT"), last(target, "CMD")
+    assert shutil.which(entrypoint[0], path=str(Path(sys.executable).parent))
+    helped = subprocess.run(
+        [sys.executable, "-m", "app.cli", *command, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    assert helped.returncode == 0

@@ -1,0 +1,59 @@
+"""A real S3 server that goes away and comes back, with what it holds."""
+
+from typing import Any
+from uuid import uuid4
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+ACCESS = {"access_key": "access", "secret_key": "secret", "region": "eu-central-1"}
+
+
+class S3Server:
+    """moto's server on a port of its own, with one bucket.
+
+    Attributes:
+        bucket: its name.
+    """
+
+    def __init__(self) -> None:
+        self._server = self._started(0)
+        self.port = self._server.get_host_and_port()[1]
+        self.bucket = f"bucket-{uuid4().hex}"
+        self.client().create_bucket(
+            Bucket=self.bucket,
+            CreateBucketConfiguration={"LocationConstraint": ACCESS["region"]},
+        )
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """Refuse connections from now on."""
+        self._server.stop()
+
+    def start(self) -> None:
+        """Answer again, at the same place."""
+        self._server = self._started(self.port)
+
+    def client(self) -> Any:
+        """Return Amazon's own client of this server."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=ACCESS["region"],
+            aws_access_key_id=ACCESS["access_key"],
+            aws_secret_access_key=ACCESS["secret_key"],
+        )
+
+    def names(self) -> set[str]:
+        """Return the names of all objects."""
+        listed = self.client().list_objects_v2(Bucket=self.bucket)
+        return {found["Key"] for found in listed.get("Contents", [])}
+
+    @staticmethod
+    def _started(port: int) -> ThreadedMotoServer:
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+        server.start()
+        return server

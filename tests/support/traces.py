@@ -1,0 +1,101 @@
+"""What a service must leave nowhere: told as a test goes on, searched for whenever it asks."""
+
+from collections.abc import Mapping
+
+import safetensors.numpy
+
+from app.services import key_store_dir
+from app.settings import Settings
+from app.storage.file_keys import FileKeyStore
+from tests.support.markers import Marker, marker_of_weights, search_bytes
+from tests.support.opened import opened_objects
+from tests.support.people import People
+from tests.support.places import Places
+from tests.support.service import Service
+
+
+class Traces:
+    """Made-up people, every version of their models, and all places where these could be found.
+
+    Objects are encrypted: what is current is in no file that can be read as it is. What is gone is
+    not even in the objects, for somebody who has every key.
+
+    Attributes:
+        places: what is searched.
+        gone: what must be left nowhere.
+    """
+
+    def __init__(self, service: Service, *people: People) -> None:
+        self.places = Places(
+            service.servers,
+            *(service.data_dir, service.temporary, service.log),
+            ours=service.data_dir.parent,
+            processes=service.processes,
+        )
+        self.gone: list[Marker] = []
+        self._searched_for = 0
+        self._service = service
+        self._people = people
+        self._current: dict[str, tuple[bytes, list[Marker]]] = {}
+        self.gone += self._ids()
+
+    def forgotten(self, people: People, subject: int) -> None:
+        """Take a subject's features for gone."""
+        self.gone += people.features_of(subject)
+
+    def superseded(self, name: str, content: bytes) -> None:
+        """Take weights for gone: the content of a safetensors file."""
+        self.gone += _markers_of(name, content)
+
+    def published(self, model: str, content: bytes) -> None:
+        """Take weights for a model's current ones, and those before them for gone."""
+        before, markers = self._current.get(model, (b"", []))
+        if content != before:
+            self.gone += markers
+            self._current[model] = content, _markers_of(f"weights of {model}", content)
+
+    def kept(self) -> list[Marker]:
+        """Return what encrypted objects alone may hold."""
+        current = [marker for _, markers in self._current.values() for marker in markers]
+        return [*current, *(marker for crowd in self._people for marker in crowd.features())]
+
+    def opened(self) -> dict[str, bytes]:
+        """Return the content of every object, with all keys that are left."""
+        data_dir = self._service.data_dir
+        keys = FileKeyStore(key_store_dir(Settings(data_dir=data_dir)))
+        with self._service.database() as database:
+            return opened_objects(data_dir / "blobs", keys, database)
+
+    def assert_nothing_in_objects(self, opened: Mapping[str, bytes]) -> None:
+        """Check that what is current is in the objects, and nothing that is gone."""
+        found = search_bytes(opened, self.gone)
+        assert found == [], found
+        pushed = [crowd.features()[0] for crowd in self._people]
+        for marker in (*pushed, *(markers[0] for _, markers in self._current.values())):
+            assert search_bytes(opened, [marker]) != [], marker.name
+
+    def assert_none(self) -> None:
+        """Search what has changed since the last call; the service may be running, and be at rest.
+
+        What was gone already was searched for then; objects are searched for all that is gone.
+        """
+        self.places.dump()
+        gone = [*self._ids(), *self.gone[self._searched_for :]]
+        self._searched_for = len(self.gone)
+        found = self.places.search_what_changed([*gone, *self.kept()])
+        assert found == [], found
+        self.assert_nothing_in_objects(self.opened())
+
+    def assert_none_at_all(self) -> None:
+        """Search every place for all that is gone or kept."""
+        self.places.dump()
+        found = self.places.search([*self.gone, *self.kept()])
+        assert found == [], found
+
+    def _ids(self) -> list[Marker]:
+        return [crowd.ids() for crowd in self._people]
+
+
+def _markers_of(name: str, content: bytes) -> list[Marker]:
+    tensors = safetensors.numpy.load(content).values()
+    return marker_of_weights(name, max(tensors, key=lambda tensor: tensor.size))

@@ -1,0 +1,121 @@
+"""A run that tells its test what it holds while that may be nowhere else.
+
+What is told stays in the test's memory. A run in a process of its own tells it through a pipe.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_REPOSITORY = Path(__file__).parents[2]
+
+Tell = Callable[[str, bytes], None]
+Spill = Callable[[bytes], None]
+
+
+def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> None:
+    """Have every run of this process tell its keys, noise and weights, step by step.
+
+    Args:
+        tell: called with what it is (key, noise, training, noisy phase) and its bytes, float32.
+        on_step: called with the weights after each step of the noisy phase.
+        patch: replaces an attribute; pytest's own does it for one test.
+    """
+    from workers import noise, sealed
+    from workers.training.network import Network
+
+    fresh_key, normal = noise.fresh_key, noise.SecureNoise.normal_
+    train, noisy_phase = Network.train, sealed.run_noisy_phase
+
+    def told_key() -> bytes:
+        key = fresh_key()
+        tell("key", bytes(key))
+        return key
+
+    def told_noise(self: Any, out: Any) -> None:
+        normal(self, out)
+        tell("noise", _bytes_of(out))
+
+    def told_training(network: Any, *args: Any, on_progress: Any, **more: Any) -> int:
+        def telling(*progress: object) -> None:
+            tell("training", _bytes_of(network.flat.values))
+            on_progress(*progress)
+
+        return train(network, *args, on_progress=telling, **more)
+
+    def told_phase(network: Any, *args: Any, on_progress: Any, **more: Any) -> Any:
+        def telling(*progress: object) -> None:
+            tell("noisy phase", _bytes_of(network.flat.values))
+            on_step(_bytes_of(network.flat.values))
+            on_progress(*progress)
+
+        return noisy_phase(network, *args, on_progress=telling, **more)
+
+    patch(noise, "fresh_key", told_key)
+    patch(noise.SecureNoise, "normal_", told_noise)
+    patch(Network, "train", told_training)
+    patch(sealed, "run_noisy_phase", told_phase)
+
+
+def told_by(run_id: str, *options: str) -> list[tuple[str, bytes]]:
+    """Carry out a run in a process of its own; return what it told.
+
+    Args:
+        run_id: which run.
+        options: ``kill=STEP`` ends the process at a step of the noisy phase; ``spill=FILE`` has it
+            write its weights to a file at each; ``open`` leaves its disk open to it.
+    """
+    receiving, sending = Pipe(duplex=False)
+    command = [sys.executable, "-m", "tests.support.watched", run_id, str(sending.fileno())]
+    process = subprocess.Popen(
+        [*command, *options], cwd=_REPOSITORY, pass_fds=[sending.fileno()], stderr=subprocess.PIPE
+    )
+    sending.close()
+    told = list(_received(receiving))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (0, -signal.SIGKILL), errors
+    return told
+
+
+def _received(receiving: Connection) -> Iterator[tuple[str, bytes]]:
+    with suppress(EOFError):
+        while True:
+            yield receiving.recv()
+
+
+def _bytes_of(values: Any) -> bytes:
+    return values.detach().cpu().numpy().astype(np.float32).tobytes()
+
+
+def _main(run_id: str, pipe: str, *options: str) -> None:
+    from workers import jobs, run
+    from workers.hardening import harden
+
+    sending = Connection(int(pipe), readable=False)
+    chosen = dict(option.partition("=")[::2] for option in options)
+    steps = iter(range(1, 10**6))
+
+    def on_step(weights: bytes) -> None:
+        if "spill" in chosen:
+            Path(chosen["spill"]).write_bytes(weights)
+        if str(next(steps)) == chosen.get("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if "open" in chosen:
+        run.ram_only = nullcontext
+    watch(lambda what, content: sending.send((what, content)), on_step)
+    harden()
+    jobs.execute_run(run_id)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
