@@ -21,7 +21,7 @@ from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
 from app.domain.states import RequestState
 from app.ledger import bundles, repository
 from app.ledger.changes import Kind
-from app.ledger.requests import ForgetDemand
+from app.ledger.demands import ForgetDemand
 from app.ledger.tables import ForgetRequestRow
 from app.registry.tables import ModelRow
 

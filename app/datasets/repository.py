@@ -1,17 +1,39 @@
 """All SQL about datasets, shards and records."""
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import func, insert, or_, select, update
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    LargeBinary,
+    any_,
+    bindparam,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from app.datasets.tables import DatasetRow, RecordRow, ShardRow
 from app.domain.errors import NotFoundError
 
 _PARAMETERS_AT_ONCE = 10_000
+_MARK = text(
+    """
+    UPDATE records SET forgotten_epoch = named.epoch
+    FROM unnest(:seqs, :epochs) AS named (seq, epoch)
+    WHERE records.seq = named.seq AND records.forgotten_epoch IS NULL
+    """
+).bindparams(
+    bindparam("seqs", type_=ARRAY(BigInteger)), bindparam("epochs", type_=ARRAY(BigInteger))
+)
 T = TypeVar("T")
 
 
@@ -22,6 +44,21 @@ def dataset_named(session: Session, name: str, *, lock: bool = False) -> Dataset
     if row is None:
         raise NotFoundError("dataset", name)
     return row
+
+
+def locked_dataset(session: Session, name: str) -> DatasetRow:
+    """Return a dataset as it is now, locked, or raise ``NotFoundError``."""
+    query = select(DatasetRow).where(DatasetRow.name == name).with_for_update()
+    row = session.scalar(query.execution_options(populate_existing=True))
+    if row is None:
+        raise NotFoundError("dataset", name)
+    return row
+
+
+def advance_epoch(session: Session, dataset: DatasetRow, epoch: int) -> None:
+    """Note the newest forget request's epoch; the caller holds the dataset's lock."""
+    dataset.forget_epoch = epoch
+    session.flush()
 
 
 def find_dataset(session: Session, name: str) -> DatasetRow | None:
@@ -115,6 +152,36 @@ def records_by_key(
     return rows
 
 
+class KeyedRecord(NamedTuple):
+    """What tells one record from another, and whether it is forgotten."""
+
+    seq: int
+    record_key: bytes
+    subject_key: bytes | None
+    forgotten_epoch: int | None
+
+
+def keyed_records(
+    session: Session,
+    dataset_id: str,
+    *,
+    record_keys: Collection[bytes] = (),
+    subject_keys: Collection[bytes] = (),
+) -> list[KeyedRecord]:
+    """Return what ``records_by_key`` does, as the database has it now and without its objects."""
+    columns = (getattr(RecordRow, name) for name in KeyedRecord._fields)
+    query = select(*columns).where(RecordRow.dataset_id == dataset_id)
+    found: list[KeyedRecord] = []
+    for column, keys in (
+        (RecordRow.record_key, record_keys),
+        (RecordRow.subject_key, subject_keys),
+    ):
+        for batch in batches(list(keys)):
+            wanted = query.where(column == any_(literal(batch, ARRAY(LargeBinary))))
+            found.extend(KeyedRecord(*row) for row in session.execute(wanted))
+    return found
+
+
 def lock_records(session: Session, seqs: Collection[int]) -> list[RecordRow]:
     """Lock, in their order, and return the records with these sequence numbers as they are now."""
     rows: list[RecordRow] = []
@@ -167,6 +234,16 @@ def mark_forgotten(session: Session, seqs: Collection[int], *, epoch: int) -> No
             .values(forgotten_epoch=epoch)
             .execution_options(synchronize_session="fetch")
         )
+
+
+def mark_forgotten_at(session: Session, epochs: Mapping[int, int]) -> None:
+    """Mark records that are still remembered as forgotten, each at an epoch of its own.
+
+    Objects that the session holds already do not learn of it.
+    """
+    for batch in batches(sorted(epochs.items())):
+        values = {"seqs": [seq for seq, _ in batch], "epochs": [epoch for _, epoch in batch]}
+        session.execute(_MARK, values)
 
 
 def mark_erased(session: Session, seqs: Collection[int]) -> None:

@@ -56,6 +56,15 @@ def head_version(session: Session, model: ModelRow) -> VersionRow | None:
     return session.get_one(VersionRow, model.head_version_id)
 
 
+def head_versions(session: Session, models: Sequence[ModelRow]) -> dict[str, VersionRow]:
+    """Return the heads of those models that have one, by the model's id."""
+    ids = [model.head_version_id for model in models if model.head_version_id is not None]
+    if not ids:
+        return {}
+    rows = session.scalars(select(VersionRow).where(VersionRow.id.in_(ids)))
+    return {row.model_id: row for row in rows}
+
+
 def version_numbered(session: Session, model: ModelRow, number: int) -> VersionRow:
     """Return one version, or raise ``NotFoundError``."""
     query = select(VersionRow).where(VersionRow.model_id == model.id, VersionRow.number == number)
