@@ -31,6 +31,7 @@ from app.api import (
     versions,
 )
 from app.api.access import metrics_access
+from app.api.forgetting import Forgetting
 from app.api.observation import Observation
 from app.api.quotas import QuotaHeaders
 from app.api.watching import Watcher
@@ -58,6 +59,7 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.gate = _gate(services)
+    app.state.forgetting = Forgetting(services)
     app.state.watcher = Watcher(services.database)
     app.state.metrics = ApiMetrics()
     app.state.metrics.registry.register(ServiceCollector(services.database, services.probe))

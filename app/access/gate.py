@@ -1,14 +1,17 @@
 """Who is let in: from credentials to a caller, within the limits of calls and of failures.
 
-Credentials that were good lately are looked up at once. All others first face the limit of the
+A key that was looked up within the last second is not looked up again. Credentials that were good
+lately are looked up at once. All others first face the limit of the
 address that they come from, so that guessing ends before it reaches the ledger or an issuer's
 signature, while known callers behind the same address go on unharmed.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
+from app.access.known import KnownCallers
 from app.access.rate_limits import CallLimits, FailureLimit, Quota
 from app.access.recent import RecentlyAccepted
 from app.access.tokens import Bearer, Tokens
@@ -16,7 +19,7 @@ from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import InvalidCredentialsError, UnauthenticatedError
 from app.ledger import api_keys
-from app.ledger.api_keys import Caller
+from app.ledger.api_keys import Caller, KeyHolder
 
 _NO_CREDENTIALS = "send a valid API key or access token as 'Authorization: Bearer …'"
 
@@ -46,6 +49,7 @@ class Gate:
         self._calls = calls
         self._failures = failures
         self._recent = RecentlyAccepted()
+        self._known = KnownCallers()
 
     async def caller_of(self, credentials: str | None, address: str) -> Caller:
         """Return who calls.
@@ -58,10 +62,13 @@ class Gate:
         if not credentials:
             raise UnauthenticatedError(_NO_CREDENTIALS)
         digest = api_keys.digest_of(credentials)
+        known = self._known.find(digest)
+        if known is not None:
+            return known
         if digest not in self._recent:
             await run_in_threadpool(self._failures.check, address)
         try:
-            caller = await self._known(credentials)
+            caller = await self._look_up(credentials, digest)
         except InvalidCredentialsError:
             self._recent.discard(digest)
             await run_in_threadpool(self._failures.note, address)
@@ -75,15 +82,16 @@ class Gate:
             return True, ()
         return await run_in_threadpool(self._calls.take, caller.key_id)
 
-    async def _known(self, credentials: str) -> Caller:
+    async def _look_up(self, credentials: str, digest: bytes) -> Caller:
         if self._tokens is None or credentials.startswith(api_keys.PREFIX):
-            return await run_in_threadpool(self._by_key, credentials)
+            ask = partial(self._by_key, credentials)
+            return await run_in_threadpool(self._known.look_up, digest, ask)
         bearer = await self._tokens.bearer_of(credentials)
         return await run_in_threadpool(self._by_token, bearer)
 
-    def _by_key(self, secret: str) -> Caller:
+    def _by_key(self, secret: str) -> KeyHolder:
         with self._database.transaction() as session:
-            return api_keys.caller_of(session, secret)
+            return api_keys.holder_of(session, secret)
 
     def _by_token(self, bearer: Bearer) -> Caller:
         identity = self._pseudonyms.caller(bearer.issuer, bearer.subject)

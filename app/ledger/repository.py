@@ -43,7 +43,7 @@ def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetR
 
 def earlier_requests(
     session: Session, names: Collection[tuple[str, str, bytes]]
-) -> Sequence[Row[Any]]:
+) -> Sequence[Row[*tuple[Any, ...]]]:
     """Return the requests that may be known by one of ``names``: (caller, kind, keyed hash).
 
     A row has ``id``, ``api_key_id``, ``external_key``, ``idempotency_key``, ``request_digest``.

@@ -2,11 +2,12 @@
 
 A commit waits for the disk and holds the log's lock meanwhile, so one commit for many calls is what
 makes many calls a second possible. Nobody waits for company: the first call is carried out at once,
-and whatever has arrived meanwhile comes next, all together.
+and whatever has arrived meanwhile comes next, all together. One thread does it, so that those who
+wait need none.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -15,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class Together(Generic[Call, Result]):
-    """A function of many calls, for threads that have one call each.
+    """A function of many calls, for callers that have one call each.
 
     Args:
         carry_out: carries out calls in their order and in one transaction; returns, for each, its
@@ -33,21 +34,37 @@ class Together(Generic[Call, Result]):
         self._carry_out = carry_out
         self._most = most
         self._waiting: list[tuple[Call, Future[Result]]] = []
-        self._adding, self._leading = Lock(), Lock()
+        self._lock = Lock()
+        self._is_led = False
+        self._leader = ThreadPoolExecutor(1, thread_name_prefix="together")
 
     def __call__(self, call: Call) -> Result:
         """Carry out one call, perhaps with others; return its result or raise its exception."""
+        return self.start(call).result()
+
+    def start(self, call: Call) -> "Future[Result]":
+        """Have a call carried out; one that is cancelled before its turn is left out."""
         future: Future[Result] = Future()
-        with self._adding:
+        with self._lock:
             self._waiting.append((call, future))
-        with self._leading:
-            while not future.done():
-                self._lead()
-        return future.result()
+            begin, self._is_led = not self._is_led, True
+        if begin:
+            self._leader.submit(self._lead)
+        return future
 
     def _lead(self) -> None:
-        with self._adding:
+        while group := self._next_group():
+            self._carry_out_group([of for of in group if of[1].set_running_or_notify_cancel()])
+
+    def _next_group(self) -> list[tuple[Call, "Future[Result]"]]:
+        with self._lock:
             group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            self._is_led = bool(group)
+            return group
+
+    def _carry_out_group(self, group: Sequence[tuple[Call, "Future[Result]"]]) -> None:
+        if not group:
+            return
         try:
             results = self._carry_out([call for call, _ in group])
         except Exception as error:  # noqa: BLE001 - it is raised to whom it concerns
