@@ -6,8 +6,8 @@ address that they come from, so that guessing ends before it reaches the ledger 
 signature, while known callers behind the same address go on unharmed.
 """
 
+import asyncio
 from collections.abc import Sequence
-from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
@@ -17,9 +17,10 @@ from app.access.recent import RecentlyAccepted
 from app.access.tokens import Bearer, Tokens
 from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
-from app.domain.errors import InvalidCredentialsError, UnauthenticatedError
+from app.domain.errors import ExpungeError, InvalidCredentialsError, UnauthenticatedError
 from app.ledger import api_keys
 from app.ledger.api_keys import Caller, KeyHolder
+from app.ledger.together import Together
 
 _NO_CREDENTIALS = "send a valid API key or access token as 'Authorization: Bearer …'"
 
@@ -50,6 +51,7 @@ class Gate:
         self._failures = failures
         self._recent = RecentlyAccepted()
         self._known = KnownCallers()
+        self._look_ups = Together(self._by_keys)
 
     async def caller_of(self, credentials: str | None, address: str) -> Caller:
         """Return who calls.
@@ -68,7 +70,7 @@ class Gate:
         if digest not in self._recent:
             await run_in_threadpool(self._failures.check, address)
         try:
-            caller = await self._look_up(credentials, digest)
+            caller = await self._look_up(credentials)
         except InvalidCredentialsError:
             self._recent.discard(digest)
             await run_in_threadpool(self._failures.note, address)
@@ -82,16 +84,25 @@ class Gate:
             return True, ()
         return await run_in_threadpool(self._calls.take, caller.key_id)
 
-    async def _look_up(self, credentials: str, digest: bytes) -> Caller:
+    async def _look_up(self, credentials: str) -> Caller:
         if self._tokens is None or credentials.startswith(api_keys.PREFIX):
-            ask = partial(self._by_key, credentials)
-            return await run_in_threadpool(self._known.look_up, digest, ask)
+            return await asyncio.wrap_future(self._look_ups.start(credentials))
         bearer = await self._tokens.bearer_of(credentials)
         return await run_in_threadpool(self._by_token, bearer)
 
-    def _by_key(self, secret: str) -> KeyHolder:
-        with self._database.transaction() as session:
-            return api_keys.holder_of(session, secret)
+    def _by_keys(self, secrets: Sequence[str]) -> list[Caller | Exception]:
+        found = {secret: self._by_key(secret) for secret in set(secrets)}
+        return [found[secret] for secret in secrets]
+
+    def _by_key(self, secret: str) -> Caller | Exception:
+        def ask() -> KeyHolder:
+            with self._database.transaction() as session:
+                return api_keys.holder_of(session, secret)
+
+        try:
+            return self._known.look_up(api_keys.digest_of(secret), ask)
+        except ExpungeError as error:
+            return error
 
     def _by_token(self, bearer: Bearer) -> Caller:
         identity = self._pseudonyms.caller(bearer.issuer, bearer.subject)
