@@ -16,6 +16,7 @@ from app.ledger.request_views import RequestView
 from app.ledger.together import Together
 from app.services import Services
 
+_LINGER_S = 0.005
 _FEW = 1000
 """A demand for more ids goes alone, so that nobody waits while they are looked up."""
 
@@ -34,7 +35,7 @@ class Forgetting:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._submissions = Together(self._submit_all)
+        self._submissions = Together(self._submit_all, linger_s=_LINGER_S)
         self._polls = Together(self._read_all)
 
     async def submit(self, call: Call) -> RequestView:

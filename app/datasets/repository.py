@@ -1,22 +1,19 @@
 """All SQL about datasets, shards and records."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import (
     ARRAY,
-    BigInteger,
     LargeBinary,
     any_,
-    bindparam,
     func,
     insert,
     literal,
     or_,
     select,
-    text,
     update,
 )
 from sqlalchemy.orm import Session
@@ -25,15 +22,6 @@ from app.datasets.tables import DatasetRow, RecordRow, ShardRow
 from app.domain.errors import NotFoundError
 
 _PARAMETERS_AT_ONCE = 10_000
-_MARK = text(
-    """
-    UPDATE records SET forgotten_epoch = named.epoch
-    FROM unnest(:seqs, :epochs) AS named (seq, epoch)
-    WHERE records.seq = named.seq AND records.forgotten_epoch IS NULL
-    """
-).bindparams(
-    bindparam("seqs", type_=ARRAY(BigInteger)), bindparam("epochs", type_=ARRAY(BigInteger))
-)
 T = TypeVar("T")
 
 
@@ -53,12 +41,6 @@ def locked_dataset(session: Session, name: str) -> DatasetRow:
     if row is None:
         raise NotFoundError("dataset", name)
     return row
-
-
-def advance_epoch(session: Session, dataset: DatasetRow, epoch: int) -> None:
-    """Note the newest forget request's epoch; the caller holds the dataset's lock."""
-    dataset.forget_epoch = epoch
-    session.flush()
 
 
 def find_dataset(session: Session, name: str) -> DatasetRow | None:
@@ -234,16 +216,6 @@ def mark_forgotten(session: Session, seqs: Collection[int], *, epoch: int) -> No
             .values(forgotten_epoch=epoch)
             .execution_options(synchronize_session="fetch")
         )
-
-
-def mark_forgotten_at(session: Session, epochs: Mapping[int, int]) -> None:
-    """Mark records that are still remembered as forgotten, each at an epoch of its own.
-
-    Objects that the session holds already do not learn of it.
-    """
-    for batch in batches(sorted(epochs.items())):
-        values = {"seqs": [seq for seq, _ in batch], "epochs": [epoch for _, epoch in batch]}
-        session.execute(_MARK, values)
 
 
 def mark_erased(session: Session, seqs: Collection[int]) -> None:

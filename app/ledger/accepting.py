@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
 
 from app.callbacks.events import Callbacks
 from app.datasets import repository as datasets
@@ -21,7 +22,7 @@ from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.states import Basis, ObligationState, RequestState
-from app.ledger import acceptance_rows, actor, outbox, repository
+from app.ledger import acceptance_rows, actor, repository
 from app.ledger.demands import Call, Recognition
 from app.ledger.naming import Known, Named
 from app.ledger.tables import ForgetRequestRow, ObligationRow
@@ -116,8 +117,10 @@ class _Batch:
         signs = [Recognition.of(call.demand, dataset.id, self._pseudonyms) for call in calls]
         self._earlier = self._earlier_requests(calls, signs)
         self._known = Known.read(self._session, dataset.id, self._named)
-        self._models = registry.models_of_dataset(self._session, dataset.id)
-        self._deadline = self._now + timedelta(seconds=_deadline_s(self._models))
+        self._models = registry.models_with_heads(self._session, dataset.id)
+        self._deadline = self._now + timedelta(
+            seconds=_deadline_s([model for model, _ in self._models])
+        )
         self._epoch = dataset.forget_epoch
         answers = [self._answer(*of) for of in zip(calls, signs, self._named, strict=True)]
         new = [answer for answer in answers if isinstance(answer, Taken) and answer.is_new]
@@ -195,12 +198,15 @@ class _Batch:
         session = self._session
         rows = [taken.row for taken in new if taken.row is not None]
         epochs = _epochs(new)
-        self._decide(new, epochs)
-        datasets.advance_epoch(session, self._dataset, self._epoch)
-        acceptance_rows.insert_requests(session, rows)
-        acceptance_rows.insert_records(session, [(t.request_id, t.records) for t in new])
-        datasets.mark_forgotten_at(session, epochs)
-        acceptance_rows.insert_obligations(session, [o for t in new for _, o in t.owed])
+        acceptance_rows.insert(
+            session,
+            rows,
+            woken=self._decide(new, epochs),
+            named=[(t.request_id, record, proof) for t in new for record, proof in t.records],
+            obligations=[obligation for t in new for _, obligation in t.owed],
+            forgotten=epochs,
+        )
+        set_committed_value(self._dataset, "forget_epoch", self._epoch)
         for taken, row in zip(new, rows, strict=True):
             with actor.acting_as(taken.actor):
                 if taken.callback_urls:
@@ -212,18 +218,17 @@ class _Batch:
                     )
                 enter(session, row, RequestState.ACCEPTED, records=row.record_count)
 
-    def _decide(self, new: Sequence[Taken], epochs: dict[int, int]) -> None:
-        """Note what each model owes each request, and wake those that owe something."""
-        heads = registry.head_versions(self._session, self._models)
-        for model in self._models:
+    def _decide(self, new: Sequence[Taken], epochs: dict[int, int]) -> dict[str, float]:
+        """Note what each model owes each request; return when to wake those that owe something."""
+        woken: dict[str, float] = {}
+        for model, head in self._models:
             membership = membership_of(model)
             if membership is None:
                 continue
-            head = heads.get(model.id)
             waits = [_decide_one(t, model, membership, head, epochs) for t in new]
             if any(waits):
-                delay_s = Policy.from_json(model.policy).window_s
-                outbox.post(self._session, outbox.Topic.SCHEDULE_MODEL, model.id, delay_s=delay_s)
+                woken[model.id] = Policy.from_json(model.policy).window_s
+        return woken
 
 
 def _decide_one(

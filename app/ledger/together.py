@@ -1,11 +1,12 @@
 """Calls that arrive at the same time are carried out together, in one transaction.
 
 A commit waits for the disk and holds the log's lock meanwhile, so one commit for many calls is what
-makes many calls a second possible. Nobody waits for company: the first call is carried out at once,
-and whatever has arrived meanwhile comes next, all together. One thread does it, so that those who
+makes many calls a second possible. The first call is carried out at once, and whatever has arrived
+meanwhile comes next, all together. One thread does it, so that those who
 wait need none.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
@@ -23,6 +24,8 @@ class Together(Generic[Call, Result]):
             result or the exception that answers this call alone. If it raises, nothing was done,
             and each of the calls is tried by itself.
         most: how many calls it is given at once.
+        linger_s: how long to wait after a group of several, for those who were answered to come
+            again; never for a caller that is alone.
     """
 
     def __init__(
@@ -30,9 +33,11 @@ class Together(Generic[Call, Result]):
         carry_out: Callable[[Sequence[Call]], Sequence[Result | Exception]],
         *,
         most: int = 64,
+        linger_s: float = 0.0,
     ) -> None:
         self._carry_out = carry_out
         self._most = most
+        self._linger_s = linger_s
         self._waiting: list[tuple[Call, Future[Result]]] = []
         self._lock = Lock()
         self._is_led = False
@@ -55,6 +60,8 @@ class Together(Generic[Call, Result]):
     def _lead(self) -> None:
         while group := self._next_group():
             self._carry_out_group([of for of in group if of[1].set_running_or_notify_cancel()])
+            if self._linger_s and 1 < len(group) > len(self._waiting):
+                time.sleep(self._linger_s)
 
     def _next_group(self) -> list[tuple[Call, "Future[Result]"]]:
         with self._lock:

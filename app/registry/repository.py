@@ -56,13 +56,18 @@ def head_version(session: Session, model: ModelRow) -> VersionRow | None:
     return session.get_one(VersionRow, model.head_version_id)
 
 
-def head_versions(session: Session, models: Sequence[ModelRow]) -> dict[str, VersionRow]:
-    """Return the heads of those models that have one, by the model's id."""
-    ids = [model.head_version_id for model in models if model.head_version_id is not None]
-    if not ids:
-        return {}
-    rows = session.scalars(select(VersionRow).where(VersionRow.id.in_(ids)))
-    return {row.model_id: row for row in rows}
+def models_with_heads(
+    session: Session, dataset_id: str
+) -> Sequence[tuple[ModelRow, VersionRow | None]]:
+    """Return what ``models_of_dataset`` does, and with each model its lineage's head."""
+    query = (
+        select(ModelRow, VersionRow)
+        .outerjoin(VersionRow, VersionRow.id == ModelRow.head_version_id)
+        .where(ModelRow.dataset_id == dataset_id)
+        .order_by(ModelRow.id)
+        .with_for_update(of=ModelRow)
+    )
+    return [(model, head) for model, head in session.execute(query)]
 
 
 def version_numbered(session: Session, model: ModelRow, number: int) -> VersionRow:
