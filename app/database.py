@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar
 
-from sqlalchemy import DateTime, LargeBinary, MetaData, create_engine, event, make_url
+from sqlalchemy import Connection, DateTime, LargeBinary, MetaData, create_engine, event, make_url
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
@@ -64,12 +64,19 @@ class Database:
         limit_ms = max(1, round(idle_in_transaction_s * 1000))
         event.listen(self.engine, "connect", partial(_limit_idle_transactions, limit_ms))
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+        self._at_once = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
         """Open a session that commits when the block ends and rolls back when it raises."""
         with self._sessions.begin() as session:
             yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Open a connection on which each statement is a transaction of its own: to read once."""
+        with self._at_once.connect() as connection:
+            yield connection
 
     def dispose(self) -> None:
         """Close all connections."""

@@ -170,7 +170,7 @@ def _set_up(case: Case, settings: Settings) -> None:
 
 def _forget(settings: Settings) -> None:
     from app.ledger import api_keys, runs  # noqa: PLC0415 - only this child needs them
-    from app.ledger.requests import ForgetDemand  # noqa: PLC0415 - likewise
+    from app.ledger.demands import ForgetDemand  # noqa: PLC0415 - likewise
 
     services = open_services(settings)
     demand = ForgetDemand("data", subject_ids=[f"subject-{number}" for number in range(5)])

@@ -29,7 +29,7 @@ def running_service(folder: Path) -> Iterator[ExpungeClient]:
     Raises:
         ConfigurationError: it did not start; the message ends with its log.
     """
-    port = _free_port()
+    port = free_port()
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")
     } | {"EXPUNGE_DATA_DIR": str(folder / "data"), "EXPUNGE_PORT": str(port)}
@@ -64,7 +64,8 @@ def _wait_until_ready(url: str, service: subprocess.Popen[bytes], log: Path) -> 
     raise ConfigurationError(f"the service did not start: {log.read_text()}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

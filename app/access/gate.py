@@ -1,22 +1,26 @@
 """Who is let in: from credentials to a caller, within the limits of calls and of failures.
 
-Credentials that were good lately are looked up at once. All others first face the limit of the
+A key that was looked up within the last second is not looked up again. Credentials that were good
+lately are looked up at once. All others first face the limit of the
 address that they come from, so that guessing ends before it reaches the ledger or an issuer's
 signature, while known callers behind the same address go on unharmed.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 from starlette.concurrency import run_in_threadpool
 
+from app.access.known import KnownCallers
 from app.access.rate_limits import CallLimits, FailureLimit, Quota
 from app.access.recent import RecentlyAccepted
 from app.access.tokens import Bearer, Tokens
 from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
-from app.domain.errors import InvalidCredentialsError, UnauthenticatedError
+from app.domain.errors import ExpungeError, InvalidCredentialsError, UnauthenticatedError
 from app.ledger import api_keys
-from app.ledger.api_keys import Caller
+from app.ledger.api_keys import Caller, KeyHolder
+from app.ledger.together import Together
 
 _NO_CREDENTIALS = "send a valid API key or access token as 'Authorization: Bearer …'"
 
@@ -46,6 +50,8 @@ class Gate:
         self._calls = calls
         self._failures = failures
         self._recent = RecentlyAccepted()
+        self._known = KnownCallers()
+        self._look_ups = Together(self._by_keys)
 
     async def caller_of(self, credentials: str | None, address: str) -> Caller:
         """Return who calls.
@@ -58,10 +64,13 @@ class Gate:
         if not credentials:
             raise UnauthenticatedError(_NO_CREDENTIALS)
         digest = api_keys.digest_of(credentials)
+        known = self._known.find(digest)
+        if known is not None:
+            return known
         if digest not in self._recent:
             await run_in_threadpool(self._failures.check, address)
         try:
-            caller = await self._known(credentials)
+            caller = await self._look_up(credentials)
         except InvalidCredentialsError:
             self._recent.discard(digest)
             await run_in_threadpool(self._failures.note, address)
@@ -75,15 +84,25 @@ class Gate:
             return True, ()
         return await run_in_threadpool(self._calls.take, caller.key_id)
 
-    async def _known(self, credentials: str) -> Caller:
+    async def _look_up(self, credentials: str) -> Caller:
         if self._tokens is None or credentials.startswith(api_keys.PREFIX):
-            return await run_in_threadpool(self._by_key, credentials)
+            return await asyncio.wrap_future(self._look_ups.start(credentials))
         bearer = await self._tokens.bearer_of(credentials)
         return await run_in_threadpool(self._by_token, bearer)
 
-    def _by_key(self, secret: str) -> Caller:
-        with self._database.transaction() as session:
-            return api_keys.caller_of(session, secret)
+    def _by_keys(self, secrets: Sequence[str]) -> list[Caller | Exception]:
+        found = {secret: self._by_key(secret) for secret in set(secrets)}
+        return [found[secret] for secret in secrets]
+
+    def _by_key(self, secret: str) -> Caller | Exception:
+        def ask() -> KeyHolder:
+            with self._database.transaction() as session:
+                return api_keys.holder_of(session, secret)
+
+        try:
+            return self._known.look_up(api_keys.digest_of(secret), ask)
+        except ExpungeError as error:
+            return error
 
     def _by_token(self, bearer: Bearer) -> Caller:
         identity = self._pseudonyms.caller(bearer.issuer, bearer.subject)

@@ -38,6 +38,11 @@ def services_of(request: Request) -> Services:
     return services
 
 
+async def _services(request: Request) -> Services:
+    # Asynchronous, as all dependencies that only look something up: others take a thread each.
+    return services_of(request)
+
+
 def address_of(request: Request) -> str:
     """Return where a request comes from, for counting failures."""
     return _NO_ADDRESS if request.client is None else request.client.host
@@ -122,7 +127,7 @@ def metrics_access(*, public: bool) -> Sequence[DependsOn]:
     return () if public else (_who_has(Scope.LOG_READ),)
 
 
-ServicesOf = Annotated[Services, Depends(services_of)]
+ServicesOf = Annotated[Services, Depends(_services)]
 ForgetWriter = Annotated[Caller, _who_has(Scope.FORGET_WRITE)]
 ForgetReader = Annotated[Caller, _who_has(Scope.FORGET_READ)]
 ModelsReader = Annotated[Caller, _who_has(Scope.MODELS_READ)]

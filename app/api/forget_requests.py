@@ -12,17 +12,19 @@ from app.api.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
 from app.api.certificates import BundleAnswer, Since
 from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
 from app.api.errors import problem_responses
+from app.api.forgetting import ForgettingOf
 from app.api.headers import answer_headers
 from app.api.idempotency import CallId
 from app.api.schemas import Answer, Body, ExternalId, Name, OwnerId
-from app.api.waiting import Found, Prefer, answer_with_news
+from app.api.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.api.watching import WatcherOf
 from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
+from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
-from app.ledger import bundles, repository
+from app.ledger import actor, bundles, repository, request_views
 from app.ledger.changes import Kind
-from app.ledger.requests import ForgetDemand
-from app.ledger.tables import ForgetRequestRow
+from app.ledger.demands import Call, ForgetDemand
+from app.ledger.request_views import RequestView
 from app.registry.tables import ModelRow
 
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)
@@ -101,15 +103,12 @@ class CertificateOfObligation(Answer):
 @router.post(
     "",
     status_code=202,
+    response_model=ForgetAnswer,
     responses=problem_responses(404, 422) | answer_headers(202, "Location", "Retry-After"),
 )
-def submit(
-    body: ForgetBody,
-    services: ServicesOf,
-    caller: ForgetWriter,
-    response: Response,
-    call_id: CallId,
-) -> ForgetAnswer:
+async def submit(
+    body: ForgetBody, forgetting: ForgettingOf, caller: ForgetWriter, call_id: CallId
+) -> Response:
     """Ask that records or subjects be forgotten by every model trained on their dataset."""
     demand = ForgetDemand(
         dataset=body.dataset,
@@ -119,16 +118,11 @@ def submit(
         idempotency_key=call_id,
         status_callback_urls=body.status_callback_urls,
     )
-    with services.database.transaction() as session:
-        row, _ = services.forget_requests.submit(session, demand, api_key_id=caller.key_id)
-        request_id, settled = row.id, row.state == RequestState.CERTIFIED
-    if settled:
-        services.clean_up()
-    response.headers["Location"] = f"/v1/forget-requests/{request_id}"
+    view = await forgetting.submit(Call(demand, caller.key_id, actor.current()))
+    response = json_response(_answer(view, external_id=body.external_id), 202)
+    response.headers["Location"] = f"/v1/forget-requests/{view.id}"
     response.headers["Retry-After"] = _RETRY_AFTER_S
-    with services.database.transaction() as session:
-        answer = _answer(session, repository.request(session, request_id))
-    return answer.model_copy(update={"external_id": body.external_id})
+    return response
 
 
 @router.get("", responses=problem_responses(422))
@@ -154,18 +148,26 @@ def list_requests(
             limit=limit + 1,
         )
         page, next_cursor = cut(rows, limit, lambda row: encode_cursor(row.received_at, row.id))
-        return ForgetPage(items=[_answer(session, row) for row in page], next_cursor=next_cursor)
+        views = request_views.read(session, [row.id for row in page])
+        return ForgetPage(items=[_answer(views[row.id]) for row in page], next_cursor=next_cursor)
 
 
 @router.get("/{request_id}", response_model=ForgetAnswer, responses=problem_responses(404))
 async def get_request(
-    request_id: str, request: Request, watcher: WatcherOf, _: ForgetReader, prefer: Prefer = None
+    request_id: str,
+    request: Request,
+    forgetting: ForgettingOf,
+    watcher: WatcherOf,
+    _: ForgetReader,
+    prefer: Prefer = None,
 ) -> Response:
     """Show one request; with ``Prefer: wait=N``, as soon as its state has changed."""
+    if wait_of(prefer) is None:
+        return json_response(_answer(await forgetting.read(request_id)))
 
     def read(session: Session) -> Found:
-        row = repository.request(session, request_id)
-        return Found(row.id, _answer(session, row), is_final=row.state in _ENDED)
+        view = _view(session, request_id)
+        return Found(view.id, _answer(view), is_final=view.state in _ENDED)
 
     return await answer_with_news(request, watcher, Kind.FORGET_REQUEST, read, prefer=prefer)
 
@@ -176,8 +178,9 @@ def cancel(
 ) -> ForgetAnswer:
     """Cancel a request that no run has taken up; ``restore`` lets its records be used again."""
     with services.database.transaction() as session:
-        row = services.forget_requests.cancel(session, request_id, restore=restore)
-        return _answer(session, row)
+        services.forget_requests.cancel(session, request_id, restore=restore)
+        session.flush()
+        return _answer(_view(session, request_id))
 
 
 @router.post(
@@ -191,9 +194,10 @@ def retry(
     """Give a failed request another run."""
     with services.database.transaction() as session:
         row = services.forget_requests.retry(session, request_id)
+        session.flush()
         response.headers["Location"] = f"/v1/forget-requests/{row.id}"
         response.headers["Retry-After"] = _RETRY_AFTER_S
-        return _answer(session, row)
+        return _answer(_view(session, row.id))
 
 
 @router.get(
@@ -225,27 +229,24 @@ def get_certificates(
         ]
 
 
-def _answer(session: Session, row: ForgetRequestRow) -> ForgetAnswer:
+def _view(session: Session, request_id: str) -> RequestView:
+    view = request_views.read(session, [request_id]).get(request_id)
+    if view is None:
+        raise NotFoundError("forget request", request_id)
+    return view
+
+
+def _answer(view: RequestView, *, external_id: str | None = None) -> ForgetAnswer:
     return ForgetAnswer(
-        id=row.id,
-        external_id=None,
-        dataset=repository.dataset_of(session, row).name,
-        state=row.state,
-        records=row.record_count,
-        received_at=row.received_at,
-        due_at=row.due_at,
-        completed_at=row.completed_at,
-        failure_reason=row.failure_reason,
-        receipt_salt=base64.b64encode(row.salt).decode(),
-        obligations=[
-            ObligationAnswer(
-                model=session.get_one(ModelRow, obligation.model_id).name,
-                state=obligation.state,
-                basis=obligation.basis,
-                run=obligation.run_id,
-                certificate=obligation.certificate_id,
-                failure_reason=obligation.failure_reason,
-            )
-            for obligation in repository.obligations_of_request(session, row.id)
-        ],
+        id=view.id,
+        external_id=external_id,
+        dataset=view.dataset,
+        state=view.state,
+        records=view.records,
+        received_at=view.received_at,
+        due_at=view.due_at,
+        completed_at=view.completed_at,
+        failure_reason=view.failure_reason,
+        receipt_salt=base64.b64encode(view.salt).decode(),
+        obligations=[ObligationAnswer(**vars(owed)) for owed in view.obligations],
     )

@@ -33,7 +33,7 @@ _STATE = "idempotent_call_id"
 _log = logging.getLogger("expunge.api")
 
 
-def _call_id_of(request: Request) -> str | None:
+async def _call_id_of(request: Request) -> str | None:
     """Return what stays the same for each attempt at a call; None without a key."""
     call_id: str | None = getattr(request.state, _STATE, None)
     return call_id

@@ -67,15 +67,15 @@ async def answer_with_news(
             facts = facts_of(session, kind, [found.subject_id])
             return found, facts.get(found.subject_id)
 
-    found, facts = await run_in_threadpool(look)
     wait_s = wait_of(prefer)
+    found, facts = await run_in_threadpool(look)
     if wait_s is None:
-        return _response(found)
+        return json_response(found.answer)
     if not found.is_final and _has_seen(request, found):
         with watcher.watch(kind, found.subject_id, facts) as watch:
             await _until_news(request, watch, facts, wait_s)
         found, _ = await run_in_threadpool(look)
-    response = _response(found)
+    response = json_response(found.answer)
     response.headers["Preference-Applied"] = f"wait={wait_s}"
     return response
 
@@ -115,12 +115,13 @@ def _state(facts: Facts | None) -> tuple[object, ...] | None:
 
 def _has_seen(request: Request, found: Found) -> bool:
     held = request.headers.get("if-none-match")
-    return held is None or names(held, etag_of(_content(found)), weak=True)
+    return held is None or names(held, etag_of(_content(found.answer)), weak=True)
 
 
-def _content(found: Found) -> bytes:
-    return found.answer.model_dump_json().encode()
+def json_response(answer: Answer, status: int = 200) -> Response:
+    """Return an answer as it is sent; it was validated when it was made."""
+    return Response(_content(answer), status, media_type="application/json")
 
 
-def _response(found: Found) -> Response:
-    return Response(_content(found), media_type="application/json")
+def _content(answer: Answer) -> bytes:
+    return answer.model_dump_json().encode()

@@ -135,7 +135,7 @@ class Watcher:
                 self._watches.discard(watch)
 
 
-def _watcher_of(request: Request) -> Watcher:
+async def _watcher_of(request: Request) -> Watcher:
     watcher: Watcher = request.app.state.watcher
     return watcher
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import func, select, tuple_, update
+from sqlalchemy import Double, cast, event, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -26,6 +26,8 @@ PREFIX = "xpg_"
 _KEY_BYTES = 32
 
 _COARSE = timedelta(minutes=1)
+_REVOKED = "expunge.keys.revoked"
+_revocations = 0
 
 
 class CallerKind(StrEnum):
@@ -45,6 +47,19 @@ class Caller:
     def allows(self, scope: Scope) -> bool:
         """Say whether the caller has a scope."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+@dataclass(frozen=True)
+class KeyHolder:
+    """To whom a key belongs.
+
+    Attributes:
+        caller: the one.
+        lasts_s: for how many seconds the key is good; None if it does not end.
+    """
+
+    caller: Caller
+    lasts_s: float | None
 
 
 def create_key(
@@ -79,7 +94,12 @@ def create_key(
 
 
 def caller_of(session: Session, secret: str) -> Caller:
-    """Return the caller to whom a secret belongs.
+    """Return the caller to whom a secret belongs; raises what ``holder_of`` does."""
+    return holder_of(session, secret).caller
+
+
+def holder_of(session: Session, secret: str) -> KeyHolder:
+    """Return to whom a secret belongs, and for how long.
 
     Raises:
         InvalidCredentialsError: nobody's, or a revoked key's.
@@ -91,7 +111,8 @@ def caller_of(session: Session, secret: str) -> Caller:
     if found.expired:
         raise ExpiredCredentialsError("this API key has expired")
     _note_use(session, found)
-    return Caller(found.row.id, frozenset(Scope(scope) for scope in found.row.scopes))
+    caller = Caller(found.row.id, frozenset(Scope(scope) for scope in found.row.scopes))
+    return KeyHolder(caller, found.lasts_s)
 
 
 def token_caller(session: Session, identity: bytes, scopes: Collection[Scope]) -> Caller:
@@ -145,6 +166,19 @@ def revoke(session: Session, key_id: str) -> None:
     if row.revoked_at is None:
         row.revoked_at = func.now()
         log.append(session, "key.revoked", key=row.id)
+        session.info[_REVOKED] = True
+
+
+def revocations() -> int:
+    """Return how often this process has revoked something: callers known from before may not be."""
+    return _revocations
+
+
+@event.listens_for(Session, "after_commit")
+def _count_revocation(session: Session) -> None:
+    global _revocations  # noqa: PLW0603 - of the process, whichever part of it revokes
+    if session.info.pop(_REVOKED, False):
+        _revocations += 1
 
 
 def digest_of(secret: str) -> bytes:
@@ -157,6 +191,7 @@ class _Found:
     row: ApiKeyRow
     expired: bool
     used_lately: bool
+    lasts_s: float | None
 
 
 def _seek(session: Session, kind: CallerKind, digest: bytes) -> _Found | None:
@@ -164,6 +199,7 @@ def _seek(session: Session, kind: CallerKind, digest: bytes) -> _Found | None:
         ApiKeyRow,
         func.coalesce(ApiKeyRow.expires_at <= func.now(), False),
         func.coalesce(ApiKeyRow.last_used_at > func.now() - _COARSE, False),
+        cast(func.extract("epoch", ApiKeyRow.expires_at - func.now()), Double),
     ).where(ApiKeyRow.kind == kind, ApiKeyRow.key_hash == digest)
     found = session.execute(query).one_or_none()
     return None if found is None else _Found(*found)

@@ -2,8 +2,22 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import exists, func, literal, or_, select, tuple_, update
+from sqlalchemy import (
+    ARRAY,
+    LargeBinary,
+    Row,
+    String,
+    any_,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from app.certificates.tables import CertificateRow
@@ -28,18 +42,27 @@ def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetR
 
 
 def earlier_requests(
-    session: Session, api_key_id: str, *, external_key: bytes | None, idempotency_key: bytes | None
-) -> Sequence[ForgetRequestRow]:
-    """Return the caller's earlier requests with the same external id or ``Idempotency-Key``."""
-    # A None compares as NULL, which equals nothing.
-    query = select(ForgetRequestRow).where(
-        ForgetRequestRow.api_key_id == api_key_id,
-        or_(
-            ForgetRequestRow.external_key == literal(external_key),
-            ForgetRequestRow.idempotency_key == literal(idempotency_key),
-        ),
+    session: Session, names: Collection[tuple[str, str, bytes]]
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Return the requests that may be known by one of ``names``: (caller, kind, keyed hash).
+
+    A row has ``id``, ``api_key_id``, ``external_key``, ``idempotency_key``, ``request_digest``.
+    """
+    if not names:
+        return []
+    keys = literal([key for _, _, key in names], ARRAY(LargeBinary))
+    table = ForgetRequestRow
+    query = select(
+        table.id,
+        table.api_key_id,
+        table.external_key,
+        table.idempotency_key,
+        table.request_digest,
+    ).where(
+        table.api_key_id == any_(literal(list({name[0] for name in names}), ARRAY(String))),
+        or_(table.external_key == any_(keys), table.idempotency_key == any_(keys)),
     )
-    return session.scalars(query).all()
+    return session.execute(query).all()
 
 
 def requests(

@@ -18,7 +18,8 @@ from app.datasets.tables import DatasetRow
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
 from app.ledger import log, repository
-from app.ledger.requests import ForgetDemand, ForgetRequests, utc_now
+from app.ledger.demands import ForgetDemand
+from app.ledger.requests import ForgetRequests, utc_now
 from app.ledger.subject_status import find, find_if_any, settle
 from app.ledger.tables import SubjectRequestRow
 

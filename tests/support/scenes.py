@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 from app.domain.plan import Plan
 from app.domain.states import Phase
 from app.ledger import runs
-from app.ledger.requests import ForgetDemand, ForgetRequests
+from app.ledger.demands import ForgetDemand
+from app.ledger.requests import ForgetRequests
 from app.ledger.tables import ForgetRequestRow
 from app.monitoring.queue_state import QUEUE
 from app.planning.curve import epsilon_by_step

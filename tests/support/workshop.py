@@ -22,7 +22,7 @@ from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
 from app.domain.states import FirstRelease, RunKind, WeightsSource
 from app.ledger import api_keys, lineage, outbox, repository, runs, settlement
-from app.ledger.requests import ForgetDemand
+from app.ledger.demands import ForgetDemand
 from app.ledger.runs import Selection
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
 from app.registry import repository as registry

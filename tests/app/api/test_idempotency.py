@@ -181,14 +181,14 @@ def test_a_call_in_flight_is_a_conflict(
     api: TestClient, services: Services, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, go_on = threading.Event(), threading.Event()
-    submit = ForgetRequests.submit
+    submit = ForgetRequests.submit_all
 
     def slow(*args: object, **options: object) -> object:
         started.set()
         assert go_on.wait(30)
         return submit(*args, **options)
 
-    monkeypatch.setattr(ForgetRequests, "submit", slow)
+    monkeypatch.setattr(ForgetRequests, "submit_all", slow)
     answers: list[httpx.Response] = []
     call = threading.Thread(
         target=lambda: answers.append(api.post("/v1/forget-requests", json=FORGET, headers=KEY))

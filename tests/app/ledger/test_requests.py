@@ -15,7 +15,7 @@ from app.domain.scopes import Scope
 from app.domain.states import Serving
 from app.ledger import bundles, repository, serving
 from app.ledger.api_keys import create_key
-from app.ledger.requests import ForgetDemand
+from app.ledger.demands import ForgetDemand
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, LogEntryRow, ObligationRow
 from app.registry import repository as registry
 from tests.support.dumps import everything_in_postgres

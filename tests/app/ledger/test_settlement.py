@@ -17,7 +17,7 @@ from app.certificates.tables import CertificateRow
 from app.domain import merkle
 from app.domain.errors import TargetNotMetError
 from app.ledger import repository
-from app.ledger.requests import ForgetDemand
+from app.ledger.demands import ForgetDemand
 from app.ledger.tables import ForgottenRecordRow
 from app.registry.tables import VersionRow
 from app.schema import all_tables

@@ -1,0 +1,54 @@
+"""Callers whose keys were just looked up, so that not every call asks the ledger."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+
+from app.ledger import api_keys
+from app.ledger.api_keys import Caller, KeyHolder
+
+LIFETIME_S = 1.0
+_MOST = 10_000
+
+
+@dataclass(frozen=True)
+class _Entry:
+    caller: Caller
+    until: float
+    revocations: int
+
+
+class KnownCallers:
+    """Remembers, for a second, to whom a key belongs; safe between threads.
+
+    Whatever this process revokes ends all entries at once. What another process revokes is let in
+    for as long as an entry lasts. No entry outlasts its key.
+    """
+
+    def __init__(self, *, lifetime_s: float = LIFETIME_S, most: int = _MOST) -> None:
+        self._lifetime_s = lifetime_s
+        self._most = most
+        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, digest: bytes) -> Caller | None:
+        """Return the caller whose key has this digest, if it was looked up just now."""
+        entry = self._entries.get(digest)
+        if entry is None or time.monotonic() >= entry.until:
+            return None
+        return entry.caller if entry.revocations == api_keys.revocations() else None
+
+    def look_up(self, digest: bytes, ask: Callable[[], KeyHolder]) -> Caller:
+        """Return whom ``ask`` finds, and remember it unless something was revoked meanwhile."""
+        began, revocations = time.monotonic(), api_keys.revocations()
+        holder = ask()
+        lasts_s = self._lifetime_s if holder.lasts_s is None else holder.lasts_s
+        until = began + min(self._lifetime_s, lasts_s)
+        with self._lock:
+            self._entries[digest] = _Entry(holder.caller, until, revocations)
+            self._entries.move_to_end(digest)
+            if len(self._entries) > self._most:
+                self._entries.popitem(last=False)
+        return holder.caller

@@ -1,0 +1,90 @@
+"""Calls that arrive at the same time are carried out together, in one transaction.
+
+A commit waits for the disk and holds the log's lock meanwhile, so one commit for many calls is what
+makes many calls a second possible. The first call is carried out at once, and whatever has arrived
+meanwhile comes next, all together. One thread does it, so that those who
+wait need none.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Generic, TypeVar
+
+Call = TypeVar("Call")
+Result = TypeVar("Result")
+
+
+class Together(Generic[Call, Result]):
+    """A function of many calls, for callers that have one call each.
+
+    Args:
+        carry_out: carries out calls in their order and in one transaction; returns, for each, its
+            result or the exception that answers this call alone. If it raises, nothing was done,
+            and each of the calls is tried by itself.
+        most: how many calls it is given at once.
+        linger_s: how long to wait after a group of several, for those who were answered to come
+            again; never for a caller that is alone.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[Sequence[Call]], Sequence[Result | Exception]],
+        *,
+        most: int = 64,
+        linger_s: float = 0.0,
+    ) -> None:
+        self._carry_out = carry_out
+        self._most = most
+        self._linger_s = linger_s
+        self._waiting: list[tuple[Call, Future[Result]]] = []
+        self._lock = Lock()
+        self._is_led = False
+        self._leader = ThreadPoolExecutor(1, thread_name_prefix="together")
+
+    def __call__(self, call: Call) -> Result:
+        """Carry out one call, perhaps with others; return its result or raise its exception."""
+        return self.start(call).result()
+
+    def start(self, call: Call) -> "Future[Result]":
+        """Have a call carried out; one that is cancelled before its turn is left out."""
+        future: Future[Result] = Future()
+        with self._lock:
+            self._waiting.append((call, future))
+            begin, self._is_led = not self._is_led, True
+        if begin:
+            self._leader.submit(self._lead)
+        return future
+
+    def _lead(self) -> None:
+        while group := self._next_group():
+            self._carry_out_group([of for of in group if of[1].set_running_or_notify_cancel()])
+            if self._linger_s and 1 < len(group) > len(self._waiting):
+                time.sleep(self._linger_s)
+
+    def _next_group(self) -> list[tuple[Call, "Future[Result]"]]:
+        with self._lock:
+            group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            self._is_led = bool(group)
+            return group
+
+    def _carry_out_group(self, group: Sequence[tuple[Call, "Future[Result]"]]) -> None:
+        if not group:
+            return
+        try:
+            results = self._carry_out([call for call, _ in group])
+        except Exception as error:  # noqa: BLE001 - it is raised to whom it concerns
+            results = [error] if len(group) == 1 else [self._alone(call) for call, _ in group]
+        for (_, future), result in zip(group, results, strict=True):
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+    def _alone(self, call: Call) -> Result | Exception:
+        try:
+            (result,) = self._carry_out([call])
+        except Exception as error:  # noqa: BLE001 - it is raised to whom it concerns
+            return error
+        return result

@@ -1,0 +1,292 @@
+"""How many requests the API accepts and answers: ``python -m benchmarks.api_load``.
+
+The real API over the embedded PostgreSQL, one process, beside a bare FastAPI application that does
+one INSERT or SELECT of the same row with the same server and pool. Both take turns in one run.
+Measured are: forget requests a second (at least half of the bare rate), polls of a request a second
+(at least 60 %), the slowest percent at 80 % of the full load (under 10 times the median), what a
+ledger of 100,000 requests changes (at most 20 %), and the time from start to first answer (3 s).
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+import numpy as np
+from sqlalchemy import text
+
+from app.cli.connection import admin_key_file
+from app.client import ExpungeClient
+from app.database import Database
+from app.datasets.files import record_table, to_parquet
+from app.embedded import EmbeddedServers
+from app.settings import Settings
+from benchmarks.bare_api import TABLE
+from benchmarks.http_load import Connection, Load, call, closed_loop, open_loop
+from workers.demo_service import free_port
+
+RECORDS = 150_000
+FILLED = 100_000
+CONNECTIONS = 8
+ROUND_S = 4.0
+ROUNDS = 5
+LIMITS = {"accept_ratio": 0.5, "poll_ratio": 0.6, "p99_over_median": 10, "filled_ratio": 0.8}
+START_LIMIT_S = 3.0
+RESULTS = Path(__file__).parent / "results" / "api_load.json"
+_MODEL = "head"
+_READY_S = 60.0
+
+
+@dataclass
+class Bench:
+    """Two servers over one database."""
+
+    api: int
+    bare: int
+    key: str
+    database: Database
+    start_s: float
+    _records: Iterator[int] = field(default_factory=itertools.count)
+
+    def accept(self) -> bytes:
+        """The next forget request: a record that nobody has named yet."""
+        body = {"dataset": "data", "record_ids": [f"record-{next(self._records)}"]}
+        return call("POST", "/v1/forget-requests", key=self.key, body=json.dumps(body).encode())
+
+    def insert(self) -> bytes:
+        """The same body, for the bare application."""
+        body = {"dataset": "data", "record_ids": ["record-0"]}
+        return call("POST", "/rows", body=json.dumps(body).encode())
+
+
+def main() -> None:
+    """Measure, print, write; exit with 1 below a target."""
+    with (
+        tempfile.TemporaryDirectory(prefix="expunge-api-load-") as folder,
+        serving(folder) as bench,
+    ):
+        empty = measure(bench)
+        fill(bench.database, FILLED)
+        filled = measure(bench)
+    document = {
+        "cores": os.cpu_count(),
+        "connections": CONNECTIONS,
+        "start_to_first_answer_s": bench.start_s,
+        "empty_ledger": empty,
+        "filled_ledger": {"requests": FILLED, **filled},
+        "filled_over_empty": {
+            name: filled[name]["ratio"] / empty[name]["ratio"] for name in ("accept", "poll")
+        },
+    }
+    print(json.dumps(document, indent=1))
+    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+    sys.exit(not _within_limits(document))
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    """Let both take turns at accepting, then at answering polls."""
+    first = json.loads(_one(bench.api, bench.accept()))["id"]
+    row = json.loads(_one(bench.bare, bench.insert()))["id"]
+    poll = call("GET", f"/v1/forget-requests/{first}", key=bench.key)
+    select = call("GET", f"/rows/{row}")
+    return {
+        "accept": _compare(bench, bench.accept, bench.insert),
+        "poll": _compare(bench, lambda: poll, lambda: select),
+    }
+
+
+def _compare(bench: Bench, ours: Callable[[], bytes], bare: Callable[[], bytes]) -> dict[str, Any]:
+    loads: dict[str, list[Load]] = {"ours": [], "bare": []}
+    turns = [("ours", bench.api, ours), ("bare", bench.bare, bare)]
+    for round_ in range(ROUNDS):
+        for name, port, message in turns if round_ % 2 else reversed(turns):
+            load = closed_loop(port, message, connections=CONNECTIONS, seconds=ROUND_S)
+            loads[name].append(load)
+    rates = {name: [load.per_s for load in of] for name, of in loads.items()}
+    steady = open_loop(
+        bench.api,
+        ours,
+        connections=CONNECTIONS * 4,
+        per_s=0.8 * median(rates["ours"]),
+        seconds=2 * ROUND_S,
+    )
+    return {
+        "per_s": median(rates["ours"]),
+        "bare_per_s": median(rates["bare"]),
+        "ratio": median(o / b for o, b in zip(rates["ours"], rates["bare"], strict=True)),
+        "at_80_percent": {
+            "median_ms": steady.median_s * 1e3,
+            "p99_ms": steady.p99_s * 1e3,
+            "p99_over_median": steady.p99_s / steady.median_s,
+        },
+        "errors": steady.errors + sum(load.errors for of in loads.values() for load in of),
+    }
+
+
+@contextmanager
+def serving(folder: str) -> Iterator[Bench]:
+    """Run both servers over a trained model, and neither dispatcher nor worker."""
+    settings = Settings(data_dir=Path(folder) / "data")
+    servers = EmbeddedServers(settings.data_dir)
+    with ExitStack() as running:
+        running.callback(servers.stop)
+        environment = _environment(settings)
+        _run(environment, "app.cli", "init").wait()
+        servers.start_postgres()
+        servers.start_redis()
+        began = time.monotonic()
+        api = running.enter_context(_serving(settings, "app.cli", "serve"))
+        start_s = time.monotonic() - began
+        key = admin_key_file(settings).read_text()
+        with ExpungeClient(f"http://127.0.0.1:{api}", key) as client:
+            _train(client, environment)
+        bare = running.enter_context(
+            _serving(settings, "uvicorn", "--factory", "benchmarks.bare_api:app", "--no-access-log")
+        )
+        database = Database(servers.migration_url)
+        running.callback(database.dispose)
+        with database.transaction() as session:
+            copy = f"CREATE TABLE {TABLE} (LIKE forget_requests INCLUDING ALL)"
+            session.execute(text(copy))
+            session.execute(text(f"GRANT SELECT, INSERT ON {TABLE} TO PUBLIC"))
+        yield Bench(api, bare, key, database, start_s)
+
+
+def _train(client: ExpungeClient, environment: dict[str, str]) -> None:
+    client.define_dataset("data", features={"shape": [4], "dtype": "float32"}, classes=2)
+    features = np.random.default_rng(0).normal(size=(RECORDS, 4)).astype(np.float32)
+    table = record_table(
+        record_ids=[f"record-{i}" for i in range(RECORDS)],
+        subject_ids=[None] * RECORDS,
+        labels=(features[:, 0] > 0).astype(np.int64),
+        features=features,
+    )
+    client.push_records("data", to_parquet(table))
+    client.define_model(
+        {
+            "name": _MODEL,
+            "dataset": "data",
+            "architecture": {"name": "linear_head"},
+            "recipe": {"epochs": 1, "batch_size": 8192, "held_out_fraction": 0.0},
+            "policy": {"epsilon": 1.0, "mechanism": "retraining"},
+        }
+    )
+    workers = [_run(environment, "workers", part) for part in ("dispatcher", "worker")]
+    try:
+        client.wait_for_model(_MODEL, timeout_s=_READY_S)
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.wait()
+
+
+def fill(database: Database, count: int) -> None:
+    """Add completed requests to the ledger, and as many rows to the bare table."""
+    with database.transaction() as session:
+        for statement in _FILL:
+            session.execute(text(statement), {"count": count})
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE"))
+
+
+_COLUMNS = """
+    id, dataset_id, api_key_id, request_digest, state, salt, forget_epoch, record_count,
+    received_at, due_at, completed_at
+"""
+_ROWS = """
+    SELECT 'fr_' || md5('filled' || i), dataset_id, api_key_id, sha256(i::text::bytea), 'completed',
+        sha256(i::text::bytea), 1, 1, now() - interval '1 day', now(), now()
+    FROM generate_series(1, :count) AS i,
+        (SELECT dataset_id, api_key_id FROM forget_requests LIMIT 1) AS one
+"""
+_FILL = (
+    f"INSERT INTO forget_requests ({_COLUMNS}) {_ROWS}",
+    f"INSERT INTO {TABLE} ({_COLUMNS}) {_ROWS}",
+    """
+    INSERT INTO obligations (id, request_id, model_id, state, basis)
+    SELECT 'ob_' || request.id, request.id, models.id, 'cancelled', 'unlearned'
+    FROM forget_requests AS request, models WHERE request.state = 'completed'
+    """,
+    """
+    INSERT INTO forget_request_records (request_id, record_seq, commitment)
+    SELECT id, (SELECT max(seq) FROM records) - row_number() OVER () + 1, salt
+    FROM forget_requests WHERE state = 'completed'
+    """,
+)
+
+
+def _within_limits(document: dict[str, Any]) -> bool:
+    ledgers = [document["empty_ledger"], document["filled_ledger"]]
+    return (
+        all(of["accept"]["ratio"] >= LIMITS["accept_ratio"] for of in ledgers)
+        and all(of["poll"]["ratio"] >= LIMITS["poll_ratio"] for of in ledgers)
+        and all(
+            of[name]["at_80_percent"]["p99_over_median"] < LIMITS["p99_over_median"]
+            and of[name]["errors"] == 0
+            for of in ledgers
+            for name in ("accept", "poll")
+        )
+        and all(r >= LIMITS["filled_ratio"] for r in document["filled_over_empty"].values())
+        and document["start_to_first_answer_s"] < START_LIMIT_S
+    )
+
+
+def _one(port: int, message: bytes) -> bytes:
+    async def send() -> tuple[int, bytes]:
+        async with Connection(port) as connection:
+            return await connection.send(message)
+
+    status, body = asyncio.run(send())
+    if status // 100 != 2:
+        raise RuntimeError(f"answer {status}: {body.decode()}")
+    return body
+
+
+@contextmanager
+def _serving(settings: Settings, *command: str) -> Iterator[int]:
+    port = free_port()
+    environment = _environment(settings) | {"EXPUNGE_PORT": str(port)}
+    options = ["--port", str(port)] if command[0] == "uvicorn" else []
+    process = _run(environment, *command, *options)
+    try:
+        _wait_for_answer(port, process)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_for_answer(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _READY_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            httpx.get(f"http://127.0.0.1:{port}/livez")
+        except httpx.TransportError:
+            time.sleep(0.02)
+        else:
+            return
+    raise RuntimeError("a server did not start")
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
+    return ours | {"EXPUNGE_DATA_DIR": str(settings.data_dir)}
+
+
+def _run(environment: dict[str, str], *command: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", *command], env=environment)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What the API is measured against: FastAPI and one statement on a row like a forget request's.
+
+``uvicorn --factory benchmarks.bare_api:app``, with the service's own environment. The rows lie in
+``bare_requests``, a copy of the ledger's table, which ``benchmarks.api_load`` makes.
+"""
+
+import secrets
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sqlalchemy import Table, insert, select
+
+from app.database import Base, Database
+from app.ledger.tables import ForgetRequestRow
+from app.services import database_url
+from app.settings import Settings
+
+TABLE = "bare_requests"
+
+
+class BareBody(BaseModel):
+    """What a forget request's body is."""
+
+    dataset: str
+    record_ids: list[str]
+
+
+def app() -> FastAPI:
+    """Return the application, over the configured database with the service's own pool."""
+    api = FastAPI()
+    database = Database(database_url(Settings()))
+    table = bare_table()
+
+    @api.post("/rows", status_code=202)
+    def insert_row(body: BareBody) -> dict[str, Any]:
+        now = datetime.now(UTC)
+        row = {
+            "id": f"fr_{secrets.token_hex(16)}",
+            "dataset_id": body.dataset,
+            "api_key_id": "key",
+            "request_digest": bytes(32),
+            "state": "accepted",
+            "salt": secrets.token_bytes(32),
+            "forget_epoch": 1,
+            "record_count": len(body.record_ids),
+            "received_at": now,
+            "due_at": now,
+        }
+        with database.transaction() as session:
+            session.execute(insert(table), row)
+        return {"id": row["id"], "state": "accepted"}
+
+    @api.get("/rows/{row_id}")
+    def select_row(row_id: str) -> dict[str, Any]:
+        with database.transaction() as session:
+            row = session.execute(select(table).where(table.c.id == row_id)).mappings().one()
+        shown = {name: row[name] for name in ("id", "state", "record_count", "received_at")}
+        return {**shown, "due_at": row["due_at"]}
+
+    return api
+
+
+def bare_table() -> Table:
+    """Return the copy of the ledger's table, without its foreign keys."""
+    if TABLE in Base.metadata.tables:
+        return Base.metadata.tables[TABLE]
+    return ForgetRequestRow.__table__.to_metadata(Base.metadata, name=TABLE)  # type: ignore[attr-defined]

@@ -1,0 +1,129 @@
+"""A client that costs little: HTTP/1.1 over kept connections, from one asyncio loop.
+
+It reads just the status and the announced length, so that the server is what is measured.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Self
+
+
+@dataclass(frozen=True)
+class Load:
+    """What came of a number of calls.
+
+    Attributes:
+        seconds: of each answer, from when its call was due.
+        per_s: answers a second.
+        errors: answers of another status than the first digit that was asked for.
+    """
+
+    seconds: list[float]
+    per_s: float
+    errors: int
+
+    @property
+    def median_s(self) -> float:
+        """Half of the answers took no longer."""
+        return median(self.seconds)
+
+    @property
+    def p99_s(self) -> float:
+        """99 % of the answers took no longer."""
+        return sorted(self.seconds)[int(0.99 * (len(self.seconds) - 1))]
+
+
+Call = Callable[[], bytes]
+
+
+def call(method: str, path: str, *, key: str = "", body: bytes = b"", headers: str = "") -> bytes:
+    """Return the bytes of one request."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
+    if key:
+        lines.append(f"Authorization: Bearer {key}")
+    if body:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    if headers:
+        lines.append(headers)
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def closed_loop(port: int, next_call: Call, *, connections: int, seconds: float) -> Load:
+    """Let each connection send its next call as soon as the last one is answered."""
+    return asyncio.run(_closed_loop(port, next_call, connections, seconds))
+
+
+def open_loop(
+    port: int, next_call: Call, *, connections: int, per_s: float, seconds: float
+) -> Load:
+    """Send calls at a steady rate, whatever the answers take; waiting for a connection counts."""
+    return asyncio.run(_open_loop(port, next_call, connections, per_s, seconds))
+
+
+async def _closed_loop(port: int, next_call: Call, connections: int, seconds: float) -> Load:
+    began = time.perf_counter()
+    taken: list[float] = []
+    errors = 0
+
+    async def go() -> None:
+        nonlocal errors
+        async with Connection(port) as connection:
+            while (start := time.perf_counter()) < began + seconds:
+                status, _ = await connection.send(next_call())
+                errors += status // 100 != 2
+                taken.append(time.perf_counter() - start)
+
+    await asyncio.gather(*(go() for _ in range(connections)))
+    return Load(taken, len(taken) / (time.perf_counter() - began), errors)
+
+
+async def _open_loop(
+    port: int, next_call: Call, connections: int, per_s: float, seconds: float
+) -> Load:
+    began = time.perf_counter()
+    due: Iterator[float] = (began + i / per_s for i in itertools.count())
+    taken: list[float] = []
+    errors = 0
+
+    async def go() -> None:
+        nonlocal errors
+        async with Connection(port) as connection:
+            for moment in due:
+                if moment > began + seconds:
+                    return
+                await asyncio.sleep(max(0.0, moment - time.perf_counter()))
+                status, _ = await connection.send(next_call())
+                errors += status // 100 != 2
+                taken.append(time.perf_counter() - moment)
+
+    await asyncio.gather(*(go() for _ in range(connections)))
+    return Load(taken, len(taken) / (time.perf_counter() - began), errors)
+
+
+class Connection:
+    """One kept connection."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def __aenter__(self) -> Self:
+        """Connect."""
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close."""
+        self._writer.close()
+
+    async def send(self, message: bytes) -> tuple[int, bytes]:
+        """Send a request; return the answer's status and body."""
+        self._writer.write(message)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        lines = head.lower().split(b"\r\n")
+        lengths = [int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length")]
+        body = await self._reader.readexactly(lengths[0]) if lengths else b""
+        return int(head.split(b" ", 2)[1]), body

@@ -1,0 +1,71 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from app.ledger.together import Together
+
+
+class Recorder:
+    """Doubles numbers; negative ones are refused, and zero makes everything fail."""
+
+    def __init__(self):
+        self.groups = []
+        self.first_is_waiting = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, calls):
+        self.groups.append(list(calls))
+        if len(self.groups) == 1:
+            self.first_is_waiting.set()
+            assert self.go_on.wait(10)
+        if 0 in calls:
+            raise ZeroDivisionError
+        return [ValueError(call) if call < 0 else 2 * call for call in calls]
+
+
+def answers_of(together, recorder, first, others):
+    """Let the others arrive while the first is carried out."""
+    with ThreadPoolExecutor(16) as threads:
+        futures = [threads.submit(together, first)]
+        assert recorder.first_is_waiting.wait(10)
+        for count, call in enumerate(others, start=1):
+            futures.append(threads.submit(together, call))
+            while len(together._waiting) < count:
+                pass
+        recorder.go_on.set()
+        return [future.exception() or future.result() for future in futures]
+
+
+def test_what_arrives_meanwhile_is_carried_out_together():
+    recorder = Recorder()
+    together = Together(recorder, most=3)
+    assert answers_of(together, recorder, 1, [2, 3, 4, 5]) == [2, 4, 6, 8, 10]
+    assert recorder.groups == [[1], [2, 3, 4], [5]]
+
+
+def test_a_refused_call_concerns_nobody_else():
+    recorder = Recorder()
+    answers = answers_of(Together(recorder), recorder, 1, [2, -3, 4])
+    assert answers[:2] == [2, 4]
+    assert isinstance(answers[2], ValueError)
+    assert answers[3] == 8
+
+
+def test_where_a_group_fails_each_call_is_tried_by_itself():
+    recorder = Recorder()
+    answers = answers_of(Together(recorder), recorder, 1, [2, 0, 4])
+    assert answers[:2] == [2, 4]
+    assert isinstance(answers[2], ZeroDivisionError)
+    assert answers[3] == 8
+    assert recorder.groups == [[1], [2, 0, 4], [2], [0], [4]]
+
+
+def test_a_call_that_fails_alone_is_not_tried_again():
+    recorder = Recorder()
+    recorder.go_on.set()
+    together = Together(recorder)
+    with pytest.raises(ZeroDivisionError):
+        together(0)
+    assert recorder.groups == [[0]]
+    assert together(7) == 14
