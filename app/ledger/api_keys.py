@@ -174,6 +174,11 @@ def revocations() -> int:
     return _revocations
 
 
+@event.listens_for(Session, "after_soft_rollback")
+def _drop_revocation(session: Session, _previous: object) -> None:
+    session.info.pop(_REVOKED, None)
+
+
 @event.listens_for(Session, "after_commit")
 def _count_revocation(session: Session) -> None:
     global _revocations  # noqa: PLW0603 - of the process, whichever part of it revokes
