@@ -40,7 +40,7 @@ def test_a_key_ends_when_it_was_said_to(services: Services, api: TestClient) -> 
 
     _set(services, made["id"], "expires_at = now() - interval '1 microsecond'")
 
-    answer = client.get("/v1/models")
+    answer = _client(services, made["secret"]).get("/v1/models")  # one that has not just asked
     assert (answer.status_code, answer.headers["content-type"]) == (401, "application/problem+json")
     assert answer.json()["type"] == "urn:expunge:problem:credentials-expired"
     assert answer.headers["www-authenticate"] == 'Bearer realm="expunge", error="invalid_token"'
@@ -73,7 +73,7 @@ def test_the_last_use_is_shown_and_written_once_a_minute(
     assert _listed(api, made["id"])["last_used_at"] == first
 
     _set(services, made["id"], "last_used_at = now() - interval '61 seconds'")
-    client.get("/v1/models")
+    _client(services, made["secret"]).get("/v1/models")
     assert _listed(api, made["id"])["last_used_at"] > first
 
 
@@ -92,7 +92,7 @@ def test_noting_the_use_waits_for_nobody(services: Services, api: TestClient) ->
         session.execute(text("SELECT FROM api_keys FOR UPDATE"))
         assert client.get("/v1/models").status_code == 200
     assert _listed(api, made["id"])["last_used_at"] is None
-    client.get("/v1/models")
+    _client(services, made["secret"]).get("/v1/models")
     assert _listed(api, made["id"])["last_used_at"] is not None
 
 
