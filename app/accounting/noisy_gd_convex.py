@@ -248,6 +248,8 @@ def _length(rate: float, steps: int) -> float:
     """Return 1 + rate + ... + rate^(steps - 1)."""
     if rate == 1:
         return float(steps)
+    if rate == 0:
+        return float(min(steps, 1))
     gap = 1.0 - rate
     exponent = steps * (math.log1p(-gap) if rate > 0.5 else math.log(rate))
     return -math.expm1(exponent) / gap

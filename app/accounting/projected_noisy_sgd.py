@@ -240,6 +240,8 @@ def steps_needed(
     ratio = (drift / (target * noise_std)) ** 2
     if rate == 1:
         guess = ratio
+    elif rate == 0:
+        guess = 1.0
     else:
         guess = math.log1p(ratio * (1 - rate) * (1 + rate)) / (-2 * math.log1p(rate - 1))
     if not guess < MOST_STEPS:

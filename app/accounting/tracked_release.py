@@ -159,9 +159,9 @@ def steps_needed(
     )
     if drift > 0 and rate == 1 and drift / noise_std * (1 + 1e-15) > target:
         raise CalibrationError("without weight decay no step brings the worlds closer")
-    guess = (
-        math.log(drift / allowed) / -math.log1p(rate - 1) if rate < 1 and drift > allowed else 0.0
-    )
+    guess = 0.0
+    if drift > allowed and rate < 1:
+        guess = math.log(drift / allowed) / -math.log1p(rate - 1) if rate > 0 else 1.0
     if not guess < MOST_STEPS:
         raise CalibrationError("more than a thousand million iterations are needed")
     for steps in range(max(0, math.floor(guess) - 1), math.floor(guess) + 4):

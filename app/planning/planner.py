@@ -22,7 +22,7 @@ from app.accounting import (
     tracked_release,
 )
 from app.accounting.guarantees import GaussianGuarantee
-from app.domain.errors import CalibrationError, ParameterError, PlanError
+from app.domain.errors import CalibrationError, ExpungeError, ParameterError, PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.planning.any_start import (
@@ -146,7 +146,9 @@ def _quote(policy: Policy, shape: ModelShape, name: str) -> Quote:
         policy = replace(policy, parameters={})
     try:
         return _QUOTE[name](policy, shape)
-    except ArithmeticError as error:
+    except ExpungeError:
+        raise
+    except (ArithmeticError, ValueError) as error:
         raise PlanError("these numbers leave the range of floating point") from error
 
 

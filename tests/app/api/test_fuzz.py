@@ -171,20 +171,17 @@ def test_quotes_for_strange_numbers(api: TestClient, policy: dict, shape: dict) 
     assert answer.status_code in (200, 422), answer.text
 
 
+_CONVEX = ("lipschitz", "smoothness", "weight_decay", "learning_rate", "drift", "noise_std")
 _extremes = st.sampled_from([5e-324, 1e-300, 1e-12, 0.5, 1.0, 1e9, 1e300])
 
 
 @settings(SOME)
 @given(
     policy=st.fixed_dictionaries({"epsilon": _extremes, "budget_epochs": _extremes}),
-    convex=st.fixed_dictionaries(
-        dict.fromkeys(
-            ("lipschitz", "smoothness", "weight_decay", "learning_rate", "drift", "noise_std"),
-            _extremes,
-        )
-    ),
+    convex=st.fixed_dictionaries(dict.fromkeys(_CONVEX, _extremes)),
 )
 @example(policy={"epsilon": 5e-324}, convex=None)
+@example(policy={"epsilon": 1.0}, convex=dict.fromkeys(_CONVEX, 1.0))  # one step contracts to 0
 @example(policy={"budget_epochs": 1e300}, convex=None)
 def test_quotes_for_extreme_numbers(api: TestClient, policy: dict, convex: dict | None) -> None:
     shape = {"retained": 10, "batch_size": 1, "recipe_epochs": 1e300, "convex": convex}
