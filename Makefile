@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: api-reference demo test test-slow lint serve clean install
+.PHONY: api-reference demo test test-guides test-slow lint serve clean install
 
 demo: $(STAMP)
 	$(BIN)/expunge demo
@@ -19,6 +19,10 @@ test: $(STAMP)
 # What `make test` leaves out.
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# The commands of docs/how-to, from the pages themselves; each guide starts a service of its own.
+test-guides: $(STAMP)
+	$(BIN)/python -m pytest -m guides
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

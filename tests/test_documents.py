@@ -33,7 +33,7 @@ def test_the_tutorial_leads_to_a_verified_download(someone: Reader) -> None:
     assert not list(Path(someone.directory / "release").glob("*.part"))
 
 
-@pytest.mark.slow  # each guide starts the service, some of them twice
+@pytest.mark.guides  # each starts the service, some of them twice
 @pytest.mark.parametrize(
     ("guide", "printed"),
     [
