@@ -43,7 +43,9 @@ from app.ledger.api_keys import Scope
 from app.registry import repository as registry
 from app.services import (
     Services,
+    database_url,
     key_store_dir,
+    migration_url,
     model_signing_key_file,
     open_services,
     pseudonym_key_file,
@@ -112,11 +114,13 @@ def _measure(data_dir: Path) -> dict[str, float]:
     content = os.urandom(_BUFFER_BYTES) * (SIZE_BYTES // _BUFFER_BYTES + 1)
     content = content[:SIZE_BYTES]
     sha256 = hashlib.sha256(content).hexdigest()
-    blob_id = _publish(services, content)
+    _publish(services, content)
+    plain_file = data_dir / "plain"
+    plain_file.write_bytes(content)
     del content
     with services.database.transaction() as session:
         _, secret = api_keys.create_key(session, name="benchmark", scopes=[Scope.MODELS_READ])
-    os.environ[_PLAIN_FILE] = str(data_dir / "blobs" / blob_id)
+    os.environ[_PLAIN_FILE] = str(plain_file)
     headers = {"Authorization": f"Bearer {secret}"}
     path = "/v1/models/model/versions/1/weights"
     plain_command = ["uvicorn", "benchmarks.download:plain_app", "--factory", "--no-access-log"]
@@ -145,12 +149,12 @@ def _open() -> Services:
     Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
     FileKeyStore(key_store_dir(settings), create=True)
     services = open_services(settings)
-    schema.upgrade(str(services.database.engine.url))
+    schema.upgrade(migration_url(settings), service_url=database_url(settings))
     return services
 
 
-def _publish(services: Services, content: bytes) -> str:
-    """Release ``content`` as the first version of a model; return its blob's id."""
+def _publish(services: Services, content: bytes) -> None:
+    """Release ``content`` as the first version of a model."""
     table = record_table(
         record_ids=["a", "b"],
         subject_ids=["a", "b"],
@@ -196,7 +200,6 @@ def _publish(services: Services, content: bytes) -> str:
             fencing_token=token,
             result=result,
         )
-    return blob.id
 
 
 @contextmanager
