@@ -28,10 +28,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
 from app import schema
-from app.certificates.model_signing import ModelSigner
-from app.certificates.signing import StatementSigner
 from app.datasets.files import record_table, to_parquet
-from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import define_dataset
 from app.domain.architecture import ArchitectureSpec
 from app.domain.policy import Policy
@@ -43,16 +40,12 @@ from app.ledger.api_keys import Scope
 from app.registry import repository as registry
 from app.services import (
     Services,
+    create_keys,
     database_url,
-    key_store_dir,
     migration_url,
-    model_signing_key_file,
     open_services,
-    pseudonym_key_file,
-    signing_key_file,
 )
 from app.settings import Settings
-from app.storage.file_keys import FileKeyStore
 
 SIZE_BYTES = 1_000_000_000
 ROUNDS = 5
@@ -144,10 +137,7 @@ def _measure(data_dir: Path) -> dict[str, float]:
 
 def _open() -> Services:
     settings = Settings()
-    StatementSigner.from_file(signing_key_file(settings), create=True)
-    ModelSigner.from_file(model_signing_key_file(settings), create=True)
-    Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
-    FileKeyStore(key_store_dir(settings), create=True)
+    create_keys(settings)
     services = open_services(settings)
     schema.upgrade(migration_url(settings), service_url=database_url(settings))
     return services

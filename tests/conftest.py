@@ -13,24 +13,17 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import create_engine, text
 
 from app import schema
-from app.certificates.model_signing import ModelSigner
-from app.certificates.signing import StatementSigner
-from app.datasets.pseudonyms import Pseudonyms
 from app.embedded import EmbeddedServers
 from app.ledger import api_keys
 from app.ledger.api_keys import Scope
 from app.main import create_app
 from app.services import (
     Services,
-    key_store_dir,
-    model_signing_key_file,
+    create_keys,
     open_services,
-    pseudonym_key_file,
     redis_connection,
-    signing_key_file,
 )
 from app.settings import Settings
-from app.storage.file_keys import FileKeyStore
 from workers.dispatcher import Dispatcher
 from workers.queue import NAME, open_queue
 
@@ -95,10 +88,7 @@ def settings(
     monkeypatch.setenv("EXPUNGE_ENVIRONMENT", "test")
     settings = Settings()
     settings.data_dir.mkdir()
-    StatementSigner.from_file(signing_key_file(settings), create=True)
-    ModelSigner.from_file(model_signing_key_file(settings), create=True)
-    Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
-    FileKeyStore(key_store_dir(settings), create=True)
+    create_keys(settings)
     return settings
 
 

@@ -13,25 +13,22 @@ from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import remember_key
 from app.cli.connection import admin_key_file, errors_in_words
 from app.database import Database
-from app.datasets.pseudonyms import Pseudonyms
 from app.embedded import EmbeddedServers
 from app.ledger import api_keys
 from app.ledger.api_keys import Scope
 from app.main import app_from_environment
 from app.services import (
+    create_keys,
     database_url,
-    key_store_dir,
     migration_url,
     model_signing_key_file,
     object_dir,
-    open_services,
-    pseudonym_key_file,
+    open_blobs,
     public_key_file,
     signing_key_file,
 )
 from app.settings import Settings
 from app.stopping import StopSignal
-from app.storage.file_keys import FileKeyStore
 from app.storage.keyfiles import create_key_file
 from app.storage.upgrade import encrypt_plain_files
 from app.supervisor import Child, python_command, stop_with_supervisor, supervise
@@ -46,13 +43,11 @@ def init() -> None:
         if servers is not None and settings.database_url is None:
             servers.start_postgres()
         schema.upgrade(migration_url(settings), service_url=database_url(settings))
-        signer = StatementSigner.from_file(signing_key_file(settings), create=True)
-        Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
-        FileKeyStore(key_store_dir(settings), create=True)
+        create_keys(settings)
         public = public_key_file(settings)
-        remember_key(public, signer.public_key_pem)
+        remember_key(public, StatementSigner.from_file(signing_key_file(settings)).public_key_pem)
         model_key = model_signing_key_file(settings)
-        model_signer = ModelSigner.from_file(model_key, create=True)
+        model_signer = ModelSigner.from_file(model_key)
         model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
         create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
         _encrypt_old_objects(settings)
@@ -141,9 +136,9 @@ def _embedded(settings: Settings) -> EmbeddedServers | None:
 def _encrypt_old_objects(settings: Settings) -> None:
     if settings.s3_bucket is not None:
         return
-    services = open_services(settings)
-    count = encrypt_plain_files(services.database, services.blobs, object_dir(settings))
-    services.database.dispose()
+    database = Database(database_url(settings))
+    count = encrypt_plain_files(database, open_blobs(settings, database), object_dir(settings))
+    database.dispose()
     if count:
         typer.echo(f"{count} stored objects from before are encrypted now")
 
