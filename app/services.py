@@ -296,6 +296,15 @@ def create_keys(settings: Settings) -> None:
     FileKeyStore(key_store_dir(settings), create=True)
 
 
+def open_blobs(settings: Settings, database: Database) -> Blobs:
+    """Give access to the stored objects.
+
+    Raises:
+        ConfigurationError: the key store is missing; run ``expunge init``.
+    """
+    return Blobs(database, object_store(settings), FileKeyStore(key_store_dir(settings)))
+
+
 def open_services(settings: Settings) -> Services:
     """Put the services together.
 
@@ -303,7 +312,7 @@ def open_services(settings: Settings) -> Services:
         ConfigurationError: a key is missing; run ``expunge init``.
     """
     database = Database(database_url(settings))
-    blobs = Blobs(database, object_store(settings), FileKeyStore(key_store_dir(settings)))
+    blobs = open_blobs(settings, database)
     pseudonyms = Pseudonyms.from_file(pseudonym_key_file(settings))
     signer = StatementSigner.from_file(signing_key_file(settings))
     records = Records(database, blobs, pseudonyms, journal=log.append)

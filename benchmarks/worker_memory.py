@@ -21,10 +21,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from app import schema
-from app.callbacks.keys import CallbackKeys
-from app.certificates.signing import StatementSigner
 from app.datasets.files import record_table, to_parquet
-from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import define_dataset
 from app.domain.architecture import ArchitectureSpec
 from app.domain.policy import Policy
@@ -35,16 +32,12 @@ from app.ledger import lineage, repository
 from app.registry import repository as registry
 from app.services import (
     Services,
-    callback_key_file,
+    create_keys,
     database_url,
-    key_store_dir,
     migration_url,
     open_services,
-    pseudonym_key_file,
-    signing_key_file,
 )
 from app.settings import Settings
-from app.storage.file_keys import FileKeyStore
 from workers import jobs
 
 _MB = 1e6
@@ -132,10 +125,7 @@ def _measure(case: Case) -> dict[str, float]:
 
 
 def _set_up(case: Case, settings: Settings) -> None:
-    StatementSigner.from_file(signing_key_file(settings), create=True)
-    Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
-    FileKeyStore(key_store_dir(settings), create=True)
-    CallbackKeys.from_file(callback_key_file(settings), create=True)
+    create_keys(settings)
     services = open_services(settings)
     schema.upgrade(migration_url(settings), service_url=database_url(settings))
     features, labels = case.load()

@@ -43,7 +43,7 @@ from app.services import open_services, redis_connection
 from app.storage import blobs as blobs_module
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore
-from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.dumps import stores_of
 from tests.support.markers import Marker, files_below, places_with, search_bytes, search_files
 from tests.support.opened import opened_objects
@@ -167,7 +167,8 @@ def test_objects_are_encrypted(services, dataset, monkeypatch, on):
 @pytest.mark.parametrize("on", [True, False])
 def test_superseded_weights_are_shredded(api, services, dataset, work, request, on):
     dataset()
-    api.post("/v1/models", json=model())
+    trained_on_all = {**model(), "recipe": {**RECIPE, "held_out_fraction": 0}}
+    assert api.post("/v1/models", json=trained_on_all).status_code == 201
     work()
     first = api.get("/v1/models/digits-mlp/certified/weights").content
     tensors = safetensors.numpy.load(first)

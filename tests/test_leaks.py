@@ -14,7 +14,7 @@ from sqlalchemy import text
 from tests.support.digits import DATASET, model
 from tests.support.markers import Marker
 from tests.support.people import People
-from tests.support.service import Service, until
+from tests.support.service import running, until
 from tests.support.traces import Traces
 
 FORGOTTEN_SUBJECT = 3
@@ -22,12 +22,8 @@ FORGOTTEN_SUBJECT = 3
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    service = Service(tmp_path_factory.mktemp("leaks") / "data")
-    try:
-        service.start()
+    with running(tmp_path_factory.mktemp("leaks") / "data") as service:
         yield service
-    finally:
-        service.discard()
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,21 @@
 """``expunge erase-check``: what is left of an id."""
 
 import sys
-from collections import Counter
 from typing import Annotated
 
 import typer
 
 from app.cli.connection import errors_in_words
+from app.cli.findings import Tally
 from app.datasets.pseudonyms import Pseudonyms
 from app.ledger import erase_check as search
 from app.ledger.erase_check import Stores
-from app.ledger.findings import Finding, Verdict
+from app.ledger.findings import Verdict
 from app.services import (
-    embedded_postgres,
+    database_at_rest,
     is_key_store_apart,
     key_store_dir,
-    open_services,
+    open_blobs,
     pseudonym_key_file,
     redis_connection,
 )
@@ -39,30 +39,19 @@ def erase_check(
     """
     if owners_id == "-":
         owners_id = sys.stdin.readline().rstrip("\n")
-    verdicts: Counter[Verdict] = Counter()
-
-    def report(finding: Finding) -> None:
-        verdicts[finding.verdict] += 1
-        typer.echo(f"{finding.verdict}: {finding.where}: {finding.meaning}")
-
+    tally = Tally()
     with errors_in_words():
         settings = Settings()
-        with embedded_postgres(settings):
-            services = open_services(settings)
+        with database_at_rest(settings) as database:
             directories = [settings.data_dir]
             if is_key_store_apart(settings):
                 directories.append(key_store_dir(settings))
             stores = Stores(
-                database=services.database,
-                blobs=services.blobs,
+                database=database,
+                blobs=open_blobs(settings, database),
                 redis=redis_connection(settings),
                 pseudonyms=Pseudonyms.from_file(pseudonym_key_file(settings)),
                 directories=directories,
             )
-            is_well = search.check(stores, dataset=dataset, owners_id=owners_id, report=report)
-            services.database.dispose()
-    typer.echo(", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict))
-    if not is_well:
-        typer.secho(f"{verdicts[Verdict.FAULT]} fault(s)", fg="red", err=True)
-        raise typer.Exit(1)
-    typer.secho("no fault", fg="green")
+            search.check(stores, dataset=dataset, owners_id=owners_id, report=tally.report)
+    tally.conclude(", ".join(f"{tally[verdict]} {verdict}" for verdict in Verdict))

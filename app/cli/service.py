@@ -28,7 +28,7 @@ from app.services import (
     model_signing_key_file,
     object_dir,
     object_store,
-    open_services,
+    open_blobs,
     opendsr_certificate_file,
     opendsr_domain,
     opendsr_key_file,
@@ -204,9 +204,9 @@ def _set_up_opendsr(settings: Settings) -> None:
 def _encrypt_old_objects(settings: Settings) -> None:
     if settings.s3_bucket is not None:
         return
-    services = open_services(settings)
-    count = encrypt_plain_files(services.database, services.blobs, object_dir(settings))
-    services.database.dispose()
+    database = Database(database_url(settings))
+    count = encrypt_plain_files(database, open_blobs(settings, database), object_dir(settings))
+    database.dispose()
     if count:
         typer.echo(f"{count} stored objects from before are encrypted now")
 

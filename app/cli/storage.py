@@ -1,12 +1,11 @@
 """``expunge storage``: stored objects and their keys."""
 
-from collections import Counter
-
 import typer
 
 from app.cli.connection import errors_in_words
+from app.cli.findings import Tally
 from app.ledger import storage_check
-from app.ledger.findings import Finding, Verdict
+from app.ledger.findings import Verdict
 from app.ledger.storage_check import Stores
 from app.services import database_at_rest, key_store_dir, object_store
 from app.settings import Settings
@@ -27,12 +26,7 @@ def check() -> None:
     A fault is an object or a key that no row of the ledger names, or that should be gone, and a row
     without its object or its key. Nothing is changed.
     """
-    verdicts: Counter[Verdict] = Counter()
-
-    def report(finding: Finding) -> None:
-        verdicts[finding.verdict] += 1
-        typer.echo(f"{finding.verdict}: {finding.where}: {finding.meaning}")
-
+    tally = Tally()
     with errors_in_words():
         settings = Settings()
         with database_at_rest(settings) as database:
@@ -41,12 +35,8 @@ def check() -> None:
                 objects=object_store(settings),
                 keys=FileKeyStore(key_store_dir(settings)),
             )
-            counts = storage_check.check(stores, report=report)
-    typer.echo(
+            counts = storage_check.check(stores, report=tally.report)
+    tally.conclude(
         f"{counts.objects} objects, {counts.keys} keys, {counts.rows} rows: "
-        f"{verdicts[Verdict.PENDING]} pending, {verdicts[Verdict.FAULT]} fault"
+        f"{tally[Verdict.PENDING]} pending, {tally[Verdict.FAULT]} fault"
     )
-    if verdicts[Verdict.FAULT]:
-        typer.secho(f"{verdicts[Verdict.FAULT]} fault(s)", fg="red", err=True)
-        raise typer.Exit(1)
-    typer.secho("no fault", fg="green")

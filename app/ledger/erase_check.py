@@ -6,6 +6,7 @@ certified. A raw id anywhere, or a row of a record that a completed request name
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,9 +185,10 @@ class _Check:
         for row in rows:
             where = f"object {row.id} ({row.kind}, {row.state})"
             try:
-                parts = self._stores.blobs.open_range(row.id, 0, row.size_bytes or 0)
-                how = self._spellings.found_in_parts(parts)
-                parts.close()
+                with closing(
+                    self._stores.blobs.open_range(row.id, 0, row.size_bytes or 0)
+                ) as parts:
+                    how = self._spellings.found_in_parts(parts)
             except GoneError:
                 continue
             except _UNREADABLE as error:

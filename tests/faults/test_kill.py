@@ -18,7 +18,7 @@ from tests.support.facts import (
     await_completed,
     only_what_is_current_is_stored,
 )
-from tests.support.service import LEASE_S, Service, is_alive, kill, until
+from tests.support.service import LEASE_S, is_alive, kill, running, until
 from tests.support.slow import FACTORY
 
 MODEL = "digits-mlp"
@@ -33,9 +33,7 @@ subjects = (f"subject-{number}" for number in itertools.count())
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    service = Service(tmp_path_factory.mktemp("faults") / "data")
-    try:
-        service.start()
+    with running(tmp_path_factory.mktemp("faults") / "data") as service:
         with service.client() as client:
             client.define_dataset("digits", features=DATASET["features"], classes=10)
             client.push_records("digits", digits_parquet())
@@ -44,14 +42,6 @@ def service(tmp_path_factory):
             client.define_model(SLOW)
             client.wait_for_model(MODEL, timeout_s=60)
         yield service
-    finally:
-        service.discard()
-
-
-@pytest.fixture
-def client(service):
-    with service.client() as client:
-        yield client
 
 
 @pytest.fixture

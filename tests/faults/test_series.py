@@ -25,7 +25,7 @@ from app.ledger.tables import RunRow
 from app.registry.repository import model_named
 from app.registry.tables import ModelRow
 from tests.support.digits import DATASET, digits_parquet, head
-from tests.support.service import Service, kill, until
+from tests.support.service import kill, running, until
 
 CALM, DISTURBED = "calm", "disturbed"
 REQUESTS = 10
@@ -40,18 +40,8 @@ ACTIVE = (RunState.LEASED, RunState.RUNNING)
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    service = Service(tmp_path_factory.mktemp("series") / "data")
-    try:
-        service.start()
+    with running(tmp_path_factory.mktemp("series") / "data") as service:
         yield service
-    finally:
-        service.discard()
-
-
-@pytest.fixture
-def client(service):
-    with service.client() as client:
-        yield client
 
 
 @pytest.fixture

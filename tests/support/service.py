@@ -158,6 +158,17 @@ class Service:
             return False
 
 
+@contextmanager
+def running(data_dir: Path, **environment: str) -> Iterator[Service]:
+    """Run a service, and leave nothing of it behind."""
+    service = Service(data_dir, **environment)
+    try:
+        service.start()
+        yield service
+    finally:
+        service.discard()
+
+
 def kill(processes: list[psutil.Process]) -> None:
     """Kill processes with SIGKILL and wait until they are gone."""
     for process in processes:

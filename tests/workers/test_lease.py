@@ -10,6 +10,7 @@ from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.domain.states import Phase
 from app.ledger import repository, runs
 from app.stopping import StopSignal
+from tests.support.service import until
 from tests.support.workshop import Workshop
 from workers.lease import Lease
 
@@ -34,13 +35,6 @@ def lease(workshop, stop):
     return Lease.take(database, workshop.active_run(), lease_s=LEASE_S, stop=stop)
 
 
-def eventually(condition, timeout_s=10.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
 def expired(workshop):
     with workshop.transaction() as session:
         return [run.id for run in repository.expired_runs(session, lease_s=0.0)]
@@ -59,14 +53,14 @@ def test_the_heartbeat_keeps_a_run_beyond_its_lease(workshop, lease):
             assert expired(workshop) == []
             time.sleep(0.05)
         lease.check()
-    eventually(lambda: expired(workshop) == [lease.run_id], timeout_s=LEASE_S + 5)
+    until(lambda: expired(workshop) == [lease.run_id], timeout_s=LEASE_S + 5)
 
 
 def test_progress_arrives_and_a_new_phase_clears_step_and_loss(workshop, lease):
     with lease:
         with lease.phase(Phase.FINE_TUNING):
             lease.report(step=3, total_steps=9, loss=0.5, epsilon=2.0)
-            eventually(lambda: workshop.run(lease.run_id).step == 3)
+            until(lambda: workshop.run(lease.run_id).step == 3)
             run = workshop.run(lease.run_id)
             assert (run.phase, run.total_steps, run.loss, run.epsilon) == (
                 "fine_tuning",
@@ -75,7 +69,7 @@ def test_progress_arrives_and_a_new_phase_clears_step_and_loss(workshop, lease):
                 2.0,
             )
         with lease.phase(Phase.EVALUATING):
-            eventually(lambda: workshop.run(lease.run_id).phase == "evaluating")
+            until(lambda: workshop.run(lease.run_id).phase == "evaluating")
             run = workshop.run(lease.run_id)
             assert (run.step, run.total_steps, run.loss, run.epsilon) == (None, None, None, 2.0)
     assert set(lease.phase_seconds) == {"fine_tuning", "evaluating"}
@@ -112,7 +106,7 @@ def test_a_lease_that_another_worker_holds_is_noticed(workshop, lease):
                 return True
             return False
 
-        eventually(lost)
+        until(lost)
     assert workshop.run(lease.run_id).step is None
 
 
@@ -136,7 +130,7 @@ def test_a_lease_outlasts_cut_connections(workshop, lease, stop, caplog):
                 )
             time.sleep(0.15)
         lease.report(step=7)
-        eventually(lambda: workshop.run(lease.run_id).step == 7)
+        until(lambda: workshop.run(lease.run_id).step == 7)
         lease.check()
 
 
@@ -145,7 +139,7 @@ def test_the_reporting_thread_outlasts_what_the_database_refuses(workshop, lease
         lease.report(epsilon=-1.0)
         time.sleep(0.6)
         lease.report(epsilon=1.0)
-        eventually(lambda: workshop.run(lease.run_id).epsilon == 1.0)
+        until(lambda: workshop.run(lease.run_id).epsilon == 1.0)
         lease.check()
 
 

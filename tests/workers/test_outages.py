@@ -13,6 +13,7 @@ from app.settings import Settings
 from app.stopping import StopSignal
 from app.storage.tables import BlobRow
 from tests.support.s3 import ACCESS, S3Server
+from tests.support.service import until
 from tests.support.workshop import Workshop
 from workers import jobs, patience
 from workers import run as run_module
@@ -72,13 +73,6 @@ def outage_at(server, monkeypatch):
     return arm
 
 
-def eventually(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
 def waits(caplog):
     return "waiting for a store: the object store does not answer" in caplog.text
 
@@ -96,7 +90,7 @@ def test_a_run_goes_on_where_it_was_when_the_object_store_is_back(
     run_id = workshop.active_run()
     run = threading.Thread(target=jobs.execute_run, args=(run_id,))
     run.start()
-    eventually(lambda: waits(caplog))
+    until(lambda: waits(caplog))
     silent_from = time.monotonic() + 3 * LEASE_S
     while time.monotonic() < silent_from:
         assert expired(workshop) == []
@@ -116,7 +110,7 @@ def test_a_worker_that_is_told_to_stop_waits_for_no_object_store(
     run_id = workshop.active_run()
     run = threading.Thread(target=jobs.execute_run, args=(run_id,))
     run.start()
-    eventually(lambda: waits(caplog))
+    until(lambda: waits(caplog))
     stop.set()
     run.join(60)
     assert (workshop.run(run_id).state, workshop.run(run_id).attempt) == ("queued", 0)

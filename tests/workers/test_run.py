@@ -23,6 +23,7 @@ from app.domain.states import BlobState
 from app.ledger import runs, settlement
 from app.stopping import StopSignal
 from app.storage.tables import BlobRow
+from tests.support.service import until
 from tests.support.workshop import Workshop
 from workers import patience
 from workers import run as run_module
@@ -65,13 +66,6 @@ def reports_of(lease):
     report = lease.report
     lease.report = lambda **progress: (told.append(progress), report(**progress))[1]
     return told
-
-
-def eventually(condition, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def blobs(workshop):
@@ -192,7 +186,7 @@ def test_a_commit_whose_answer_is_lost_publishes_once(workshop, monkeypatch):
             yield session
         if len(published) == 1 and threading.current_thread() is threading.main_thread():
             published.append("lost")
-            eventually(lambda: is_lost(lease))
+            until(lambda: is_lost(lease))
             raise outage()
 
     monkeypatch.setattr(settlement, "publish", remember)

@@ -17,7 +17,7 @@ from tests.support.facts import (
     only_what_is_current_is_stored,
 )
 from tests.support.people import People
-from tests.support.service import Service, until
+from tests.support.service import running, until
 from tests.support.small_disk import small_disk
 from tests.support.traces import Traces
 
@@ -28,15 +28,13 @@ POLL_INTERVAL_S = 0.1
 @pytest.fixture(scope="package")
 def service(tmp_path_factory):
     data_dir = tmp_path_factory.mktemp("matrix") / "data"
-    with small_disk(data_dir, size_mb=DISK_MB) as on_small_disk:
-        service = Service(data_dir, EXPUNGE_POLL_INTERVAL_S=str(POLL_INTERVAL_S))
+    with (
+        small_disk(data_dir, size_mb=DISK_MB) as on_small_disk,
+        running(data_dir, EXPUNGE_POLL_INTERVAL_S=str(POLL_INTERVAL_S)) as service,
+        service.second_worker(),
+    ):
         service.on_small_disk = on_small_disk
-        try:
-            service.start()
-            with service.second_worker():
-                yield service
-        finally:
-            service.discard()
+        yield service
 
 
 @pytest.fixture(scope="package")
@@ -91,12 +89,6 @@ def failed_runs():
 def forgotten():
     """The numbers of the subjects that were asked to be forgotten."""
     return []
-
-
-@pytest.fixture
-def client(service):
-    with service.client() as client:
-        yield client
 
 
 @pytest.fixture

@@ -1,0 +1,24 @@
+"""How the commands that search or compare the stores tell what they find."""
+
+from collections import Counter
+
+import typer
+
+from app.ledger.findings import Finding, Verdict
+
+
+class Tally(Counter[Verdict]):
+    """Prints each finding and counts it by its verdict."""
+
+    def report(self, finding: Finding) -> None:
+        """Print one finding."""
+        self[finding.verdict] += 1
+        typer.echo(f"{finding.verdict}: {finding.where}: {finding.meaning}")
+
+    def conclude(self, summary: str) -> None:
+        """Print what was looked at; exit with 1 if anything was a fault."""
+        typer.echo(summary)
+        if self[Verdict.FAULT]:
+            typer.secho(f"{self[Verdict.FAULT]} fault(s)", fg="red", err=True)
+            raise typer.Exit(1)
+        typer.secho("no fault", fg="green")
