@@ -7,6 +7,9 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Most tests wait for processes and timers, so more of them run at once than there are cores.
+TESTS_AT_ONCE ?= 3
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTS_AT_ONCE) --dist loadfile
 
 .PHONY: api-reference demo test test-guides test-slow lint serve clean install
 
@@ -14,11 +17,11 @@ demo: $(STAMP)
 	$(BIN)/expunge demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # What `make test` leaves out.
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 # The commands of docs/how-to, from the pages themselves; each guide starts a service of its own.
 test-guides: $(STAMP)
