@@ -18,6 +18,7 @@ from tests.support.service import running, until
 from tests.support.traces import Traces
 
 FORGOTTEN_SUBJECT = 3
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,8 @@ def _fail_on_purpose(client, people):
     """Requests that fail are told of in logs; they name what they are about."""
     http, marked = client._http, f"nobody-{people.token}"
     assert http.post("/v1/forget-requests", json={"dataset": "digits", "record_ids": [marked]})
-    assert http.post("/v1/forget-requests", content=f"{{{marked}").status_code == 422
+    broken = http.post("/v1/forget-requests", content=f"{{{marked}", headers=JSON)
+    assert broken.status_code == 422
     assert http.get(f"/v1/forget-requests/{marked}").status_code == 404
     assert http.get(f"/v1/datasets/{marked}?subject={marked}").status_code == 404
     assert http.put("/v1/datasets/digits/records", content=people.parquet()[:-9]).status_code == 422

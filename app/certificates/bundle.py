@@ -209,6 +209,7 @@ def _to_texts(hashes: Sequence[bytes]) -> list[str]:
 def _text(value: Any) -> str:  # noqa: ANN401
     if not isinstance(value, str):
         raise TypeError
+    value.encode()  # JSON can spell characters that are no text
     return value
 
 

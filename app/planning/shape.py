@@ -8,7 +8,11 @@ from app.domain.checks import (
     require_positive,
     require_steps,
 )
+from app.domain.errors import ParameterError
+from app.domain.recipe import MOST_EPOCHS
 from app.planning.tracking import Tracking
+
+_MOST_RECORDS = 10**12
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,13 @@ class ModelShape:
         require_steps("retained", self.retained)
         require_steps("batch_size", self.batch_size)
         require_positive("recipe_epochs", self.recipe_epochs)
+        for name, most in (
+            ("retained", _MOST_RECORDS),
+            ("batch_size", _MOST_RECORDS),
+            ("recipe_epochs", MOST_EPOCHS),
+        ):
+            if getattr(self, name) > most:
+                raise ParameterError(name, f"at most {most}")
         require_count("forgotten", self.forgotten)
         if self.dimension is not None:
             require_steps("dimension", self.dimension)

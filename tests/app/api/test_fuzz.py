@@ -184,6 +184,6 @@ _extremes = st.sampled_from([5e-324, 1e-300, 1e-12, 0.5, 1.0, 1e9, 1e300])
 @example(policy={"epsilon": 1.0}, convex=dict.fromkeys(_CONVEX, 1.0))  # one step contracts to 0
 @example(policy={"budget_epochs": 1e300}, convex=None)
 def test_quotes_for_extreme_numbers(api: TestClient, policy: dict, convex: dict | None) -> None:
-    shape = {"retained": 10, "batch_size": 1, "recipe_epochs": 1e300, "convex": convex}
+    shape = {"retained": 10, "batch_size": 1, "recipe_epochs": 100_000, "convex": convex}
     answer = api.post("/v1/plans", json={"policy": policy, "shape": shape})
     assert answer.status_code in (200, 422), answer.text

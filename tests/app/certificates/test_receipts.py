@@ -114,7 +114,14 @@ def test_what_is_no_receipt(content: bytes) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"records": 0}, {"records": True}, {"records": 10**9}, {"record_ids": [5]}, {"record_ids": 5}],
+    [
+        {"records": 0},
+        {"records": True},
+        {"records": 10**9},
+        {"record_ids": [5]},
+        {"record_ids": 5},
+        {"record_ids": ["\ud800"]},
+    ],
 )
 def test_numbers_and_ids_that_make_no_sense(changes: dict) -> None:
     with pytest.raises(VerificationError):

@@ -51,11 +51,10 @@ def test_two_billion_steps_are_declined(sampling_rate: float) -> None:
 
 @pytest.mark.usefixtures("_no_composition")
 def test_a_recipe_of_two_billion_steps_is_declined() -> None:
-    shape = ModelShape(retained=1000, batch_size=1, recipe_epochs=2e6)
+    shape = ModelShape(retained=20_000, batch_size=1, recipe_epochs=1e5)
     assert "steps" in _reason(shape)
     fixed = replace(POLICY, parameters={"noise_multiplier": 100.0})
     assert "steps" in _reason(shape, fixed)
-    assert "steps" in _reason(replace(shape, recipe_epochs=1e300))
 
 
 @pytest.mark.usefixtures("_no_composition")
