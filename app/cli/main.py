@@ -31,7 +31,7 @@ _EPILOG = """Exit codes:
 2  the command was not understood
 
 Settings are environment variables EXPUNGE_…, or files of their names in EXPUNGE_SECRETS_DIR; \
-README.md lists them. EXPUNGE_API_URL and EXPUNGE_API_KEY say which service is asked: by \
+docs/settings.md lists them. EXPUNGE_API_URL and EXPUNGE_API_KEY say which service is asked: by \
 default the one whose data directory (EXPUNGE_DATA_DIR, .expunge) is here."""
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {

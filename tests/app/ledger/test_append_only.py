@@ -137,7 +137,7 @@ def test_an_unreachable_database_does_not_keep_the_api_from_starting(
 
 
 def test_two_roles_of_ones_own_need_no_superuser(servers: EmbeddedServers) -> None:
-    """As the README tells an operator to do it."""
+    """As docs/log.md tells an operator to do it."""
     admin = create_engine(
         servers.migration_url.replace("/expunge?", "/postgres?"), isolation_level="AUTOCOMMIT"
     )
