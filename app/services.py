@@ -106,7 +106,11 @@ class Services:
             allow_private=settings.callback_allow_private,
             ca_file=settings.callback_ca_file,
         )
-        terms = Terms(base_url=public_url(settings), poll_interval_s=settings.poll_interval_s)
+        terms = Terms(
+            base_url=public_url(settings),
+            poll_interval_s=settings.poll_interval_s,
+            delivered_retention_s=settings.callback_retention_s,
+        )
         return Deliverer(
             self.database, self.callbacks.keys, poster, lambda: self.processor_signer, terms
         )
