@@ -78,6 +78,19 @@ class Services:
         return Pseudonyms.from_file(pseudonym_key_file(self.settings))
 
     @cached_property
+    def unknown_objects(self) -> int:
+        """How many stored objects the ledger did not know when this was first asked.
+
+        Any at all mean that it was restored from a backup and not reconciled, which needs that the
+        service is stopped.
+
+        Raises:
+            KeyStoreError: the keys cannot be listed.
+        """
+        with self.database.transaction() as session:
+            return len(self.blobs.strays(session))
+
+    @cached_property
     def probe(self) -> Redis:
         """A client of Redis for figures and probes: it gives up after two seconds."""
         timeout_s = 2.0
