@@ -10,8 +10,9 @@ import numpy as np
 COARSEST_NEEDED = 1e-3
 # Cells a standard deviation of the loss of one step: the composed epsilon is then within 0.1 %.
 _CELLS_PER_STD = 16
-# Numbers computed for the loss of a step (cells times members), and cells of all steps together:
-# a quarter of a second each.
+# Cells of the loss of a step, numbers computed for them (cells times members), and cells of all
+# steps together: a quarter of a second each.
+_MOST_CELLS = 300_000
 _MOST_NUMBERS = 2_000_000
 _MOST_COMPOSED_CELLS = 1_000_000
 # The normal distribution and the binomial are cut off where less than e^-50 is left.
@@ -35,6 +36,7 @@ def resolution(
     expected = squared_sum / (2 * noise_multiplier**2)  # at most, as the divergence is convex
     return max(
         needed,
+        single / _MOST_CELLS,
         single * (group_size + 1) / _MOST_NUMBERS,
         (steps * expected + single) / _MOST_COMPOSED_CELLS,
     )

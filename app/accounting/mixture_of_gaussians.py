@@ -25,6 +25,12 @@ _NUMBERS_AT_ONCE = 1 << 18  # what fits a cache
 class MixtureLoss(privacy_loss_mechanism.MixtureGaussianPrivacyLoss):  # type: ignore[misc]
     """dp_accounting's loss of a mixture, inverted on arrays."""
 
+    def get_delta_for_epsilon(self, epsilon: Floats) -> Floats:
+        """Return the hockey-stick divergence at each epsilon: shape (n,), epsilons growing."""
+        at = self.inverse_privacy_losses(epsilon)
+        deltas = self.mu_upper_cdf(at) - np.exp(epsilon + self.mu_lower_log_cdf(at))
+        return np.maximum.accumulate(np.clip(deltas, 0.0, 1.0)[::-1])[::-1]
+
     def inverse_privacy_losses(self, privacy_losses: Floats, precision: float = 0.0) -> Floats:  # noqa: ARG002
         """Return where each loss is taken, in the noise's unit; infinite where none is."""
         removed = self.adjacency_type == privacy_loss_mechanism.AdjacencyType.REMOVE
@@ -63,7 +69,9 @@ def composed(
         bounds = loss.connect_dots_bounds()
         lowest = int(np.floor(bounds.epsilon_lower / resolution))
         highest = int(np.ceil(bounds.epsilon_upper / resolution))
-        deltas = loss.get_delta_for_epsilon(np.arange(lowest, highest + 1) * resolution)
+        deltas = loss.get_delta_for_epsilon(
+            np.arange(lowest, highest + 1, dtype=np.float64) * resolution
+        )
         cells = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
             resolution, lowest, highest, deltas
         )

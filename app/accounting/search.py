@@ -65,15 +65,25 @@ def smallest_noise_by_secant(
         found = (point, excess(math.exp(point)))
         low, high = (low, found) if found[1] <= 0 else (found, high)
         if low is None or high is None:
-            step = found[1] / (1.0 if last is None else _slope(*sorted((last, found))))
-            step = min(max(step, -_LONGEST_STEP), _LONGEST_STEP)
+            step = _step(last, found, width)
             last = found
-            point += step + math.copysign(width / 3, found[1])
+            point += step
         elif high[0] - low[0] <= width:
             return math.exp(high[0])
         else:
             point = _between(low, high, width, halve=evaluation % 4 == 3)
     raise CalibrationError("the search for the noise did not converge")
+
+
+def _step(last: tuple[float, float] | None, found: tuple[float, float], width: float) -> float:
+    """Return how far to go on where both points are on the same side of the root."""
+    if last is None:
+        step = abs(found[1])
+    else:
+        step = abs(found[1]) / _slope(*sorted((last, found)))
+        if not abs(found[1]) < abs(last[1]) / 2:  # it is flat here
+            step = max(step, 2 * abs(found[0] - last[0]))
+    return math.copysign(min(step + width / 3, _LONGEST_STEP), found[1])
 
 
 def _between(
