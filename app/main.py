@@ -36,6 +36,7 @@ from app.api.forgetting import Forgetting
 from app.api.observation import Observation
 from app.api.quotas import QuotaHeaders
 from app.api.watching import Watcher
+from app.domain.errors import KeyStoreError
 from app.monitoring.api_metrics import ApiMetrics
 from app.monitoring.collector import ServiceCollector
 from app.services import Services, is_key_store_apart, open_services, redis_url
@@ -119,15 +120,14 @@ def app_from_environment() -> FastAPI:
 def _warn_of_restored_ledger(services: Services) -> None:
     """Tell the operator that the ledger is older than what is stored: it came from a backup."""
     try:
-        with services.database.transaction() as session:
-            strays = services.blobs.strays(session)
-    except (DBAPIError, OSError):
+        unknown = services.unknown_objects
+    except (DBAPIError, KeyStoreError, OSError):
         return
-    if strays:
+    if unknown:
         _log.critical(
             "%d stored objects are unknown to the ledger, so it was restored from a backup: "
             "run 'expunge reconcile'",
-            len(strays),
+            unknown,
         )
 
 

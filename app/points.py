@@ -1,4 +1,4 @@
-"""The labelled points of a run, where tests make it fail.
+"""The labelled points of a run or call, where tests make it fail.
 
 They do nothing unless ``EXPUNGE_ENVIRONMENT`` is ``test`` and ``EXPUNGE_TEST_POINTS`` names a
 directory. A file in it, ``POINT.NUMBER.FAULT``, is one fault, and it is gone before it strikes: the

@@ -78,6 +78,19 @@ class Services:
         return Pseudonyms.from_file(pseudonym_key_file(self.settings))
 
     @cached_property
+    def unknown_objects(self) -> int:
+        """How many stored objects the ledger did not know when this was first asked.
+
+        Any at all mean that it was restored from a backup and not reconciled, which needs that the
+        service is stopped.
+
+        Raises:
+            KeyStoreError: the keys cannot be listed.
+        """
+        with self.database.transaction() as session:
+            return len(self.blobs.strays(session))
+
+    @cached_property
     def probe(self) -> Redis:
         """A client of Redis for figures and probes: it gives up after two seconds."""
         timeout_s = 2.0
@@ -106,7 +119,11 @@ class Services:
             allow_private=settings.callback_allow_private,
             ca_file=settings.callback_ca_file,
         )
-        terms = Terms(base_url=public_url(settings), poll_interval_s=settings.poll_interval_s)
+        terms = Terms(
+            base_url=public_url(settings),
+            poll_interval_s=settings.poll_interval_s,
+            delivered_retention_s=settings.callback_retention_s,
+        )
         return Deliverer(
             self.database, self.callbacks.keys, poster, lambda: self.processor_signer, terms
         )

@@ -61,6 +61,7 @@ class Settings(BaseSettings):
         callback_allow_private: whether they may go to addresses that are not public.
         callback_timeout_s: for one attempt to deliver one.
         callback_ca_file: certificates of authorities to trust for them besides the usual ones.
+        callback_retention_s: how long a delivered one stays in the list of callbacks.
         opendsr_domain: whom OpenDSR's signatures are by; the public URL's host when unset.
         opendsr_key_file, opendsr_certificate_file: what signs and vouches for them; made by
             ``expunge init`` when unset, and then the certificate is signed by nobody else.
@@ -111,6 +112,7 @@ class Settings(BaseSettings):
     callback_allow_private: bool = False
     callback_timeout_s: float = Field(default=15.0, gt=0, le=60)
     callback_ca_file: Path | None = None
+    callback_retention_s: float = Field(default=30 * 86400.0, ge=0)
     opendsr_domain: str | None = None
     opendsr_key_file: Path | None = None
     opendsr_certificate_file: Path | None = None

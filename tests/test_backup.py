@@ -80,8 +80,11 @@ def test_what_was_shredded_after_the_backup_stays_unreadable(restored, caplog):
     assert answer.status_code == 410
     assert "destroyed" in answer.json()["detail"]
     with caplog.at_level(logging.CRITICAL):
-        app_from_environment()
+        app = app_from_environment()
     assert "restored from a backup: run 'expunge reconcile'" in caplog.text
+    ready = TestClient(app).get("/readyz")
+    assert (ready.status_code, ready.json()["status"]) == (503, "unavailable")
+    assert "run 'expunge reconcile'" in ready.json()["ledger"]
 
 
 def test_a_checkpoint_that_was_kept_shows_what_the_ledger_lost(restored, services):
@@ -105,6 +108,8 @@ def test_reconciling_forgets_again_and_trains_anew(restored, services, work):
         "objects from after the backup, to be shredded: 1",
     ):
         assert line in applied.output
+    ready = TestClient(app_from_environment()).get("/readyz")
+    assert (ready.status_code, ready.json()["ledger"]) == (200, "ok")
     assert restored.weights(1).status_code == 410
     assert "after the backup" in restored.weights(1).json()["detail"]
     assert restored.api.get("/v1/models/digits-mlp/certified").status_code == 404

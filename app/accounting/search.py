@@ -6,6 +6,8 @@ from collections.abc import Callable
 from app.domain.errors import CalibrationError
 
 _HALVINGS = 200
+_EVALUATIONS = 60
+_LONGEST_STEP = math.log(8)
 
 
 def smallest_noise(
@@ -40,3 +42,63 @@ def smallest_noise(
         else:
             low = middle
     raise CalibrationError("the search for the noise did not converge")
+
+
+def smallest_noise_by_secant(
+    excess: Callable[[float], float], *, scale: float, relative_width: float
+) -> float:
+    """Return the smallest noise for which ``excess`` is not positive, rounded up to one such.
+
+    For targets that take long to evaluate: ``excess`` falls about as -log(noise), and lines through
+    its last values lead to the root in few of them. ``scale`` is a first guess, ``relative_width``
+    how far above the smallest the answer may lie.
+
+    Raises:
+        CalibrationError: nothing within a factor of 1e9 of the scale is the smallest.
+    """
+    low = high = last = None  # (log noise, excess): too little, enough, and the one before
+    width = math.log1p(relative_width)
+    point = math.log(scale)
+    for evaluation in range(_EVALUATIONS):
+        if abs(point - math.log(scale)) > math.log(1e9):
+            raise CalibrationError("no noise of reasonable size meets the target")
+        found = (point, excess(math.exp(point)))
+        low, high = (low, found) if found[1] <= 0 else (found, high)
+        if low is None or high is None:
+            step = _step(last, found, width)
+            last = found
+            point += step
+        elif high[0] - low[0] <= width:
+            return math.exp(high[0])
+        else:
+            point = _between(low, high, width, halve=evaluation % 4 == 3)
+    raise CalibrationError("the search for the noise did not converge")
+
+
+def _step(last: tuple[float, float] | None, found: tuple[float, float], width: float) -> float:
+    """Return how far to go on where both points are on the same side of the root."""
+    if last is None:
+        step = abs(found[1])
+    else:
+        step = abs(found[1]) / _slope(*sorted((last, found)))
+        if not abs(found[1]) < abs(last[1]) / 2:  # it is flat here
+            step = max(step, 2 * abs(found[0] - last[0]))
+    return math.copysign(min(step + width / 3, _LONGEST_STEP), found[1])
+
+
+def _between(
+    low: tuple[float, float], high: tuple[float, float], width: float, *, halve: bool
+) -> float:
+    """Return the next point: on the far side of the line's root from the nearer end."""
+    middle = (low[0] + high[0]) / 2
+    if halve or not low[1] - high[1] < math.inf:
+        return middle
+    root = high[0] + high[1] / _slope(low, high)
+    root += width / 3 if root < middle else -width / 3
+    return min(max(root, low[0] + width / 3), high[0] - width / 3)
+
+
+def _slope(first: tuple[float, float], second: tuple[float, float]) -> float:
+    """Return how steeply the excess falls between two points, within reason."""
+    fall = (first[1] - second[1]) / (second[0] - first[0])
+    return min(max(fall, 0.1), 10.0) if math.isfinite(fall) else 1.0

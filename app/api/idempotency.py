@@ -24,6 +24,7 @@ from app.domain.errors import ExpungeError, InvalidInputError
 from app.ledger import idempotency
 from app.ledger.idempotency import Answer, Call, Claim
 from app.logs import describe
+from app.points import reach
 from app.services import Services
 
 HEADER = "Idempotency-Key"
@@ -85,6 +86,7 @@ class Idempotency:
         except Exception:
             await run_in_threadpool(attempt.release)
             raise
+        reach("answer")
         await run_in_threadpool(attempt.end, _answer_in(messages))
         for message in messages:
             await send(message)

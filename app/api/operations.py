@@ -26,6 +26,7 @@ class Ready(Answer):
     status: str
     database: str
     migrations: str
+    ledger: str
     signing_key: str
     key_store: str
     redis: str

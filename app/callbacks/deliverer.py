@@ -27,7 +27,8 @@ _log = logging.getLogger("expunge.callbacks")
 _CAPACITY = 16
 _PER_CALLER = 8
 _OUTAGE_DELAY_S = 1.0
-_CLOSE_INTERVAL_S = 1.0
+_TIDY_INTERVAL_S = 1.0
+_REMOVED_AT_ONCE = 1000
 _STOP_S = 5.0
 
 
@@ -40,12 +41,14 @@ class Terms:
         poll_interval_s: how often to look for what is due.
         claim_s: when a delivery is taken from a process that has gone silent.
         dead_retention_s: how long the address of a dead event is kept.
+        delivered_retention_s: how long a delivered event is kept.
     """
 
     base_url: str = ""
     poll_interval_s: float = 0.25
     claim_s: float = 120.0
     dead_retention_s: float = 30 * 86400.0
+    delivered_retention_s: float = 30 * 86400.0
 
 
 class Deliverer:
@@ -118,16 +121,24 @@ class Deliverer:
         with self._database.transaction() as session:
             repository.close_served(session, dead_retention_s=self._terms.dead_retention_s)
 
+    def remove_delivered(self) -> int:
+        """Remove some of the events that were delivered long ago; return how many."""
+        with self._database.transaction() as session:
+            return repository.remove_delivered(
+                session, retention_s=self._terms.delivered_retention_s, limit=_REMOVED_AT_ONCE
+            )
+
     def _run(self) -> None:
         failing = False
-        rounds_to_close = 0
-        every = max(1, round(_CLOSE_INTERVAL_S / self._terms.poll_interval_s))
+        rounds_to_tidy = 0
+        every = max(1, round(_TIDY_INTERVAL_S / self._terms.poll_interval_s))
         while not self._stop.wait(_OUTAGE_DELAY_S if failing else self._terms.poll_interval_s):
             try:
                 self.tick()
-                rounds_to_close = (rounds_to_close + 1) % every
-                if rounds_to_close == 0:
+                rounds_to_tidy = (rounds_to_tidy + 1) % every
+                if rounds_to_tidy == 0:
                     self.close_served()
+                    self.remove_delivered()
             except Exception as error:  # noqa: BLE001 - the database may come back
                 if not failing:
                     _log.warning("callbacks have to wait: %s", describe(error))

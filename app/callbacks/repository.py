@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import exists, func, select, tuple_, update
+from sqlalchemy import delete, exists, func, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
 from app.callbacks.posting import Outcome, Result
@@ -192,6 +192,31 @@ def close_served(session: Session, *, dead_retention_s: float) -> int:
         .execution_options(synchronize_session=False)
     )
     return len(closed.all())
+
+
+def remove_delivered(session: Session, *, retention_s: float, limit: int) -> int:
+    """Remove events that were delivered so long ago, the oldest first; return how many.
+
+    Dead events stay until they are delivered by hand.
+    """
+    old = (
+        select(CallbackEventRow.id)
+        .where(
+            CallbackEventRow.state == EventState.DELIVERED,
+            CallbackEventRow.delivered_at
+            <= func.clock_timestamp() - timedelta(seconds=retention_s),
+        )
+        .order_by(CallbackEventRow.delivered_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    removed = session.scalars(
+        delete(CallbackEventRow)
+        .where(CallbackEventRow.id.in_(session.scalars(old).all()))
+        .returning(CallbackEventRow.id)
+        .execution_options(synchronize_session=False)
+    )
+    return len(removed.all())
 
 
 def events(

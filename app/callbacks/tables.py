@@ -51,6 +51,9 @@ class CallbackEventRow(Base):
         Index("ix_callback_events_due", "next_attempt_at", postgresql_where="state = 'pending'"),
         Index("ix_callback_events_dead", "created_at", "id", postgresql_where="state = 'dead'"),
         Index("ix_callback_events_created_at_id", "created_at", "id"),
+        Index(
+            "ix_callback_events_delivered", "delivered_at", postgresql_where="state = 'delivered'"
+        ),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)

@@ -27,7 +27,8 @@ def check_guarantee(predicate: Mapping[str, Any]) -> str:
         if basis is Basis.EXCLUDED_FROM_TRAINING:
             _require(stated["kind"] == "exact", "an exclusion must be exact")
             return "exact: the records never touched the weights"
-        return _compare(stated, predicate["target"], _recompute(predicate["mechanism"]))
+        recomputed = _recompute(predicate["mechanism"], predicate["accountant"]["version"])
+        return _compare(stated, predicate["target"], recomputed)
     except ExpungeError as error:
         if isinstance(error, VerificationError):
             raise
@@ -36,7 +37,7 @@ def check_guarantee(predicate: Mapping[str, Any]) -> str:
         raise VerificationError("guarantee", "its parameters cannot be read") from error
 
 
-def _recompute(mechanism: Mapping[str, Any]) -> Guarantee:
+def _recompute(mechanism: Mapping[str, Any], version: int) -> Guarantee:
     """Account for what was done; only by our own accountants, and only if that is feasible."""
     name, parameters = mechanism["name"], mechanism["parameters"]
     _require(isinstance(parameters, Mapping), "its parameters cannot be read")
@@ -49,7 +50,7 @@ def _recompute(mechanism: Mapping[str, Any]) -> Guarantee:
         all(len(schedule) <= MAX_SCHEDULE_STEPS for schedule in schedules),
         f"a schedule of more than {MAX_SCHEDULE_STEPS} numbers",
     )
-    return catalogue.account(name, parameters)
+    return catalogue.account(name, parameters, version=version)
 
 
 def _compare(stated: Mapping[str, Any], target: Mapping[str, Any], recomputed: Guarantee) -> str:

@@ -20,7 +20,8 @@ from app.services import Services, model_signing_key_file, signing_key_file
 OK = "ok"
 UNKNOWN = "unknown"
 NEWER = "newer than this program"
-_VITAL = ("database", "migrations", "signing_key", "key_store")
+RESTORED = "restored from a backup: stop the service and run 'expunge reconcile'"
+_VITAL = ("database", "migrations", "ledger", "signing_key", "key_store")
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Readiness:
     Attributes:
         database: whether PostgreSQL answers.
         migrations: whether it has every migration that this program knows.
+        ledger: whether it knows everything that is stored; if not, it came from a backup.
         signing_key: whether the private keys can be read, and the ledger names this one.
         key_store: whether keys of stored objects can be read and made.
         redis: whether Redis answers.
@@ -38,6 +40,7 @@ class Readiness:
 
     database: str = OK
     migrations: str = UNKNOWN
+    ledger: str = UNKNOWN
     signing_key: str = UNKNOWN
     key_store: str = OK
     redis: str = OK
@@ -72,9 +75,12 @@ def _look_at_database(services: Services, found: Readiness) -> None:
                 return
             found.migrations = OK if revision == schema.head_revision() else NEWER
             in_use = signing_keys.may_sign(session, services.signer)
+        found.ledger = RESTORED if services.unknown_objects else OK
     except SQLAlchemyError:
         found.database = "unreachable"
         return
+    except (KeyStoreError, OSError):
+        pass  # said of the key store
     found.signing_key = OK if in_use else "not the one in use: start the service again"
 
 

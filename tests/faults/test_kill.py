@@ -10,7 +10,10 @@ import httpx
 import psutil
 import pytest
 from redis import Redis
+from sqlalchemy import text
 
+from app.cli.connection import admin_key_file
+from app.settings import Settings
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.facts import (
     assert_ledger_in_order,
@@ -91,6 +94,36 @@ def test_the_child_killed(service, client, forgetting):
 def test_the_api_killed(service, client, forgetting):
     kill([service.part("api")])
     assert await_completed(client, forgetting)["attempt"] == 1
+
+
+def test_the_api_killed_after_a_call_took_effect_and_before_its_answer(service, client):
+    before = {request["id"] for request in client.requests()}
+    api = service.part("api")
+    call = {"dataset": "digits", "subject_ids": [next(subjects)]}
+    service.points.arm("answer", "SIGKILL")
+    with pytest.raises(httpx.TransportError):
+        forget(service, call)
+    until(lambda: not is_alive(api))
+    (taken,) = {request["id"] for request in until(client.requests)} - before
+
+    assert forget(service, call).status_code == 409
+    with service.database() as database, database.transaction() as session:
+        session.execute(text("UPDATE idempotency_keys SET claimed_until = clock_timestamp()"))
+    again = forget(service, call)
+
+    assert (again.status_code, again.json()["id"]) == (202, taken)
+    assert "idempotent-replayed" not in again.headers
+    replayed = forget(service, call)
+    assert (replayed.headers["idempotent-replayed"], replayed.json()) == ("true", again.json())
+    assert {request["id"] for request in client.requests()} - before == {taken}
+    assert await_completed(client, taken)["attempt"] == 1
+
+
+def forget(service, call):
+    """Ask once, under the same key every time."""
+    key = admin_key_file(Settings(data_dir=service.data_dir)).read_text()
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "asked on Monday"}
+    return httpx.post(f"{service.url}/v1/forget-requests", json=call, headers=headers)
 
 
 def test_the_dispatcher_killed(service, client, forgetting):

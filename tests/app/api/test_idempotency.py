@@ -206,33 +206,6 @@ def test_a_call_in_flight_is_a_conflict(
     assert _count(services, ForgetRequestRow) == 1
 
 
-def test_a_killed_call_frees_its_key_in_time_and_keeps_its_effect(
-    api: TestClient, services: Services, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if the process had been killed after the commit and before the answer."""
-    with monkeypatch.context() as patched:
-        patched.setattr("app.api.idempotency._Attempt.end", _killed)
-        with pytest.raises(RuntimeError, match="killed"):
-            api.post("/v1/forget-requests", json=FORGET, headers=KEY)
-    assert _count(services, ForgetRequestRow) == 1
-    assert _type(api.post("/v1/forget-requests", json=FORGET, headers=KEY)) == (
-        409,
-        "call-in-flight",
-    )
-
-    _shift(services, claimed_until=timedelta(seconds=61))
-    again = api.post("/v1/forget-requests", json=FORGET, headers=KEY)
-
-    assert again.status_code == 202
-    assert _count(services, ForgetRequestRow) == 1
-    replayed = api.post("/v1/forget-requests", json=FORGET, headers=KEY)
-    assert (replayed.headers["idempotent-replayed"], replayed.json()) == ("true", again.json())
-
-
-def _killed(*_: object) -> None:
-    raise RuntimeError("killed")
-
-
 def test_a_failed_answer_to_a_call_that_took_effect_is_made_up_for(
     api: TestClient, services: Services, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,16 @@ from app.services import (
     signing_key_file,
 )
 
-PARTS = ("database", "migrations", "signing_key", "key_store", "redis", "workers", "dispatcher")
+PARTS = (
+    "database",
+    "migrations",
+    "ledger",
+    "signing_key",
+    "key_store",
+    "redis",
+    "workers",
+    "dispatcher",
+)
 
 
 @pytest.fixture
@@ -67,7 +76,7 @@ def test_without_a_database(services: Services) -> None:
     url = "postgresql+psycopg://nobody@/nothing?host=/nonexistent"
     status, whole, parts = _ready(services, database_url=url)
     assert (status, whole) == (503, "unavailable")
-    unknown = {"migrations": "unknown", "signing_key": "unknown"}
+    unknown = {"migrations": "unknown", "ledger": "unknown", "signing_key": "unknown"}
     assert parts == {"database": "unreachable", **unknown}
 
 
@@ -121,7 +130,9 @@ def test_without_the_key_store(services: Services, missing: str) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
-    assert _ready(services) == (503, "unavailable", {"key_store": "unusable"})
+    status, whole, parts = _ready(services)
+    listed = {} if missing.startswith("periods") else {"ledger": "unknown"}
+    assert (status, whole, parts) == (503, "unavailable", {"key_store": "unusable", **listed})
 
 
 def test_without_redis_requests_are_still_accepted(services: Services) -> None:

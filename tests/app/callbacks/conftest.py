@@ -28,13 +28,19 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def make_deliverer(services: Services) -> Callable[..., Deliverer]:
-    def make(*, claim_s: float = 60.0, **poster: object) -> Deliverer:
+    def make(
+        *, claim_s: float = 60.0, delivered_retention_s: float = 30 * 86400.0, **poster: object
+    ) -> Deliverer:
         return Deliverer(
             services.database,
             services.callbacks.keys,
             Poster(**{"timeout_s": 5.0, "allow_private": True, **poster}),  # type: ignore[arg-type]
             lambda: services.processor_signer,
-            Terms(base_url="https://expunge.example", claim_s=claim_s),
+            Terms(
+                base_url="https://expunge.example",
+                claim_s=claim_s,
+                delivered_retention_s=delivered_retention_s,
+            ),
         )
 
     return make

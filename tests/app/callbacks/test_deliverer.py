@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -23,6 +24,7 @@ from app.main import create_app
 from tests.app.callbacks.conftest import endpoints, events, make_due, settle
 from tests.support.dumps import everything_in_postgres
 from tests.support.receiver import Received, Receiver, status
+from tests.support.service import until
 from tests.support.workshop import Workshop
 
 Make = Callable[..., Deliverer]
@@ -518,3 +520,74 @@ def test_the_message_is_as_the_api_describes_it(
     assert names <= set(received.headers)
     described = create_app(workshop.services).openapi()["webhooks"]
     assert set(described) == {"forget_request"}
+
+
+def age(workshop: Workshop, days: float) -> None:
+    """Let so many days pass for everything that was delivered or given up."""
+    with workshop.transaction() as session:
+        session.execute(
+            text(
+                "UPDATE callback_events SET created_at = created_at - make_interval(days => :days),"
+                " delivered_at = delivered_at - make_interval(days => :days)"
+            ),
+            {"days": days},
+        )
+
+
+def test_delivered_events_are_removed_in_time_and_others_stay(
+    workshop: Workshop, receiver: Receiver, deliverer: Deliverer
+) -> None:
+    dead = fail_for_good(workshop, receiver, deliverer)
+    settle(deliverer)
+    forget(workshop, receiver.url, record="record-2")
+    assert {event.state for event in events(workshop)} == {"dead", "delivered", "pending"}
+
+    age(workshop, 29)
+    assert deliverer.remove_delivered() == 0
+    age(workshop, 2)
+    assert deliverer.remove_delivered() > 0
+
+    left = events(workshop)
+    assert {event.state for event in left} == {"dead", "pending"}
+    assert dead in {event.id for event in left}
+    settle(deliverer)
+    workshop.services.clean_up()
+    settle(deliverer)
+    with workshop.transaction() as session:
+        assert repository.redeliver(session, dead)[0].state == "pending"
+
+
+def test_the_retention_is_set_and_events_are_removed_in_the_background(
+    workshop: Workshop, receiver: Receiver, make_deliverer: Callable[..., Deliverer]
+) -> None:
+    forget(workshop, receiver.url)
+    deliverer = make_deliverer(delivered_retention_s=86400.0)
+    settle(deliverer)
+    old = {event.id for event in events(workshop)}
+    age(workshop, 2)
+    forget(workshop, receiver.url, record="record-2")
+    deliverer.start()
+    try:
+        until(lambda: old.isdisjoint(event.id for event in events(workshop)))
+    finally:
+        deliverer.stop()
+    assert events(workshop)
+
+
+def test_the_oldest_are_removed_first_and_not_all_at_once(
+    workshop: Workshop, receiver: Receiver, deliverer: Deliverer
+) -> None:
+    for number in range(3):
+        forget(workshop, receiver.url, record=f"record-{number + 1}")
+    settle(deliverer)
+    ids = [event.id for event in sorted(events(workshop), key=lambda event: event.delivered_at)]
+    assert len(ids) >= 3
+    with workshop.transaction() as session:
+        assert repository.remove_delivered(session, retention_s=0.0, limit=2) == 2
+    assert {event.id for event in events(workshop)} == set(ids[2:])
+
+
+def test_the_services_deliverer_keeps_what_the_settings_say(workshop: Workshop) -> None:
+    settings = workshop.services.settings.model_copy(update={"callback_retention_s": 5.0})
+    services = replace(workshop.services, settings=settings)
+    assert services.deliverer()._terms.delivered_retention_s == 5.0

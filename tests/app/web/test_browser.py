@@ -216,3 +216,18 @@ def test_without_scripts_everything_but_verifying_works(
     page.get_by_role("button", name="Try this run again").click()
     expect(page.locator("h1")).to_contain_text("queued")
     context.close()
+
+
+def test_the_line_under_an_id_leaves_its_underscore_to_be_seen(
+    page: Page, address: str, workshop: Workshop
+) -> None:
+    scenes.busy(workshop)
+    page.goto(address)
+    link = page.locator("a", has=page.locator("code", has_text=re.compile("^fr_"))).first
+    offset = link.evaluate(
+        "a => { const s = getComputedStyle(a);"
+        " return parseFloat(s.textUnderlineOffset) / parseFloat(s.fontSize); }"
+    )
+    line = link.evaluate("a => getComputedStyle(a).textDecorationLine")
+    # An underscore of the usual monospaced fonts ends a quarter of an em below the line.
+    assert (offset >= 0.3, line) == (True, "underline")
