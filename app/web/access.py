@@ -7,8 +7,8 @@ from typing import Annotated
 
 from fastapi import Depends, Request, Response
 
-from app.api.access import ServicesOf
-from app.domain.errors import ForbiddenError, UnauthenticatedError
+from app.api.access import ServicesOf, require_scope
+from app.domain.errors import UnauthenticatedError
 from app.domain.scopes import Scope
 from app.ledger import api_keys
 from app.ledger.api_keys import Caller
@@ -85,8 +85,7 @@ AnyVisitor = Annotated[Visitor, Depends(visitor)]
 
 def _requires(scope: Scope) -> Callable[[Visitor], Visitor]:
     def check(someone: AnyVisitor) -> Visitor:
-        if not someone.caller.allows(scope):
-            raise ForbiddenError(scope)
+        require_scope(someone.caller, scope)
         return someone
 
     return check
