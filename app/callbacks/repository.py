@@ -135,8 +135,9 @@ def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
 def _disable(session: Session, endpoint_id: str, *, reason: str | None) -> None:
     """Tell an address nothing more, for whichever requests of the same caller it was given.
 
-    The caller holds its lock. Requests that are changing at this moment are left out: whoever changes many holds many, and to
-    wait for one while holding another could be for ever. They will be answered 410 themselves.
+    The caller holds its lock. Requests that are changing at this moment are left out: whoever
+    changes many holds many, and to wait for one while holding another could be for ever. They will
+    be answered 410 themselves.
     """
     endpoint = session.get_one(CallbackEndpointRow, endpoint_id)
     same = (
