@@ -1,5 +1,7 @@
 """``/runs``: what workers do and did, how far they are, and another try."""
 
+from dataclasses import asdict
+
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
@@ -8,6 +10,7 @@ from app.api.cursors import decode_cursor, encode_cursor
 from app.domain.plan import Plan
 from app.domain.states import RunState, VersionState
 from app.ledger import actor, overview, repository, runs
+from app.ledger.changes import progress_of
 from app.planning.curve import epsilon_by_step
 from app.registry import repository as registry
 from app.web import pages
@@ -80,9 +83,7 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
 def progress(run_id: str, services: ServicesOf, _: ModelsReader) -> JSONResponse:
     """Return how far a run is, in the form of its events."""
     with services.database.transaction() as session:
-        row = repository.run(session, run_id)
-        names = ("state", "attempt", "phase", "step", "total_steps", "epsilon")
-        return JSONResponse({name: getattr(row, name) for name in names})
+        return JSONResponse(asdict(progress_of(repository.run(session, run_id))))
 
 
 @router.post("/runs/{run_id}/retry")
