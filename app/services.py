@@ -79,7 +79,7 @@ class Services:
 
     @cached_property
     def probe(self) -> Redis:
-        """A client of Redis for figures and probes: it gives up after two seconds."""
+        """A client of Redis for pages, figures and probes: it gives up after two seconds."""
         timeout_s = 2.0
         return Redis.from_url(
             redis_url(self.settings), socket_timeout=timeout_s, socket_connect_timeout=timeout_s

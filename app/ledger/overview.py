@@ -4,22 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, func, select, tuple_
+from sqlalchemy import ColumnElement, TextClause, func, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.datasets.tables import DatasetRow
 from app.domain.states import (
     ACTIVE_RUN_STATES,
+    ENDED_REQUEST_STATES,
     ObligationState,
     RequestState,
     RunState,
     VersionState,
 )
+from app.ledger.deadlines import IS_OPEN
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
 from app.registry.tables import ModelRow, VersionRow
-
-OWED = (RequestState.ACCEPTED, RequestState.UNLEARNING, RequestState.FAILED)
-"""States in which a deadline still runs."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,8 @@ class RequestLine:
     failure_reason: str | None
 
     def is_overdue(self, now: datetime) -> bool:
-        """Say whether the deadline passed before the request was met."""
-        return self.state in OWED and self.due_at < now
+        """Say whether the deadline passed and the request is still open."""
+        return self.state not in ENDED_REQUEST_STATES and self.due_at < now
 
 
 @dataclass(frozen=True)
@@ -78,24 +77,9 @@ class ObligationLine:
     failure_reason: str | None
 
 
-def request_counts(session: Session) -> Mapping[RequestState, int]:
-    """Return how many requests there are in each state, zeros included."""
-    query = select(ForgetRequestRow.state, func.count()).group_by(ForgetRequestRow.state)
-    found = {RequestState(state): count for state, count in session.execute(query)}
-    return {state: found.get(state, 0) for state in RequestState}
-
-
-def overdue_count(session: Session, now: datetime) -> int:
-    """Return how many requests are past their deadline and not yet met."""
-    query = select(func.count()).where(
-        ForgetRequestRow.state.in_(OWED), ForgetRequestRow.due_at < now
-    )
-    return session.scalar(query) or 0
-
-
 def owed_requests(session: Session, *, limit: int) -> Sequence[RequestLine]:
     """Return the requests that are still to be met, the earliest deadline first."""
-    return _request_lines(session, ForgetRequestRow.state.in_(OWED), limit=limit)
+    return _request_lines(session, IS_OPEN, limit=limit)
 
 
 def failed_requests(session: Session, *, limit: int) -> Sequence[RequestLine]:
@@ -199,7 +183,7 @@ def outbox_depth(session: Session) -> int:
 
 
 def _request_lines(
-    session: Session, wanted: ColumnElement[bool], *, limit: int
+    session: Session, wanted: ColumnElement[bool] | TextClause, *, limit: int
 ) -> Sequence[RequestLine]:
     """Return requests, the earliest deadline first."""
     query = (
