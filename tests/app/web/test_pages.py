@@ -94,6 +94,11 @@ def test_every_answer_forbids_foreign_scripts_and_frames(operator: TestClient) -
     assert operator.get("/").headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect", "/openapi.json"])
+def test_no_other_page_shares_the_sessions_origin(operator: TestClient, path: str) -> None:
+    assert "html" not in operator.get(path).headers["content-type"]
+
+
 def test_no_page_needs_what_the_policy_forbids(operator: TestClient, workshop: Workshop) -> None:
     first, _ = scenes.busy(workshop)
     for path in ("/", f"/runs/{first.run_id}", "/models/face-match/versions/2", "/verify"):
