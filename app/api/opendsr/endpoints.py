@@ -55,9 +55,9 @@ def create(
             encoded_request=base64.b64encode(raw).decode(),
             subject_request_id=row.subject_request_id,
         )
-        settled = row.status == SubjectRequestStatus.IN_PROGRESS
-    if settled:
-        services.clean_up()
+        may_be_certified = row.status == SubjectRequestStatus.IN_PROGRESS
+    if may_be_certified:
+        services.clean_up_at_once()
     return answer
 
 

@@ -18,7 +18,8 @@ from app.api.cursors import (
     encode_name,
     encode_number,
 )
-from app.domain.errors import InvalidInputError
+from app.datasets.service import Records
+from app.domain.errors import InvalidInputError, ObjectStoreError
 from app.domain.states import Serving
 from app.ledger import runs
 from app.main import create_app
@@ -224,6 +225,21 @@ def test_idempotency_over_http(api: TestClient, workshop: Workshop) -> None:
 def test_already_forgotten_is_completed_in_the_answer(api: TestClient, workshop: Workshop) -> None:
     assert _forget(api, "record-1").json()["state"] == "completed"
     assert _forget(api, "record-1").json()["state"] == "completed"
+
+
+def test_what_was_accepted_is_answered_so_even_if_it_cannot_be_erased_yet(
+    api: TestClient, services: Services, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise ObjectStoreError("the object store does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Records, "erase", away)
+        accepted = _forget(api, "record-1")
+    assert (accepted.status_code, accepted.json()["state"]) == (202, "certified")
+
+    services.clean_up()
+    assert api.get(accepted.headers["location"]).json()["state"] == "completed"
 
 
 def test_cancel_and_retry_over_http(api: TestClient, workshop: Workshop) -> None:
