@@ -151,9 +151,12 @@ _TYPES = (
         "invalid-input",
         422,
         "A field, parameter or file does not say what it should; `problems`, if present, lists "
-        "the fields. Nothing was stored.",
+        "the first of the fields, `problem_count` counts all. Nothing was stored.",
         "body.classes: Input should be a valid integer",
-        {"problems": [{"field": "body.classes", "reason": "Input should be a valid integer"}]},
+        {
+            "problem_count": 1,
+            "problems": [{"field": "body.classes", "reason": "Input should be a valid integer"}],
+        },
     ),
     ProblemType(
         "idempotency-key-reused",

@@ -96,6 +96,13 @@ def test_invalid_input_names_its_field(
     _problem(api.request(method, path, json=body), 422, "invalid-input")
 
 
+def test_of_many_faults_the_first_are_listed(api: TestClient) -> None:
+    body = {"dataset": DATASET, **{f"unknown{number}": 1 for number in range(1000)}}
+    problem = _problem(api.post("/v1/forget-requests", json=body), 422, "invalid-input")
+    assert (problem["problem_count"], len(problem["problems"])) == (1000, 20)
+    assert problem["problems"][0]["field"] == "body.unknown0"
+
+
 @pytest.mark.parametrize(
     ("part", "name"),
     [
