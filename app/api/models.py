@@ -8,8 +8,8 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
+from app.api.bodies import RawBody
 from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
-from app.api.datasets import LimitedBody
 from app.api.errors import problem_responses
 from app.api.headers import answer_headers
 from app.api.policies import PolicyBody
@@ -147,7 +147,7 @@ def change_model(
     },
 )
 def import_weights(
-    name: str, services: ServicesOf, _: ModelsWriter, content: LimitedBody
+    name: str, services: ServicesOf, _: ModelsWriter, content: RawBody
 ) -> ModelAnswer:
     """Bring safetensors weights trained elsewhere; their first release is certified next."""
     lineage.check_weights(content)

@@ -163,14 +163,6 @@ def test_faulty_records_are_listed(api: TestClient, workshop: Workshop) -> None:
     }
 
 
-def test_a_body_above_the_limit(services: Services, api: TestClient, workshop: Workshop) -> None:
-    small = services.settings.model_copy(update={"max_upload_bytes": 100})
-    object.__setattr__(services, "settings", small)
-
-    for path in (f"/v1/datasets/{DATASET}/records", "/v1/models/model/weights"):
-        _problem(api.put(path, content=b"x" * 101), 413, "payload-too-large")
-
-
 def test_unknown_records_are_named_to_the_caller(api: TestClient, workshop: Workshop) -> None:
     unknown = [f"stranger-{i}" for i in range(21)]
 
