@@ -1,9 +1,9 @@
 """Who is let in: from credentials to a caller, within the limits of calls and of failures.
 
 A key that was looked up within the last second is not looked up again. Credentials that were good
-lately are looked up at once. All others first face the limit of the
-address that they come from, so that guessing ends before it reaches the ledger or an issuer's
-signature, while known callers behind the same address go on unharmed.
+lately are looked up at once. All others first face the limit of the address that they come from, so
+that guessing ends before it reaches the ledger or an issuer's signature, while known callers behind
+the same address go on unharmed.
 """
 
 import asyncio
