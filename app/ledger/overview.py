@@ -14,11 +14,10 @@ from app.domain.states import (
     ObligationState,
     RequestState,
     RunState,
-    VersionState,
 )
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
-from app.registry.tables import ModelRow, VersionRow
+from app.registry.tables import ModelRow
 
 
 @dataclass(frozen=True)
@@ -115,22 +114,9 @@ def obligations(session: Session, request_id: str) -> Sequence[ObligationLine]:
     ]
 
 
-def models(session: Session) -> Sequence[ModelRow]:
-    """Return all models by name."""
-    return session.scalars(select(ModelRow).order_by(ModelRow.name)).all()
-
-
 def model_names(session: Session) -> Sequence[str]:
     """Return the names of all models, in order."""
     return session.scalars(select(ModelRow.name).order_by(ModelRow.name)).all()
-
-
-def released_versions(session: Session, model_id: str) -> Sequence[VersionRow]:
-    """Return a model's released versions, newest first, retired ones included."""
-    query = select(VersionRow).where(
-        VersionRow.model_id == model_id, VersionRow.state != VersionState.PRIVATE
-    )
-    return session.scalars(query.order_by(VersionRow.number.desc())).all()
 
 
 def owed_by_model(session: Session) -> Mapping[str, int]:

@@ -104,11 +104,6 @@ def requests_of_subject(session: Session, subject_request_id: str) -> Sequence[F
     return session.scalars(query.order_by(DatasetRow.name)).all()
 
 
-def dataset_of(session: Session, request_row: ForgetRequestRow) -> DatasetRow:
-    """Return the dataset that a request is about."""
-    return session.get_one(DatasetRow, request_row.dataset_id)
-
-
 def restore_records(session: Session, cancelled: ForgetRequestRow) -> int:
     """Take back the mark of records that only this cancelled request names; return how many."""
     named_elsewhere = (

@@ -50,7 +50,7 @@ class ModelLine:
 def model_lines(session: Session) -> Sequence[ModelLine]:
     """Return all models by name."""
     owed = overview.owed_by_model(session)
-    return [_line(session, model, owed.get(model.id, 0)) for model in overview.models(session)]
+    return [_line(session, model, owed.get(model.id, 0)) for model in registry.models(session)]
 
 
 @router.get("/models")
@@ -67,7 +67,7 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         line = _line(session, model, overview.owed_by_model(session).get(model.id, 0))
-        released = overview.released_versions(session, model.id)
+        released = registry.released_versions(session, model.id)
         lines = overview.runs(session, model=name, limit=10)
         policy = Policy.from_json(model.policy)
     return render(
