@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Path, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from app.api.access import ServicesOf
 from app.api.downloads import download
+from app.api.versions import Number
 from app.certificates.bundle import MEDIA_TYPE
 from app.certificates.plain_words import assumptions_in_words, guarantee_in_words, limits_in_words
 from app.certificates.signing import statement_of
@@ -24,9 +25,6 @@ from app.web.access import ModelsReader
 from app.web.rendering import render
 
 router = pages.router()
-
-_MOST = 2**31 - 1
-Number = Annotated[int, Path(ge=1, le=_MOST)]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from app.api.access import ServicesOf
-from app.api.cursors import decode_cursor, encode_cursor
+from app.api.cursors import cut, decode_cursor, encode_cursor
 from app.domain.plan import Plan
 from app.domain.states import RunState, VersionState
 from app.ledger import actor, overview, repository, runs
@@ -38,11 +38,11 @@ def show_all(
             session,
             state=wanted,
             model=model or None,
-            after=None if cursor is None else decode_cursor(cursor),
+            after=decode_cursor(cursor),
             limit=_PAGE + 1,
         )
         names = overview.model_names(session)
-    page, more = lines[:_PAGE], len(lines) > _PAGE
+    page, next_cursor = cut(lines, _PAGE, lambda line: encode_cursor(line.created_at, line.id))
     return render(
         request,
         "runs.html",
@@ -53,7 +53,7 @@ def show_all(
         wanted=wanted,
         model=model,
         first=cursor is None,
-        next_cursor=encode_cursor(page[-1].created_at, page[-1].id) if more else None,
+        next_cursor=next_cursor,
     )
 
 
