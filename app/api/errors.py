@@ -220,5 +220,6 @@ def _of_database_error(error: Exception) -> Response:
     if isinstance(error, IntegrityError):
         detail = "another call changed the same thing at the same moment; look again and repeat"
         return _problem("conflict", detail)
-    detail = "the database cannot be reached; nothing was stored"
+    # It may have gone away after a commit whose answer it owes.
+    detail = "the database cannot be reached; repeat the call"
     return _problem("unavailable", detail, headers={"Retry-After": "2"})

@@ -225,9 +225,9 @@ _TYPES = (
     ProblemType(
         "unavailable",
         503,
-        "The database cannot be reached. Repeat the call after `Retry-After` seconds, a POST under "
-        "its `Idempotency-Key`.",
-        "the database cannot be reached; nothing was stored",
+        "The database cannot be reached, or went away before it answered: the call may have taken "
+        "effect. Repeat it after `Retry-After` seconds, a POST under its `Idempotency-Key`.",
+        "the database cannot be reached; repeat the call",
     ),
     ProblemType(
         "issuer-unavailable",
