@@ -60,6 +60,9 @@ def create_app(services: Services) -> FastAPI:
         summary="Makes trained PyTorch models forget, with proof.",
         version="1",
         webhooks=callbacks.webhooks,
+        # FastAPI's pages run other hosts' scripts, which could use an operator's session here.
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.services = services
     app.state.gate = _gate(services)

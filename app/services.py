@@ -36,6 +36,7 @@ from app.ledger import (
 from app.ledger.idempotency import IdempotencyKeys
 from app.ledger.requests import ForgetRequests
 from app.ledger.subject_requests import SubjectRequests
+from app.logs import describe
 from app.settings import Settings
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
@@ -92,7 +93,7 @@ class Services:
 
     @cached_property
     def probe(self) -> Redis:
-        """A client of Redis for figures and probes: it gives up after two seconds."""
+        """A client of Redis for pages, figures and probes: it gives up after two seconds."""
         timeout_s = 2.0
         return Redis.from_url(
             redis_url(self.settings), socket_timeout=timeout_s, socket_connect_timeout=timeout_s
@@ -132,6 +133,13 @@ class Services:
         """Erase what may be erased and shred what was given up; safe to repeat at any time."""
         with actor.acting_as(actor.SERVICE):
             self._clean_up()
+
+    def clean_up_at_once(self) -> None:
+        """Do so after something that is done and stays done: what fails is the dispatcher's."""
+        try:
+            self.clean_up()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            _log.warning("cleaning up is left to the dispatcher: %s", describe(error))
 
     def _clean_up(self) -> None:
         with self.database.transaction() as session:

@@ -55,7 +55,7 @@ def _execute(services: Services, lease: Lease) -> None:
         _end_attempt(services, lease, error)
     else:
         _log.info("run %s: published", lease.run_id)
-        _clean_up(services)
+        services.clean_up_at_once()
 
 
 def _end_attempt(services: Services, lease: Lease, error: Exception) -> None:
@@ -76,11 +76,3 @@ def _end_attempt(services: Services, lease: Lease, error: Exception) -> None:
             )
     except Exception as second:  # noqa: BLE001 - the lease will expire, and the dispatcher sees to it
         _log.error("run %s: could not be given up: %s", lease.run_id, describe(second))
-
-
-def _clean_up(services: Services) -> None:
-    """Erase and shred at once what the run made superfluous."""
-    try:
-        services.clean_up()
-    except Exception as error:  # noqa: BLE001 - the run is published; the dispatcher cleans up too
-        _log.warning("cleaning up is left to the dispatcher: %s", describe(error))

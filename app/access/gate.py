@@ -1,14 +1,16 @@
 """Who is let in: from credentials to a caller, within the limits of calls and of failures.
 
 A key that was looked up within the last second is not looked up again. Credentials that were good
-lately are looked up at once. All others first face the limit of the
-address that they come from, so that guessing ends before it reaches the ledger or an issuer's
-signature, while known callers behind the same address go on unharmed.
+lately are looked up at once. All others first face the limit of the address that they come from, so
+that guessing ends before it reaches the ledger or an issuer's signature, while known callers behind
+the same address go on unharmed.
 """
 
 import asyncio
 from collections.abc import Sequence
 
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from app.access.known import KnownCallers
@@ -19,7 +21,7 @@ from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import ExpungeError, InvalidCredentialsError, UnauthenticatedError
 from app.ledger import api_keys
-from app.ledger.api_keys import Caller, KeyHolder
+from app.ledger.api_keys import Caller
 from app.ledger.together import Together
 
 _NO_CREDENTIALS = "send a valid API key or access token as 'Authorization: Bearer …'"
@@ -91,16 +93,19 @@ class Gate:
         return await run_in_threadpool(self._by_token, bearer)
 
     def _by_keys(self, secrets: Sequence[str]) -> list[Caller | Exception]:
-        found = {secret: self._by_key(secret) for secret in set(secrets)}
+        """Look up keys; without a database nobody waits for another attempt to reach it."""
+        try:
+            with self._database.transaction() as session:
+                found = {secret: self._by_key(session, secret) for secret in set(secrets)}
+        except SQLAlchemyError as error:
+            return [error for _ in secrets]
         return [found[secret] for secret in secrets]
 
-    def _by_key(self, secret: str) -> Caller | Exception:
-        def ask() -> KeyHolder:
-            with self._database.transaction() as session:
-                return api_keys.holder_of(session, secret)
-
+    def _by_key(self, session: Session, secret: str) -> Caller | Exception:
         try:
-            return self._known.look_up(api_keys.digest_of(secret), ask)
+            return self._known.look_up(
+                api_keys.digest_of(secret), lambda: api_keys.holder_of(session, secret)
+            )
         except ExpungeError as error:
             return error
 

@@ -35,7 +35,7 @@ ALGORITHMS = frozenset(
 """Asymmetric ones alone: nobody can sign with what an issuer publishes."""
 
 _DISCOVERY = "/.well-known/openid-configuration"
-_log = logging.getLogger("expunge.access")
+_log = logging.getLogger("expunge.issuer")
 
 
 class FetchError(Exception):
@@ -103,7 +103,7 @@ class IssuerKeys:
     def _fetch(self) -> None:
         try:
             keys = fetch_keys(self._issuer)
-        except (FetchError, httpx.HTTPError, httpx.InvalidURL) as error:
+        except (FetchError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             why = str(error) if isinstance(error, FetchError) else type(error).__name__
             _log.warning("the keys of the issuer of access tokens cannot be had: %s", why)
         else:
@@ -121,6 +121,7 @@ def fetch_keys(issuer: str) -> dict[str, PyJWK]:
     Raises:
         FetchError: the answer is no issuer's.
         httpx.HTTPError: there is none.
+        httpx.InvalidURL, UnicodeError: an address that no name server knows.
     """
     with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False) as client:
         about = _document(client, issuer.rstrip("/") + _DISCOVERY)

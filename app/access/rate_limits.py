@@ -23,7 +23,7 @@ from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import TooManyRequestsError
 from app.settings import Settings
 
-_log = logging.getLogger("expunge.access")
+_log = logging.getLogger("expunge.limits")
 
 _REDIS_TIMEOUT_S = 0.25
 _AWAY_S = 5.0

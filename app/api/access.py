@@ -30,6 +30,7 @@ _bearer = HTTPBearer(
 )
 _NO_ADDRESS = "local"
 _CALLER = "expunge.caller"  # in the scope, which is certain to be this request's own
+_NEEDED = "expunge.needed"
 
 
 def services_of(request: Request) -> Services:
@@ -90,9 +91,21 @@ class Needs:
     async def admit(self, request: Request) -> Caller:
         """Do the same before anything of the request but its head has been read."""
         caller = await authenticate(request)
-        if not caller.allows(self.scope):
-            raise ForbiddenError(self.scope)
+        require_scope(caller, self.scope)
+        request.scope[_NEEDED] = needed_scopes(request) | {self.scope}
         return caller
+
+
+def require_scope(caller: Caller, scope: Scope) -> None:
+    """Raise ``ForbiddenError`` if a caller lacks a scope."""
+    if not caller.allows(scope):
+        raise ForbiddenError(scope)
+
+
+def needed_scopes(request: Request) -> frozenset[Scope]:
+    """Return what a request that was let in needed for it."""
+    needed: frozenset[Scope] = request.scope.get(_NEEDED, frozenset())
+    return needed
 
 
 class GuardedRoute(APIRoute):

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Response
 from pydantic import Field, StringConstraints
 
 from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
+from app.api.bodies import RawBody
 from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
-from app.api.datasets import LimitedBody
 from app.api.errors import problem_responses
 from app.api.headers import answer_headers
 from app.api.schemas import Answer, Body, Name
@@ -120,7 +120,7 @@ def get_backbone(name: str, services: ServicesOf, _: ModelsReader) -> BackboneAn
     },
 )
 def upload_weights(
-    name: str, services: ServicesOf, _: ModelsWriter, content: LimitedBody
+    name: str, services: ServicesOf, _: ModelsWriter, content: RawBody
 ) -> BackboneAnswer:
     """Bring a backbone's safetensors weights, once."""
     lineage.check_weights(content)

@@ -1,6 +1,8 @@
 """What a request's body may be: its size and its media type, before anything reads it."""
 
-from fastapi import Request
+from typing import Annotated
+
+from fastapi import Depends, Request
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -62,6 +64,14 @@ class _Limited:
         return PayloadTooLargeError(
             f"the body is larger than {self._limit} bytes; send it in parts"
         )
+
+
+async def _raw_body(request: Request) -> bytes:
+    return await request.body()
+
+
+RawBody = Annotated[bytes, Depends(_raw_body)]
+"""A body as it came; ``Bodies`` has it end in time."""
 
 
 async def require_media_type(request: Request) -> None:

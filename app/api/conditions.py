@@ -7,11 +7,20 @@ match, and conditions on dates alone are not looked at, as the standard asks.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Header
 
 from app.domain.errors import PreconditionError, RangeError
 
 _ONE_RANGE = re.compile(r"bytes\s*=\s*(\d*)\s*-\s*(\d*)", re.ASCII | re.IGNORECASE)
 _TAG = re.compile(r'(?:W/)?"[^"]*"')
+
+
+IfMatch = Annotated[
+    str | None,
+    Header(description="The ETag of the answer that the caller has seen: 412 if it is no more so"),
+]
 
 
 @dataclass(frozen=True)
@@ -39,11 +48,15 @@ def is_not_modified(headers: Mapping[str, str], etag: str) -> bool:
     Raises:
         PreconditionError: ``If-Match`` names another representation.
     """
-    if_match = headers.get("if-match")
-    if if_match is not None and not names(if_match, etag, weak=False):
-        raise PreconditionError("this is not the content that If-Match names")
+    require_match(headers.get("if-match"), etag)
     if_none_match = headers.get("if-none-match")
     return if_none_match is not None and names(if_none_match, etag, weak=True)
+
+
+def require_match(if_match: str | None, etag: str) -> None:
+    """Raise ``PreconditionError`` if ``If-Match`` is there and names another representation."""
+    if if_match is not None and not names(if_match, etag, weak=False):
+        raise PreconditionError("this is not the content that If-Match names")
 
 
 def requested_part(headers: Mapping[str, str], etag: str, size: int) -> Part:

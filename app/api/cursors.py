@@ -106,6 +106,7 @@ def _decode(cursor: str | None) -> object:
         return None
     try:
         position = json.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
+        json.dumps(position, ensure_ascii=False).encode()  # half a surrogate pair cannot be sent
     except (ValueError, RecursionError) as error:
         raise _foreign() from error
     if not isinstance(position, list):

@@ -1,20 +1,20 @@
 """``/v1/datasets``."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.access import DataWriter, GuardedRoute, ModelsReader, ServicesOf
+from app.api.bodies import RawBody
 from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
 from app.api.errors import problem_responses
 from app.api.headers import answer_headers
 from app.api.schemas import Answer, Body, Name
 from app.datasets import repository, service
 from app.datasets.tables import DatasetRow
-from app.domain.errors import PayloadTooLargeError
 from app.domain.schema import FeatureSchema
 from app.ledger import datasets
 
@@ -62,22 +62,6 @@ class PushAnswer(Answer):
 
     added: int
     already_present: int
-
-
-async def _limited_body(request: Request, services: ServicesOf) -> bytes:
-    """Read the body, and stop reading where the limit is passed."""
-    limit = services.settings.max_upload_bytes
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise PayloadTooLargeError(f"the body is larger than {limit} bytes; push it in parts")
-        parts.append(part)
-    return b"".join(parts)
-
-
-LimitedBody = Annotated[bytes, Depends(_limited_body)]
 
 
 @router.post(
@@ -134,9 +118,7 @@ def get_dataset(name: str, services: ServicesOf, _: ModelsReader) -> DatasetAnsw
         }
     },
 )
-def push_records(
-    name: str, services: ServicesOf, _: DataWriter, content: LimitedBody
-) -> PushAnswer:
+def push_records(name: str, services: ServicesOf, _: DataWriter, content: RawBody) -> PushAnswer:
     """Add records from a Parquet file: all of them or, where a row is faulty, none."""
     result = services.records.push(name, content)
     return PushAnswer(added=result.added, already_present=result.already_present)

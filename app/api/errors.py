@@ -18,6 +18,9 @@ from app.api.problem_types import PROBLEM_TYPES
 from app.domain import errors
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
+MAX_LISTED = 20
+"""How many faults of one body an answer lists, so that it is not longer than the body."""
+
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 # The first class that matches counts, so subclasses stand above their parents.
@@ -196,12 +199,13 @@ def _members(error: Exception) -> dict[str, Any]:
 
 
 def _of_validation_error(error: RequestValidationError) -> Response:
+    faults = error.errors()
     problems = [
         {"field": ".".join(str(part) for part in fault["loc"]), "reason": fault["msg"]}
-        for fault in error.errors()
+        for fault in faults[:MAX_LISTED]
     ]
     first = f"{problems[0]['field']}: {problems[0]['reason']}" if problems else "invalid"
-    return _problem("invalid-input", first, problems=problems)
+    return _problem("invalid-input", first, problem_count=len(faults), problems=problems)
 
 
 def _of_http_exception(error: HTTPException) -> Response:
@@ -216,5 +220,6 @@ def _of_database_error(error: Exception) -> Response:
     if isinstance(error, IntegrityError):
         detail = "another call changed the same thing at the same moment; look again and repeat"
         return _problem("conflict", detail)
-    detail = "the database cannot be reached; nothing was stored"
+    # It may have gone away after a commit whose answer it owes.
+    detail = "the database cannot be reached; repeat the call"
     return _problem("unavailable", detail, headers={"Retry-After": "2"})

@@ -6,6 +6,7 @@ error changed nothing, so the call may be made again under its key.
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.access import authenticate, services_of
+from app.api.access import authenticate, needed_scopes, require_scope, services_of
 from app.api.errors import problem_of
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.ledger import idempotency
@@ -87,7 +88,8 @@ class Idempotency:
             await run_in_threadpool(attempt.release)
             raise
         reach("answer")
-        await run_in_threadpool(attempt.end, _answer_in(messages))
+        answer = replace(_answer_in(messages), scopes=needed_scopes(Request(scope)))
+        await run_in_threadpool(attempt.end, answer)
         for message in messages:
             await send(message)
 
@@ -151,7 +153,11 @@ async def _claim(request: Request, key: str) -> Claim | Answer:
         with services.database.transaction() as session:
             return services.idempotency_keys.claim(session, call)
 
-    return await run_in_threadpool(claim)
+    found = await run_in_threadpool(claim)
+    if isinstance(found, Answer):  # a token may allow less than the one that it was given to
+        for scope in sorted(found.scopes):
+            require_scope(caller, scope)
+    return found
 
 
 def _is_post(scope: Scope) -> bool:

@@ -8,15 +8,17 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
+from app.api.bodies import RawBody
+from app.api.conditions import IfMatch, require_match
 from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
-from app.api.datasets import LimitedBody
 from app.api.errors import problem_responses
+from app.api.etags import etag_of
 from app.api.headers import answer_headers
 from app.api.policies import PolicyBody
 from app.api.runs import RunAnswer, run_answer
 from app.api.schemas import Answer, Body, Name
 from app.api.versions import VersionAnswer, version_answer
-from app.api.waiting import Found, Prefer, answer_with_news
+from app.api.waiting import Found, Prefer, answer_with_news, json_response
 from app.api.watching import WatcherOf
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
@@ -123,13 +125,15 @@ async def get_model(
     return await answer_with_news(request, watcher, Kind.MODEL, read, prefer=prefer)
 
 
-@router.patch("/{name}", responses=problem_responses(404, 409, 422))
+@router.patch("/{name}", responses=problem_responses(404, 409, 412, 422))
 def change_model(
-    name: str, body: ModelChange, services: ServicesOf, _: ModelsWriter
+    name: str, body: ModelChange, services: ServicesOf, _: ModelsWriter, if_match: IfMatch = None
 ) -> ModelAnswer:
     """Change a model's policy from its next run on: the fields that are given, no others."""
     changes = body.policy.model_dump(exclude_unset=True)
     with services.database.transaction() as session:
+        shown = _model_answer(session, registry.model_named(session, name, lock=True))
+        require_match(if_match, etag_of(bytes(json_response(shown).body)))
         return _model_answer(session, policies.change_policy(session, name, changes))
 
 
@@ -147,7 +151,7 @@ def change_model(
     },
 )
 def import_weights(
-    name: str, services: ServicesOf, _: ModelsWriter, content: LimitedBody
+    name: str, services: ServicesOf, _: ModelsWriter, content: RawBody
 ) -> ModelAnswer:
     """Bring safetensors weights trained elsewhere; their first release is certified next."""
     lineage.check_weights(content)

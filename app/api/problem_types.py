@@ -151,9 +151,12 @@ _TYPES = (
         "invalid-input",
         422,
         "A field, parameter or file does not say what it should; `problems`, if present, lists "
-        "the fields. Nothing was stored.",
+        "the first of the fields, `problem_count` counts all. Nothing was stored.",
         "body.classes: Input should be a valid integer",
-        {"problems": [{"field": "body.classes", "reason": "Input should be a valid integer"}]},
+        {
+            "problem_count": 1,
+            "problems": [{"field": "body.classes", "reason": "Input should be a valid integer"}],
+        },
     ),
     ProblemType(
         "idempotency-key-reused",
@@ -222,9 +225,9 @@ _TYPES = (
     ProblemType(
         "unavailable",
         503,
-        "The database cannot be reached. Repeat the call after `Retry-After` seconds, a POST under "
-        "its `Idempotency-Key`.",
-        "the database cannot be reached; nothing was stored",
+        "The database cannot be reached, or went away before it answered: the call may have taken "
+        "effect. Repeat it after `Retry-After` seconds, a POST under its `Idempotency-Key`.",
+        "the database cannot be reached; repeat the call",
     ),
     ProblemType(
         "issuer-unavailable",

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import Depends, Request
-from sqlalchemy.exc import SQLAlchemyError
 
 from app.database import Database
 from app.ledger.changes import Facts, Kind, facts_of
@@ -112,7 +111,7 @@ class Watcher:
             try:
                 self._look(watches)
                 self._failing = False
-            except SQLAlchemyError as error:
+            except Exception as error:  # noqa: BLE001 - those who wait have nobody else to look
                 if not self._failing:
                     _log.warning("changes have to wait: %s", describe(error))
                 self._failing = True

@@ -105,6 +105,8 @@ def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
     Returns:
         The event's state after this.
     """
+    if outcome.result is Result.GONE:  # an address is locked before its events, here as elsewhere
+        session.get_one(CallbackEndpointRow, delivery.endpoint_id, with_for_update=True)
     event = session.get_one(CallbackEventRow, delivery.event_id, with_for_update=True)
     is_over = event.state == EventState.DELIVERED or event.attempts != delivery.attempt
     # Another delivery may have disabled the address meanwhile; what arrived has arrived.
@@ -133,10 +135,11 @@ def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
 def _disable(session: Session, endpoint_id: str, *, reason: str | None) -> None:
     """Tell an address nothing more, for whichever requests of the same caller it was given.
 
-    Requests that are changing at this moment are left out: whoever changes many holds many, and to
-    wait for one while holding another could be for ever. They will be answered 410 themselves.
+    The caller holds its lock. Requests that are changing at this moment are left out: whoever
+    changes many holds many, and to wait for one while holding another could be for ever. They will
+    be answered 410 themselves.
     """
-    endpoint = session.get_one(CallbackEndpointRow, endpoint_id, with_for_update=True)
+    endpoint = session.get_one(CallbackEndpointRow, endpoint_id)
     same = (
         select(CallbackEndpointRow.id)
         .where(
@@ -249,10 +252,11 @@ def redeliver(session: Session, event_id: str) -> tuple[CallbackEventRow, Callba
         NotFoundError: there is no such event.
         GoneError: its address was removed.
     """
-    event = session.get(CallbackEventRow, event_id, with_for_update=True)
+    event = session.get(CallbackEventRow, event_id)
     if event is None:
         raise NotFoundError("callback", event_id)
     endpoint = session.get_one(CallbackEndpointRow, event.endpoint_id, with_for_update=True)
+    session.refresh(event, with_for_update=True)
     if endpoint.url is None:
         raise GoneError("the address of this callback has been removed")
     if event.state != EventState.PENDING:

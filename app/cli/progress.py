@@ -36,6 +36,6 @@ def run_progress() -> Iterator[Callable[[Mapping[str, Any] | None, str], None]]:
 
 
 def _note(run: Mapping[str, Any]) -> str:
-    if run["loss"] is not None:
-        return f"epsilon {run['epsilon']:.4g}, loss {run['loss']:.4g}"
-    return "" if run["epsilon"] is None else f"epsilon {run['epsilon']:.4g}"
+    """Say what is known of both: a model that is released as it was trained has no epsilon."""
+    known = [name for name in ("epsilon", "loss") if run[name] is not None]
+    return ", ".join(f"{name} {run[name]:.4g}" for name in known)

@@ -25,7 +25,7 @@ _INTRODUCTION = """# API reference
 
 <!-- Made by `make api-reference` from the service's OpenAPI description; a test compares them. -->
 
-The service describes itself at `/docs` and `/openapi.json`; this page says the same for reading.
+The service describes itself at `/openapi.json`; this page says the same for reading.
 Calls carry `Authorization: Bearer KEY`. Errors are problems (RFC 9457,
 `application/problem+json`): `type`, `title`, `status`, `detail`, and what the type adds.
 """

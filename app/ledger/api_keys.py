@@ -93,11 +93,6 @@ def create_key(
     return row, secret
 
 
-def caller_of(session: Session, secret: str) -> Caller:
-    """Return the caller to whom a secret belongs; raises what ``holder_of`` does."""
-    return holder_of(session, secret).caller
-
-
 def holder_of(session: Session, secret: str) -> KeyHolder:
     """Return to whom a secret belongs, and for how long.
 

@@ -110,9 +110,15 @@ def _state(row: Row[Any]) -> Facts:
     return Facts(state=tuple(row)[1:])
 
 
+def progress_of(run: RunRow | Row[Any]) -> RunProgress:
+    """Return how far a run has come; a number that is none, or infinite, is left out."""
+    said = [getattr(run, name) for name in RunProgress.__dataclass_fields__]
+    values: list[Any] = [None if _has_diverged(value) else value for value in said]
+    return RunProgress(*values)
+
+
 def _progress(row: Row[Any]) -> Facts:
-    values: list[Any] = [None if _has_diverged(value) else value for value in tuple(row)[1:]]
-    progress = RunProgress(*values)
+    progress = progress_of(row)
     return Facts(state=(progress.state, progress.attempt), progress=progress)
 
 

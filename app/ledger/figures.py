@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import Session
 
-from app.domain.states import ACTIVE_RUN_STATES, BlobState
+from app.domain.states import ACTIVE_RUN_STATES, BlobState, RequestState
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.tables import (
     ForgetRequestRow,
@@ -107,9 +107,11 @@ class Shredding:
     objects: int
 
 
-def requests_by_state(session: Session) -> Mapping[str, int]:
-    """Return how many requests there are in each state."""
-    return _counts(session, ForgetRequestRow.state)
+def requests_by_state(session: Session) -> Mapping[RequestState, int]:
+    """Return how many requests there are in each state, zeros included."""
+    query = select(ForgetRequestRow.state, func.count()).group_by(ForgetRequestRow.state)
+    found = {state: count for state, count in session.execute(query)}  # noqa: C416 - of rows
+    return {state: found.get(state, 0) for state in RequestState}
 
 
 def open_request_ages(session: Session) -> Mapping[str, Ages]:
@@ -210,11 +212,6 @@ def shredding(session: Session) -> Shredding:
         BlobRow.state == BlobState.SHREDDED, BlobRow.object_deleted_at.is_(None)
     )
     return Shredding(keys=session.scalar(keys) or 0, objects=session.scalar(objects) or 0)
-
-
-def _counts(session: Session, column: Any) -> Mapping[str, int]:  # noqa: ANN401 - a column
-    query = select(column, func.count()).group_by(column)
-    return {value: count for value, count in session.execute(query)}  # noqa: C416 - of rows
 
 
 def _seconds(interval: ColumnElement[Any]) -> ColumnElement[float]:

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import CallInFlightError, IdempotencyKeyReusedError
 from app.domain.ids import new_id
+from app.domain.scopes import Scope
 from app.ledger.tables import IdempotencyKeyRow
 
 LIFETIME = timedelta(hours=24)
@@ -50,11 +51,18 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer as it was sent; header names and values are Latin-1 texts."""
+    """An answer as it was sent.
+
+    Attributes:
+        status, body: of the answer.
+        headers: names and values, Latin-1 texts.
+        scopes: what a caller needs to be given it again.
+    """
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    scopes: frozenset[Scope] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,13 @@ def _held_by(claim: Claim) -> tuple[ColumnElement[bool], ...]:
 
 
 def _encrypt(cipher: AESGCM, key_digest: bytes, answer: Answer) -> bytes:
-    head = json.dumps({"status": answer.status, "headers": answer.headers}).encode()
+    head = json.dumps(
+        {
+            "status": answer.status,
+            "headers": answer.headers,
+            "scopes": sorted(answer.scopes),
+        }
+    ).encode()
     nonce = os.urandom(_NONCE_BYTES)
     plain = len(head).to_bytes(4, "big") + head + answer.body
     return nonce + cipher.encrypt(nonce, plain, key_digest)
@@ -171,4 +185,5 @@ def _decrypt(cipher: AESGCM, key_digest: bytes, stored: bytes) -> Answer:
     end = 4 + int.from_bytes(plain[:4], "big")
     head = json.loads(plain[4:end])
     headers = tuple((str(name), str(value)) for name, value in head["headers"])
-    return Answer(int(head["status"]), headers, plain[end:])
+    scopes = frozenset(Scope(scope) for scope in head.get("scopes", ()))
+    return Answer(int(head["status"]), headers, plain[end:], scopes)

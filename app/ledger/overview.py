@@ -4,22 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, func, select, tuple_
+from sqlalchemy import ColumnElement, TextClause, func, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from app.datasets.tables import DatasetRow
 from app.domain.states import (
     ACTIVE_RUN_STATES,
+    ENDED_REQUEST_STATES,
     ObligationState,
     RequestState,
     RunState,
-    VersionState,
 )
+from app.ledger.deadlines import IS_OPEN
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
-from app.registry.tables import ModelRow, VersionRow
-
-OWED = (RequestState.ACCEPTED, RequestState.UNLEARNING, RequestState.FAILED)
-"""States in which a deadline still runs."""
+from app.registry.tables import ModelRow
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,8 @@ class RequestLine:
     failure_reason: str | None
 
     def is_overdue(self, now: datetime) -> bool:
-        """Say whether the deadline passed before the request was met."""
-        return self.state in OWED and self.due_at < now
+        """Say whether the deadline passed and the request is still open."""
+        return self.state not in ENDED_REQUEST_STATES and self.due_at < now
 
 
 @dataclass(frozen=True)
@@ -78,24 +76,9 @@ class ObligationLine:
     failure_reason: str | None
 
 
-def request_counts(session: Session) -> Mapping[RequestState, int]:
-    """Return how many requests there are in each state, zeros included."""
-    query = select(ForgetRequestRow.state, func.count()).group_by(ForgetRequestRow.state)
-    found = {RequestState(state): count for state, count in session.execute(query)}
-    return {state: found.get(state, 0) for state in RequestState}
-
-
-def overdue_count(session: Session, now: datetime) -> int:
-    """Return how many requests are past their deadline and not yet met."""
-    query = select(func.count()).where(
-        ForgetRequestRow.state.in_(OWED), ForgetRequestRow.due_at < now
-    )
-    return session.scalar(query) or 0
-
-
 def owed_requests(session: Session, *, limit: int) -> Sequence[RequestLine]:
     """Return the requests that are still to be met, the earliest deadline first."""
-    return _request_lines(session, ForgetRequestRow.state.in_(OWED), limit=limit)
+    return _request_lines(session, IS_OPEN, limit=limit)
 
 
 def failed_requests(session: Session, *, limit: int) -> Sequence[RequestLine]:
@@ -131,22 +114,9 @@ def obligations(session: Session, request_id: str) -> Sequence[ObligationLine]:
     ]
 
 
-def models(session: Session) -> Sequence[ModelRow]:
-    """Return all models by name."""
-    return session.scalars(select(ModelRow).order_by(ModelRow.name)).all()
-
-
 def model_names(session: Session) -> Sequence[str]:
     """Return the names of all models, in order."""
     return session.scalars(select(ModelRow.name).order_by(ModelRow.name)).all()
-
-
-def released_versions(session: Session, model_id: str) -> Sequence[VersionRow]:
-    """Return a model's released versions, newest first, retired ones included."""
-    query = select(VersionRow).where(
-        VersionRow.model_id == model_id, VersionRow.state != VersionState.PRIVATE
-    )
-    return session.scalars(query.order_by(VersionRow.number.desc())).all()
 
 
 def owed_by_model(session: Session) -> Mapping[str, int]:
@@ -199,7 +169,7 @@ def outbox_depth(session: Session) -> int:
 
 
 def _request_lines(
-    session: Session, wanted: ColumnElement[bool], *, limit: int
+    session: Session, wanted: ColumnElement[bool] | TextClause, *, limit: int
 ) -> Sequence[RequestLine]:
     """Return requests, the earliest deadline first."""
     query = (

@@ -101,12 +101,7 @@ def requests_of_subject(session: Session, subject_request_id: str) -> Sequence[F
         .join(DatasetRow, DatasetRow.id == ForgetRequestRow.dataset_id)
         .where(ForgetRequestRow.subject_request_id == subject_request_id)
     )
-    return session.scalars(query.order_by(DatasetRow.name)).all()
-
-
-def dataset_of(session: Session, request_row: ForgetRequestRow) -> DatasetRow:
-    """Return the dataset that a request is about."""
-    return session.get_one(DatasetRow, request_row.dataset_id)
+    return session.scalars(query.order_by(DatasetRow.name.collate("C"))).all()
 
 
 def restore_records(session: Session, cancelled: ForgetRequestRow) -> int:

@@ -149,8 +149,8 @@ class SubjectRequests:
 
     def _datasets(self, session: Session, demand: SubjectDemand) -> Sequence[DatasetRow]:
         """Return the datasets to look into, in the order in which requests lock them."""
-        if not demand.datasets:
-            return datasets.datasets(session)
+        if not demand.datasets:  # the database may sort names in another order than Python
+            return sorted(datasets.datasets(session), key=lambda dataset: dataset.name)
         return [datasets.dataset_named(session, name) for name in sorted(set(demand.datasets))]
 
     def _known(

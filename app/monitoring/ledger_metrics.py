@@ -10,7 +10,6 @@ from prometheus_client.metrics_core import (
 )
 from sqlalchemy.orm import Session
 
-from app.domain.states import RequestState
 from app.ledger import figures
 from app.ledger.outbox import Topic
 
@@ -33,10 +32,9 @@ def ledger_metrics(session: Session) -> Iterator[Metric]:
 
 
 def _requests(session: Session) -> Iterator[Metric]:
-    counts = figures.requests_by_state(session)
     family = _gauge("expunge_forget_requests", "Forget requests.", "state")
-    for state in RequestState:
-        family.add_metric((state,), counts.get(state, 0))
+    for state, count in figures.requests_by_state(session).items():
+        family.add_metric((state,), count)
     yield family
 
 

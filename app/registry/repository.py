@@ -85,9 +85,9 @@ def released_versions(
     *,
     state: VersionState | None = None,
     before: int | None = None,
-    limit: int,
+    limit: int | None = None,
 ) -> Sequence[VersionRow]:
-    """Return a page of a model's released versions, newest first, below the number ``before``."""
+    """Return a model's released versions, newest first, or a page: those below ``before``."""
     query = select(VersionRow).where(
         VersionRow.model_id == model_id, VersionRow.state != VersionState.PRIVATE
     )

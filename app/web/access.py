@@ -7,13 +7,13 @@ from typing import Annotated
 
 from fastapi import Depends, Request, Response
 
-from app.api.access import ServicesOf
-from app.domain.errors import ForbiddenError, UnauthenticatedError
+from app.api.access import ServicesOf, require_scope
+from app.domain.errors import UnauthenticatedError
 from app.domain.scopes import Scope
 from app.ledger import api_keys
 from app.ledger.api_keys import Caller
 from app.ledger.tables import ApiKeyRow
-from app.services import Services, redis_connection
+from app.services import Services
 from app.web import forms
 from app.web.forms import Form
 from app.web.sessions import Sessions
@@ -48,7 +48,7 @@ class Visitor:
 def open_sessions(services: Services) -> Sessions:
     """Return the sessions of a service."""
     return Sessions(
-        redis_connection(services.settings),
+        services.probe,
         services.pseudonyms,
         timedelta(seconds=services.settings.session_s),
     )
@@ -85,8 +85,7 @@ AnyVisitor = Annotated[Visitor, Depends(visitor)]
 
 def _requires(scope: Scope) -> Callable[[Visitor], Visitor]:
     def check(someone: AnyVisitor) -> Visitor:
-        if not someone.caller.allows(scope):
-            raise ForbiddenError(scope)
+        require_scope(someone.caller, scope)
         return someone
 
     return check

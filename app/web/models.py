@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Path, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from app.api.access import ServicesOf
 from app.api.downloads import download
+from app.api.versions import Number
 from app.certificates.bundle import MEDIA_TYPE
 from app.certificates.plain_words import assumptions_in_words, guarantee_in_words, limits_in_words
 from app.certificates.signing import statement_of
@@ -24,9 +25,6 @@ from app.web.access import ModelsReader
 from app.web.rendering import render
 
 router = pages.router()
-
-_MOST = 2**31 - 1
-Number = Annotated[int, Path(ge=1, le=_MOST)]
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class ModelLine:
 def model_lines(session: Session) -> Sequence[ModelLine]:
     """Return all models by name."""
     owed = overview.owed_by_model(session)
-    return [_line(session, model, owed.get(model.id, 0)) for model in overview.models(session)]
+    return [_line(session, model, owed.get(model.id, 0)) for model in registry.models(session)]
 
 
 @router.get("/models")
@@ -67,7 +65,7 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         line = _line(session, model, overview.owed_by_model(session).get(model.id, 0))
-        released = overview.released_versions(session, model.id)
+        released = registry.released_versions(session, model.id)
         lines = overview.runs(session, model=name, limit=10)
         policy = Policy.from_json(model.policy)
     return render(

@@ -1,13 +1,11 @@
 """``/``: what needs someone's attention, and what goes on."""
 
-from datetime import UTC, datetime
-
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
 from app.api.access import ServicesOf
 from app.domain.scopes import Scope
-from app.ledger import overview
+from app.ledger import figures, overview
 from app.web import pages
 from app.web.access import AnyVisitor, SessionsOf, Visitor
 from app.web.models import model_lines
@@ -33,8 +31,8 @@ def show(
 
 def _requests(session: Session) -> dict[str, object]:
     return {
-        "counts": overview.request_counts(session),
-        "overdue": overview.overdue_count(session, datetime.now(UTC)),
+        "counts": figures.requests_by_state(session),
+        "overdue": figures.deadlines(session).overdue,
         "owed": overview.owed_requests(session, limit=_LISTED),
     }
 

@@ -4,7 +4,7 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
 from app.api.access import ServicesOf
-from app.api.cursors import decode_cursor, encode_cursor
+from app.api.cursors import cut, decode_cursor, encode_cursor
 from app.domain.states import RequestState
 from app.ledger import actor, overview, repository
 from app.web import pages
@@ -32,12 +32,12 @@ def show_all(
             session,
             state=wanted,
             model=model or None,
-            after=None if cursor is None else decode_cursor(cursor),
+            after=decode_cursor(cursor),
             limit=_PAGE + 1,
         )
-        lines = overview.lines_of(session, rows[:_PAGE])
+        page, next_cursor = cut(rows, _PAGE, lambda row: encode_cursor(row.received_at, row.id))
+        lines = overview.lines_of(session, page)
         names = overview.model_names(session)
-    more = len(rows) > _PAGE
     return render(
         request,
         "requests.html",
@@ -48,7 +48,7 @@ def show_all(
         wanted=wanted,
         model=model,
         first=cursor is None,
-        next_cursor=encode_cursor(lines[-1].received_at, lines[-1].id) if more else None,
+        next_cursor=next_cursor,
     )
 
 

@@ -1,13 +1,16 @@
 """``/runs``: what workers do and did, how far they are, and another try."""
 
+from dataclasses import asdict
+
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from app.api.access import ServicesOf
-from app.api.cursors import decode_cursor, encode_cursor
+from app.api.cursors import cut, decode_cursor, encode_cursor
 from app.domain.plan import Plan
 from app.domain.states import RunState, VersionState
 from app.ledger import actor, overview, repository, runs
+from app.ledger.changes import progress_of
 from app.planning.curve import epsilon_by_step
 from app.registry import repository as registry
 from app.web import pages
@@ -35,11 +38,11 @@ def show_all(
             session,
             state=wanted,
             model=model or None,
-            after=None if cursor is None else decode_cursor(cursor),
+            after=decode_cursor(cursor),
             limit=_PAGE + 1,
         )
         names = overview.model_names(session)
-    page, more = lines[:_PAGE], len(lines) > _PAGE
+    page, next_cursor = cut(lines, _PAGE, lambda line: encode_cursor(line.created_at, line.id))
     return render(
         request,
         "runs.html",
@@ -50,7 +53,7 @@ def show_all(
         wanted=wanted,
         model=model,
         first=cursor is None,
-        next_cursor=encode_cursor(page[-1].created_at, page[-1].id) if more else None,
+        next_cursor=next_cursor,
     )
 
 
@@ -80,9 +83,7 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
 def progress(run_id: str, services: ServicesOf, _: ModelsReader) -> JSONResponse:
     """Return how far a run is, in the form of its events."""
     with services.database.transaction() as session:
-        row = repository.run(session, run_id)
-        names = ("state", "attempt", "phase", "step", "total_steps", "epsilon")
-        return JSONResponse({name: getattr(row, name) for name in names})
+        return JSONResponse(asdict(progress_of(repository.run(session, run_id))))
 
 
 @router.post("/runs/{run_id}/retry")

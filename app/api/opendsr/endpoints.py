@@ -5,12 +5,12 @@ https://github.com/opengdpr/OpenDSR, version 2.0; ``docs/opendsr.md`` says what 
 
 import base64
 from datetime import UTC, datetime
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter
 from pydantic import ValidationError
 
 from app.api.access import ForgetReader, ForgetWriter, ServicesOf
+from app.api.bodies import RawBody
 from app.api.opendsr.discovery import ERASURE, PREFIX, RAW
 from app.api.opendsr.schemas import (
     Cancelled,
@@ -32,15 +32,10 @@ from app.settings import Settings
 router = APIRouter(prefix=PREFIX, tags=["OpenDSR"], route_class=SignedRoute)
 
 
-async def raw_body(request: Request) -> bytes:
-    """Return the body as it came."""
-    return await request.body()
-
-
 @router.post("/requests", status_code=201, responses=signed_responses(201, 404, 409))
 def create(
     body: SubjectRequestBody,
-    raw: Annotated[bytes, Depends(raw_body)],
+    raw: RawBody,
     services: ServicesOf,
     caller: ForgetWriter,
 ) -> Created:
@@ -55,9 +50,9 @@ def create(
             encoded_request=base64.b64encode(raw).decode(),
             subject_request_id=row.subject_request_id,
         )
-        settled = row.status == SubjectRequestStatus.IN_PROGRESS
-    if settled:
-        services.clean_up()
+        may_be_certified = row.status == SubjectRequestStatus.IN_PROGRESS
+    if may_be_certified:
+        services.clean_up_at_once()
     return answer
 
 

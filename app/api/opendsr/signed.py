@@ -11,7 +11,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from starlette.exceptions import HTTPException
 
 from app.api.access import GuardedRoute, services_of
-from app.api.errors import problem_responses
+from app.api.errors import MAX_LISTED, problem_responses
 from app.api.headers import described
 from app.api.opendsr.schemas import Error, ErrorAnswer, ErrorDetail
 from app.certificates.processor_signing import DOMAIN_HEADER, SIGNATURE_HEADER
@@ -88,7 +88,7 @@ def _answer(error: Exception) -> JSONResponse | None:
 def _faults(error: RequestValidationError) -> list[str]:
     return [
         f"{'.'.join(str(part) for part in fault['loc'][1:]) or 'body'}: {fault['msg']}"
-        for fault in error.errors()
+        for fault in error.errors()[:MAX_LISTED]
     ]
 
 

@@ -5,7 +5,7 @@ const LONGEST_MS = 15000;
 const ACTIVE = ["queued", "leased", "running"];
 const TONES = { queued: "wait", leased: "busy", running: "busy", published: "good", failed: "bad" };
 
-/** Call `onEvent` with {state, attempt, phase, step, total_steps, epsilon} while a run goes on. */
+/** Call `onEvent` with what a run's server-sent events say, while it goes on. */
 export async function follow(run, onEvent) {
   let wait = INTERVAL_MS;
   for (;;) {

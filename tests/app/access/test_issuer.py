@@ -138,7 +138,8 @@ def test_a_discovery_document_that_is_none(issuer: Issuer, keys: IssuerKeys, ans
 
 
 @pytest.mark.parametrize(
-    "where", [None, 7, "", "http://example.com/keys", "file:///etc/passwd", "http://[/"]
+    "where",
+    [None, 7, "", "http://example.com/keys", "file:///etc/passwd", "http://[/", "https://a..b/"],
 )
 def test_keys_are_fetched_from_nowhere_that_could_be_forged(
     issuer: Issuer, keys: IssuerKeys, where: object

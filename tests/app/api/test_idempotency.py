@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event, func, select, update
 from sqlalchemy.exc import OperationalError
 
-from app.datasets.service import Records
+from app.api.forgetting import Forgetting
 from app.domain.errors import ObjectStoreError
 from app.ledger.api_keys import Scope
 from app.ledger.requests import ForgetRequests
@@ -213,9 +213,10 @@ def test_a_failed_answer_to_a_call_that_took_effect_is_made_up_for(
         raise ObjectStoreError("the object store does not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Records, "erase", away)
+        patched.setattr(Forgetting, "read", away)
         failed = api.post("/v1/forget-requests", json=FORGET, headers=KEY)
     assert _type(failed) == (503, "storage-unavailable")
+    assert _count(services, ForgetRequestRow) == 1
 
     again = api.post("/v1/forget-requests", json=FORGET, headers=KEY)
 

@@ -1,5 +1,8 @@
 """Lists: pages that hold everything once, in order, whatever arrives meanwhile."""
 
+import base64
+import json
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -109,11 +112,13 @@ def test_what_arrives_meanwhile_does_not_shift_the_pages(
 
 @pytest.mark.parametrize(
     "path", ["datasets", "backbones", "models", "models/model/versions", "runs", "api-keys",
-             "forget-requests"],
+             "forget-requests", "callbacks"],
 )  # fmt: skip
 def test_a_foreign_cursor_is_refused(api: TestClient, workshop: Workshop, path: str) -> None:
     workshop.define()
-    for cursor in ("junk", "W10=", "WzEsMiwzXQ==", "bnVsbA==", "e30="):
+    halves = (["\ud800"], ["2026-01-02T00:00:00+00:00", "\ud800"])
+    torn = [base64.urlsafe_b64encode(json.dumps(half).encode()).decode() for half in halves]
+    for cursor in ("junk", "W10=", "WzEsMiwzXQ==", "bnVsbA==", "e30=", *torn):
         answer = api.get(f"/v1/{path}", params={"cursor": cursor})
         assert (answer.status_code, "cursor" in answer.json()["detail"]) == (422, True), cursor
     assert api.get(f"/v1/{path}", params={"limit": 201}).status_code == 422

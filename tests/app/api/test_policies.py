@@ -113,3 +113,20 @@ def test_requests_that_waited_are_seen_to(api: TestClient, workshop: Workshop) -
 
 def test_a_model_that_is_not_there(api: TestClient) -> None:
     assert _type(_change(api, epsilon=2.0)) == (404, "not-found")
+
+
+def test_a_change_of_another_state_than_the_one_seen_is_refused(
+    api: TestClient, workshop: Workshop
+) -> None:
+    workshop.define()
+    workshop.work()
+    seen = {"If-Match": api.get("/v1/models/model").headers["etag"]}
+
+    def change(epsilon: float) -> int:
+        body = {"policy": {"epsilon": epsilon}}
+        return api.patch("/v1/models/model", json=body, headers=seen).status_code
+
+    assert [change(0.9), change(0.8)] == [200, 412]
+    assert api.get("/v1/models/model").json()["policy"]["epsilon"] == 0.9
+    seen = {"If-Match": "*"}
+    assert change(0.8) == 200

@@ -18,7 +18,8 @@ from app.api.cursors import (
     encode_name,
     encode_number,
 )
-from app.domain.errors import InvalidInputError
+from app.datasets.service import Records
+from app.domain.errors import InvalidInputError, ObjectStoreError
 from app.domain.states import Serving
 from app.ledger import runs
 from app.main import create_app
@@ -95,6 +96,13 @@ def test_invalid_input_names_its_field(
     _problem(api.request(method, path, json=body), 422, "invalid-input")
 
 
+def test_of_many_faults_the_first_are_listed(api: TestClient) -> None:
+    body = {"dataset": DATASET, **{f"unknown{number}": 1 for number in range(1000)}}
+    problem = _problem(api.post("/v1/forget-requests", json=body), 422, "invalid-input")
+    assert (problem["problem_count"], len(problem["problems"])) == (1000, 20)
+    assert problem["problems"][0]["field"] == "body.unknown0"
+
+
 @pytest.mark.parametrize(
     ("part", "name"),
     [
@@ -153,14 +161,6 @@ def test_faulty_records_are_listed(api: TestClient, workshop: Workshop) -> None:
         "column": "record_id",
         "reason": "",
     }
-
-
-def test_a_body_above_the_limit(services: Services, api: TestClient, workshop: Workshop) -> None:
-    small = services.settings.model_copy(update={"max_upload_bytes": 100})
-    object.__setattr__(services, "settings", small)
-
-    for path in (f"/v1/datasets/{DATASET}/records", "/v1/models/model/weights"):
-        _problem(api.put(path, content=b"x" * 101), 413, "payload-too-large")
 
 
 def test_unknown_records_are_named_to_the_caller(api: TestClient, workshop: Workshop) -> None:
@@ -224,6 +224,21 @@ def test_idempotency_over_http(api: TestClient, workshop: Workshop) -> None:
 def test_already_forgotten_is_completed_in_the_answer(api: TestClient, workshop: Workshop) -> None:
     assert _forget(api, "record-1").json()["state"] == "completed"
     assert _forget(api, "record-1").json()["state"] == "completed"
+
+
+def test_what_was_accepted_is_answered_so_even_if_it_cannot_be_erased_yet(
+    api: TestClient, services: Services, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise ObjectStoreError("the object store does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Records, "erase", away)
+        accepted = _forget(api, "record-1")
+    assert (accepted.status_code, accepted.json()["state"]) == (202, "certified")
+
+    services.clean_up()
+    assert api.get(accepted.headers["location"]).json()["state"] == "completed"
 
 
 def test_cancel_and_retry_over_http(api: TestClient, workshop: Workshop) -> None:

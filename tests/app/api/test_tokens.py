@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from httpx import Response
 
 from app.main import create_app
 from app.services import Services, redis_connection
@@ -163,6 +164,18 @@ def test_forget_requests_by_token(bearing: With, workshop: Workshop, api: TestCl
         if deed["kind"] == "request.accepted"
     ]
     assert accepted == [first.json()["id"]]
+
+
+def test_an_answer_is_replayed_to_a_token_that_may_have_it_alone(bearing: With) -> None:
+    def create(scope: str) -> Response:
+        body = {"name": "k", "scopes": ["models:read"]}
+        key = {"Idempotency-Key": "k"}
+        return bearing(scope=scope).post("/v1/api-keys", json=body, headers=key)
+
+    first = create("admin")
+    refused = create("models:read")
+    assert (refused.status_code, refused.json()["scope"]) == (403, "admin")
+    assert create("admin").json() == first.json()
 
 
 def test_a_new_key_of_the_issuer_is_accepted_without_a_restart(

@@ -169,14 +169,17 @@ def test_who_waits_is_answered_when_the_process_stops(
     assert served.get(request_path, headers=WAIT).elapsed.total_seconds() < 25
 
 
+@pytest.mark.parametrize(
+    "error", [OperationalError("SELECT 'secret'", {}, Exception("secret")), OSError("unexpected")]
+)
 def test_a_database_that_is_away_for_a_while_is_waited_for(
-    app: FastAPI, served: httpx.Client, services: Services, request_path: str
+    app: FastAPI, served: httpx.Client, services: Services, request_path: str, error: Exception
 ) -> None:
     failed = threading.Event()
 
     def fail(*_: object) -> None:
         failed.set()
-        raise OperationalError("SELECT 'secret'", {}, Exception("secret"))
+        raise error
 
     def change() -> None:
         event.listen(services.database.engine, "before_cursor_execute", fail)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
@@ -368,6 +368,33 @@ def test_a_request_that_is_changing_does_not_hold_up_a_410(
         deliverer.deliver(taken)
         assert changing.state == "active"
     assert sorted(e.state for e in endpoints(workshop)) == ["active", "disabled"]
+
+
+def test_two_410s_of_one_address_do_not_wait_for_each_other(
+    workshop: Workshop, receiver: Receiver, deliverer: Deliverer
+) -> None:
+    forget(workshop, receiver.url)
+    forget(workshop, receiver.url, record="record-2")
+    with workshop.transaction() as session:
+        first, second = (repository.claim(session, claim_s=60) for _ in range(2))
+    receiver.answers += [status(410)] * 2
+    locked, ended = threading.Event(), threading.Event()
+
+    def pause(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "FOR UPDATE" in statement and threading.current_thread() is slow and not locked.is_set():
+            locked.set()
+            ended.wait(0.5)
+
+    slow = threading.Thread(target=deliverer.deliver, args=(second,))
+    event.listen(workshop.services.database.engine, "after_cursor_execute", pause)
+    slow.start()
+    assert locked.wait(10)
+    deliverer.deliver(first)
+    ended.set()
+    slow.join(10)
+
+    assert {e.state for e in endpoints(workshop)} == {"disabled"}
+    assert {e.state for e in events(workshop)} == {"dead"}
 
 
 def test_many_processes_deliver_each_event_once_and_in_order(

@@ -1,5 +1,6 @@
 """What each page shows, to whom, and with which headers."""
 
+import math
 import re
 
 import pytest
@@ -8,6 +9,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from app.domain.scopes import Scope
+from app.ledger.tables import RunRow
 from app.services import Services, redis_connection
 from app.web.installation import PARTS
 from app.web.pages import PageRoute
@@ -92,6 +94,11 @@ def test_every_answer_forbids_foreign_scripts_and_frames(operator: TestClient) -
     assert operator.get("/").headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect", "/openapi.json"])
+def test_no_other_page_shares_the_sessions_origin(operator: TestClient, path: str) -> None:
+    assert "html" not in operator.get(path).headers["content-type"]
+
+
 def test_no_page_needs_what_the_policy_forbids(operator: TestClient, workshop: Workshop) -> None:
     first, _ = scenes.busy(workshop)
     for path in ("/", f"/runs/{first.run_id}", "/models/face-match/versions/2", "/verify"):
@@ -151,6 +158,20 @@ def test_a_request_that_was_met_is_not_overdue(operator: TestClient, workshop: W
     page = operator.get(f"/requests/{request}").text
     assert ">completed</span>" in page
     assert "overdue" not in page
+
+
+def test_a_request_whose_records_are_not_erased_yet_is_overdue(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    trained = scenes.released(workshop)
+    request = scenes.forget(workshop, trained[0], days_ago=40)
+    workshop.dispatch()
+    for name in scenes.MODELS:
+        workshop.work(name)
+    assert workshop.request(request).state == "certified"
+
+    assert "<b>1</b> overdue" in operator.get("/").text
+    assert "10 days overdue" in operator.get(f"/requests/{request}").text
 
 
 def test_requests_are_filtered_and_paged(operator: TestClient, workshop: Workshop) -> None:
@@ -229,7 +250,20 @@ def test_progress_has_the_fields_of_an_event(operator: TestClient, workshop: Wor
         "step": step,
         "total_steps": scenes.STEPS,
         "epsilon": epsilon,
+        "loss": None,
+        "failure_reason": None,
     }
+
+
+def test_progress_without_a_guarantee_yet_is_shown_as_none(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    first, _ = scenes.busy(workshop)
+    with workshop.transaction() as session:
+        session.get_one(RunRow, first.run_id).epsilon = math.inf
+
+    assert operator.get(f"/runs/{first.run_id}/progress").json()["epsilon"] is None
+    assert operator.get(f"/runs/{first.run_id}").status_code == 200
 
 
 def test_a_run_page_has_its_numbers_without_scripts(

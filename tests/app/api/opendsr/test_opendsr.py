@@ -21,6 +21,7 @@ from sqlalchemy import select
 from app.callbacks.deliverer import Deliverer, Terms
 from app.callbacks.posting import Poster
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
+from app.datasets.tables import DatasetRow
 from app.domain.scopes import Scope
 from app.ledger import repository
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
@@ -215,7 +216,10 @@ def test_a_person_is_forgotten_by_every_dataset_that_knows_them(
     receipt = submit(api, "subject-1", "person-nobody-knows")
     with trained.transaction() as session:
         requests = session.scalars(select(ForgetRequestRow)).all()
-        assert sorted(repository.dataset_of(session, r).name for r in requests) == ["more", DATASET]
+        assert sorted(session.get_one(DatasetRow, r.dataset_id).name for r in requests) == [
+            "more",
+            DATASET,
+        ]
         assert {r.subject_request_id for r in requests} == {
             session.scalars(select(SubjectRequestRow.id)).one()
         }
@@ -244,7 +248,7 @@ def test_the_extension_chooses_datasets(api: TestClient, workshop: Workshop) -> 
     submit(api, "subject-1", extensions=ours)
     with workshop.transaction() as session:
         (request,) = session.scalars(select(ForgetRequestRow))
-        assert repository.dataset_of(session, request).name == "more"
+        assert session.get_one(DatasetRow, request.dataset_id).name == "more"
 
     for wrong, code in (({"datasets": "more"}, 400), ({"x": 1}, 400), ({"datasets": ["no"]}, 404)):
         demand = body("subject-1", extensions={"127.0.0.1": wrong})
@@ -272,7 +276,7 @@ def test_an_operator_chooses_datasets_and_identities(
     services.database.dispose()
     with workshop.transaction() as session:
         (request,) = session.scalars(select(ForgetRequestRow))
-        assert repository.dataset_of(session, request).name == "more"
+        assert session.get_one(DatasetRow, request.dataset_id).name == "more"
 
 
 def test_a_person_whom_nobody_knows_is_forgotten_already(
