@@ -1,0 +1,86 @@
+"""What is sent together does what it would do one by one, and fails like anything else."""
+
+import pytest
+from sqlalchemy import Integer, bindparam, func, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session
+
+from app.database import Database
+from app.ledger import outbox
+from app.ledger.tables import OutboxRow
+from app.pipeline import pipelined, prepared
+from app.services import Services
+
+_POST = prepared(
+    text(
+        "INSERT INTO outbox (topic, subject_id, available_at)"
+        " SELECT 'schedule_model', 'model_' || i, now() FROM generate_series(1, :count) AS i"
+    ).bindparams(bindparam("count", type_=Integer))
+)
+_SUBJECTS = prepared(select(OutboxRow.id, OutboxRow.subject_id).order_by(OutboxRow.id))
+_AGAIN = prepared(text("INSERT INTO outbox (id, topic, subject_id) VALUES (:id, 'x', 'secret')"))
+_END = prepared(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+
+@pytest.fixture
+def database(services: Services) -> Database:
+    return services.database
+
+
+def _subject(_id: int, subject_id: str) -> str:
+    return subject_id
+
+
+def _count(session: Session) -> int | None:
+    return session.scalar(select(func.count()).select_from(OutboxRow))
+
+
+def test_each_statement_sees_what_was_done_before_it(database: Database) -> None:
+    with database.transaction() as session:
+        outbox.post(session, outbox.Topic.SCHEDULE_MODEL, "held back")
+        with pipelined(session) as pipeline:
+            before = pipeline.send(_SUBJECTS, {}, _subject)
+            pipeline.tell(_POST, {"count": 2})
+            after = pipeline.send(_SUBJECTS, {}, _subject)
+        assert before() == ["held back"]
+        assert after() == ["held back", "model_1", "model_2"]
+        assert _count(session) == 3
+
+
+def test_it_belongs_to_the_sessions_transaction(database: Database) -> None:
+    with database.transaction() as session:
+        with pipelined(session) as pipeline:
+            pipeline.tell(_POST, {"count": 2})
+        session.rollback()
+        assert _count(session) == 0
+
+
+def test_a_statement_that_fails_undoes_all_and_tells_no_parameters(database: Database) -> None:
+    def send(session: Session, row_id: int) -> None:
+        with pipelined(session) as pipeline:
+            pipeline.tell(_POST, {"count": 1})
+            pipeline.tell(_AGAIN, {"id": row_id})
+            pipeline.tell(_POST, {"count": 1})
+
+    with database.transaction() as session:
+        outbox.post(session, outbox.Topic.SCHEDULE_MODEL, "first")
+        session.flush()
+        first = session.scalars(select(OutboxRow.id)).one()
+    with pytest.raises(IntegrityError) as caught, database.transaction() as session:
+        send(session, first)
+    assert "secret" not in str(caught.value)
+    with database.transaction() as session:
+        assert _count(session) == 1
+
+
+def test_a_lost_connection_is_told_and_replaced(database: Database) -> None:
+    def send(session: Session) -> None:
+        with pipelined(session) as pipeline:
+            pipeline.tell(_END, {})
+            pipeline.tell(_POST, {"count": 1})
+
+    with pytest.raises(DBAPIError) as caught, database.transaction() as session:
+        send(session)
+    assert caught.value.connection_invalidated
+    with database.transaction() as session:
+        assert _count(session) == 0
