@@ -1,7 +1,7 @@
 """What is sent together does what it would do one by one, and fails like anything else."""
 
 import pytest
-from sqlalchemy import Integer, bindparam, func, select, text
+from sqlalchemy import Integer, String, bindparam, func, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
@@ -18,7 +18,12 @@ _POST = prepared(
     ).bindparams(bindparam("count", type_=Integer))
 )
 _SUBJECTS = prepared(select(OutboxRow.id, OutboxRow.subject_id).order_by(OutboxRow.id))
-_AGAIN = prepared(text("INSERT INTO outbox (id, topic, subject_id) VALUES (:id, 'x', 'secret')"))
+_AGAIN = prepared(
+    text(
+        "INSERT INTO outbox (id, topic, subject_id, available_at) OVERRIDING SYSTEM VALUE"
+        " VALUES (:id, 'schedule_model', :subject, now())"
+    ).bindparams(bindparam("id", type_=Integer), bindparam("subject", type_=String))
+)
 _END = prepared(text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
 
@@ -51,15 +56,17 @@ def test_it_belongs_to_the_sessions_transaction(database: Database) -> None:
     with database.transaction() as session:
         with pipelined(session) as pipeline:
             pipeline.tell(_POST, {"count": 2})
-        session.rollback()
-        assert _count(session) == 0
+        with database.transaction() as another:
+            assert _count(another) == 0
+    with database.transaction() as session:
+        assert _count(session) == 2
 
 
 def test_a_statement_that_fails_undoes_all_and_tells_no_parameters(database: Database) -> None:
     def send(session: Session, row_id: int) -> None:
         with pipelined(session) as pipeline:
             pipeline.tell(_POST, {"count": 1})
-            pipeline.tell(_AGAIN, {"id": row_id})
+            pipeline.tell(_AGAIN, {"id": row_id, "subject": "secret"})
             pipeline.tell(_POST, {"count": 1})
 
     with database.transaction() as session:
