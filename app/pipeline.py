@@ -65,8 +65,6 @@ def pipelined(session: Session) -> Iterator[Pipeline]:
         with driver.pipeline():
             yield Pipeline(driver)
     except psycopg.Error as error:
-        if driver.closed:
-            connection.invalidate(error)
         raise DBAPIError.instance(
             None,
             None,

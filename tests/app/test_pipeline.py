@@ -1,7 +1,7 @@
 """What is sent together does what it would do one by one, and fails like anything else."""
 
 import pytest
-from sqlalchemy import Integer, String, bindparam, func, select, text
+from sqlalchemy import Integer, String, bindparam, event, func, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
@@ -80,7 +80,10 @@ def test_a_statement_that_fails_undoes_all_and_tells_no_parameters(database: Dat
         assert _count(session) == 1
 
 
-def test_a_lost_connection_is_told_and_replaced(database: Database) -> None:
+def test_a_lost_connection_is_told_and_thrown_away(database: Database) -> None:
+    thrown_away: list[object] = []
+    event.listen(database.engine.pool, "invalidate", lambda *of: thrown_away.append(of))
+
     def send(session: Session) -> None:
         with pipelined(session) as pipeline:
             pipeline.tell(_END, {})
@@ -89,5 +92,6 @@ def test_a_lost_connection_is_told_and_replaced(database: Database) -> None:
     with pytest.raises(DBAPIError) as caught, database.transaction() as session:
         send(session)
     assert caught.value.connection_invalidated
+    assert len(thrown_away) == 1
     with database.transaction() as session:
         assert _count(session) == 0
