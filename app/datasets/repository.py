@@ -1,6 +1,6 @@
 """All SQL about datasets, shards and records."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,8 +20,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.datasets.tables import DatasetRow, RecordRow, ShardRow
+from app.direct import Direct, directly, prepared
 from app.domain.errors import NotFoundError
-from app.pipeline import Pipeline, pipelined, prepared
 
 _PARAMETERS_AT_ONCE = 10_000
 T = TypeVar("T")
@@ -53,9 +53,9 @@ _LOCKED_DATASET = prepared(
 
 def locked_dataset(session: Session, name: str) -> LockedDataset:
     """Return a dataset as it is now, locked, or raise ``NotFoundError``."""
-    with pipelined(session) as pipeline:
-        found = pipeline.send(_LOCKED_DATASET, {"name": name}, LockedDataset)
-    for row in found():
+    with directly(session) as direct:
+        found = direct.read(_LOCKED_DATASET, {"name": name}, LockedDataset)
+    for row in found:
         return row
     raise NotFoundError("dataset", name)
 
@@ -174,22 +174,22 @@ _KEYED_BY_SUBJECT = _keyed_by(RecordRow.subject_key)
 
 
 def keyed_records(
-    pipeline: Pipeline,
+    direct: Direct,
     dataset_id: str,
     *,
     record_keys: Collection[bytes] = (),
     subject_keys: Collection[bytes] = (),
-) -> Callable[[], list[KeyedRecord]]:
-    """Ask for what ``records_by_key`` returns, as the database has it now."""
-    asked = [
-        pipeline.send(statement, {"dataset": dataset_id, "keys": batch}, KeyedRecord)
+) -> list[KeyedRecord]:
+    """Return what ``records_by_key`` does, as the database has it now and without its objects."""
+    return [
+        record
         for statement, keys in (
             (_KEYED_BY_RECORD, record_keys),
             (_KEYED_BY_SUBJECT, subject_keys),
         )
         for batch in batches(list(keys))
+        for record in direct.read(statement, {"dataset": dataset_id, "keys": batch}, KeyedRecord)
     ]
-    return lambda: [record for found in asked for record in found()]
 
 
 def lock_records(session: Session, seqs: Collection[int]) -> list[RecordRow]:

@@ -16,9 +16,9 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from app.datasets.repository import KeyedRecord
+from app.direct import directly, prepared
 from app.ledger.outbox import Topic
 from app.ledger.tables import ForgetRequestRow, ObligationRow
-from app.pipeline import pipelined, prepared
 
 _REQUEST = {
     "id": String,
@@ -115,5 +115,5 @@ def insert(
         values[f"request_{name}"] = [getattr(row, name) for row in requests]
     for name in _OBLIGATION:
         values[f"obligation_{name}"] = [getattr(row, name) for row in obligations]
-    with pipelined(session) as pipeline:
-        pipeline.tell(_INSERT, values)
+    with directly(session) as direct:
+        direct.run(_INSERT, values)

@@ -16,6 +16,7 @@ from app.callbacks.events import Callbacks
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
+from app.direct import directly
 from app.domain.commitments import SALT_BYTES
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.ids import new_id
@@ -26,7 +27,6 @@ from app.ledger.demands import Call, Recognition
 from app.ledger.naming import Known, Named
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 from app.ledger.transitions import enter
-from app.pipeline import pipelined
 from app.registry.membership import Membership, membership_of
 from app.registry.standing import Standing, standings
 
@@ -114,11 +114,9 @@ class _Batch:
         self._named = [Named.by(call.demand, dataset.id, self._pseudonyms) for call in calls]
         signs = [Recognition.of(call.demand, dataset.id, self._pseudonyms) for call in calls]
         self._earlier = self._earlier_requests(calls, signs)
-        with pipelined(self._session) as pipeline:
-            known = Known.ask(pipeline, dataset.id, self._named)
-            models = standings(pipeline, dataset.id)
-        self._known = known()
-        self._models = [_Model.of(standing) for standing in models()]
+        with directly(self._session) as direct:
+            self._known = Known.read(direct, dataset.id, self._named)
+            self._models = [_Model.of(standing) for standing in standings(direct, dataset.id)]
         deadlines_s = [model.policy.deadline_s for model in self._models]
         self._deadline = self._now + timedelta(seconds=min(deadlines_s, default=THIRTY_DAYS_S))
         self._epoch = dataset.forget_epoch

@@ -23,11 +23,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from app.direct import directly, prepared
 from app.domain import merkle
 from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.merkle import Coordinates, Frontier
 from app.ledger.tables import LogEntryRow
-from app.pipeline import pipelined, prepared
 
 # The leaf's hash is computed here as merkle.leaf_hash does: entries are read once, in one query.
 _SUBTREES = text(
@@ -117,10 +117,9 @@ def frontier(session: Session) -> tuple[datetime, Frontier]:
     Raises:
         CorruptLogError: a node is missing.
     """
-    with pipelined(session) as pipeline:
-        pipeline.tell(_LOCK, {"lock": _LOCK_NUMBER})
-        found = pipeline.send(_EDGE, {}, _Edge)
-    edge = found()
+    with directly(session) as direct:
+        direct.run(_LOCK, {"lock": _LOCK_NUMBER})
+        edge = direct.read(_EDGE, {}, _Edge)
     now, size = edge[0].now, edge[0].size
     waiting = {
         row.level: row.hash for row in edge if row.level is not None and row.hash is not None
@@ -147,8 +146,8 @@ def extend(
         "starts": [0, *accumulate(counts)][: len(runs)],
         "counts": counts,
     }
-    with pipelined(session) as pipeline:
-        pipeline.tell(_INSERT, values)
+    with directly(session) as direct:
+        direct.run(_INSERT, values)
 
 
 def root(session: Session, size: int) -> bytes:

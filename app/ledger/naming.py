@@ -1,15 +1,15 @@
 """From the ids that demands name to records and salted commitments to them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
+from app.direct import Direct
 from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import UnknownRecordsError
 from app.ledger.demands import ForgetDemand
-from app.pipeline import Pipeline
 
 MAX_REPORTED_UNKNOWN = 20
 
@@ -42,17 +42,15 @@ class Known:
                 self._by_subject.setdefault(record.subject_key, {})[record.seq] = record
 
     @classmethod
-    def ask(
-        cls, pipeline: Pipeline, dataset_id: str, named: Sequence[Named]
-    ) -> Callable[[], "Known"]:
-        """Ask for them at once for all demands; the caller holds the dataset's lock."""
-        found = datasets.keyed_records(
-            pipeline,
-            dataset_id,
-            record_keys={key for one in named for key in one.records},
-            subject_keys={key for one in named for key in one.subjects},
+    def read(cls, direct: Direct, dataset_id: str, named: Sequence[Named]) -> "Known":
+        """Read them at once for all demands; the caller holds the dataset's lock."""
+        record_keys = {key for one in named for key in one.records}
+        subject_keys = {key for one in named for key in one.subjects}
+        return cls(
+            datasets.keyed_records(
+                direct, dataset_id, record_keys=record_keys, subject_keys=subject_keys
+            )
         )
-        return lambda: cls(found())
 
     def resolve(self, named: Named, salt: bytes) -> list[tuple[KeyedRecord, bytes]]:
         """Return each record that one demand names, with its commitment.

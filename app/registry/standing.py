@@ -1,12 +1,11 @@
 """What a model's lineage looks like to those who ask to be forgotten: read in one statement."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import String, bindparam, select
 
-from app.pipeline import Pipeline, prepared
+from app.direct import Direct, prepared
 from app.registry.tables import ModelRow, VersionRow
 
 
@@ -43,6 +42,6 @@ _QUERY = prepared(
 )
 
 
-def standings(pipeline: Pipeline, dataset_id: str) -> Callable[[], list[Standing]]:
-    """Ask for the models trained on a dataset, locked in a fixed order."""
-    return pipeline.send(_QUERY, {"dataset": dataset_id}, Standing)
+def standings(direct: Direct, dataset_id: str) -> list[Standing]:
+    """Return the models trained on a dataset, locked in a fixed order."""
+    return direct.read(_QUERY, {"dataset": dataset_id}, Standing)

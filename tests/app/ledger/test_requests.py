@@ -11,6 +11,7 @@ from sqlalchemy import event, func, select
 from app.certificates.signing import statement_of
 from app.certificates.verification import verify
 from app.datasets import repository as datasets
+from app.direct import Direct
 from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, UnknownRecordsError
 from app.domain.scopes import Scope
@@ -19,7 +20,6 @@ from app.ledger import bundles, repository, serving
 from app.ledger.api_keys import create_key
 from app.ledger.demands import ForgetDemand
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, LogEntryRow, ObligationRow
-from app.pipeline import Pipeline
 from app.registry import repository as registry
 from tests.support.dumps import everything_in_postgres
 from tests.support.markers import Marker, search_bytes
@@ -265,8 +265,8 @@ def test_forgetting_many_records_takes_a_handful_of_statements(
     workshop.define()
     workshop.work()
     statements: list[object] = []
-    for way in ("send", "tell"):
-        monkeypatch.setattr(Pipeline, way, _noted(getattr(Pipeline, way), statements))
+    for way in ("read", "run"):
+        monkeypatch.setattr(Direct, way, _noted(getattr(Direct, way), statements))
     event.listen(
         workshop.services.database.engine,
         "before_cursor_execute",
@@ -279,9 +279,9 @@ def test_forgetting_many_records_takes_a_handful_of_statements(
 
 
 def _noted(send: Callable[..., Any], statements: list[object]) -> Callable[..., Any]:
-    def noting(pipeline: Pipeline, statement: object, *of: object) -> object:
+    def noting(direct: Direct, statement: object, *of: object) -> object:
         statements.append(statement)
-        return send(pipeline, statement, *of)
+        return send(direct, statement, *of)
 
     return noting
 

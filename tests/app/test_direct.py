@@ -1,4 +1,4 @@
-"""What is sent together does what it would do one by one, and fails like anything else."""
+"""What passes by the ORM belongs to the session's transaction, and fails like anything else."""
 
 import pytest
 from sqlalchemy import Integer, String, bindparam, event, func, select, text
@@ -6,9 +6,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from app.database import Database
+from app.direct import directly, prepared
 from app.ledger import outbox
 from app.ledger.tables import OutboxRow
-from app.pipeline import pipelined, prepared
 from app.services import Services
 
 _POST = prepared(
@@ -43,19 +43,19 @@ def _count(session: Session) -> int | None:
 def test_each_statement_sees_what_was_done_before_it(database: Database) -> None:
     with database.transaction() as session:
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, "held back")
-        with pipelined(session) as pipeline:
-            before = pipeline.send(_SUBJECTS, {}, _subject)
-            pipeline.tell(_POST, {"count": 2})
-            after = pipeline.send(_SUBJECTS, {}, _subject)
-        assert before() == ["held back"]
-        assert after() == ["held back", "model_1", "model_2"]
+        with directly(session) as direct:
+            before = direct.read(_SUBJECTS, {}, _subject)
+            direct.run(_POST, {"count": 2})
+            after = direct.read(_SUBJECTS, {}, _subject)
+        assert before == ["held back"]
+        assert after == ["held back", "model_1", "model_2"]
         assert _count(session) == 3
 
 
 def test_it_belongs_to_the_sessions_transaction(database: Database) -> None:
     with database.transaction() as session:
-        with pipelined(session) as pipeline:
-            pipeline.tell(_POST, {"count": 2})
+        with directly(session) as direct:
+            direct.run(_POST, {"count": 2})
         with database.transaction() as another:
             assert _count(another) == 0
     with database.transaction() as session:
@@ -64,10 +64,10 @@ def test_it_belongs_to_the_sessions_transaction(database: Database) -> None:
 
 def test_a_statement_that_fails_undoes_all_and_tells_no_parameters(database: Database) -> None:
     def send(session: Session, row_id: int) -> None:
-        with pipelined(session) as pipeline:
-            pipeline.tell(_POST, {"count": 1})
-            pipeline.tell(_AGAIN, {"id": row_id, "subject": "secret"})
-            pipeline.tell(_POST, {"count": 1})
+        with directly(session) as direct:
+            direct.run(_POST, {"count": 1})
+            direct.run(_AGAIN, {"id": row_id, "subject": "secret"})
+            direct.run(_POST, {"count": 1})
 
     with database.transaction() as session:
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, "first")
@@ -85,9 +85,9 @@ def test_a_lost_connection_is_told_and_thrown_away(database: Database) -> None:
     event.listen(database.engine.pool, "invalidate", lambda *of: thrown_away.append(of))
 
     def send(session: Session) -> None:
-        with pipelined(session) as pipeline:
-            pipeline.tell(_END, {})
-            pipeline.tell(_POST, {"count": 1})
+        with directly(session) as direct:
+            direct.run(_END, {})
+            direct.run(_POST, {"count": 1})
 
     with pytest.raises(DBAPIError) as caught, database.transaction() as session:
         send(session)

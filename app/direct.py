@@ -1,7 +1,10 @@
-"""Statements that are sent to Postgres together, so that one round trip serves them all.
+"""Statements that go to Postgres as they are: for what every call waits for.
 
-Each one runs as if it had come alone, with a view of the data of its own, in the order of sending.
-They bypass the ORM and what compiles statements anew: this is for what every call waits for.
+They pass by the ORM, and by what compiles a statement and looks for its shape each time, which
+costs more than most of them do.
+
+Psycopg's pipelines would save round trips too. But they end with a message after which Postgres no
+longer ends a transaction that stands still, and what it has locked would stay locked.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,40 +23,36 @@ _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
 def prepared(statement: Executable) -> bytes:
-    """Return a statement as ``Pipeline.send`` takes it, its parameters by their names.
+    """Return a statement as ``Direct`` takes it, its parameters by their names.
 
     Do it once: this is what costs. Values must be what psycopg reads and writes by itself.
     """
     return str(statement.compile(dialect=_DIALECT)).encode()  # type: ignore[attr-defined]
 
 
-class Pipeline:
-    """What takes statements on, one after the other."""
+class Direct:
+    """Runs statements."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
-    def send(
+    def read(
         self, statement: bytes, parameters: Mapping[str, object], made: Callable[..., Made]
-    ) -> Callable[[], list[Made]]:
-        """Send a statement that returns rows.
-
-        Returns:
-            What waits for the rows, each ``made`` of its columns; ask it once.
-        """
+    ) -> list[Made]:
+        """Return a statement's rows, each ``made`` of its columns."""
         cursor = self._connection.cursor(row_factory=args_row(made))
-        return cursor.execute(statement, parameters).fetchall
+        return cursor.execute(statement, parameters).fetchall()
 
-    def tell(self, statement: bytes, parameters: Mapping[str, object]) -> None:
-        """Send a statement whose rows, if there are any, nobody needs."""
+    def run(self, statement: bytes, parameters: Mapping[str, object]) -> None:
+        """Run a statement whose rows, if there are any, nobody needs."""
         self._connection.execute(statement, parameters)
 
 
 @contextmanager
-def pipelined(session: Session) -> Iterator[Pipeline]:
-    """Send statements within a session's transaction; at the end of the block all have run.
+def directly(session: Session) -> Iterator[Direct]:
+    """Run statements within a session's transaction.
 
-    What the session holds back is written first. Its objects learn nothing of what is sent here.
+    What the session holds back is written first. Its objects learn nothing of what is done here.
 
     Raises:
         DBAPIError: one of them failed, as SQLAlchemy raises it.
@@ -62,8 +61,7 @@ def pipelined(session: Session) -> Iterator[Pipeline]:
     connection = session.connection()
     driver: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
     try:
-        with driver.pipeline():
-            yield Pipeline(driver)
+        yield Direct(driver)
     except psycopg.Error as error:
         raise DBAPIError.instance(
             None,
