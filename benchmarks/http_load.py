@@ -4,9 +4,11 @@ It reads just the status and the announced length, so that the server is what is
 """
 
 import asyncio
+import gc
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Self
@@ -54,14 +56,27 @@ def call(method: str, path: str, *, key: str = "", body: bytes = b"", headers: s
 
 def closed_loop(port: int, next_call: Call, *, connections: int, seconds: float) -> Load:
     """Let each connection send its next call as soon as the last one is answered."""
-    return asyncio.run(_closed_loop(port, next_call, connections, seconds))
+    with _without_pauses():
+        return asyncio.run(_closed_loop(port, next_call, connections, seconds))
 
 
 def open_loop(
     port: int, next_call: Call, *, connections: int, per_s: float, seconds: float
 ) -> Load:
     """Send calls at a steady rate, whatever the answers take; waiting for a connection counts."""
-    return asyncio.run(_open_loop(port, next_call, connections, per_s, seconds))
+    with _without_pauses():
+        return asyncio.run(_open_loop(port, next_call, connections, per_s, seconds))
+
+
+@contextmanager
+def _without_pauses() -> Iterator[None]:
+    """Collect no garbage meanwhile: the client's pauses would be counted as the server's."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 async def _closed_loop(port: int, next_call: Call, connections: int, seconds: float) -> Load:

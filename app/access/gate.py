@@ -1,9 +1,9 @@
 """Who is let in: from credentials to a caller, within the limits of calls and of failures.
 
-A key that was looked up within the last second is not looked up again. Credentials that were good
-lately are looked up at once. All others first face the limit of the address that they come from, so
-that guessing ends before it reaches the ledger or an issuer's signature, while known callers behind
-the same address go on unharmed.
+Nobody waits for a key that was looked up within the last second, and one in steady use is looked up
+again before that is over. Credentials that were good lately are looked up at once. All others first
+face the limit of the address that they come from, so that guessing ends before it reaches the
+ledger or an issuer's signature, while known callers behind the same address go on unharmed.
 """
 
 import asyncio
@@ -68,6 +68,8 @@ class Gate:
         digest = api_keys.digest_of(credentials)
         known = self._known.find(digest)
         if known is not None:
+            if self._known.is_due(digest):
+                self._look_ups.start(credentials)
             return known
         if digest not in self._recent:
             await run_in_threadpool(self._failures.check, address)

@@ -1,5 +1,6 @@
 """Callers whose keys were just looked up, so that not every call asks the ledger."""
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,9 +14,10 @@ LIFETIME_S = 1.0
 _MOST = 10_000
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Entry:
     caller: Caller
+    renew_at: float
     until: float
     revocations: int
 
@@ -40,14 +42,27 @@ class KnownCallers:
             return None
         return entry.caller if entry.revocations == api_keys.revocations() else None
 
+    def is_due(self, digest: bytes) -> bool:
+        """Say, once an entry, that it should be renewed: half of its time is over.
+
+        Who then looks the key up again spares those who come later the wait.
+        """
+        entry = self._entries.get(digest)
+        if entry is None or time.monotonic() < entry.renew_at:
+            return False
+        with self._lock:
+            renew_at, entry.renew_at = entry.renew_at, math.inf
+        return renew_at < math.inf
+
     def look_up(self, digest: bytes, ask: Callable[[], KeyHolder]) -> Caller:
         """Return whom ``ask`` finds, and remember it unless something was revoked meanwhile."""
         began, revocations = time.monotonic(), api_keys.revocations()
         holder = ask()
         lasts_s = self._lifetime_s if holder.lasts_s is None else holder.lasts_s
-        until = began + min(self._lifetime_s, lasts_s)
+        lasts_s = min(self._lifetime_s, lasts_s)
+        entry = _Entry(holder.caller, began + lasts_s / 2, began + lasts_s, revocations)
         with self._lock:
-            self._entries[digest] = _Entry(holder.caller, until, revocations)
+            self._entries[digest] = entry
             self._entries.move_to_end(digest)
             if len(self._entries) > self._most:
                 self._entries.popitem(last=False)

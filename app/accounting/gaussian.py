@@ -12,9 +12,7 @@ propose a number; it is returned once ``delta_of``, rounded up, confirms it.
 import math
 from collections.abc import Callable
 
-from scipy.integrate import quad
-from scipy.optimize import brentq
-from scipy.special import erfcx, log_ndtr, ndtr
+import scipy  # its parts load when they are first used, which takes long
 
 from app.domain.checks import require_delta, require_non_negative, require_positive
 from app.domain.errors import CalibrationError
@@ -42,14 +40,14 @@ def log_delta(*, mu: float, epsilon: float) -> float:
         # delta <= Phi(-x) <= exp(-x^2/2): an upper bound, and far below any float64.
         return -x * x / 2
     if x < 0:
-        first = float(ndtr(-x))
-        second = math.exp(epsilon + float(log_ndtr(-y)))
+        first = float(scipy.special.ndtr(-x))
+        second = math.exp(epsilon + float(scipy.special.log_ndtr(-y)))
         if second > 0.9 * first:
             return _log_close_difference(mu, epsilon)
         return math.log(first - second)
     # exp(epsilon) phi(y) = phi(x), so both terms share the factor exp(-x^2/2).
-    first = float(erfcx(x * _ROOT_HALF))
-    second = float(erfcx(y * _ROOT_HALF))
+    first = float(scipy.special.erfcx(x * _ROOT_HALF))
+    second = float(scipy.special.erfcx(y * _ROOT_HALF))
     if second > 0.9 * first:
         return _log_close_difference(mu, epsilon)
     return _LOG_HALF - x * x / 2 + math.log(first - second)
@@ -74,7 +72,9 @@ def _log_close_difference(mu: float, epsilon: float) -> float:
     lowest = epsilon / (math.sqrt(2 * shift + 120.0) + mu)
     log_mu = math.log(mu)
     start = min(math.log(lowest), log_mu - 1e-3)
-    result = quad(density, start, log_mu, epsabs=0.0, epsrel=2e-14, limit=200, full_output=1)
+    result = scipy.integrate.quad(
+        density, start, log_mu, epsabs=0.0, epsrel=2e-14, limit=200, full_output=1
+    )
     total, doubt = float(result[0]), float(result[1])
     if doubt > 1e-13 * total:
         total += doubt
@@ -166,7 +166,9 @@ def surviving_information_bits(*, mu: float) -> float:
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     try:
-        root, report = brentq(function, low, high, xtol=1e-15, rtol=1e-14, full_output=True)
+        root, report = scipy.optimize.brentq(
+            function, low, high, xtol=1e-15, rtol=1e-14, full_output=True
+        )
     except (ValueError, RuntimeError) as error:
         raise CalibrationError("the search for a Gaussian guarantee did not converge") from error
     if not report.converged or not math.isfinite(root):

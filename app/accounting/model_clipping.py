@@ -22,7 +22,7 @@ Guarantee: one point (epsilon, delta). Neighbouring relation: any two starts. As
 
 import math
 
-from scipy.optimize import brentq
+import scipy  # its parts load when they are first used, which takes long
 
 from app.accounting import gaussian
 from app.accounting.guarantees import PointGuarantee
@@ -179,7 +179,7 @@ def calibrate(
         raise CalibrationError("no noise below a million times model_clip reaches the target")
     if excess(high) <= 0:
         raise ParameterError("initial_noise_std", "below the noise that meets the target alone")
-    root = float(brentq(excess, low, high, xtol=1e-13, rtol=1e-13))
+    root = float(scipy.optimize.brentq(excess, low, high, xtol=1e-13, rtol=1e-13))
     for margin in (1e-13, 1e-12, 1e-11, 1e-10, 1e-9):
         noise_std = 2 * model_clip / math.exp(root) * (1 + margin)
         reached = account(

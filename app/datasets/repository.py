@@ -1,24 +1,26 @@
 """All SQL about datasets, shards and records."""
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import (
     ARRAY,
     LargeBinary,
+    String,
     any_,
+    bindparam,
     func,
     insert,
-    literal,
     or_,
     select,
     update,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.datasets.tables import DatasetRow, RecordRow, ShardRow
+from app.direct import Direct, directly, prepared
 from app.domain.errors import NotFoundError
 
 _PARAMETERS_AT_ONCE = 10_000
@@ -34,13 +36,28 @@ def dataset_named(session: Session, name: str, *, lock: bool = False) -> Dataset
     return row
 
 
-def locked_dataset(session: Session, name: str) -> DatasetRow:
+class LockedDataset(NamedTuple):
+    """A dataset that takes on requests."""
+
+    id: str
+    name: str
+    forget_epoch: int
+
+
+_LOCKED_DATASET = prepared(
+    select(*(getattr(DatasetRow, name) for name in LockedDataset._fields))
+    .where(DatasetRow.name == bindparam("name", type_=String))
+    .with_for_update()
+)
+
+
+def locked_dataset(session: Session, name: str) -> LockedDataset:
     """Return a dataset as it is now, locked, or raise ``NotFoundError``."""
-    query = select(DatasetRow).where(DatasetRow.name == name).with_for_update()
-    row = session.scalar(query.execution_options(populate_existing=True))
-    if row is None:
-        raise NotFoundError("dataset", name)
-    return row
+    with directly(session) as direct:
+        found = direct.read(_LOCKED_DATASET, {"name": name}, LockedDataset)
+    for row in found:
+        return row
+    raise NotFoundError("dataset", name)
 
 
 def find_dataset(session: Session, name: str) -> DatasetRow | None:
@@ -143,25 +160,36 @@ class KeyedRecord(NamedTuple):
     forgotten_epoch: int | None
 
 
+def _keyed_by(column: InstrumentedAttribute[Any]) -> bytes:
+    return prepared(
+        select(*(getattr(RecordRow, name) for name in KeyedRecord._fields)).where(
+            RecordRow.dataset_id == bindparam("dataset", type_=String),
+            column == any_(bindparam("keys", type_=ARRAY(LargeBinary))),
+        )
+    )
+
+
+_KEYED_BY_RECORD = _keyed_by(RecordRow.record_key)
+_KEYED_BY_SUBJECT = _keyed_by(RecordRow.subject_key)
+
+
 def keyed_records(
-    session: Session,
+    direct: Direct,
     dataset_id: str,
     *,
     record_keys: Collection[bytes] = (),
     subject_keys: Collection[bytes] = (),
 ) -> list[KeyedRecord]:
     """Return what ``records_by_key`` does, as the database has it now and without its objects."""
-    columns = (getattr(RecordRow, name) for name in KeyedRecord._fields)
-    query = select(*columns).where(RecordRow.dataset_id == dataset_id)
-    found: list[KeyedRecord] = []
-    for column, keys in (
-        (RecordRow.record_key, record_keys),
-        (RecordRow.subject_key, subject_keys),
-    ):
-        for batch in batches(list(keys)):
-            wanted = query.where(column == any_(literal(batch, ARRAY(LargeBinary))))
-            found.extend(KeyedRecord(*row) for row in session.execute(wanted))
-    return found
+    return [
+        record
+        for statement, keys in (
+            (_KEYED_BY_RECORD, record_keys),
+            (_KEYED_BY_SUBJECT, subject_keys),
+        )
+        for batch in batches(list(keys))
+        for record in direct.read(statement, {"dataset": dataset_id, "keys": batch}, KeyedRecord)
+    ]
 
 
 def lock_records(session: Session, seqs: Collection[int]) -> list[RecordRow]:

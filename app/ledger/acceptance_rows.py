@@ -16,6 +16,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from app.datasets.repository import KeyedRecord
+from app.direct import directly, prepared
 from app.ledger.outbox import Topic
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 
@@ -52,8 +53,9 @@ def _arrays(prefix: str) -> str:
     return ", ".join(f":{name}" for name in _COLUMNS if name.startswith(f"{prefix}_"))
 
 
-_INSERT = text(
-    f"""
+_INSERT = prepared(
+    text(
+        f"""
     WITH request AS (
         INSERT INTO forget_requests ({", ".join(_REQUEST)})
         SELECT * FROM unnest({_arrays("request")})
@@ -74,7 +76,8 @@ _INSERT = text(
     )
     UPDATE datasets SET forget_epoch = :epoch WHERE id = :dataset
     """  # noqa: S608 - of names that stand above
-).bindparams(*(bindparam(name, type_=ARRAY(kind)) for name, kind in _COLUMNS.items()))
+    ).bindparams(*(bindparam(name, type_=ARRAY(kind)) for name, kind in _COLUMNS.items()))
+)
 
 
 def insert(
@@ -112,4 +115,5 @@ def insert(
         values[f"request_{name}"] = [getattr(row, name) for row in requests]
     for name in _OBLIGATION:
         values[f"obligation_{name}"] = [getattr(row, name) for row in obligations]
-    session.execute(_INSERT, values)
+    with directly(session) as direct:
+        direct.run(_INSERT, values)

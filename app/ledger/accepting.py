@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 from sqlalchemy.orm import Session
-from sqlalchemy.orm.attributes import set_committed_value
 
 from app.callbacks.events import Callbacks
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
+from app.direct import directly
 from app.domain.commitments import SALT_BYTES
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.ids import new_id
@@ -27,17 +27,15 @@ from app.ledger.demands import Call, Recognition
 from app.ledger.naming import Known, Named
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 from app.ledger.transitions import enter
-from app.registry import repository as registry
 from app.registry.membership import Membership, membership_of
-from app.registry.tables import ModelRow, VersionRow
+from app.registry.standing import Standing, standings
 
 
 @dataclass(frozen=True)
 class Settled:
     """What a model's present head answers for already, so that it is certified at once."""
 
-    model: ModelRow
-    head: VersionRow
+    model_id: str
     basis: Basis
 
 
@@ -116,11 +114,11 @@ class _Batch:
         self._named = [Named.by(call.demand, dataset.id, self._pseudonyms) for call in calls]
         signs = [Recognition.of(call.demand, dataset.id, self._pseudonyms) for call in calls]
         self._earlier = self._earlier_requests(calls, signs)
-        self._known = Known.read(self._session, dataset.id, self._named)
-        self._models = registry.models_with_heads(self._session, dataset.id)
-        self._deadline = self._now + timedelta(
-            seconds=_deadline_s([model for model, _ in self._models])
-        )
+        with directly(self._session) as direct:
+            self._known = Known.read(direct, dataset.id, self._named)
+            self._models = [_Model.of(standing) for standing in standings(direct, dataset.id)]
+        deadlines_s = [model.policy.deadline_s for model in self._models]
+        self._deadline = self._now + timedelta(seconds=min(deadlines_s, default=THIRTY_DAYS_S))
         self._epoch = dataset.forget_epoch
         answers = [self._answer(*of) for of in zip(calls, signs, self._named, strict=True)]
         new = [answer for answer in answers if isinstance(answer, Taken) and answer.is_new]
@@ -206,7 +204,6 @@ class _Batch:
             obligations=[obligation for t in new for _, obligation in t.owed],
             forgotten=epochs,
         )
-        set_committed_value(self._dataset, "forget_epoch", self._epoch)
         for taken, row in zip(new, rows, strict=True):
             with actor.acting_as(taken.actor):
                 if taken.callback_urls:
@@ -221,24 +218,33 @@ class _Batch:
     def _decide(self, new: Sequence[Taken], epochs: dict[int, int]) -> dict[str, float]:
         """Note what each model owes each request; return when to wake those that owe something."""
         woken: dict[str, float] = {}
-        for model, head in self._models:
-            membership = membership_of(model)
-            if membership is None:
+        for model in self._models:
+            if model.membership is None:
                 continue
-            waits = [_decide_one(t, model, membership, head, epochs) for t in new]
+            waits = [_decide_one(t, model, model.membership, epochs) for t in new]
             if any(waits):
-                woken[model.id] = Policy.from_json(model.policy).window_s
+                woken[model.standing.id] = model.policy.window_s
         return woken
 
 
+@dataclass(frozen=True)
+class _Model:
+    """A model, and what is read from it once for all demands."""
+
+    standing: Standing
+    policy: Policy
+    membership: Membership | None
+
+    @classmethod
+    def of(cls, standing: Standing) -> "_Model":
+        return cls(standing, Policy.from_json(standing.policy), membership_of(standing))
+
+
 def _decide_one(
-    taken: Taken,
-    model: ModelRow,
-    membership: Membership,
-    head: VersionRow | None,
-    epochs: dict[int, int],
+    taken: Taken, model: _Model, membership: Membership, epochs: dict[int, int]
 ) -> bool:
     """Note what a model owes a request; say whether it takes a run."""
+    standing = model.standing
     included = [
         (record, epoch)
         for record, epoch in _with_epochs(taken, epochs)
@@ -249,12 +255,12 @@ def _decide_one(
         for record, epoch in included
         if membership.touched(seq=record.seq, forgotten_epoch=epoch, record_key=record.record_key)
     ]
-    if touched and (head is None or max(touched) > head.covers_epoch):
-        taken.owed.append((model.name, _obligation(taken.request_id, model.id)))
+    if touched and (standing.covers_epoch is None or max(touched) > standing.covers_epoch):
+        taken.owed.append((standing.name, _obligation(taken.request_id, standing.id)))
         return True
-    if included and head is not None:
+    if included and standing.covers_epoch is not None:
         basis = Basis.UNLEARNED if touched else Basis.EXCLUDED_FROM_TRAINING
-        taken.settled.append(Settled(model, head, basis))
+        taken.settled.append(Settled(standing.id, basis))
     return False
 
 
@@ -283,8 +289,3 @@ def _obligation(request_id: str, model_id: str) -> ObligationRow:
         state=ObligationState.OPEN,
         basis=Basis.UNLEARNED,
     )
-
-
-def _deadline_s(models: Sequence[ModelRow]) -> float:
-    deadlines = [Policy.from_json(model.policy).deadline_s for model in models]
-    return min(deadlines, default=THIRTY_DAYS_S)

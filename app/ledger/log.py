@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC
 from typing import Any
 
-from sqlalchemy import event, select, text
+from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
 from app.certificates.signing import StatementSigner
@@ -20,7 +20,6 @@ from app.domain.errors import NotFoundError
 from app.ledger import actor, checkpoints, merkle
 from app.ledger.tables import LogEntryRow
 
-_LOCK = 0x45585055  # an arbitrary number that names the log's advisory lock
 _MAX_INDEX = 2**63 - 1
 _PENDING = "expunge.log.pending"
 _SIGNER = "expunge.log.signer"
@@ -67,8 +66,6 @@ def _write_pending(session: Session) -> None:
     signer = session.info.pop(_SIGNER, None)
     if not pending and signer is None:
         return
-    session.flush()
-    session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     now, frontier = merkle.frontier(session)
     if pending:
         moment = now.astimezone(UTC).isoformat(timespec="microseconds")

@@ -7,6 +7,7 @@ a tree whose size is no power of two, is folded together from at most 2 log n of
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import accumulate, chain
+from typing import NamedTuple
 
 from sqlalchemy import (
     ARRAY,
@@ -22,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from app.direct import directly, prepared
 from app.domain import merkle
 from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.merkle import Coordinates, Frontier
@@ -47,8 +49,9 @@ _SUBTREES = text(
 )
 # One statement, because the lock is held: the clock, the log's size, and the complete subtrees that
 # wait for their neighbours: one of 2^k leaves for each bit k that is set in the size.
-_EDGE = text(
-    """
+_EDGE = prepared(
+    text(
+        """
     SELECT clock_timestamp(), log.size, waiting.level, waiting.hash
     FROM (SELECT coalesce(max(index) + 1, 0) AS size FROM log_entries) AS log
     LEFT JOIN LATERAL (
@@ -64,10 +67,14 @@ _EDGE = text(
         WHERE (log.size >> height) % 2 = 1
     ) AS waiting ON true
     """
+    )
 )
+_LOCK = prepared(text("SELECT pg_advisory_xact_lock(:lock)"))
+_LOCK_NUMBER = 0x45585055  # an arbitrary one that names the log
 # Hashes travel as one string of 32 bytes each: arrays of them cost more than the insertion.
-_INSERT = text(
-    """
+_INSERT = prepared(
+    text(
+        """
     WITH entry AS (
         INSERT INTO log_entries (index, kind, body)
         SELECT :first + ordinality - 1, kind, body
@@ -78,16 +85,24 @@ _INSERT = text(
     FROM unnest(:levels, :positions, :starts, :counts) AS run (level, position, start, count)
     CROSS JOIN LATERAL generate_series(0, run.count - 1) AS i
     """
-).bindparams(
-    bindparam("first", type_=BigInteger),
-    bindparam("kinds", type_=ARRAY(String)),
-    bindparam("bodies", type_=ARRAY(String)),
-    bindparam("hashes", type_=LargeBinary),
-    bindparam("levels", type_=ARRAY(SmallInteger)),
-    bindparam("positions", type_=ARRAY(BigInteger)),
-    bindparam("starts", type_=ARRAY(Integer)),
-    bindparam("counts", type_=ARRAY(Integer)),
+    ).bindparams(
+        bindparam("first", type_=BigInteger),
+        bindparam("kinds", type_=ARRAY(String)),
+        bindparam("bodies", type_=ARRAY(String)),
+        bindparam("hashes", type_=LargeBinary),
+        bindparam("levels", type_=ARRAY(SmallInteger)),
+        bindparam("positions", type_=ARRAY(BigInteger)),
+        bindparam("starts", type_=ARRAY(Integer)),
+        bindparam("counts", type_=ARRAY(Integer)),
+    )
 )
+
+
+class _Edge(NamedTuple):
+    now: datetime
+    size: int
+    level: int | None
+    hash: bytes | None
 
 
 def size(session: Session) -> int:
@@ -97,14 +112,18 @@ def size(session: Session) -> int:
 
 
 def frontier(session: Session) -> tuple[datetime, Frontier]:
-    """Return the time, and what is needed to append. The caller holds the log's lock.
+    """Lock the log until the transaction ends; return the time, and what is needed to append.
 
     Raises:
         CorruptLogError: a node is missing.
     """
-    rows = session.execute(_EDGE).all()
-    now, size = rows[0][:2]
-    waiting = {level: bytes(hashed) for _, _, level, hashed in rows if hashed is not None}
+    with directly(session) as direct:
+        direct.run(_LOCK, {"lock": _LOCK_NUMBER})
+        edge = direct.read(_EDGE, {}, _Edge)
+    now, size = edge[0].now, edge[0].size
+    waiting = {
+        row.level: row.hash for row in edge if row.level is not None and row.hash is not None
+    }
     if len(waiting) != size.bit_count():
         raise CorruptLogError("a node of the log is missing; run 'expunge log fsck'")
     return now, Frontier(size, waiting)
@@ -117,19 +136,18 @@ def extend(
     first = frontier.size
     runs = frontier.extend([merkle.leaf_hash(body.encode()) for body in bodies])
     counts = [len(run.hashes) for run in runs]
-    session.execute(
-        _INSERT,
-        {
-            "first": first,
-            "kinds": kinds,
-            "bodies": bodies,
-            "hashes": b"".join(chain.from_iterable(run.hashes for run in runs)),
-            "levels": [run.level for run in runs],
-            "positions": [run.position for run in runs],
-            "starts": [0, *accumulate(counts)][: len(runs)],
-            "counts": counts,
-        },
-    )
+    values = {
+        "first": first,
+        "kinds": kinds,
+        "bodies": bodies,
+        "hashes": b"".join(chain.from_iterable(run.hashes for run in runs)),
+        "levels": [run.level for run in runs],
+        "positions": [run.position for run in runs],
+        "starts": [0, *accumulate(counts)][: len(runs)],
+        "counts": counts,
+    }
+    with directly(session) as direct:
+        direct.run(_INSERT, values)
 
 
 def root(session: Session, size: int) -> bytes:

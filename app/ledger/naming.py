@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.orm import Session
-
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
+from app.direct import Direct
 from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import UnknownRecordsError
 from app.ledger.demands import ForgetDemand
@@ -43,13 +42,13 @@ class Known:
                 self._by_subject.setdefault(record.subject_key, {})[record.seq] = record
 
     @classmethod
-    def read(cls, session: Session, dataset_id: str, named: Sequence[Named]) -> "Known":
+    def read(cls, direct: Direct, dataset_id: str, named: Sequence[Named]) -> "Known":
         """Read them at once for all demands; the caller holds the dataset's lock."""
         record_keys = {key for one in named for key in one.records}
         subject_keys = {key for one in named for key in one.subjects}
         return cls(
             datasets.keyed_records(
-                session, dataset_id, record_keys=record_keys, subject_keys=subject_keys
+                direct, dataset_id, record_keys=record_keys, subject_keys=subject_keys
             )
         )
 

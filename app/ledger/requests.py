@@ -17,7 +17,7 @@ from app.domain.errors import ConflictError, ExpungeError
 from app.domain.ids import new_id
 from app.domain.states import Basis, ObligationState, RequestState
 from app.ledger import actor, certifying, log, outbox, repository, restating
-from app.ledger.accepting import Acceptance, Settled, Taken
+from app.ledger.accepting import Acceptance, Taken
 from app.ledger.demands import Call, ForgetDemand, hashed
 from app.ledger.obligations import reopen_failed, settle_request
 from app.ledger.tables import ForgetRequestRow, ObligationRow
@@ -80,17 +80,18 @@ class ForgetRequests:
         """Certify what can be certified at once."""
         request = repository.request(session, taken.request_id)
         for settled in taken.settled:
+            # The model is locked since it was decided, and its head with it.
+            model = session.get_one(ModelRow, settled.model_id, populate_existing=True)
+            head = session.get_one(VersionRow, model.head_version_id)
             if settled.basis == Basis.UNLEARNED:
-                certificate_id = self._certify_again(session, request, settled)
+                certificate_id = self._certify_again(session, request, model, head)
             else:
-                certificate_id = self._certify_exclusion(
-                    session, request, settled.model, settled.head
-                )
+                certificate_id = self._certify_exclusion(session, request, model, head)
             session.add(
                 ObligationRow(
                     id=new_id("ob"),
                     request_id=request.id,
-                    model_id=settled.model.id,
+                    model_id=model.id,
                     state=ObligationState.CERTIFIED,
                     basis=settled.basis,
                     certificate_id=certificate_id,
@@ -98,14 +99,11 @@ class ForgetRequests:
             )
         settle_request(session, request)
 
-    def _certify_again(self, session: Session, request: ForgetRequestRow, settled: Settled) -> str:
+    def _certify_again(
+        self, session: Session, request: ForgetRequestRow, model: ModelRow, head: VersionRow
+    ) -> str:
         certificate = restating.certify_again(
-            session,
-            self._signer,
-            request,
-            model=settled.model,
-            head=settled.head,
-            now=self._clock(),
+            session, self._signer, request, model=model, head=head, now=self._clock()
         )
         session.flush()
         return certificate.id

@@ -6,10 +6,9 @@ meanwhile comes next, all together. One thread does it, so that those who
 wait need none.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
+from threading import Condition, Lock
 from typing import Generic, TypeVar
 
 Call = TypeVar("Call")
@@ -24,8 +23,8 @@ class Together(Generic[Call, Result]):
             result or the exception that answers this call alone. If it raises, nothing was done,
             and each of the calls is tried by itself.
         most: how many calls it is given at once.
-        linger_s: how long to wait after a group of several, for those who were answered to come
-            again; never for a caller that is alone.
+        linger_s: how long to wait, at most, after a group of several, for those who were answered
+            to come again; never for a caller that is alone.
     """
 
     def __init__(
@@ -40,6 +39,8 @@ class Together(Generic[Call, Result]):
         self._linger_s = linger_s
         self._waiting: list[tuple[Call, Future[Result]]] = []
         self._lock = Lock()
+        self._enough = Condition(self._lock)
+        self._expected = 0
         self._is_led = False
         self._leader = ThreadPoolExecutor(1, thread_name_prefix="together")
 
@@ -53,6 +54,8 @@ class Together(Generic[Call, Result]):
         with self._lock:
             self._waiting.append((call, future))
             begin, self._is_led = not self._is_led, True
+            if len(self._waiting) == self._expected:
+                self._enough.notify()
         if begin:
             self._leader.submit(self._lead)
         return future
@@ -60,8 +63,14 @@ class Together(Generic[Call, Result]):
     def _lead(self) -> None:
         while group := self._next_group():
             self._carry_out_group([of for of in group if of[1].set_running_or_notify_cancel()])
-            if self._linger_s and 1 < len(group) > len(self._waiting):
-                time.sleep(self._linger_s)
+            if self._linger_s and len(group) > 1:
+                self._linger(len(group))
+
+    def _linger(self, answered: int) -> None:
+        with self._enough:
+            self._expected = min(self._most, answered + len(self._waiting))
+            self._enough.wait_for(lambda: len(self._waiting) >= self._expected, self._linger_s)
+            self._expected = 0
 
     def _next_group(self) -> list[tuple[Call, "Future[Result]"]]:
         with self._lock:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from app.datasets.tables import RecordRow
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
+from app.registry.standing import Standing
 from app.registry.tables import ModelRow
 
 _TWO_TO_64 = 2**64
@@ -81,7 +82,7 @@ def fixed_batches(
     return {seq: rank // batch_size for rank, (_, seq) in enumerate(ranked)}
 
 
-def membership_of(model: ModelRow) -> Membership | None:
+def membership_of(model: ModelRow | Standing) -> Membership | None:
     """Return a model's membership, or None before its training data were first read."""
     if model.trained_through is None or model.trained_after_epoch is None:
         return None

@@ -56,20 +56,6 @@ def head_version(session: Session, model: ModelRow) -> VersionRow | None:
     return session.get_one(VersionRow, model.head_version_id)
 
 
-def models_with_heads(
-    session: Session, dataset_id: str
-) -> Sequence[tuple[ModelRow, VersionRow | None]]:
-    """Return what ``models_of_dataset`` does, and with each model its lineage's head."""
-    query = (
-        select(ModelRow, VersionRow)
-        .outerjoin(VersionRow, VersionRow.id == ModelRow.head_version_id)
-        .where(ModelRow.dataset_id == dataset_id)
-        .order_by(ModelRow.id)
-        .with_for_update(of=ModelRow)
-    )
-    return [(model, head) for model, head in session.execute(query)]
-
-
 def version_numbered(session: Session, model: ModelRow, number: int) -> VersionRow:
     """Return one version, or raise ``NotFoundError``."""
     query = select(VersionRow).where(VersionRow.model_id == model.id, VersionRow.number == number)

@@ -1,5 +1,6 @@
 """A key is looked up once a second, and never holds longer than it should."""
 
+import time
 from collections.abc import Callable
 
 from app.access.known import KnownCallers
@@ -34,6 +35,19 @@ def test_nobody_is_known_for_longer_than_the_lifetime_or_the_key() -> None:
     for known, lasts_s in ((KnownCallers(lifetime_s=0), None), (KnownCallers(lifetime_s=60), 0.0)):
         known.look_up(DIGEST, _holder(lasts_s))
         assert known.find(DIGEST) is None
+
+
+def test_an_entry_is_due_once_when_half_of_its_time_is_over(monkeypatch) -> None:
+    known = KnownCallers(lifetime_s=60)
+    assert not known.is_due(DIGEST)
+    known.look_up(DIGEST, _holder())
+    began = time.monotonic()
+    for later_s, due in ((29.0, False), (31.0, True), (31.0, False)):
+        monkeypatch.setattr(time, "monotonic", lambda later_s=later_s: began + later_s)
+        assert known.is_due(DIGEST) is due
+    assert known.find(DIGEST) == ANNE
+    known.look_up(DIGEST, _holder())
+    assert not known.is_due(DIGEST)
 
 
 def test_a_revocation_ends_what_was_known(services: Services) -> None:

@@ -1,5 +1,5 @@
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -69,3 +69,21 @@ def test_a_call_that_fails_alone_is_not_tried_again():
         together(0)
     assert recorder.groups == [[0]]
     assert together(7) == 14
+
+
+def test_after_several_it_waits_for_as_many_and_no_longer():
+    recorder = Recorder()
+    together = Together(recorder, linger_s=5)
+    answers_of(together, recorder, 1, [2, 3, 4])
+    futures = [together.start(5), together.start(6)]
+    assert not wait(futures, timeout=0.2).done
+    futures.append(together.start(7))
+    assert not wait(futures, timeout=2).not_done
+    assert recorder.groups == [[1], [2, 3, 4], [5, 6, 7]]
+
+
+def test_those_who_do_not_come_again_are_not_waited_for_in_vain():
+    recorder = Recorder()
+    together = Together(recorder, linger_s=0.05)
+    answers_of(together, recorder, 1, [2, 3, 4])
+    assert together.start(5).result(timeout=10) == 10

@@ -1,0 +1,74 @@
+"""Statements that go to Postgres as they are: for what every call waits for.
+
+They pass by the ORM, and by what compiles a statement and looks for its shape each time, which
+costs more than most of them do.
+
+Psycopg's pipelines would save round trips too. But they end with a message after which Postgres no
+longer ends a transaction that stands still, and what it has locked would stay locked.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.rows import args_row
+from sqlalchemy import Executable
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+Made = TypeVar("Made")
+_DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+
+
+def prepared(statement: Executable) -> bytes:
+    """Return a statement as ``Direct`` takes it, its parameters by their names.
+
+    Do it once: this is what costs. Values must be what psycopg reads and writes by itself.
+    """
+    return str(statement.compile(dialect=_DIALECT)).encode()  # type: ignore[attr-defined]
+
+
+class Direct:
+    """Runs statements."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def read(
+        self, statement: bytes, parameters: Mapping[str, object], made: Callable[..., Made]
+    ) -> list[Made]:
+        """Return a statement's rows, each ``made`` of its columns."""
+        cursor = self._connection.cursor(row_factory=args_row(made))
+        return cursor.execute(statement, parameters).fetchall()
+
+    def run(self, statement: bytes, parameters: Mapping[str, object]) -> None:
+        """Run a statement whose rows, if there are any, nobody needs."""
+        self._connection.execute(statement, parameters)
+
+
+@contextmanager
+def directly(session: Session) -> Iterator[Direct]:
+    """Run statements within a session's transaction.
+
+    What the session holds back is written first. Its objects learn nothing of what is done here.
+
+    Raises:
+        DBAPIError: one of them failed, as SQLAlchemy raises it.
+    """
+    session.flush()
+    connection = session.connection()
+    driver: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
+    try:
+        yield Direct(driver)
+    except psycopg.Error as error:
+        raise DBAPIError.instance(
+            None,
+            None,
+            error,
+            psycopg.Error,
+            hide_parameters=True,
+            connection_invalidated=driver.closed,
+            dialect=connection.dialect,
+        ) from error

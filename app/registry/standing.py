@@ -1,0 +1,47 @@
+"""What a model's lineage looks like to those who ask to be forgotten: read in one statement."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import String, bindparam, select
+
+from app.direct import Direct, prepared
+from app.registry.tables import ModelRow, VersionRow
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A model as far as it decides what a forget request is owed.
+
+    Attributes:
+        covers_epoch: what its head covers; None without a head.
+        id, name, policy, recipe, weights_source, split_salt, trained_through, trained_after_epoch:
+            as in ``ModelRow``.
+    """
+
+    covers_epoch: int | None
+    id: str
+    name: str
+    policy: dict[str, Any]
+    recipe: dict[str, Any]
+    weights_source: str
+    split_salt: bytes
+    trained_through: int | None
+    trained_after_epoch: int | None
+
+
+_QUERY = prepared(
+    select(
+        VersionRow.covers_epoch,
+        *(getattr(ModelRow, name) for name in list(Standing.__dataclass_fields__)[1:]),
+    )
+    .outerjoin(VersionRow, VersionRow.id == ModelRow.head_version_id)
+    .where(ModelRow.dataset_id == bindparam("dataset", type_=String))
+    .order_by(ModelRow.id)
+    .with_for_update(of=ModelRow)
+)
+
+
+def standings(direct: Direct, dataset_id: str) -> list[Standing]:
+    """Return the models trained on a dataset, locked in a fixed order."""
+    return direct.read(_QUERY, {"dataset": dataset_id}, Standing)
