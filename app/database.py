@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Connection, DateTime, LargeBinary, MetaData, create_engine, event, make_url
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
 _NAMES = {
@@ -81,6 +83,15 @@ class Database:
     def dispose(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+
+def is_away(error: Exception) -> bool:
+    """Say whether an error means that no server was reached, or that it went away."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    if isinstance(error, OperationalError | InterfaceError):
+        return getattr(error.orig, "sqlstate", None) is None
+    return isinstance(error, PoolTimeoutError)
 
 
 def _limit_idle_transactions(limit_ms: int, connection: Any, _record: object) -> None:  # noqa: ANN401

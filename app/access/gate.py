@@ -9,7 +9,6 @@ ledger or an issuer's signature, while known callers behind the same address go 
 import asyncio
 from collections.abc import Sequence
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -95,12 +94,8 @@ class Gate:
         return await run_in_threadpool(self._by_token, bearer)
 
     def _by_keys(self, secrets: Sequence[str]) -> list[Caller | Exception]:
-        """Look up keys; without a database nobody waits for another attempt to reach it."""
-        try:
-            with self._database.transaction() as session:
-                found = {secret: self._by_key(session, secret) for secret in set(secrets)}
-        except SQLAlchemyError as error:
-            return [error for _ in secrets]
+        with self._database.transaction() as session:
+            found = {secret: self._by_key(session, secret) for secret in set(secrets)}
         return [found[secret] for secret in secrets]
 
     def _by_key(self, session: Session, secret: str) -> Caller | Exception:

@@ -2,14 +2,15 @@
 
 A commit waits for the disk and holds the log's lock meanwhile, so one commit for many calls is what
 makes many calls a second possible. The first call is carried out at once, and whatever has arrived
-meanwhile comes next, all together. One thread does it, so that those who
-wait need none.
+meanwhile comes next, all together. One thread does it, so that those who wait need none.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Condition, Lock
 from typing import Generic, TypeVar
+
+from app.database import is_away
 
 Call = TypeVar("Call")
 Result = TypeVar("Result")
@@ -21,7 +22,7 @@ class Together(Generic[Call, Result]):
     Args:
         carry_out: carries out calls in their order and in one transaction; returns, for each, its
             result or the exception that answers this call alone. If it raises, nothing was done,
-            and each of the calls is tried by itself.
+            and each of the calls is tried by itself; but if the database is away, all fail.
         most: how many calls it is given at once.
         linger_s: how long to wait, at most, after a group of several, for those who were answered
             to come again; never for a caller that is alone.
@@ -84,7 +85,10 @@ class Together(Generic[Call, Result]):
         try:
             results = self._carry_out([call for call, _ in group])
         except Exception as error:  # noqa: BLE001 - it is raised to whom it concerns
-            results = [error] if len(group) == 1 else [self._alone(call) for call, _ in group]
+            if len(group) == 1 or is_away(error):
+                results = [error] * len(group)
+            else:
+                results = [self._alone(call) for call, _ in group]
         for (_, future), result in zip(group, results, strict=True):
             if isinstance(result, Exception):
                 future.set_exception(result)

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from app import database as database_module
-from app.database import IDLE_IN_TRANSACTION_S, Database
+from app.database import IDLE_IN_TRANSACTION_S, Database, is_away
 from app.ledger import log
 from app.services import Services
 
@@ -96,3 +96,22 @@ def test_a_server_that_accepts_and_never_answers_is_given_up(
         with pytest.raises(DBAPIError, match="timeout"), database.transaction() as session:
             session.execute(text("SELECT 1"))
         database.dispose()
+
+
+@pytest.mark.parametrize(
+    ("url", "statement", "away"),
+    [
+        ("postgresql+psycopg://nobody@127.0.0.1:1/nowhere", "SELECT 1", True),
+        (None, "SELECT pg_terminate_backend(pg_backend_pid())", True),
+        (None, "SELECT 1 / 0", False),
+        (None, "SELECT 'half a text: \0'", False),
+    ],
+)
+def test_an_outage_is_told_from_a_refusal(
+    database_url: str, url: str | None, statement: str, away: bool
+) -> None:
+    database = Database(url or database_url)
+    with pytest.raises(DBAPIError) as caught, database.transaction() as session:
+        session.execute(text(statement))
+    assert is_away(caught.value) is away
+    database.dispose()

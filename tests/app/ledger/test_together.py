@@ -1,7 +1,9 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 
+import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from app.ledger.together import Together
 
@@ -9,7 +11,8 @@ from app.ledger.together import Together
 class Recorder:
     """Doubles numbers; negative ones are refused, and zero makes everything fail."""
 
-    def __init__(self):
+    def __init__(self, error=None):
+        self.error = error or ZeroDivisionError()
         self.groups = []
         self.first_is_waiting = threading.Event()
         self.go_on = threading.Event()
@@ -20,7 +23,7 @@ class Recorder:
             self.first_is_waiting.set()
             assert self.go_on.wait(10)
         if 0 in calls:
-            raise ZeroDivisionError
+            raise self.error
         return [ValueError(call) if call < 0 else 2 * call for call in calls]
 
 
@@ -59,6 +62,14 @@ def test_where_a_group_fails_each_call_is_tried_by_itself():
     assert isinstance(answers[2], ZeroDivisionError)
     assert answers[3] == 8
     assert recorder.groups == [[1], [2, 0, 4], [2], [0], [4]]
+
+
+def test_without_a_database_nobody_is_tried_by_themselves():
+    away = OperationalError("SELECT 1", {}, psycopg.OperationalError("nobody answers"))
+    recorder = Recorder(away)
+    answers = answers_of(Together(recorder), recorder, 1, [2, 0, 4])
+    assert answers == [2, away, away, away]
+    assert recorder.groups == [[1], [2, 0, 4]]
 
 
 def test_a_call_that_fails_alone_is_not_tried_again():
