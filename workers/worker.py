@@ -32,8 +32,7 @@ from workers.queue import NAME
 
 _log = logging.getLogger("expunge.worker")
 _IMPORTED_IN_RUNS = (
-    "dp_accounting.dp_event",
-    "dp_accounting.pld.pld_privacy_accountant",
+    "app.accounting.mixture_of_gaussians",
     "opacus.grad_sample",
 )
 """What other modules import where they need it: some take a second, and few runs need them."""
