@@ -81,9 +81,10 @@ def database_url(servers: EmbeddedServers, template: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def processor_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """OpenDSR's key, for all tests: to make one takes a while."""
+    """OpenDSR's key, for all tests, and beside it its certificate: making them takes a while."""
     path = tmp_path_factory.mktemp("opendsr") / "opendsr.pem"
-    load_processor_key(path, create=True)
+    key = load_processor_key(path, create=True)
+    ensure_self_signed(path.with_suffix(".crt"), key, domain=opendsr_domain(Settings()))
     return path
 
 
@@ -105,8 +106,7 @@ def settings(
     settings.data_dir.mkdir()
     create_keys(settings)
     shutil.copy(processor_key, opendsr_key_file(settings))
-    key = load_processor_key(opendsr_key_file(settings))
-    ensure_self_signed(opendsr_certificate_file(settings), key, domain=opendsr_domain(settings))
+    shutil.copy(processor_key.with_suffix(".crt"), opendsr_certificate_file(settings))
     return settings
 
 

@@ -27,6 +27,7 @@ from app.registry.tables import ModelRow
 from tests.support.digits import DATASET, digits_parquet, head
 from tests.support.service import kill, running, until
 
+pytestmark = pytest.mark.slow
 CALM, DISTURBED = "calm", "disturbed"
 REQUESTS = 10
 # How often runs are killed in the course of the series: two of them once, and one twice.

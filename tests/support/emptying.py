@@ -5,13 +5,33 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, text
 
+from app.schema import all_tables
+
 APPEND_ONLY = ("log_entries", "log_nodes", "log_checkpoints", "certificates")
+_LARGE_BYTES = 2_000_000
+_LARGEST = text(
+    "SELECT max(pg_relation_size(oid)) FROM pg_class"
+    " WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+)
 
 
 def empty(connection: Connection, tables: Iterable[str]) -> None:
-    """Delete every row of the tables and of all that refer to them."""
+    """Delete every row of the tables, and count from the beginning.
+
+    TRUNCATE takes as long for small tables as for large ones, fifty times as long as DELETE does
+    for those that most tests leave behind.
+    """
+    wanted = set(tables)
     with unprotected(connection):
-        connection.execute(text(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY CASCADE"))
+        if connection.execute(_LARGEST).scalar_one() > _LARGE_BYTES:
+            names = ", ".join(wanted)
+            connection.execute(text(f"TRUNCATE {names} RESTART IDENTITY CASCADE"))
+            return
+        for table in reversed(all_tables().sorted_tables):
+            if table.name in wanted:
+                connection.execute(text(f"DELETE FROM {table.name}"))
+        connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
+        connection.execute(text("SELECT setval(oid, 1, false) FROM pg_class WHERE relkind = 'S'"))
 
 
 @contextmanager

@@ -428,12 +428,13 @@ def test_a_caller_with_slow_receivers_leaves_room_for_others(
             workshop.key_id = create_key(session, name="other", scopes=[Scope.ADMIN])[0].id
         forget(workshop, receiver.url, record="record-30")
 
-        assert deliverer.tick() == 9
+        # Eight of the slow one's, and the other's first; its second too, if that was quick.
+        assert deliverer.tick() in (9, 10)
 
         for thread in list(deliverer._going):
             if deliverer._going.get(thread) == workshop.key_id:
                 thread.join(10)
-        assert told(receiver) == ["forget_request.accepted"]
+        assert told(receiver)[0] == "forget_request.accepted"
 
 
 def test_in_the_background_it_delivers_until_it_is_stopped(
