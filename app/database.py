@@ -66,7 +66,7 @@ class Database:
         limit_ms = max(1, round(idle_in_transaction_s * 1000))
         event.listen(self.engine, "connect", partial(_limit_idle_transactions, limit_ms))
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
-        self._at_once = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._autocommitting = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -75,9 +75,12 @@ class Database:
             yield session
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Open a connection on which each statement is a transaction of its own: to read once."""
-        with self._at_once.connect() as connection:
+    def at_once(self) -> Iterator[Connection]:
+        """Open a connection on which each statement is a transaction of its own.
+
+        The server ends it: no lock outlasts the statement, even if this process is frozen.
+        """
+        with self._autocommitting.connect() as connection:
             yield connection
 
     def dispose(self) -> None:

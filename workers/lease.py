@@ -152,9 +152,10 @@ class Lease:
                 continue
             self._changed = False
             try:
-                with self._database.transaction() as session:
+                # At once: a process that is frozen here must not keep others from its run.
+                with self._database.at_once() as connection:
                     runs.heartbeat(
-                        session,
+                        connection,
                         self.run_id,
                         self.fencing_token,
                         lease_s=self._lease_s,

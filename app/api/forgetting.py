@@ -76,7 +76,7 @@ class Forgetting:
         return answers
 
     def _read_all(self, ids: Sequence[str]) -> list[RequestView | Exception]:
-        with self._services.database.reading() as connection:
+        with self._services.database.at_once() as connection:
             found = request_views.read(connection, set(ids))
         return [found.get(i) or NotFoundError("forget request", i) for i in ids]
 

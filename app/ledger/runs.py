@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import func, update
+from sqlalchemy import Connection, func, update
 from sqlalchemy.orm import Session
 
 from app.datasets import repository as datasets
@@ -175,7 +175,7 @@ def _remembered(records: Iterable[TrainingRecord]) -> frozenset[int]:
 
 
 def heartbeat(
-    session: Session,
+    connection: Session | Connection,
     run_id: str,
     fencing_token: int,
     *,
@@ -187,7 +187,7 @@ def heartbeat(
     Raises:
         LeaseLostError: another worker holds the run, or it is over.
     """
-    alive = session.execute(
+    alive = connection.execute(
         update(RunRow)
         .where(
             RunRow.id == run_id,

@@ -1,6 +1,7 @@
 """Leases over a real database: workers fall silent, lose their run, or are told to stop."""
 
 import json
+import threading
 import time
 
 import pytest
@@ -160,3 +161,23 @@ def test_after_a_start_of_postgres_every_lease_holds_once_more(workshop, lease):
     with workshop.transaction() as session:
         assert len(repository.expired_runs(session, lease_s=0.0)) == 1
         assert repository.expired_runs(session, lease_s=10 * 365 * 24 * 3600.0) == []
+
+
+def test_a_sign_of_life_holds_no_lock_while_the_worker_thinks(workshop, lease, monkeypatch):
+    """A worker that is frozen right then keeps nobody from giving the run to another."""
+    frozen, go_on = threading.Event(), threading.Event()
+    heartbeat = runs.heartbeat
+
+    def freeze(*args, **kwargs):
+        heartbeat(*args, **kwargs)
+        frozen.set()
+        assert go_on.wait(30)
+
+    monkeypatch.setattr(runs, "heartbeat", freeze)
+    with lease:
+        lease.report(step=1)
+        assert frozen.wait(10)
+        with workshop.transaction() as session:
+            session.execute(text("SET LOCAL lock_timeout = '2s'"))
+            repository.run(session, lease.run_id, lock=True)
+        go_on.set()

@@ -139,6 +139,6 @@ def test_a_new_request_is_shown_as_it_is_stored(workshop: Workshop, trained: lis
     (taken,) = _submit(workshop, _naming(trained[0], trained[1]))
 
     assert isinstance(taken, Taken)
-    with workshop.services.database.reading() as connection:
+    with workshop.services.database.at_once() as connection:
         stored = request_views.read(connection, [taken.request_id])
     assert stored == {taken.request_id: request_views.of_taken(taken)}
