@@ -129,12 +129,16 @@ async def get_model(
 def change_model(
     name: str, body: ModelChange, services: ServicesOf, _: ModelsWriter, if_match: IfMatch = None
 ) -> ModelAnswer:
-    """Change a model's policy from its next run on: the fields that are given, no others."""
+    """Change a model's policy from its next run on: the fields that are given, no others.
+
+    Changes that mean nothing are 422 whatever ``If-Match`` names.
+    """
     changes = body.policy.model_dump(exclude_unset=True)
     with services.database.transaction() as session:
-        shown = _model_answer(session, registry.model_named(session, name, lock=True))
-        require_match(if_match, etag_of(bytes(json_response(shown).body)))
-        return _model_answer(session, policies.change_policy(session, name, changes))
+        before = _model_answer(session, registry.model_named(session, name, lock=True))
+        changed = policies.change_policy(session, name, changes)
+        require_match(if_match, etag_of(bytes(json_response(before).body)))
+        return _model_answer(session, changed)
 
 
 @router.put(

@@ -126,7 +126,7 @@ def test_a_change_of_another_state_than_the_one_seen_is_refused(
         body = {"policy": {"epsilon": epsilon}}
         return api.patch("/v1/models/model", json=body, headers=seen).status_code
 
-    assert [change(0.9), change(0.8)] == [200, 412]
+    assert [change(0.9), change(0.8), change(-1.0)] == [200, 412, 422]
     assert api.get("/v1/models/model").json()["policy"]["epsilon"] == 0.9
     seen = {"If-Match": "*"}
     assert change(0.8) == 200
