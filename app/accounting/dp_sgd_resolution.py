@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-COARSEST_NEEDED = 1e-3
+_COARSEST_NEEDED = 1e-3
 # Cells a standard deviation of the loss of one step: the composed epsilon is then within 0.1 %.
 _CELLS_PER_STD = 16
 # Cells of the loss of a step, numbers computed for them (cells times members), and cells of all
@@ -28,7 +28,7 @@ def resolution(
     ``sampling_rate`` is below 1.
     """
     needed = min(
-        COARSEST_NEEDED, _loss_std(noise_multiplier, sampling_rate, group_size) / _CELLS_PER_STD
+        _COARSEST_NEEDED, _loss_std(noise_multiplier, sampling_rate, group_size) / _CELLS_PER_STD
     )
     single = _range_of_loss(noise_multiplier, sampling_rate, group_size)
     squared_sum = (group_size * sampling_rate) ** 2

@@ -45,10 +45,6 @@ class Together(Generic[Call, Result]):
         self._is_led = False
         self._leader = ThreadPoolExecutor(1, thread_name_prefix="together")
 
-    def __call__(self, call: Call) -> Result:
-        """Carry out one call, perhaps with others; return its result or raise its exception."""
-        return self.start(call).result()
-
     def start(self, call: Call) -> "Future[Result]":
         """Have a call carried out; one that is cancelled before its turn is left out."""
         future: Future[Result] = Future()

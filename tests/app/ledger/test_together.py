@@ -1,5 +1,5 @@
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 
 import psycopg
 import pytest
@@ -29,15 +29,11 @@ class Recorder:
 
 def answers_of(together, recorder, first, others):
     """Let the others arrive while the first is carried out."""
-    with ThreadPoolExecutor(16) as threads:
-        futures = [threads.submit(together, first)]
-        assert recorder.first_is_waiting.wait(10)
-        for count, call in enumerate(others, start=1):
-            futures.append(threads.submit(together, call))
-            while len(together._waiting) < count:
-                pass
-        recorder.go_on.set()
-        return [future.exception() or future.result() for future in futures]
+    futures = [together.start(first)]
+    assert recorder.first_is_waiting.wait(10)
+    futures += [together.start(call) for call in others]
+    recorder.go_on.set()
+    return [future.exception(10) or future.result() for future in futures]
 
 
 def test_what_arrives_meanwhile_is_carried_out_together():
@@ -77,9 +73,9 @@ def test_a_call_that_fails_alone_is_not_tried_again():
     recorder.go_on.set()
     together = Together(recorder)
     with pytest.raises(ZeroDivisionError):
-        together(0)
+        together.start(0).result(10)
     assert recorder.groups == [[0]]
-    assert together(7) == 14
+    assert together.start(7).result(10) == 14
 
 
 def test_after_several_it_waits_for_as_many_and_no_longer():
