@@ -1,0 +1,95 @@
+"""What floats do to a proof: the public grid, and how far a computed release may be from the ideal.
+
+The theorems speak of real numbers. A worker computes in float64: at each noisy step it adds
+Gaussian numbers to a position and rounds the sum to a *grid*, a power of two near 2^-20 of the
+noise's standard deviation, which depends on nothing else. So a release is a grid point, and all
+that an attacker can read from its digits is which cell of the grid the sum fell into.
+
+What is left is a ``Residue``: in either world, the computed release is within ``mu`` (as Gaussian
+differential privacy) and ``delta`` (as total variation) of the one that the theorem speaks of.
+``guarantees.computed`` adds it to a guarantee. docs/guarantees.md, section 11, has the proof and
+the constants.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from app.domain.checks import require_non_negative, require_noise, require_steps
+from app.domain.errors import ParameterError
+
+GRID_BITS: Final = 20
+# How far the chance of a cell may be off, as mu of one number: 8 roundings of at most 2^-45.5 a
+# pair of numbers against cells of 2^-20, and what that is worth in mu.
+_MU_PER_NUMBER: Final = 2.2e-7
+# The rounding of position + noise, per unit of position / noise_std.
+_MU_PER_REACH: Final = 6e-10
+# The chance that a number came from where uniform numbers are too coarse.
+_DELTA_PER_NUMBER: Final = 2.0**-49
+# The chance that the norm of d Gaussian numbers exceeds sqrt(d) + 9.
+_DELTA_PER_NORM: Final = 2.0**-58
+_FURTHEST_REACH: Final = 2.0**26
+
+
+@dataclass(frozen=True)
+class Residue:
+    """How far a computed release is, in each world, from the one of the theorem.
+
+    Attributes:
+        mu: as Gaussian differential privacy.
+        delta: as total variation, beside that.
+    """
+
+    mu: float
+    delta: float
+
+
+NONE: Final = Residue(mu=0.0, delta=0.0)
+
+
+def grid_of(noise_std: float) -> float:
+    """Return the grid for noise of one standard deviation: a power of two.
+
+    At least 2^-20 noise_std and less than twice that.
+
+    Raises:
+        ParameterError: noise_std is out of its range.
+    """
+    mantissa, exponent = math.frexp(require_noise("noise_std", noise_std))
+    return math.ldexp(1.0, exponent - GRID_BITS - (mantissa == 0.5))
+
+
+def cell_diagonal(*, dimension: int, noise_std: float) -> float:
+    """Return the largest distance between two points that are rounded to one grid point."""
+    return math.sqrt(dimension) * grid_of(noise_std) * (1 + 1e-15)
+
+
+def noise_norm(*, dimension: int, noise_std: float) -> float:
+    """Return what the norm of ``dimension`` Gaussian numbers exceeds with chance below 2^-58."""
+    return noise_std * (math.sqrt(dimension) + 9)
+
+
+def sampling_residue(*, dimension: int, draws: int, reach: float, noise_std: float) -> Residue:
+    """Return what the sampler, the addition and the grid leave after ``draws`` noisy steps.
+
+    Args:
+        dimension: numbers drawn at each.
+        draws: how many noisy steps.
+        reach: a bound on the norm of a position before its noise.
+        noise_std: the smallest of theirs.
+
+    Raises:
+        ParameterError: a number is out of range, or the noise is too small beside ``reach`` for
+            float64 to add the two.
+    """
+    dimension = require_steps("dimension", dimension)
+    ratio = require_non_negative("reach", reach) / require_noise("noise_std", noise_std)
+    if not ratio <= _FURTHEST_REACH:
+        raise ParameterError(
+            "noise_std", f"at least {reach / _FURTHEST_REACH:.3g}: rounding shows through less"
+        )
+    mu = math.sqrt(draws) * (_MU_PER_NUMBER * math.sqrt(dimension) + _MU_PER_REACH * ratio)
+    return Residue(
+        mu=mu * (1 + 1e-12),
+        delta=draws * (dimension * _DELTA_PER_NUMBER + _DELTA_PER_NORM) * (1 + 1e-12),
+    )
