@@ -2,15 +2,8 @@
 
     |Psi_t(x) - Psi'_t(y)| <= contraction_t |x - y| + shift_t, noise of noise_std_t in both worlds
 
-Now no step is post-processing, and the running minimum of ``noisy_chain`` is not allowed. With
-P_k the product of the contractions up to k, V_k = sum_j noise_std_j^2 / P_j^2 and
-S_k = start_distance + sum_j shift_j / P_j, the shifts a_j = P_j (U_j - U_{j-1}) prove
-
-    mu^2 = sum_j (U_j - U_{j-1})^2 / (V_j - V_{j-1})
-
-for every U with U_0 = 0, U_k <= S_k and U_T = S_T. The best U is the greatest convex minorant of
-(0, 0), (V_k, S_k). It is found by pooling adjacent steps until slopes no longer fall; a block
-needs only its rise, its run and its own unit of length P, so nothing over- or underflows.
+Now no step is post-processing, and the running minimum of ``noisy_chain`` is not allowed.
+``minorant`` bounds the last iterate.
 
 Guarantee: mu-GDP for the release of the last iterate. Source: shifted interpolation, Bok, Su &
 Altschuler 2024, extended; the proof is in docs/guarantees.md.
@@ -22,6 +15,7 @@ from typing import cast
 
 import numpy as np
 
+from app.accounting.minorant import Minorant
 from app.domain.checks import (
     require_fraction,
     require_noise,
@@ -79,37 +73,15 @@ def minorant_mu(
         _checked("noise_stds", noise_stds, lowest=1e-140, highest=1e140),
         strict=True,
     )
-    # A block: its rise and run in units of the iterate after its last step, and how much lengths
-    # shrank since the block before. Slopes rise from block to block.
-    rises: list[float] = []
-    runs: list[float] = []
-    shrunk: list[float] = []
-    since = 1.0
+    minorant = Minorant(start_distance=waiting)
     for contraction, shift, noise_std in schedule:
-        waiting = contraction * waiting + shift
-        since *= contraction
-        if noise_std == 0.0:
-            continue
-        rise, run, scale, waiting, since = waiting, noise_std * noise_std, since, 0.0, 1.0
-        while rises and rises[-1] * run >= rise * scale * runs[-1]:
-            rise += rises.pop() * scale
-            run += runs.pop() * scale * scale
-            scale *= shrunk.pop()
-        rises.append(rise)
-        runs.append(run)
-        shrunk.append(scale)
-    if waiting > 0.0:
+        minorant.step(contraction=contraction, shift=shift, noise_std=noise_std)
+    if minorant.waiting > 0.0:
         raise ParameterError("noise_stds", "above 0 in the last step that has a shift")
-    if start_distance == 0 and not any(shifts):
-        return 0.0
-    # The addition outweighs what a rise may have lost to underflow. hypot does not over- or
-    # underflow on the way.
-    mu = math.hypot(
-        *((rise + 1e-300) / math.sqrt(run) for rise, run in zip(rises, runs, strict=True))
-    )
+    mu = minorant.mu()
     if not math.isfinite(mu):
         raise ParameterError("shifts", "small enough for mu to stay finite")
-    return mu * (1 + 1e-13 + 4e-15 * steps)
+    return mu * (1 + 4e-15 * steps)
 
 
 def cyclic_mu(

@@ -1,0 +1,292 @@
+"""What happened to one lineage: every step, release and request, with the noise that each added.
+
+A lineage trains on a fixed partition of its records, visited cyclically, one batch a step. Its
+history lists, in order,
+
+    steps     so many optimisation steps, each with its own noise of one standard deviation or none
+    release   the end of a run, with the noise that the release itself added, or none
+    forget    a request: so many records of each batch leave
+
+and holds no record id and no weight. Nothing else is needed to account for the union of all records
+forgotten so far (``history_account``), and noise that is not listed here does not exist: what a
+policy says about noise decides what will be added and never speaks about the past.
+
+Neighbouring relation: zero_out or replacement. Source: docs/guarantees.md, section 6.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+from app.accounting.strong_convexity import contraction, gradient_shift
+from app.accounting.terms import Neighbours
+from app.domain.checks import (
+    require_noise,
+    require_non_negative,
+    require_positive,
+    require_steps,
+)
+from app.domain.errors import ParameterError
+
+MOST_STEPS = 2_000_000_000
+MOST_EVENTS = 20_000
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What every step of the lineage has in common.
+
+    Attributes:
+        learning_rate: eta.
+        weight_decay: lambda, above 0 for a bounded drift.
+        smoothness: of the loss of one record, without the weight decay.
+        lipschitz: M, of the loss of one record, without the weight decay.
+        batch_size: b, the divisor of the gradient; stays although records are zeroed out.
+        batches: n / b, the length of the cycle.
+        neighbours: zero_out or replacement.
+        radius: R of the ball to which weights are projected after each step, or None.
+        dimension: how many weights; None accounts in real arithmetic.
+    """
+
+    learning_rate: float
+    weight_decay: float
+    smoothness: float
+    lipschitz: float
+    batch_size: int
+    batches: int
+    neighbours: Neighbours = Neighbours.ZERO_OUT
+    radius: float | None = None
+    dimension: int | None = None
+
+    def __post_init__(self) -> None:
+        require_steps("batch_size", self.batch_size)
+        require_steps("batches", self.batches)
+        if self.radius is not None:
+            require_positive("radius", self.radius)
+        if self.dimension is not None:
+            require_steps("dimension", self.dimension)
+        _ = self.contraction, self.shift
+        object.__setattr__(self, "neighbours", Neighbours(self.neighbours))
+
+    @property
+    def contraction(self) -> float:
+        """c, rounded up."""
+        return contraction(
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            smoothness=self.smoothness,
+        )
+
+    @property
+    def shift(self) -> float:
+        """s: how far one record moves one step over its batch, rounded up."""
+        return gradient_shift(
+            learning_rate=self.learning_rate,
+            lipschitz=self.lipschitz,
+            batch_size=self.batch_size,
+            neighbours=self.neighbours,
+        )
+
+    @property
+    def cap(self) -> float:
+        """2 radius, or infinity."""
+        return math.inf if self.radius is None else 2 * self.radius
+
+
+@dataclass(frozen=True)
+class Steps:
+    """So many optimisation steps, going on in the cycle where the last ones stopped."""
+
+    count: int
+    noise_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_steps("steps", self.count)
+        _check_noise(self.noise_std)
+
+
+@dataclass(frozen=True)
+class Release:
+    """The end of a run: its weights, after the release's own noise, became the lineage's head."""
+
+    noise_std: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_std)
+
+
+@dataclass(frozen=True)
+class Forget:
+    """A request: so many records of each batch leave (batch number and count)."""
+
+    records: tuple[tuple[int, int], ...]
+
+
+Event = Steps | Release | Forget
+
+
+@dataclass(frozen=True)
+class History:
+    """What happened to one lineage, from its start.
+
+    Attributes:
+        recipe: the constants.
+        events: steps, releases and requests, in order.
+    """
+
+    recipe: Recipe
+    events: tuple[Event, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.events) > MOST_EVENTS:
+            raise ParameterError("events", f"at most {MOST_EVENTS}")
+        for event in self.events:
+            if isinstance(event, Forget):
+                _check_request(event, self.recipe)
+        if max(self.present(0).values(), default=0) > self.recipe.batch_size:
+            raise ParameterError("records", f"at most {self.recipe.batch_size} of one batch")
+        if self.steps > MOST_STEPS:
+            raise ParameterError("events", f"at most {MOST_STEPS} steps")
+
+    def after_steps(self, count: int, *, noise_std: float = 0.0) -> "History":
+        """Return the history after ``count`` more steps (0 changes nothing)."""
+        return self._after(Steps(count, noise_std)) if count else self
+
+    def after_release(self, *, noise_std: float = 0.0) -> "History":
+        """Return the history after a run's end."""
+        return self._after(Release(noise_std))
+
+    def after_request(self, records: Mapping[int, int]) -> "History":
+        """Return the history after a request for ``records`` (batch number to how many)."""
+        return self._after(Forget(tuple(sorted(records.items()))))
+
+    def _after(self, event: Event) -> "History":
+        return replace(self, events=(*self.events, event))
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return sum(event.count for event in self.events if isinstance(event, Steps))
+
+    @property
+    def releases(self) -> int:
+        """How many runs have ended."""
+        return sum(isinstance(event, Release) for event in self.events)
+
+    @property
+    def last_run(self) -> tuple[Event, ...]:
+        """What the last run did: the events behind the release before it, requests left out."""
+        ends = [
+            index for index, event in enumerate(self.events[:-1]) if isinstance(event, Release)
+        ]
+        run = self.events[ends[-1] + 1 :] if ends else self.events
+        return tuple(event for event in run if not isinstance(event, Forget))
+
+    @property
+    def starts_noisy(self) -> bool:
+        """Whether every step so far added noise; False before the first."""
+        steps = [event for event in self.events if isinstance(event, Steps)]
+        return bool(steps) and all(event.noise_std > 0 for event in steps)
+
+    def forgotten(self) -> int:
+        """Return how many records were forgotten so far."""
+        return sum(self.present(0).values())
+
+    def present(self, index: int) -> dict[int, int]:
+        """Return, by batch, how many records forgotten by now were still there at an event."""
+        present: dict[int, int] = {}
+        for event in self.events[index:]:
+            if isinstance(event, Forget):
+                for batch, count in event.records:
+                    present[batch] = present.get(batch, 0) + count
+        return present
+
+    def noise_std(self) -> float:
+        """Return the standard deviation that all noise so far leaves in one weight."""
+        rate, variance = self.recipe.contraction, 0.0
+        for event in self.events:
+            if isinstance(event, Release):
+                variance += event.noise_std**2
+            elif isinstance(event, Steps):
+                kept = math.exp(2 * event.count * math.log(rate)) if rate > 0 else 0.0
+                gained = (1 - kept) / (1 - rate * rate) if rate < 1 else float(event.count)
+                variance = kept * variance + gained * event.noise_std**2
+        return math.sqrt(variance)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        recipe = asdict(self.recipe) | {"neighbours": self.recipe.neighbours.value}
+        return {"recipe": recipe, "events": [_event_to_json(event) for event in self.events]}
+
+    @classmethod
+    def from_json(cls, document: object) -> "History":
+        """Return the history that ``to_json`` wrote.
+
+        Raises:
+            ParameterError: a field is missing, unknown, malformed or out of range.
+        """
+        if not isinstance(document, Mapping) or set(document) != {"recipe", "events"}:
+            raise ParameterError("history", "an object with recipe and events")
+        recipe, events = document["recipe"], document["events"]
+        if not isinstance(recipe, Mapping):
+            raise ParameterError("recipe", "an object")
+        if not isinstance(events, list | tuple) or len(events) > MOST_EVENTS:
+            raise ParameterError("events", f"a list of at most {MOST_EVENTS}")
+        try:
+            constants = Recipe(**recipe)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, ParameterError):
+                raise
+            raise ParameterError("recipe", "the fields that to_json writes") from error
+        return cls(recipe=constants, events=tuple(_event(entry) for entry in events))
+
+
+def _check_noise(noise_std: float) -> None:
+    if require_non_negative("noise_std", noise_std) > 0:
+        require_noise("noise_std", noise_std)
+
+
+def _check_request(event: Forget, recipe: Recipe) -> None:
+    batches = [batch for batch, _ in event.records]
+    if batches != sorted(set(batches)):
+        raise ParameterError("records", "each batch once, in order")
+    for batch, count in event.records:
+        whole = all(isinstance(x, int) and not isinstance(x, bool) for x in (batch, count))
+        if not whole or not 0 <= batch < recipe.batches:
+            raise ParameterError("records", f"counts by batch number below {recipe.batches}")
+        if not 1 <= count <= recipe.batch_size:
+            raise ParameterError("records", f"1 to {recipe.batch_size} records of a batch")
+
+
+def _event_to_json(event: Event) -> dict[str, Any]:
+    if isinstance(event, Steps):
+        return {"steps": event.count, "noise_std": event.noise_std}
+    if isinstance(event, Release):
+        return {"release": event.noise_std}
+    return {"forget": [list(pair) for pair in event.records]}
+
+
+def _event(entry: object) -> Event:
+    if isinstance(entry, Mapping):
+        if set(entry) == {"steps", "noise_std"}:
+            return Steps(require_steps("steps", entry["steps"]), entry["noise_std"])
+        if set(entry) == {"release"}:
+            return Release(entry["release"])
+        if set(entry) == {"forget"}:
+            return Forget(tuple(_pairs(entry["forget"])))
+    raise ParameterError(
+        "events",
+        "a list of {'steps': n, 'noise_std': s}, {'release': s} and {'forget': [[batch, count]]}",
+    )
+
+
+def _pairs(pairs: object) -> Iterator[tuple[int, int]]:
+    if not isinstance(pairs, list | tuple):
+        raise ParameterError("forget", "a list of pairs")
+    for pair in pairs:
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise ParameterError("forget", "a list of pairs")
+        if not all(isinstance(number, int) for number in pair):
+            raise ParameterError("forget", "whole numbers")
+        yield cast("tuple[int, int]", tuple(pair))
