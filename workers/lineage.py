@@ -14,7 +14,7 @@ from typing import Protocol
 
 from torch import nn
 
-from app.accounting.drift import DriftLedger
+from app.accounting.history import History
 from app.domain.plan import Plan
 from workers.backbone import frame_of
 from workers.loading import ModelSpec, RunData
@@ -50,12 +50,10 @@ def lineage_of(
     model: ModelSpec,
     data: RunData,
     factory: Callable[[], nn.Module],
-    *,
-    trains: bool,
 ) -> Lineage:
-    """Return the kind of lineage that a plan is for; ``trains`` if it begins with this run."""
+    """Return the kind of lineage that a plan is for."""
     if plan.is_descent:
-        return Descending.of(plan, data, trains=trains)
+        return Descending.of(plan, data)
     feed = RandomBatches(data.retain, model.recipe.batch_size)
     if plan.is_private:
         return Private(model, data, feed=feed, training=_private_training(plan))
@@ -95,16 +93,15 @@ class Descending:
     fine_tunes: bool = False
 
     @classmethod
-    def of(cls, plan: Plan, data: RunData, *, trains: bool) -> "Descending":
+    def of(cls, plan: Plan, data: RunData) -> "Descending":
         """Return the lineage that a plan's settings describe."""
         settings = plan.settings
-        tracked = plan.ledger is not None and not trains
         feed = FixedBatches(
             data.retain,
             data.batch_of,
             batches=int(settings["batches"]),
             batch_size=int(settings["batch_size"]),
-            position=DriftLedger.from_json(plan.ledger or {}).steps if tracked else 0,
+            position=0 if plan.history is None else History.from_json(plan.history).steps,
             loss_bound=settings.get("loss_bound"),
         )
         return cls(
