@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import nn
 
 from app.accounting.history import History
@@ -36,6 +37,10 @@ class Lineage(Protocol):
     @property
     def frame(self) -> ReferenceFrame | None:
         """Where they work; None for the weights themselves."""
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """What the network computes in; None leaves it as it was built."""
 
     @property
     def fine_tunes(self) -> bool:
@@ -68,6 +73,7 @@ class Ordinary:
     data: RunData
     feed: Feed
     frame: ReferenceFrame | None
+    dtype: torch.dtype | None = None
     fine_tunes: bool = True
 
     def train(
@@ -90,6 +96,7 @@ class Descending:
     start_std: float
     feed: Feed
     frame: ReferenceFrame | None = None
+    dtype: torch.dtype | None = torch.float64
     fine_tunes: bool = False
 
     @classmethod
@@ -132,6 +139,7 @@ class Private:
     feed: Feed
     training: PrivateTraining
     frame: ReferenceFrame | None = None
+    dtype: torch.dtype | None = None
     fine_tunes: bool = False
 
     def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
