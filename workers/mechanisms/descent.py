@@ -4,7 +4,8 @@
 
 What every mechanism of tracked training has in common (MATH.md sections 5 and 7); they differ in
 their accountants. g is the gradient of the mean loss over a fixed batch, divided by the batch size
-that it had before records left.
+that it had before records left. A step is computed in float64; noise comes after the move, and
+their sum is rounded to the public grid.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from app.accounting.guarantees import Guarantee
+from app.accounting.noisy_chain import one_minus_product
 from app.domain.errors import PlanError, TargetNotMetError
-from workers.mechanisms.vectors import add_noise_, clip_
+from workers.mechanisms.vectors import clip_, move_
 from workers.noise import NoiseSource
 
 AccountOf = Callable[[int], Guarantee]
@@ -48,11 +50,11 @@ class Descent:
         )
 
     def step_(self, position: torch.Tensor, gradient: torch.Tensor, noise: NoiseSource) -> None:
-        """Take one step in place; ``gradient`` (float32 [size]) is scratch afterwards."""
-        position.mul_(1 - self.learning_rate * self.weight_decay)
-        position.sub_(gradient, alpha=self.learning_rate)
+        """Take one step in place; ``position`` is float64 [size], ``gradient`` of that size."""
+        contraction = one_minus_product(self.learning_rate, self.weight_decay)
+        move_(position, gradient, contraction=contraction, rate=self.learning_rate)
         if self.noise_std > 0:
-            add_noise_(position, self.noise_std, noise, scratch=gradient)
+            noise.add_(position, self.noise_std)
         if self.radius is not None:
             clip_(position, self.radius)
 
@@ -119,7 +121,7 @@ class NoisyDescentRun:
         return self._mechanism.account(self.steps)
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Take one step in place; ``gradient`` is scratch afterwards."""
+        """Take one step in place."""
         self._mechanism.descent.step_(position, gradient, self._noise)
         self.steps += 1
 
@@ -143,14 +145,14 @@ class ReleasedDescent:
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> "ReleasedDescentRun":
-        """Return the run; without steps, ``position`` (float32 [size]) gets its noise here.
+        """Return the run; without steps, ``position`` (float64 [size]) gets its noise here.
 
         Raises:
             TargetNotMetError: the release does not meet (epsilon, delta). Nothing was changed.
         """
         _require_met(self.account(self.steps), self.steps, epsilon, delta)
         run = ReleasedDescentRun(self, noise=noise)
-        run.release_if_due(position, scratch=torch.empty_like(position))
+        run.release_if_due(position)
         return run
 
 
@@ -168,15 +170,15 @@ class ReleasedDescentRun:
         return self._mechanism.account(self.steps) if self.met else None
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Take one step in place; ``gradient`` is scratch afterwards."""
+        """Take one step in place."""
         self._mechanism.descent.step_(position, gradient, self._noise)
         self.steps += 1
-        self.release_if_due(position, scratch=gradient)
+        self.release_if_due(position)
 
-    def release_if_due(self, position: torch.Tensor, *, scratch: torch.Tensor) -> None:
+    def release_if_due(self, position: torch.Tensor) -> None:
         """Add the noise once all steps are taken."""
         if self.steps == self._mechanism.steps:
-            add_noise_(position, self._mechanism.release_noise_std, self._noise, scratch=scratch)
+            self._noise.add_(position, self._mechanism.release_noise_std)
             self.met = True
 
 
