@@ -13,12 +13,12 @@ a draw lacks is 2^-75.
 
 ``app.accounting.precision`` bounds what floats leave of this. With u = 2^-53 it assumes:
  1. U is computed with a relative error of at most 2u: w is rounded to float64, and so is the sum;
- 2. log is within one unit in the last place, and sqrt is rounded to nearest;
+ 2. log and sqrt are within one unit in the last place;
  3. sin and cos are within two units in the last place on [-pi, pi], and the angle is within 2 pi u;
  4. additions and products are rounded to nearest; a product that is added may stay unrounded.
 A draw at the radius R is then off by at most e(R) = u (17 R + 2 / R) in each coordinate: 2 / R from
-the uniform number, and of the 17 R 2 from log and sqrt, 2 pi from the angle, 4 from sin or cos, 3
-from the products and the sum of both draws. A number is off by (e(R) + e(R')) / sqrt(2). The tests
+the uniform number, and of the 17 R 3 from log and sqrt, 2 pi from the angle, 4 from sin or cos, 3
+from two products and the sum of both draws. A number is off by (e(R) + e(R')) / sqrt(2). The tests
 compare assumptions and bound with arithmetic of many digits.
 """
 
