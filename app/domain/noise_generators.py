@@ -5,5 +5,5 @@ Workers implement them; a verifier, which never loads a worker, knows them by na
 
 from typing import Final
 
-SECURE: Final = "aes-256-ctr, box-muller float64, sum of 2"
+SECURE: Final = "aes-256-ctr, box-muller float64, 74-bit radius, sum of 2"
 KNOWN: Final = frozenset({SECURE})
