@@ -78,6 +78,16 @@ class Certified:
         """
         return membership_auc(self._network, forgotten=forgotten, held_out=held_out)
 
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the tensors that the guarantee is about; all others are derived from these."""
+        return tuple(self._network.flat.shapes)
+
+    @property
+    def size(self) -> int:
+        """How many weights those hold."""
+        return self._network.flat.size
+
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return copies of all parameters and buffers by their ``state_dict`` names, to save."""
         return self._network.tensors()

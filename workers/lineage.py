@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import nn
 
-from app.accounting.drift import DriftLedger
+from app.accounting.history import History
 from app.domain.plan import Plan
 from workers.backbone import frame_of
 from workers.loading import ModelSpec, RunData
@@ -38,6 +39,10 @@ class Lineage(Protocol):
         """Where they work; None for the weights themselves."""
 
     @property
+    def dtype(self) -> torch.dtype | None:
+        """What the network computes in; None leaves it as it was built."""
+
+    @property
     def fine_tunes(self) -> bool:
         """Whether the rest of the budget goes into fine-tuning."""
 
@@ -50,12 +55,10 @@ def lineage_of(
     model: ModelSpec,
     data: RunData,
     factory: Callable[[], nn.Module],
-    *,
-    trains: bool,
 ) -> Lineage:
-    """Return the kind of lineage that a plan is for; ``trains`` if it begins with this run."""
+    """Return the kind of lineage that a plan is for."""
     if plan.is_descent:
-        return Descending.of(plan, data, trains=trains)
+        return Descending.of(plan, data)
     feed = RandomBatches(data.retain, model.recipe.batch_size)
     if plan.is_private:
         return Private(model, data, feed=feed, training=_private_training(plan))
@@ -70,6 +73,7 @@ class Ordinary:
     data: RunData
     feed: Feed
     frame: ReferenceFrame | None
+    dtype: torch.dtype | None = None
     fine_tunes: bool = True
 
     def train(
@@ -92,19 +96,19 @@ class Descending:
     start_std: float
     feed: Feed
     frame: ReferenceFrame | None = None
+    dtype: torch.dtype | None = torch.float64
     fine_tunes: bool = False
 
     @classmethod
-    def of(cls, plan: Plan, data: RunData, *, trains: bool) -> "Descending":
+    def of(cls, plan: Plan, data: RunData) -> "Descending":
         """Return the lineage that a plan's settings describe."""
         settings = plan.settings
-        tracked = plan.ledger is not None and not trains
         feed = FixedBatches(
             data.retain,
             data.batch_of,
             batches=int(settings["batches"]),
             batch_size=int(settings["batch_size"]),
-            position=DriftLedger.from_json(plan.ledger or {}).steps if tracked else 0,
+            position=0 if plan.history is None else History.from_json(plan.history).steps,
             loss_bound=settings.get("loss_bound"),
         )
         return cls(
@@ -135,6 +139,7 @@ class Private:
     feed: Feed
     training: PrivateTraining
     frame: ReferenceFrame | None = None
+    dtype: torch.dtype | None = None
     fine_tunes: bool = False
 
     def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:

@@ -96,10 +96,11 @@ def load_model(services: Services, lease: Lease) -> ModelSpec:
     return replace(spec, backbone=backbone)
 
 
-def load_records(services: Services, lease: Lease, model: ModelSpec) -> RunData:
+def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimension: int) -> RunData:
     """Read the dataset, then fix which records the run may use and drop all others.
 
     The choice comes last: a record that is forgotten while shards are being read is left out.
+    ``dimension`` is how many weights the network trains: the plan depends on it.
 
     Raises:
         RunFailedError: no record is left to learn from.
@@ -110,7 +111,7 @@ def load_records(services: Services, lease: Lease, model: ModelSpec) -> RunData:
     else:
         shards = _read_shards(services, model)
     with services.database.transaction() as session:
-        selection = runs.begin(session, lease.run_id, lease.fencing_token)
+        selection = runs.begin(session, lease.run_id, lease.fencing_token, dimension=dimension)
     if not selection.retain:
         raise RunFailedError(
             "no record is left to learn from: push more records, or lower held_out_fraction"

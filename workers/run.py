@@ -16,7 +16,7 @@ Nothing before step 4's end reaches a disk, a queue or a log. A crash anywhere s
 from the same head with fresh noise.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,15 +24,16 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from torch import nn
 
-from app.accounting import dp_sgd, noisy_history, retraining
-from app.accounting.drift import DriftLedger
+from app.accounting import dp_sgd, retraining
 from app.certificates.audit import measured_audit, unmeasured_audit
+from app.certificates.noise import Draws, Noise, draws_of, grid_of
 from app.certificates.statement import CertifyingPhase
 from app.domain.errors import ExpungeError
 from app.domain.plan import Plan
 from app.domain.schedules import until
-from app.domain.states import FirstRelease, Phase, RunKind
+from app.domain.states import Basis, FirstRelease, Phase, RunKind
 from app.ledger import settlement
+from app.planning.tracking import history_of_run
 from app.points import halfway, reach
 from app.services import Services
 from app.storage.blobs import StoredBlob
@@ -49,7 +50,8 @@ from workers.reporting import epsilon_reporter, loss_reporter, step_reporter
 from workers.sealed import Certified, Sealed, SealedProgress
 from workers.training.architectures import build
 from workers.training.device import choose_device
-from workers.training.network import Network, Tensors
+from workers.training.network import Network, Tensors, trainable_size
+from workers.witness import require_drawn
 
 
 def execute(services: Services, lease: Lease) -> None:
@@ -65,8 +67,11 @@ def execute(services: Services, lease: Lease) -> None:
     reach("after_lease")
     model = outlast_outages(lease.check, lambda: load_model(services, lease))
     with lease.phase(Phase.LOADING):
-        data = outlast_outages(lease.check, lambda: load_records(services, lease, model))
         factory = _factory(services, model)
+        size = trainable_size(factory)
+        data = outlast_outages(
+            lease.check, lambda: load_records(services, lease, model, dimension=size)
+        )
     certified: Certified | None = None
     if lease.kind is RunKind.TRAIN and model.policy.first_release is FirstRelease.AS_TRAINED:
         tensors, phase, evaluation = _train_openly(lease, model, data, factory)
@@ -100,13 +105,14 @@ def _certify(
     """Return weights that meet the plan's target, and what it took."""
     plan = data.plan
     trains = lease.kind is RunKind.TRAIN or plan.mechanism == retraining.NAME
-    lineage = lineage_of(plan, model, data, factory, trains=trains)
+    lineage = lineage_of(plan, model, data, factory)
     noise = SecureNoise()
     sealed = Sealed(
         starting(model.backbone, factory),
         epsilon=plan.epsilon,
         delta=plan.delta,
         device=choose_device(),
+        dtype=lineage.dtype,
     )
     start: Tensors = {}
     if data.auditable or not trains:
@@ -134,7 +140,9 @@ def _certify(
         sealed.destroy()
     if lineage.fine_tunes and plan.mechanism != retraining.NAME:
         _fine_tune(lease, model, data, certified)
-    return certified, _phase(plan, lineage, noise, steps=certified.noisy_steps)
+    phase = _phase(lease, plan, lineage, noise, certified)
+    require_drawn(phase, noise.drawn, basis=_basis(lease), trains=trains, size=certified.size)
+    return certified, phase
 
 
 def _factory(services: Services, model: ModelSpec) -> Callable[[], nn.Module]:
@@ -178,16 +186,24 @@ def _unlearn(
         )
 
 
-def _phase(plan: Plan, lineage: Lineage, noise: NoiseSource, *, steps: int) -> CertifyingPhase:
-    """Return what the certificate says of the run: the steps that were taken, not those planned."""
-    if plan.mechanism == retraining.NAME:
-        return CertifyingPhase(plan=plan, parameters={}, frame=None, noise_generator=None)
+def _basis(lease: Lease) -> Basis:
+    return Basis.UNLEARNED if lease.kind is RunKind.UNLEARN else Basis.CERTIFIED_RELEASE
+
+
+def _phase(
+    lease: Lease, plan: Plan, lineage: Lineage, noise: NoiseSource, certified: Certified
+) -> CertifyingPhase:
+    """Return what the certificate says of the run: what happened, not what was planned."""
+    retrained = plan.mechanism == retraining.NAME
+    parameters = {} if retrained else _as_taken(plan, certified.noisy_steps)
+    draws = draws_of(plan.mechanism, parameters, basis=_basis(lease))
     return CertifyingPhase(
         plan=plan,
-        parameters=_as_taken(plan, steps),
-        frame=None if lineage.frame is None else lineage.frame.to_json(),
-        noise_generator=noise.name,
-        steps=steps,
+        parameters=parameters,
+        frame=None if retrained or lineage.frame is None else lineage.frame.to_json(),
+        tensors=certified.trained,
+        noise=_noise_of(plan, draws, noise),
+        steps=certified.noisy_steps,
     )
 
 
@@ -199,9 +215,20 @@ def _as_taken(plan: Plan, steps: int) -> dict[str, Any]:
     for name in ("steps", "unlearning_steps"):
         if name in taken:
             taken[name] = steps
-    if plan.mechanism == noisy_history.NAME:
-        taken["ledger"] = DriftLedger.from_json(plan.ledger or {}).after_steps(steps).to_json()
+    if plan.history is not None:
+        taken["history"] = history_of_run(plan, steps=steps).to_json()
     return taken
+
+
+def _noise_of(plan: Plan, draws: Sequence[Draws], noise: NoiseSource) -> Noise | None:
+    """Return what the source counted; None where the certificate claims no noise of this run."""
+    if not draws:
+        return None
+    return Noise(
+        generator=noise.name,
+        grid=grid_of(plan.mechanism, draws),
+        drawn=sum(noise.drawn.values()),
+    )
 
 
 def _fine_tune(lease: Lease, model: ModelSpec, data: RunData, certified: Certified) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.accounting import gaussian, renyi
+from app.accounting.precision import Residue
 from app.accounting.terms import Assumption, Direction, Neighbours, Support, Terms
 from app.domain.checks import (
     require_above_one,
@@ -96,6 +97,13 @@ class GaussianGuarantee(Guarantee):
     def renyi(self, *, order: float) -> float:
         """Return the Renyi divergence bound order * mu^2 / 2."""
         return require_above_one("order", order) * self.mu * self.mu / 2 * (1 + 1e-15)
+
+
+def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
+    """Return the guarantee of a computed release, which is ``residue`` off in each world."""
+    if not isinstance(guarantee, GaussianGuarantee):
+        raise NotImplementedError
+    return GaussianGuarantee(terms=guarantee.terms, mu=guarantee.mu + 2 * residue.mu)
 
 
 @dataclass(frozen=True)

@@ -175,11 +175,9 @@ class History:
         return sum(isinstance(event, Release) for event in self.events)
 
     @property
-    def last_run(self) -> tuple[Event, ...]:
+    def last_run(self) -> tuple[Steps | Release, ...]:
         """What the last run did: the events behind the release before it, requests left out."""
-        ends = [
-            index for index, event in enumerate(self.events[:-1]) if isinstance(event, Release)
-        ]
+        ends = [index for index, event in enumerate(self.events[:-1]) if isinstance(event, Release)]
         run = self.events[ends[-1] + 1 :] if ends else self.events
         return tuple(event for event in run if not isinstance(event, Forget))
 

@@ -1,18 +1,17 @@
-"""Langevin unlearning (Chien et al. 2024b): full-batch noisy descent, counted by its drift.
+"""Langevin unlearning (Chien et al. 2024b): full-batch noisy descent.
 
 ``projected_noisy_sgd`` with one batch that holds all records. Unlike the theorems as published
 (``published.chien_theorem_p_2``) this does not assume that training has converged.
 
-Guarantee: mu-GDP. Neighbouring relation: zero_out or replacement. Assumptions: as
-``projected_noisy_sgd``.
+Guarantee: mu-GDP, by ``history_account``. Assumptions: as there.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from app.accounting import projected_noisy_sgd
-from app.accounting.projected_noisy_sgd import account, calibrate, steps_needed
-
-__all__ = ["NAME", "TERMS", "VERSION", "account", "calibrate", "steps_needed"]
+from app.accounting import history_account, projected_noisy_sgd
+from app.accounting.guarantees import GaussianGuarantee
 
 NAME = "langevin_unlearning"
 VERSION = 1
@@ -20,3 +19,12 @@ TERMS = replace(
     projected_noisy_sgd.TERMS,
     source="Chien et al. 2024b (Langevin unlearning); " + projected_noisy_sgd.TERMS.source,
 )
+
+
+def account(*, history: Mapping[str, Any]) -> GaussianGuarantee:
+    """Return what a lineage's ``history.History``, as plain JSON values, guarantees.
+
+    Raises:
+        ParameterError: it is malformed, or no noise hides the forgotten records.
+    """
+    return history_account.account(history, TERMS, adaptive=False)

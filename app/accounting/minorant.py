@@ -70,9 +70,12 @@ class Minorant:
         waiting = kept * self.waiting * _UP
         self._advance(kept, waiting, noise_std * noise_std * total * _DOWN)
 
-    def drift(self, *, contraction: float, gained: float) -> None:
-        """Walk steps without noise that scale distances and then add to them."""
-        self._advance(contraction, contraction * self.waiting + gained, 0.0)
+    def merged(self, *, contraction: float, gained: float, variance: float = 0.0) -> None:
+        """Walk steps that scale distances, add to them and leave noise of some variance.
+
+        No point between their start and their end may bind: there is no noise, or chords fall.
+        """
+        self._advance(contraction, contraction * self.waiting + gained, variance)
 
     def _advance(self, contraction: float, waiting: float, variance: float) -> None:
         self.waiting = waiting * _UP

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from app.domain.checks import require_non_negative, require_noise, require_steps
+from app.domain.checks import require_noise, require_non_negative, require_steps
 from app.domain.errors import ParameterError
 
 GRID_BITS: Final = 20

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from app.accounting import gaussian, model_clipping, noisy_chain, present_records
-from app.accounting.drift import Recipe
-from app.accounting.drift import worst_case_drift as drift_of
+from app.accounting import gaussian, history_account, model_clipping, noisy_chain, present_records
+from app.accounting.history import History, Recipe
 from app.accounting.terms import Neighbours
 from app.domain.checks import require_steps
 from app.domain.errors import ParameterError
@@ -85,7 +84,16 @@ def worst_case_drift(
         batches=batches,
         neighbours=Neighbours(neighbours),
     )
-    return drift_of(recipe=recipe, records=records)
+    return history_account.worst_case_drift(recipe=recipe, records=records)
+
+
+def history_drift(*, history: Mapping[str, object]) -> float:
+    """Return how far apart the worlds of a lineage's history are while they share their noise.
+
+    Raises:
+        ParameterError: the history is malformed.
+    """
+    return history_account.drift(History.from_json(history))
 
 
 QUANTITIES: Mapping[str, Callable[..., float]] = {
@@ -95,6 +103,7 @@ QUANTITIES: Mapping[str, Callable[..., float]] = {
     "chain_mu": chain_mu,
     "present_mu": present_mu,
     "worst_case_drift": worst_case_drift,
+    "history_drift": history_drift,
     "model_clipping_steps": model_clipping.steps_needed,
 }
 """What ``expunge account`` can compute beside the guarantees in ``catalogue``."""

@@ -78,7 +78,7 @@ def _checked(
 def gradient_shift(
     *, learning_rate: float, lipschitz: float, batch_size: int, neighbours: Neighbours
 ) -> float:
-    """Return how far one forgotten record moves one step: kappa learning_rate lipschitz / b.
+    """Return how far one forgotten record moves one step, rounded up: kappa eta M / b.
 
     kappa is 1 for ``zero_out`` and 2 for ``replacement``.
 
@@ -89,7 +89,7 @@ def gradient_shift(
         raise ParameterError("batch_size", "a whole number of at least 1")
     size = require_positive("learning_rate", learning_rate)
     size *= require_positive("lipschitz", lipschitz)
-    return factor(neighbours) * size / batch_size
+    return factor(neighbours) * size / batch_size * (1 + 2.0**-50)
 
 
 def factor(neighbours: Neighbours) -> float:

@@ -19,14 +19,12 @@ router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=GuardedRoute)
 
 
 class ConvexBody(Body):
-    """A linear head's enforced constants, and how far forgotten records moved it."""
+    """A linear head's enforced constants."""
 
     lipschitz: float
     smoothness: float
     weight_decay: float
     learning_rate: float
-    drift: float
-    noise_std: float = 0.0
 
 
 class DpTrainingBody(Body):

@@ -18,8 +18,8 @@ class Plan:
         epsilon, delta: the target.
         budget_epochs: passes over the retained records, noisy steps included.
         settings: what the update rule needs and the guarantee does not depend on.
-        ledger: drift ledger of the lineage up to this run's requests, in its JSON form; None where
-            no drift is tracked.
+        history: of the lineage up to this run's requests, in its JSON form; None where none is
+            tracked.
         predicted: what the planner expects; shown to users, never relied upon.
     """
 
@@ -30,7 +30,7 @@ class Plan:
     budget_epochs: float
     predicted: Mapping[str, float]
     settings: Mapping[str, float] = field(default_factory=dict)
-    ledger: Mapping[str, Any] | None = None
+    history: Mapping[str, Any] | None = None
 
     @property
     def is_descent(self) -> bool:

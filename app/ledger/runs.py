@@ -36,9 +36,18 @@ from app.registry.tables import ModelRow
 _RETRY_DELAY_S = 1.0
 
 
-def plan_for(session: Session, model: ModelRow, training_set: TrainingSet | None = None) -> Plan:
-    """Return the plan of a model's next run; ``PlanError`` if its policy cannot be met."""
-    shape = shape_of(session, model, training_set)
+def plan_for(
+    session: Session,
+    model: ModelRow,
+    training_set: TrainingSet | None = None,
+    *,
+    dimension: int | None = None,
+) -> Plan:
+    """Return the plan of a model's next run; ``PlanError`` if its policy cannot be met.
+
+    Without ``dimension``, how many weights the network trains, it is counted in real arithmetic.
+    """
+    shape = shape_of(session, model, training_set, dimension=dimension)
     return make_plan(policy=Policy.from_json(model.policy), shape=shape)
 
 
@@ -127,8 +136,10 @@ class Selection:
     batch_of: Mapping[int, int]
 
 
-def begin(session: Session, run_id: str, fencing_token: int) -> Selection:
+def begin(session: Session, run_id: str, fencing_token: int, *, dimension: int) -> Selection:
     """Fix which records a run reads, which forgotten ones it covers, and the plan that it follows.
+
+    ``dimension`` is how many weights the network trains.
 
     A ``train`` run starts from nothing each time it begins: whatever an earlier attempt read is
     gone, so nothing is owed for records that this attempt leaves out.
@@ -151,7 +162,7 @@ def begin(session: Session, run_id: str, fencing_token: int) -> Selection:
         start_obligations(session, row)
     session.flush()
     training_set = TrainingSet(session, model)
-    plan = plan_for(session, model, training_set)
+    plan = plan_for(session, model, training_set, dimension=dimension)
     row.plan = plan.to_json()
     log.append(session, "run.running", run=row.id, forget_epoch=row.forget_epoch)
     return _select(session, row, model, plan, training_set)

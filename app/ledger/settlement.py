@@ -12,7 +12,6 @@ from sqlalchemy import func
 from sqlalchemy.orm import Session
 
 from app.accounting import retraining
-from app.accounting.drift import DriftLedger
 from app.backbones.use import digest_of
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import (
@@ -31,7 +30,7 @@ from app.ledger import certifying, log, outbox, repository
 from app.ledger.obligations import certify_obligations
 from app.ledger.runs import holder
 from app.ledger.tables import RunRow
-from app.planning.tracking import Tracking
+from app.planning.tracking import Tracking, history_of_run
 from app.points import reach
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
@@ -123,11 +122,10 @@ def _tracking(run: RunRow, model: ModelRow, phase: CertifyingPhase | None) -> di
     begun = Tracking(plan.mechanism, begun_at_epoch=run.forget_epoch or 0)
     anew = run.kind == RunKind.TRAIN or plan.mechanism == retraining.NAME
     before = begun if anew or model.tracking is None else Tracking.from_json(model.tracking)
-    ledger = None if plan.ledger is None else DriftLedger.from_json(plan.ledger)
     return replace(
         before,
         settings=plan.settings,
-        ledger=None if ledger is None else ledger.after_steps(phase.steps),
+        history=None if plan.history is None else history_of_run(plan, steps=phase.steps),
     ).to_json()
 
 

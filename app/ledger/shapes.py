@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from app.accounting.drift import DriftLedger
 from app.datasets import repository as datasets
 from app.datasets.tables import DatasetRow
 from app.domain import linear_head
@@ -85,7 +84,11 @@ class TrainingSet:
 
 
 def shape_of(
-    session: Session, model: ModelRow, training_set: TrainingSet | None = None
+    session: Session,
+    model: ModelRow,
+    training_set: TrainingSet | None = None,
+    *,
+    dimension: int | None = None,
 ) -> ModelShape:
     """Return the size of a model's next run.
 
@@ -93,6 +96,7 @@ def shape_of(
         session: of the transaction.
         model: whose run it is.
         training_set: the model's, where the caller needs it too.
+        dimension: how many weights the network trains, if the caller has built it.
     """
     recipe = TrainingRecipe.from_json(model.recipe)
     remembered, _, _ = datasets.counts(session, model.dataset_id)
@@ -100,6 +104,7 @@ def shape_of(
         retained=max(1, round(remembered * (1 - recipe.held_out_fraction))),
         batch_size=recipe.batch_size,
         recipe_epochs=recipe.epochs,
+        dimension=dimension,
         earlier_releases=registry.next_number(session, model.id) - 1,
         trained_here=model.weights_source == WeightsSource.TRAIN,
     )
@@ -133,25 +138,23 @@ def _tracked(
     covered = tracking.begun_at_epoch if head is None else head.covers_epoch
     gone = [record for record in records if record.forgotten_after(tracking.begun_at_epoch)]
     new = [record for record in gone if record.forgotten_after(covered)]
-    ledger = tracking.ledger
-    if ledger is not None and new:
-        batch_of = training_set.batches(ledger.recipe.batch_size)
-        ledger = ledger.after_request(Counter(batch_of[record.seq] for record in new))
+    history = tracking.history
+    if history is not None and new:
+        batch_of = training_set.batches(history.recipe.batch_size)
+        history = history.after_request(Counter(batch_of[record.seq] for record in new))
     return replace(
         shape,
         retained=max(1, sum(record.forgotten_epoch is None for record in records)),
         records=max(1, len(records)),
         forgotten=len(gone),
         newly_forgotten=len(new),
-        convex=None if ledger is None else _linear_head(session, model, ledger),
+        convex=None if history is None else _linear_head(session, model),
         dp_training=_dp_training(tracking, forgotten=len(gone)),
-        tracking=replace(tracking, ledger=ledger),
+        tracking=replace(tracking, history=history),
     )
 
 
-def _linear_head(
-    session: Session, model: ModelRow, ledger: DriftLedger | None = None
-) -> ConvexShape | None:
+def _linear_head(session: Session, model: ModelRow) -> ConvexShape | None:
     """Return the constants that the service enforces; None for other architectures."""
     if model.architecture["name"] != linear_head.NAME:
         return None
@@ -162,7 +165,6 @@ def _linear_head(
         smoothness=linear_head.smoothness(classes),
         weight_decay=recipe.weight_decay,
         learning_rate=recipe.learning_rate,
-        drift=0.0 if ledger is None else ledger.drift(),
     )
 
 

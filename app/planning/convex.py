@@ -1,21 +1,25 @@
-"""Quotes of the mechanisms for linear heads: here the drift is small, and forgetting is cheap."""
+"""Quotes of the mechanisms for linear heads: here the drift is small, and forgetting is cheap.
+
+A policy's numbers speak of the future: which noise the coming steps add, or which noise a release
+is to have in all. What noise there is already stands in the lineage's history and counts as it is.
+"""
 
 import math
-from collections.abc import Callable, Mapping
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable
 
 from app.accounting import (
     delete_to_descent,
     langevin_unlearning,
-    noisy_history,
     projected_noisy_sgd,
     tracked_release,
 )
-from app.accounting.drift import worst_case_drift
+from app.accounting.history import History, Steps
+from app.accounting.history_account import Outlook
+from app.accounting.search import smallest_noise
 from app.accounting.strong_convexity import largest_learning_rate
+from app.accounting.terms import Terms
 from app.domain.checks import require_positive
-from app.domain.errors import PlanError
+from app.domain.errors import ParameterError, PlanError
 from app.domain.policy import Policy
 from app.planning.fixed import only, whole_steps
 from app.planning.lineage import TrackedLineage, head_of, lineage_of
@@ -25,12 +29,15 @@ from app.planning.shape import ModelShape
 # Per coordinate of a released head. Features have norm at most 1, so this is also how far the
 # noise moves one logit.
 DEFAULT_RELEASE_NOISE = 0.05
+MOST_STEPS = 10_000_000
 _NOISY = ("noise_std", "steps", "radius")
+# A top-up of less than this share of the noise hides next to nothing.
+_LEAST_TOP_UP = 0.01
 
 
 def quote_tracked_release(policy: Policy, shape: ModelShape) -> Quote:
-    """Quote the fewest noise-free steps, often none, and one noisy release."""
-    return _released(policy, shape, tracked_release, lineage_of(shape), {})
+    """Quote the fewest noise-free steps, often none, and the noise that a release then lacks."""
+    return _released(policy, shape, tracked_release.NAME, tracked_release.TERMS, lineage_of(shape))
 
 
 def quote_delete_to_descent(policy: Policy, shape: ModelShape) -> Quote:
@@ -39,36 +46,19 @@ def quote_delete_to_descent(policy: Policy, shape: ModelShape) -> Quote:
     rate = largest_learning_rate(weight_decay=head.weight_decay, smoothness=head.smoothness)
     _refuse_under_auto(policy, delete_to_descent.NAME, "trains on the whole data at once")
     lineage = lineage_of(shape, full_batch=True, learning_rate=rate)
-    return _released(policy, shape, delete_to_descent, lineage, {"learning_rate": rate})
+    return _released(policy, shape, delete_to_descent.NAME, delete_to_descent.TERMS, lineage)
 
 
 def quote_projected_noisy_sgd(policy: Policy, shape: ModelShape) -> Quote:
     """Quote the steps that a lineage trained with noise must go on for."""
-    lineage = _noisy_lineage(policy, shape, projected_noisy_sgd.NAME)
-    return _noisy(policy, shape, projected_noisy_sgd, lineage)
+    return _noisy(policy, shape, projected_noisy_sgd.NAME, projected_noisy_sgd.TERMS)
 
 
 def quote_langevin_unlearning(policy: Policy, shape: ModelShape) -> Quote:
     """Quote projected noisy SGD on the whole data at once."""
-    lineage = _noisy_lineage(policy, shape, langevin_unlearning.NAME, full_batch=True)
-    return _noisy(policy, shape, langevin_unlearning, lineage)
-
-
-def quote_noisy_history(policy: Policy, shape: ModelShape) -> Quote:
-    """Quote projected noisy SGD with the noise of the whole lineage counted."""
-    fixed = only(policy.parameters, *_NOISY)
-    lineage = _noisy_lineage(policy, shape, noisy_history.NAME)
-    noise_std = _step_noise(fixed, lineage)
-    needed = noisy_history.steps_needed(
-        epsilon=policy.epsilon,
-        delta=policy.delta,
-        ledger=lineage.ledger.to_json(),
-        noise_std=noise_std,
+    return _noisy(
+        policy, shape, langevin_unlearning.NAME, langevin_unlearning.TERMS, full_batch=True
     )
-    steps = _at_least(whole_steps(fixed, needed), needed)
-    planned = lineage.ledger.after_steps(steps).to_json()
-    parameters = {"ledger": planned, "noise_std": noise_std}
-    return _quote(noisy_history, parameters, steps, noise_std, policy, shape, lineage, noise_std)
 
 
 def refuse_unless_named(policy: Policy, name: str) -> None:
@@ -76,18 +66,13 @@ def refuse_unless_named(policy: Policy, name: str) -> None:
     _refuse_under_auto(policy, name, "needs its noise from the first step of training")
 
 
-def _step_noise(fixed: Mapping[str, float], lineage: TrackedLineage) -> float:
-    """Return the noise of one step: the lineage's, or for a new one the operator's or a default.
-
-    By default the noise that steps leave in a release in the long run is the default release noise.
-    """
-    if lineage.noise_std is not None:
-        if lineage.noise_std == 0:
-            raise PlanError("the lineage was trained without noise; use tracked_release")
-        return lineage.noise_std
-    rate = lineage.ledger.recipe.contraction
-    default = DEFAULT_RELEASE_NOISE * math.sqrt(1 - rate**2)
-    return require_positive("noise_std", fixed.get("noise_std", default))
+def refuse_without_noise(lineage: TrackedLineage) -> None:
+    """Raise ``PlanError`` where a lineage has steps that added no noise."""
+    if not lineage.is_new and not lineage.history.starts_noisy:
+        raise PlanError(
+            "needs noise at every step from the first of training on, and this lineage has steps "
+            "without: use tracked_release or retraining"
+        )
 
 
 def refuse_above_budget(policy: Policy, shape: ModelShape, gradients: float) -> None:
@@ -100,85 +85,158 @@ def refuse_above_budget(policy: Policy, shape: ModelShape, gradients: float) -> 
         )
 
 
-def _noisy_lineage(
-    policy: Policy, shape: ModelShape, name: str, *, full_batch: bool = False
-) -> TrackedLineage:
-    fixed = only(policy.parameters, *_NOISY)
-    lineage = lineage_of(shape, full_batch=full_batch, radius=fixed.get("radius"))
-    if lineage.noise_std is None:
-        refuse_unless_named(policy, name)
-    return lineage
+def fewest_steps(meets: Callable[[int], bool], *, least: int = 0) -> int:
+    """Return the fewest steps, at least ``least``, that meet a target which more steps meet too.
 
-
-def _noisy(
-    policy: Policy, shape: ModelShape, accountant: ModuleType, lineage: TrackedLineage
-) -> Quote:
-    fixed = only(policy.parameters, *_NOISY)
-    noise_std = _step_noise(fixed, lineage)
-    job = lineage.job | {"noise_std": noise_std}
-    needed = accountant.steps_needed(epsilon=policy.epsilon, delta=policy.delta, **job)
-    steps = _at_least(whole_steps(fixed, needed), needed)
-    released = noise_std / math.sqrt(1 - lineage.ledger.recipe.contraction**2)
-    parameters = job | {"steps": steps}
-    return _quote(accountant, parameters, steps, released, policy, shape, lineage, noise_std)
-
-
-def _released(
-    policy: Policy,
-    shape: ModelShape,
-    accountant: ModuleType,
-    lineage: TrackedLineage,
-    implied: dict[str, float],
-) -> Quote:
-    """Quote steps and release noise; of the two, whichever the operator fixed decides the other.
-
-    What is in ``implied`` the accountant derives for itself.
+    Raises:
+        PlanError: ten million steps are not enough.
     """
-    fixed = only(policy.parameters, "noise_std", "steps")
-    target = {"epsilon": policy.epsilon, "delta": policy.delta}
-    job = {name: value for name, value in lineage.job.items() if name not in implied}
-    noise_std = fixed.get("noise_std")
-    if noise_std is None and "steps" in fixed:
-        drift = lineage.drift or worst_case_drift(recipe=lineage.ledger.recipe)
-        noise_std = accountant.calibrate(
-            **target, **job | {"drift": drift, "steps": whole_steps(fixed, 0)}
-        )
-    noise_std = DEFAULT_RELEASE_NOISE if noise_std is None else noise_std
-    needed = accountant.steps_needed(**target, **job, noise_std=noise_std)
-    steps = _at_least(whole_steps(fixed, needed), needed)
-    parameters = job | {"noise_std": noise_std, "steps": steps}
-    return _quote(accountant, parameters, steps, noise_std, policy, shape, lineage, 0.0)
+    low, high = least - 1, least
+    while not meets(high):
+        if high >= MOST_STEPS:
+            raise PlanError(f"more than {MOST_STEPS:,} steps are needed: raise noise_std")
+        low, high = high, min(2 * high + 1, MOST_STEPS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
 
 
-def _quote(
-    accountant: ModuleType,
-    parameters: dict[str, Any],
-    steps: int,
-    released_noise_std: float,
+def quote_of_run(
     policy: Policy,
     shape: ModelShape,
+    mechanism: str,
+    terms: Terms,
     lineage: TrackedLineage,
-    step_noise_std: float,
+    *,
+    steps: int,
+    step_noise_std: float = 0.0,
+    release_noise_std: float = 0.0,
 ) -> Quote:
-    account: Callable[..., Any] = accountant.account
-    gradients = steps * lineage.ledger.recipe.batch_size
+    """Return the quote of a run of ``steps`` steps, with noise at each or at its release."""
+    gradients = steps * lineage.history.recipe.batch_size
     refuse_above_budget(policy, shape, gradients)
+    after = (
+        lineage.trained(noise_std=step_noise_std)
+        .after_steps(steps, noise_std=step_noise_std)
+        .after_release(noise_std=release_noise_std)
+    )
     return Quote(
-        mechanism=accountant.NAME,
-        parameters=parameters,
-        guarantee=account(**parameters),
+        mechanism=mechanism,
+        parameters={"history": after.to_json()},
+        guarantee=Outlook(after, terms, adaptive=policy.adaptive).guarantee(),
         certifying_gradients=gradients,
         gradient_computations=gradients,
-        noise_per_coordinate=released_noise_std,
-        settings=lineage.settings | ({"noise_std": step_noise_std} if step_noise_std else {}),
-        ledger=lineage.ledger,
+        noise_per_coordinate=after.noise_std(),
+        settings=lineage.settings
+        | {
+            "steps": steps,
+            "noise_std": step_noise_std,
+            "release_noise_std": release_noise_std,
+        },
+        history=lineage.history,
     )
 
 
-def _at_least(steps: int, needed: int) -> int:
+def _noisy(
+    policy: Policy, shape: ModelShape, name: str, terms: Terms, *, full_batch: bool = False
+) -> Quote:
+    fixed = only(policy.parameters, *_NOISY)
+    lineage = lineage_of(shape, full_batch=full_batch, radius=fixed.get("radius"))
+    if lineage.is_new:
+        refuse_unless_named(policy, name)
+    refuse_without_noise(lineage)
+    noise_std = require_positive("noise_std", fixed.get("noise_std", step_noise(lineage)))
+    outlook = Outlook(lineage.trained(noise_std=noise_std), terms)
+    target = {"epsilon": policy.epsilon, "delta": policy.delta}
+    steps = fewest_steps(
+        lambda count: outlook.meets(**target, steps=count, noise_std=noise_std),
+        least=whole_steps(fixed, 0),
+    )
+    _refuse_more(fixed, steps)
+    return quote_of_run(policy, shape, name, terms, lineage, steps=steps, step_noise_std=noise_std)
+
+
+def step_noise(lineage: TrackedLineage) -> float:
+    """Return the noise of one step by default: as it was, or what leaves the default release's."""
+    for event in reversed(lineage.history.events):
+        if isinstance(event, Steps) and event.noise_std > 0:
+            return event.noise_std
+    rate = lineage.history.recipe.contraction
+    return DEFAULT_RELEASE_NOISE * math.sqrt(1 - rate**2)
+
+
+def _released(
+    policy: Policy, shape: ModelShape, name: str, terms: Terms, lineage: TrackedLineage
+) -> Quote:
+    """Quote steps and release noise; of the two, whichever the operator fixed decides the other."""
+    fixed = only(policy.parameters, "noise_std", "steps")
+    least = whole_steps(fixed, 0)
+    history = lineage.trained()
+    outlook = Outlook(history, terms)
+
+    def meets(steps: int, release_noise_std: float) -> bool:
+        return outlook.meets(
+            epsilon=policy.epsilon,
+            delta=policy.delta,
+            steps=steps,
+            release_noise_std=release_noise_std,
+        )
+
+    if not lineage.is_new and least == 0 and meets(0, 0.0):
+        return quote_of_run(policy, shape, name, terms, lineage, steps=0)
+    if "noise_std" in fixed:
+        total = require_positive("noise_std", fixed["noise_std"])
+    elif "steps" in fixed:
+        total = _noise_for_steps(policy, terms, lineage, least)
+    else:
+        total = DEFAULT_RELEASE_NOISE
+    steps = fewest_steps(lambda count: meets(count, _missing(history, count, total)), least=least)
+    _refuse_more(fixed, steps)
+    return quote_of_run(
+        policy,
+        shape,
+        name,
+        terms,
+        lineage,
+        steps=steps,
+        release_noise_std=_missing(history, steps, total),
+    )
+
+
+def _missing(history: History, steps: int, total: float) -> float:
+    """Return the noise that a release lacks for ``total`` in all, after ``steps`` more steps."""
+    left = history.after_steps(steps).noise_std()
+    missing = math.sqrt(max(0.0, total * total - left * left))
+    return missing if missing >= _LEAST_TOP_UP * total else 0.0
+
+
+def _noise_for_steps(policy: Policy, terms: Terms, lineage: TrackedLineage, steps: int) -> float:
+    """Return the smallest noise with which ``steps`` steps are enough, for one record at least."""
+    history = lineage.trained()
+    if history.forgotten() == 0:
+        batch = (history.steps - 1) % history.recipe.batches
+        history = history.after_request({batch: 1})
+    outlook = Outlook(history, terms)
+
+    def meets(total: float) -> bool:
+        try:
+            return outlook.meets(
+                epsilon=policy.epsilon,
+                delta=policy.delta,
+                steps=steps,
+                release_noise_std=_missing(history, steps, total),
+            )
+        except ParameterError:  # so little noise is none that floats could add
+            return False
+
+    return smallest_noise(meets, scale=DEFAULT_RELEASE_NOISE)
+
+
+def _refuse_more(fixed: dict[str, float], needed: int) -> None:
+    steps = whole_steps(fixed, needed)
     if steps < needed:
         raise PlanError(f"this noise needs {needed} steps, not {steps}")
-    return steps
 
 
 def _refuse_under_auto(policy: Policy, name: str, why: str) -> None:

@@ -1,13 +1,13 @@
 """Tracked lineages: how they are trained, step by step, so that later requests can be counted."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from app.accounting.drift import DriftLedger, Recipe
+from app.accounting.history import History, Recipe
 from app.domain.errors import PlanError
 from app.planning.shape import ConvexShape, ModelShape
 
 NEEDS_A_HEAD = (
-    "needs a linear_head that was trained here and whose drift was tracked from the start: its "
+    "needs a linear_head that was trained here and whose history is known from the start: its "
     "loss is convex with constants that are enforced"
 )
 
@@ -17,32 +17,26 @@ class TrackedLineage:
     """A lineage of a linear head: a new one with its training ahead, or one that goes on.
 
     Attributes:
-        ledger: every step up to the new request, the training of a new lineage included.
-        drift: D, how far the worlds are apart now.
-        noise_std: of every step so far; None for a new lineage, which may choose.
-        training_steps: how many steps the training takes or took.
+        history: what happened, up to the new request; of a new lineage, nothing.
+        training_steps: how many steps a new lineage's training takes; 0 for one that goes on.
     """
 
-    ledger: DriftLedger
-    drift: float
-    noise_std: float | None
+    history: History
     training_steps: int
 
     @property
-    def job(self) -> dict[str, float]:
-        """What the accountants of drift need beside the noise."""
-        recipe = self.ledger.recipe
-        return {
-            "drift": self.drift,
-            "learning_rate": recipe.learning_rate,
-            "weight_decay": recipe.weight_decay,
-            "smoothness": recipe.smoothness,
-        }
+    def is_new(self) -> bool:
+        """Whether the training is ahead."""
+        return self.training_steps > 0
+
+    def trained(self, *, noise_std: float = 0.0) -> History:
+        """Return the history at the end of training, each of whose steps adds the stated noise."""
+        return self.history.after_steps(self.training_steps, noise_std=noise_std)
 
     @property
     def settings(self) -> dict[str, float]:
-        """What the update rule needs, noise apart."""
-        recipe = self.ledger.recipe
+        """What the update rule needs, steps and noise apart."""
+        recipe = self.history.recipe
         settings: dict[str, float] = {
             "learning_rate": recipe.learning_rate,
             "weight_decay": recipe.weight_decay,
@@ -80,27 +74,19 @@ def lineage_of(
     Raises:
         PlanError: there is no linear head, or the lineage goes on in another way.
     """
-    head = head_of(shape)
-    if shape.tracking is None:
-        fresh = new_lineage(
-            shape, full_batch=full_batch, learning_rate=learning_rate, radius=radius
-        )
-        if shape.is_new and head.drift == head.noise_std == 0:
-            return fresh
-        return replace(fresh, drift=head.drift, noise_std=head.noise_std)
-    ledger = shape.tracking.ledger
-    if ledger is None:
-        raise PlanError(NEEDS_A_HEAD)
-    if full_batch and ledger.recipe.batches != 1:
+    head_of(shape)
+    history = None if shape.tracking is None else shape.tracking.history
+    if history is None:
+        if not shape.is_new:
+            raise PlanError(NEEDS_A_HEAD)
+        return new_lineage(shape, full_batch=full_batch, learning_rate=learning_rate, radius=radius)
+    if full_batch and history.recipe.batches != 1:
         raise PlanError("the lineage was trained in batches, not on the whole data at once")
-    if learning_rate not in (None, ledger.recipe.learning_rate):
+    if learning_rate not in (None, history.recipe.learning_rate):
         raise PlanError("the lineage was trained with another learning rate")
-    return TrackedLineage(
-        ledger=ledger,
-        drift=ledger.drift(),
-        noise_std=shape.tracking.settings.get("noise_std", 0.0),
-        training_steps=int(shape.tracking.settings["training_steps"]),
-    )
+    if radius not in (None, history.recipe.radius):
+        raise PlanError("the lineage was trained with another radius, or with none")
+    return TrackedLineage(history=history, training_steps=0)
 
 
 def new_lineage(
@@ -122,11 +108,9 @@ def new_lineage(
         batch_size=batch_size,
         batches=-(-records // batch_size),
         radius=radius,
+        dimension=shape.dimension,
     )
-    training_steps = max(1, round(shape.recipe_epochs * recipe.batches))
     return TrackedLineage(
-        ledger=DriftLedger(recipe).after_steps(training_steps),
-        drift=0.0,
-        noise_std=None,
-        training_steps=training_steps,
+        history=History(recipe),
+        training_steps=max(1, round(shape.recipe_epochs * recipe.batches)),
     )

@@ -2,14 +2,25 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.accounting import noisy_gd_convex, noisy_gd_nonconvex
-from app.accounting.drift import Recipe
-from app.domain.errors import PlanError
+from app.accounting.history_account import Outlook
+from app.accounting.search import smallest_noise
+from app.domain.checks import require_positive
+from app.domain.errors import ParameterError, PlanError
 from app.domain.policy import Policy
-from app.planning.convex import refuse_above_budget, refuse_unless_named
-from app.planning.fixed import only
+from app.planning.convex import (
+    DEFAULT_RELEASE_NOISE,
+    fewest_steps,
+    quote_of_run,
+    refuse_above_budget,
+    refuse_unless_named,
+    refuse_without_noise,
+    step_noise,
+)
+from app.planning.fixed import only, whole_steps
 from app.planning.lineage import TrackedLineage, lineage_of
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
@@ -17,98 +28,102 @@ from app.planning.shape import ModelShape
 MOST_GRADIENTS = 1e12
 _CAPACITY_SHARE = 0.01
 _CAPACITY_RELEASES = 10
-_MOST_UNLEARNING_STEPS = 10_000_000
 _ASSERTED = ("smoothness", "loss_bound", "learning_rate", "weight_decay", "noise_std", "order")
+# What a training with non-convex losses was done with, and what later runs must keep to.
+_CONSTANTS = ("smoothness", "loss_bound", "learning_rate", "weight_decay", "noise_std", "dimension")
 
 
 def quote_noisy_gd_convex(policy: Policy, shape: ModelShape) -> Quote:
     """Quote full-batch noisy gradient descent, which also protects the records still present.
 
     A new lineage takes the noise that forgets ``forgotten`` records (by default one in a hundred)
-    in ``unlearning_steps`` steps (by default as many as training has), after ``earlier_releases``
-    releases where requests adapt (by default 10). Later runs take the fewest steps that this noise
-    allows.
+    in ``unlearning_steps`` steps: by default as many as training has; where requests adapt none,
+    after ``earlier_releases`` releases (by default 10). Later runs take the fewest steps with which
+    the noise of the whole history is enough.
     """
     fixed = only(
         policy.parameters, "noise_std", "unlearning_steps", "forgotten", "earlier_releases"
     )
     lineage = lineage_of(shape, full_batch=True)
-    if lineage.noise_std is None and not policy.adaptive:
+    if lineage.is_new and not policy.adaptive:
         refuse_unless_named(policy, noisy_gd_convex.NAME)
-    noise_std = lineage.noise_std or _noise_for_capacity(policy, fixed, shape, lineage)
-    job: dict[str, Any] = _job(lineage) | {
-        "noise_std": noise_std,
-        "forgotten": max(1, shape.forgotten),
-    }
-    if policy.adaptive:
-        job["earlier_releases"] = shape.earlier_releases
-    steps = _fewest_steps(policy, fixed, job)
-    parameters = job | {"unlearning_steps": steps}
-    gradients = steps * lineage.ledger.recipe.batch_size
-    refuse_above_budget(policy, shape, gradients)
-    return Quote(
-        mechanism=noisy_gd_convex.NAME,
-        parameters=parameters,
-        guarantee=noisy_gd_convex.account(**parameters),
-        certifying_gradients=gradients,
-        gradient_computations=gradients,
-        noise_per_coordinate=noise_std / math.sqrt(1 - lineage.ledger.recipe.contraction**2),
-        settings=lineage.settings | {"noise_std": noise_std},
-        ledger=lineage.ledger,
+    refuse_without_noise(lineage)
+    if policy.adaptive and lineage.history.releases != shape.earlier_releases:
+        raise PlanError(
+            "the model was trained anew: its releases before that are not in this history, so "
+            "requests must not depend on them"
+        )
+    noise_std = _noise_std(policy, fixed, shape, lineage)
+    steps = _steps(policy, fixed, lineage, noise_std)
+    quote = quote_of_run(
+        policy,
+        shape,
+        noisy_gd_convex.NAME,
+        noisy_gd_convex.TERMS,
+        lineage,
+        steps=steps,
+        step_noise_std=noise_std,
     )
+    if not policy.adaptive:
+        return quote
+    releases = {"earlier_releases": shape.earlier_releases}
+    return replace(quote, parameters={**quote.parameters, **releases})
 
 
-def _job(lineage: TrackedLineage) -> dict[str, float]:
-    recipe: Recipe = lineage.ledger.recipe
-    return {
-        "learning_rate": recipe.learning_rate,
-        "weight_decay": recipe.weight_decay,
-        "smoothness": recipe.smoothness,
-        "lipschitz": recipe.lipschitz,
-        "records": recipe.batch_size,
-        # Whoever is forgotten now may have been there until the last step.
-        "training_steps": lineage.ledger.steps,
-    }
-
-
-def _noise_for_capacity(
+def _noise_std(
     policy: Policy, fixed: Mapping[str, float], shape: ModelShape, lineage: TrackedLineage
 ) -> float:
     if "noise_std" in fixed:
-        return fixed["noise_std"]
+        return require_positive("noise_std", fixed["noise_std"])
+    if not lineage.is_new:
+        return step_noise(lineage)
     capacity = fixed.get("forgotten", max(1, round(shape.trained_on * _CAPACITY_SHARE)))
-    releases = fixed.get("earlier_releases", _CAPACITY_RELEASES)
-    return noisy_gd_convex.calibrate(
-        epsilon=policy.epsilon,
-        delta=policy.delta,
-        **_job(lineage),  # type: ignore[arg-type]
-        unlearning_steps=int(fixed.get("unlearning_steps", lineage.training_steps)),
-        forgotten=int(capacity),
-        earlier_releases=int(releases) if policy.adaptive else None,
+    releases = int(fixed.get("earlier_releases", _CAPACITY_RELEASES)) if policy.adaptive else 1
+    steps = whole_steps(
+        fixed, 0 if policy.adaptive else lineage.training_steps, name="unlearning_steps"
     )
 
+    def meets(noise_std: float) -> bool:
+        history = lineage.trained(noise_std=noise_std).after_release()
+        for _ in range(releases - 1):
+            history = history.after_steps(steps, noise_std=noise_std).after_release()
+        try:
+            outlook = Outlook(
+                history.after_request({0: int(capacity)}),
+                noisy_gd_convex.TERMS,
+                adaptive=policy.adaptive,
+            )
+            return outlook.meets(
+                epsilon=policy.epsilon, delta=policy.delta, steps=steps, noise_std=noise_std
+            )
+        except ParameterError as error:
+            if error.name != "noise_std":
+                raise
+            return False  # so little noise is none that floats could add
 
-def _fewest_steps(policy: Policy, fixed: Mapping[str, float], job: dict[str, Any]) -> int:
+    return smallest_noise(meets, scale=DEFAULT_RELEASE_NOISE)
+
+
+def _steps(
+    policy: Policy, fixed: Mapping[str, float], lineage: TrackedLineage, noise_std: float
+) -> int:
     """Return the fewest unlearning steps that meet the target, or those that the policy fixes."""
+    outlook = Outlook(
+        lineage.trained(noise_std=noise_std), noisy_gd_convex.TERMS, adaptive=policy.adaptive
+    )
 
     def meets(steps: int) -> bool:
-        guarantee = noisy_gd_convex.account(**job, unlearning_steps=steps)
-        return guarantee.meets(epsilon=policy.epsilon, delta=policy.delta)
-
-    low, high = -1, int(fixed.get("unlearning_steps", 0))
-    if not meets(_MOST_UNLEARNING_STEPS):
-        raise PlanError(
-            f"the lineage's noise cannot carry {job['forgotten']} forgotten records"
-            + (f" over {job['earlier_releases']} releases" if policy.adaptive else "")
+        return outlook.meets(
+            epsilon=policy.epsilon, delta=policy.delta, steps=steps, noise_std=noise_std
         )
-    while not meets(high):
-        low, high = high, min(2 * high + 1, _MOST_UNLEARNING_STEPS)
-    if "unlearning_steps" in fixed and low < 0:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if meets(middle) else (middle, high)
-    return high
+
+    least = whole_steps(fixed, 0, name="unlearning_steps")
+    if policy.adaptive and not meets(least):  # more steps would not help
+        raise PlanError(
+            f"the lineage's noise cannot carry {lineage.history.forgotten()} forgotten records "
+            f"over {lineage.history.releases} releases"
+        )
+    return fewest_steps(meets, least=least)
 
 
 def quote_noisy_gd_nonconvex(policy: Policy, shape: ModelShape) -> Quote:
@@ -121,40 +136,64 @@ def quote_noisy_gd_nonconvex(policy: Policy, shape: ModelShape) -> Quote:
         raise PlanError(f"needs {', '.join(needed)}: the operator must vouch for these constants")
     if not (shape.is_new or _trained_for(shape, noisy_gd_nonconvex.NAME)):
         raise PlanError("needs a lineage that was trained by it from the start")
+    trained = None if shape.tracking is None else shape.tracking.settings
+    if trained is not None:
+        _refuse_changes(trained, fixed | {"dimension": dimension})
     sizes: dict[str, Any] = {name: fixed[name] for name in _ASSERTED if name != "order"} | {
         "dimension": int(dimension),
         "records": shape.trained_on,
-        "request_size": max(1, int(fixed.get("request_size", 1)), shape.newly_forgotten),
+        "request_size": max(
+            int(fixed.get("request_size", 1)),
+            shape.newly_forgotten,
+            int((trained or {}).get("request_size", 1)),
+        ),
     }
     training, unlearning = noisy_gd_nonconvex.steps_needed(
         order=fixed["order"], divergence=_divergence(policy, fixed["order"]), **sizes
     )
-    if shape.tracking is not None:
-        training = int(shape.tracking.settings["training_steps"])
+    if trained is not None:
+        training = int(trained["training_steps"])
+        if unlearning > trained["unlearning_steps"]:
+            raise PlanError(
+                f"this target needs {unlearning} steps for each request, but a request before "
+                f"took {trained['unlearning_steps']:g}: train the model anew"
+            )
     gradients = float(unlearning) * shape.trained_on
     if gradients > MOST_GRADIENTS:
         raise PlanError(f"would take {gradients:.3g} gradients, more than {MOST_GRADIENTS:.3g}")
     refuse_above_budget(policy, shape, gradients)
     parameters = sizes | {"training_steps": training, "unlearning_steps": unlearning}
+    guarantee = noisy_gd_nonconvex.account(**parameters)
+    if not guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
+        raise PlanError("its training does not meet this target: train the model anew")
     scale = fixed["noise_std"] / math.sqrt(2 * fixed["learning_rate"])
     return Quote(
         mechanism=noisy_gd_nonconvex.NAME,
         parameters=parameters,
-        guarantee=noisy_gd_nonconvex.account(**parameters),
+        guarantee=guarantee,
         certifying_gradients=gradients,
         gradient_computations=gradients,
         noise_per_coordinate=scale / math.sqrt(fixed["weight_decay"]),
         settings={
-            "learning_rate": fixed["learning_rate"],
-            "weight_decay": fixed["weight_decay"],
-            "noise_std": fixed["noise_std"],
-            "loss_bound": fixed["loss_bound"],
+            **{name: sizes[name] for name in (*_CONSTANTS, "request_size")},
             "start_std": scale / math.sqrt(fixed["weight_decay"]),
             "batch_size": shape.trained_on,
             "batches": 1,
             "training_steps": training,
+            "steps": unlearning,
+            "unlearning_steps": unlearning,
         },
     )
+
+
+def _refuse_changes(trained: Mapping[str, float], fixed: Mapping[str, Any]) -> None:
+    """Raise ``PlanError`` where a policy states other constants than those of the training."""
+    for name in _CONSTANTS:
+        if fixed[name] != trained[name]:
+            raise PlanError(
+                f"the lineage was trained with {name} {trained[name]:g}: another needs a new "
+                "training"
+            )
 
 
 def _divergence(policy: Policy, order: float) -> float:

@@ -37,7 +37,7 @@ def quote_retraining(policy: Policy, shape: ModelShape) -> Quote:
         noise_per_coordinate=0.0,
         surviving_information_bits=0.0,
         settings={} if lineage is None else lineage.settings,
-        ledger=None if lineage is None else lineage.ledger,
+        history=None if lineage is None else lineage.history,
     )
 
 

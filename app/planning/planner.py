@@ -15,7 +15,6 @@ from app.accounting import (
     model_clipping,
     noisy_gd_convex,
     noisy_gd_nonconvex,
-    noisy_history,
     output_perturbation,
     projected_noisy_sgd,
     retraining,
@@ -33,7 +32,6 @@ from app.planning.any_start import (
 from app.planning.convex import (
     quote_delete_to_descent,
     quote_langevin_unlearning,
-    quote_noisy_history,
     quote_projected_noisy_sgd,
     quote_tracked_release,
 )
@@ -55,7 +53,6 @@ _QUOTE: Mapping[str, Callable[[Policy, ModelShape], Quote]] = {
     delete_to_descent.NAME: quote_delete_to_descent,
     langevin_unlearning.NAME: quote_langevin_unlearning,
     projected_noisy_sgd.NAME: quote_projected_noisy_sgd,
-    noisy_history.NAME: quote_noisy_history,
     noisy_gd_convex.NAME: quote_noisy_gd_convex,
     noisy_gd_nonconvex.NAME: quote_noisy_gd_nonconvex,
     dp_sgd.NAME: quote_dp_sgd,
@@ -109,7 +106,7 @@ def make_plan(*, policy: Policy, shape: ModelShape) -> Plan:
         budget_epochs=policy.budget_epochs or shape.recipe_epochs,
         predicted=predicted,
         settings=quote.settings,
-        ledger=None if quote.ledger is None else quote.ledger.to_json(),
+        history=None if quote.history is None else quote.history.to_json(),
     )
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from app.accounting.drift import DriftLedger
 from app.accounting.guarantees import Guarantee
+from app.accounting.history import History
 from app.domain import schedules
 
 
@@ -24,7 +24,7 @@ class Quote:
         surviving_information_bits: what the release can tell of the original model, where the
             guarantee bounds that: under ``any_start`` for GDP, and 0 for retraining.
         settings: what the update rule needs and the guarantee does not depend on.
-        ledger: the lineage's drift ledger up to the new request; None where none is tracked.
+        history: the lineage's up to the new request; None where none is tracked.
     """
 
     mechanism: str
@@ -35,7 +35,7 @@ class Quote:
     noise_per_coordinate: float
     surviving_information_bits: float | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
-    ledger: DriftLedger | None = None
+    history: History | None = None
 
     def describe(self, *, delta: float) -> dict[str, Any]:
         """Return the offer as plain JSON values, its epsilon taken at ``delta``."""

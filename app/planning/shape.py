@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from app.domain.checks import (
     require_count,
-    require_non_negative,
     require_positive,
     require_steps,
 )
@@ -17,30 +16,24 @@ _MOST_RECORDS = 10**12
 
 @dataclass(frozen=True)
 class ConvexShape:
-    """A linear head whose constants the service enforces, and how far forgotten records moved it.
+    """A linear head whose constants the service enforces.
 
     Attributes:
         lipschitz: M, the largest gradient of one record's loss.
         smoothness: L of one record's loss, without the regulariser.
         weight_decay: lambda of the training loss.
         learning_rate: eta; at most 1 / (smoothness + weight_decay).
-        drift: D, how far the worlds are apart now (MATH.md section 5b).
-        noise_std: per coordinate and step of a lineage trained with noise; 0 if trained without.
     """
 
     lipschitz: float
     smoothness: float
     weight_decay: float
     learning_rate: float
-    drift: float = 0.0
-    noise_std: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse constants that no head has."""
         for name in ("lipschitz", "smoothness", "weight_decay", "learning_rate"):
             require_positive(name, getattr(self, name))
-        require_non_negative("drift", self.drift)
-        require_non_negative("noise_std", self.noise_std)
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,7 @@ class ModelShape:
         trained_here: whether the lineage's training is, or will be, the service's own.
         convex: given for linear heads only.
         dp_training: given for models trained with DP-SGD only.
-        tracking: of a lineage whose training was tracked, its ledger with the new request; None
+        tracking: of a lineage whose training was tracked, with the new request in its history; None
             before training, and where nothing is known.
     """
 

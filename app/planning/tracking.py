@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.accounting.drift import DriftLedger
+from app.accounting.history import History
+from app.domain.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -16,16 +17,16 @@ class Tracking:
     """How a lineage was trained, and what was forgotten since.
 
     Attributes:
-        mechanism: for whose sake; its noise, if any, was there from the first step.
+        mechanism: for which it was trained.
         begun_at_epoch: records forgotten at or before this epoch were never part of the training.
         settings: of the training, as in its plan.
-        ledger: drift ledger up to the head; None where no drift is tracked.
+        history: up to the head; None where the mechanism counts otherwise.
     """
 
     mechanism: str
     begun_at_epoch: int
     settings: Mapping[str, float] = field(default_factory=dict)
-    ledger: DriftLedger | None = None
+    history: History | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -33,16 +34,41 @@ class Tracking:
             "mechanism": self.mechanism,
             "begun_at_epoch": self.begun_at_epoch,
             "settings": dict(self.settings),
-            "ledger": None if self.ledger is None else self.ledger.to_json(),
+            "history": None if self.history is None else self.history.to_json(),
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Tracking":
         """Read what ``to_json`` wrote."""
-        ledger = document["ledger"]
+        history = document["history"]
         return cls(
             mechanism=document["mechanism"],
             begun_at_epoch=document["begun_at_epoch"],
             settings=document["settings"],
-            ledger=None if ledger is None else DriftLedger.from_json(ledger),
+            history=None if history is None else History.from_json(history),
         )
+
+
+def history_of_run(plan: Plan, *, steps: int) -> History:
+    """Return a lineage's history after a run that took ``steps`` steps behind its training, if any.
+
+    Raises:
+        ParameterError: the plan has no history, or a malformed one.
+    """
+    noise_std = plan.settings.get("noise_std", 0.0)
+    return (
+        trained_history(plan)
+        .after_steps(steps, noise_std=noise_std)
+        .after_release(noise_std=plan.settings.get("release_noise_std", 0.0))
+    )
+
+
+def trained_history(plan: Plan) -> History:
+    """Return a lineage's history before the run's own steps: with its training, if that is ahead.
+
+    Raises:
+        ParameterError: the plan has no history, or a malformed one.
+    """
+    return History.from_json(plan.history).after_steps(
+        int(plan.settings["training_steps"]), noise_std=plan.settings.get("noise_std", 0.0)
+    )

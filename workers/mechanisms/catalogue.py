@@ -2,20 +2,22 @@
 
 from collections.abc import Callable, Mapping
 
+from app.accounting import (
+    delete_to_descent,
+    langevin_unlearning,
+    noisy_gd_convex,
+    projected_noisy_sgd,
+    tracked_release,
+)
 from app.domain.errors import PlanError
 from app.domain.plan import Plan
 from workers.mechanisms import (
-    delete_to_descent,
+    descent,
     dp_sgd,
     gradient_clipping,
-    langevin_unlearning,
     model_clipping,
-    noisy_gd_convex,
     noisy_gd_nonconvex,
-    noisy_history,
     output_perturbation,
-    projected_noisy_sgd,
-    tracked_release,
 )
 from workers.noisy_phase import Mechanism
 
@@ -23,12 +25,11 @@ _RULES: Mapping[str, Callable[[Plan], Mechanism]] = {
     gradient_clipping.NAME: gradient_clipping.GradientClipping.from_plan,
     model_clipping.NAME: model_clipping.ModelClipping.from_plan,
     output_perturbation.NAME: output_perturbation.OutputPerturbation.from_plan,
-    tracked_release.NAME: tracked_release.from_plan,
-    delete_to_descent.NAME: delete_to_descent.from_plan,
-    projected_noisy_sgd.NAME: projected_noisy_sgd.from_plan,
-    langevin_unlearning.NAME: langevin_unlearning.from_plan,
-    noisy_history.NAME: noisy_history.from_plan,
-    noisy_gd_convex.NAME: noisy_gd_convex.from_plan,
+    tracked_release.NAME: descent.from_plan,
+    delete_to_descent.NAME: descent.from_plan,
+    projected_noisy_sgd.NAME: descent.from_plan,
+    langevin_unlearning.NAME: descent.from_plan,
+    noisy_gd_convex.NAME: descent.from_plan,
     noisy_gd_nonconvex.NAME: noisy_gd_nonconvex.from_plan,
     dp_sgd.NAME: dp_sgd.DpSgd.from_plan,
 }

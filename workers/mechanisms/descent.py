@@ -12,13 +12,17 @@ from dataclasses import dataclass
 
 import torch
 
+from app.accounting import catalogue
 from app.accounting.guarantees import Guarantee
-from app.domain.errors import PlanError, TargetNotMetError
+from app.accounting.history_account import Outlook
+from app.domain.errors import ParameterError, PlanError, TargetNotMetError
+from app.domain.plan import Plan
+from app.planning.tracking import trained_history
 from workers.mechanisms.vectors import add_noise_, clip_
 from workers.noise import NoiseSource
 
-AccountOf = Callable[[int], Guarantee]
-"""What so many steps guarantee."""
+AccountOf = Callable[[int], Guarantee | None]
+"""What so many steps guarantee, with the release behind the last one; None while that is nothing."""
 
 
 @dataclass(frozen=True)
@@ -58,131 +62,107 @@ class Descent:
 
 
 @dataclass(frozen=True)
-class NoisyDescent:
-    """Noise at every step, until the accountant says that the target is met.
+class DescentRule:
+    """So many steps, then the release's own noise, if it has any.
 
     Attributes:
-        descent: one step.
-        steps: how many the plan expects; a run takes no fewer.
+        descent: one step, with its noise.
+        steps: how many a run takes; may be 0.
         account: the accountant.
+        release_noise_std: per coordinate, added once, at release; 0 for none.
         dimension: how many weights the accountant was told of; None where it does not matter.
     """
 
     descent: Descent
     steps: int
     account: AccountOf
+    release_noise_std: float = 0.0
     dimension: int | None = None
 
     def begin(
-        self,
-        position: torch.Tensor,
-        *,
-        noise: NoiseSource,
-        epsilon: float,
-        delta: float,
-    ) -> "NoisyDescentRun":
-        """Return the run; the start stays as it is.
+        self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
+    ) -> "DescentRun":
+        """Return the run; without steps, ``position`` (float64 [size]) gets its noise here.
 
         Raises:
-            TargetNotMetError: ``steps`` steps do not meet (epsilon, delta).
+            TargetNotMetError: the plan does not meet (epsilon, delta). Nothing was changed.
             PlanError: the weights are not as many as the accountant was told.
         """
         if self.dimension not in (None, position.numel()):
             raise PlanError(f"dimension must be {position.numel()}, not {self.dimension}")
-        _require_met(self.account(self.steps), self.steps, epsilon, delta)
-        return NoisyDescentRun(self, noise=noise, epsilon=epsilon, delta=delta)
+        planned = self.account(self.steps)
+        if planned is None or not planned.meets(epsilon=epsilon, delta=delta):
+            raise TargetNotMetError(f"{self.steps} steps do not meet the target")
+        run = DescentRun(self, noise=noise, epsilon=epsilon, delta=delta)
+        run.release_if_due(position)
+        return run
 
 
-class NoisyDescentRun:
+class DescentRun:
     """One run: counts each step it takes, and asks the accountant what they are worth."""
 
     def __init__(
-        self, mechanism: NoisyDescent, *, noise: NoiseSource, epsilon: float, delta: float
+        self, rule: DescentRule, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> None:
-        self._mechanism = mechanism
+        self._rule = rule
         self._noise = noise
         self._target = (epsilon, delta)
+        self._released = False
         self.steps = 0
 
     @property
     def met(self) -> bool:
-        """Whether the steps taken meet the target."""
-        if self.steps < self._mechanism.steps:
-            return False
+        """Whether all steps were taken, the release's noise was added, and the target is met."""
         epsilon, delta = self._target
-        return self._mechanism.account(self.steps).meets(epsilon=epsilon, delta=delta)
+        guarantee = self.guarantee() if self._released else None
+        return guarantee is not None and guarantee.meets(epsilon=epsilon, delta=delta)
 
     def guarantee(self) -> Guarantee | None:
-        """Return what the steps taken guarantee; None before any that the accountant counts."""
-        if self.steps == 0 < self._mechanism.steps:
-            return None
-        return self._mechanism.account(self.steps)
+        """Return what the steps taken guarantee; None while that is nothing."""
+        return self._rule.account(self.steps)
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Take one step in place; ``gradient`` is scratch afterwards."""
-        self._mechanism.descent.step_(position, gradient, self._noise)
+        """Take one step in place."""
+        self._rule.descent.step_(position, gradient, self._noise)
         self.steps += 1
+        self.release_if_due(position)
+
+    def release_if_due(self, position: torch.Tensor) -> None:
+        """Add the release's noise once all steps are taken."""
+        if self.steps < self._rule.steps:
+            return
+        if self._rule.release_noise_std > 0:
+            self._noise.add_(position, self._rule.release_noise_std)
+        self._released = True
 
 
-@dataclass(frozen=True)
-class ReleasedDescent:
-    """Steps without noise, and noise once at their end; without any step the start is released.
+def from_plan(plan: Plan) -> DescentRule:
+    """Return the rule of a tracked lineage's plan: its guarantee is that of the whole history.
 
-    Attributes:
-        descent: one step, noise-free.
-        release_noise_std: per coordinate, at release.
-        steps: how many steps the plan takes; may be 0.
-        account: the accountant, of so many steps and the release.
+    Raises:
+        ParameterError: the plan's history is malformed.
     """
+    settings = plan.settings
+    steps, release_noise_std = int(settings["steps"]), settings["release_noise_std"]
+    outlook = Outlook(
+        trained_history(plan),
+        catalogue.accountant(plan.mechanism).TERMS,
+        adaptive="earlier_releases" in plan.parameters,
+    )
 
-    descent: Descent
-    release_noise_std: float
-    steps: int
-    account: AccountOf
+    def account(taken: int) -> Guarantee | None:
+        try:
+            return outlook.guarantee(
+                steps=taken,
+                noise_std=settings["noise_std"],
+                release_noise_std=release_noise_std if taken == steps else 0.0,
+            )
+        except ParameterError:  # there is no noise yet
+            return None
 
-    def begin(
-        self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
-    ) -> "ReleasedDescentRun":
-        """Return the run; without steps, ``position`` (float32 [size]) gets its noise here.
-
-        Raises:
-            TargetNotMetError: the release does not meet (epsilon, delta). Nothing was changed.
-        """
-        _require_met(self.account(self.steps), self.steps, epsilon, delta)
-        run = ReleasedDescentRun(self, noise=noise)
-        run.release_if_due(position, scratch=torch.empty_like(position))
-        return run
-
-
-class ReleasedDescentRun:
-    """One run; nothing is guaranteed before its noise is added."""
-
-    def __init__(self, mechanism: ReleasedDescent, *, noise: NoiseSource) -> None:
-        self._mechanism = mechanism
-        self._noise = noise
-        self.steps = 0
-        self.met = False
-
-    def guarantee(self) -> Guarantee | None:
-        """Return what the release guarantees; None before it."""
-        return self._mechanism.account(self.steps) if self.met else None
-
-    def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Take one step in place; ``gradient`` is scratch afterwards."""
-        self._mechanism.descent.step_(position, gradient, self._noise)
-        self.steps += 1
-        self.release_if_due(position, scratch=gradient)
-
-    def release_if_due(self, position: torch.Tensor, *, scratch: torch.Tensor) -> None:
-        """Add the noise once all steps are taken."""
-        if self.steps == self._mechanism.steps:
-            add_noise_(position, self._mechanism.release_noise_std, self._noise, scratch=scratch)
-            self.met = True
-
-
-def _require_met(guarantee: Guarantee, steps: int, epsilon: float, delta: float) -> None:
-    if not guarantee.meets(epsilon=epsilon, delta=delta):
-        raise TargetNotMetError(
-            f"{steps} steps reach epsilon {guarantee.epsilon(delta=delta):.4g} at delta "
-            f"{delta:.3g}, not {epsilon:.4g}"
-        )
+    return DescentRule(
+        descent=Descent.from_settings(settings),
+        steps=steps,
+        account=account,
+        release_noise_std=release_noise_std,
+    )

@@ -2,21 +2,22 @@
 
 from app.accounting.noisy_gd_nonconvex import NAME, account
 from app.domain.plan import Plan
-from workers.mechanisms.descent import Descent, NoisyDescent
+from workers.mechanisms.descent import Descent, DescentRule
 
 __all__ = ["NAME", "from_plan"]
 
 
-def from_plan(plan: Plan) -> NoisyDescent:
+def from_plan(plan: Plan) -> DescentRule:
     """Return the mechanism of a plan.
 
     Raises:
         ParameterError: a parameter is missing, unknown or out of its range.
     """
-    account(**plan.parameters)
-    return NoisyDescent(
+    guarantee = account(**plan.parameters)
+    steps = plan.parameters["unlearning_steps"]
+    return DescentRule(
         descent=Descent.from_settings(plan.settings),
-        steps=plan.parameters["unlearning_steps"],
-        account=lambda steps: account(**{**plan.parameters, "unlearning_steps": steps}),
+        steps=steps,
+        account=lambda taken: guarantee if taken >= steps else None,
         dimension=plan.parameters["dimension"],
     )

@@ -114,3 +114,9 @@ class Network:
         with torch.no_grad():
             for tensor in self.module.state_dict().values():
                 tensor.zero_()
+
+
+def trainable_size(factory: Callable[[], nn.Module]) -> int:
+    """Return how many weights a factory's networks have."""
+    with torch.random.fork_rng(devices=[]):
+        return sum(tensor.numel() for tensor in factory().parameters())

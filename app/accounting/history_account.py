@@ -1,0 +1,312 @@
+"""The one accountant of every tracked mechanism: it reads a lineage's history and nothing else.
+
+Tracked release, projected noisy SGD, Delete-to-Descent, Langevin unlearning and convex noisy
+gradient descent differ in what happened, not in how it is counted. The two worlds' maps differ by
+kappa k eta M / b at a step over a batch that still held k of the forgotten records, and are equal
+at all others; noise is what the history says was added, at each step or at a release. So
+``minorant`` bounds what the last iterate tells of the union of all records forgotten so far:
+
+* noise of training, and of earlier releases, hides the records too, contracted by what came later;
+* steps behind the last noise are the same function in both worlds, so they change nothing;
+* where weights are projected, the bound that starts from the drift at the last request counts too.
+
+Requests that may depend on the releases before the last run cost the composition of those releases:
+given them, the last run starts from equal weights and reads no forgotten record (section 9).
+
+Guarantee: mu-GDP, floats included where the recipe states its dimension. Neighbouring relation: the
+recipe's. Assumptions: ``ASSUMPTIONS``. Source: Expunge, from Chien et al. 2024, Lemma 3.3, by
+shifted interpolation (Bok, Su & Altschuler 2024); docs/guarantees.md, sections 2, 6 and 11.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from app.accounting.guarantees import GaussianGuarantee, computed
+from app.accounting.history import Event, Forget, History, Recipe, Release, Steps
+from app.accounting.history_rounding import residue_of
+from app.accounting.minorant import Minorant, geometric_sum, power
+from app.accounting.strong_convexity import ASSUMPTIONS as CONVEX
+from app.accounting.terms import Terms, enforced
+from app.domain.errors import ParameterError
+
+ASSUMPTIONS = (
+    *CONVEX,
+    *enforced(
+        "the history lists every step, release and request of the lineage and the noise of each",
+        "each run went on from the last release and nothing else was kept of the one before",
+        "no other iterate of this run was released or stored",
+    ),
+)
+ADAPTIVE_SOURCE = "Chourasia & Shah 2023, Theorem 4.3, sharpened"
+MOST_VISITS = 2_000_000
+
+
+class Outlook:
+    """What a history guarantees, and what it would guarantee after more steps and noise.
+
+    Args:
+        history: with all requests that are to be covered.
+        terms: of the mechanism; the neighbouring relation becomes the history's.
+        adaptive: whether requests may depend on the releases before the last run.
+
+    Raises:
+        ParameterError: forgotten records were visited more than two million times under noise.
+    """
+
+    def __init__(self, history: History, terms: Terms, *, adaptive: bool = False) -> None:
+        self._history = history
+        self._terms = _terms(terms, history, adaptive=adaptive)
+        composes = adaptive and history.releases > 0
+        self._closed, minorant = _walked(history, composes=composes)
+        self._open = [minorant]
+        if history.recipe.radius is not None and not composes:
+            self._open.append(_from_the_last_request(history))
+
+    def guarantee(
+        self, *, steps: int = 0, noise_std: float = 0.0, release_noise_std: float = 0.0
+    ) -> GaussianGuarantee:
+        """Return the guarantee after ``steps`` more steps and a release.
+
+        Raises:
+            ParameterError: no noise hides the forgotten records, or too little for float64.
+        """
+        mu = self._ideal_mu(steps, noise_std, release_noise_std)
+        if not math.isfinite(mu):
+            raise ParameterError(
+                "noise_std", "above 0 after forgotten records were read: the history has none"
+            )
+        after = self._history.after_steps(steps, noise_std=noise_std)
+        residue = residue_of(after.after_release(noise_std=release_noise_std))
+        ideal = GaussianGuarantee(terms=self._terms, mu=mu)
+        return ideal if mu == 0 else computed(ideal, residue)
+
+    def meets(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        steps: int = 0,
+        noise_std: float = 0.0,
+        release_noise_std: float = 0.0,
+    ) -> bool:
+        """Say whether that guarantee would imply (epsilon, delta); without noise it does not.
+
+        Raises:
+            ParameterError: some noise is too small for float64.
+        """
+        if not math.isfinite(self._ideal_mu(steps, noise_std, release_noise_std)):
+            return False
+        guarantee = self.guarantee(
+            steps=steps, noise_std=noise_std, release_noise_std=release_noise_std
+        )
+        return guarantee.meets(epsilon=epsilon, delta=delta)
+
+    def _ideal_mu(self, steps: int, noise_std: float, release_noise_std: float) -> float:
+        """Return mu in real arithmetic, 0 where nothing was forgotten."""
+        if self._history.forgotten() == 0:
+            return 0.0
+        bounds = []
+        for begun in self._open:
+            minorant = begun.copy()
+            minorant.steps(
+                contraction=self._history.recipe.contraction, noise_std=noise_std, count=steps
+            )
+            minorant.step(contraction=1.0, shift=0.0, noise_std=release_noise_std)
+            bounds.append(minorant.mu())
+        return math.hypot(self._closed, min(bounds)) * (1 + 1e-15)
+
+
+def account(history: Mapping[str, object], terms: Terms, *, adaptive: bool) -> GaussianGuarantee:
+    """Return what a history, as plain JSON values, guarantees.
+
+    Raises:
+        ParameterError: it is malformed, or no noise hides the forgotten records.
+    """
+    return Outlook(History.from_json(history), terms, adaptive=adaptive).guarantee()
+
+
+def drift(history: History) -> float:
+    """Return D: how far apart the worlds can be while they share their noise, rounded up.
+
+    Cost: grows with the events and the batches touched, not with the steps.
+    """
+    recipe, distance, position = history.recipe, 0.0, 0
+    for index, event in enumerate(history.events):
+        if isinstance(event, Steps):
+            gained = _gained(recipe, position, event.count, history.present(index))
+            kept = power(recipe.contraction, event.count) if distance > 0 else 0.0
+            distance = min(recipe.cap, (kept * distance + gained) * (1 + 1e-15))
+            position += event.count
+    return distance * (1 + 1e-12)
+
+
+def worst_case_drift(*, recipe: Recipe, records: int = 1) -> float:
+    """Return Z for ``records`` records: the drift after training of any length, rounded up.
+
+    Z = kappa (learning_rate lipschitz / b) / (1 - c^(n/b)) a record, with all of them in the batch
+    that was visited last (Chien et al. 2024, Lemma 3.3; Corollary J.1 with its exponents mended).
+
+    Raises:
+        ParameterError: weight_decay is 0 without a radius, so that the drift has no bound.
+    """
+    rate = recipe.contraction
+    if rate == 1:
+        if recipe.radius is None:
+            raise ParameterError("weight_decay", "above 0 where no radius bounds the weights")
+        return recipe.cap
+    left = 1 - power(rate, recipe.batches)
+    return min(recipe.cap, records * recipe.shift / left * (1 + 1e-12))
+
+
+def capacity(history: History, terms: Terms, *, epsilon: float, delta: float) -> int:
+    """Return how many more records the present version covers without a run, at worst positions.
+
+    The worst position is that of the batch visited last; where a batch is full, the one before.
+    """
+    low, high = 0, 1
+    most = history.recipe.batch_size * history.recipe.batches - history.forgotten()
+    while high <= most and _covers(history, terms, high, epsilon=epsilon, delta=delta):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _covers(history, terms, middle, epsilon=epsilon, delta=delta):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _covers(history: History, terms: Terms, more: int, *, epsilon: float, delta: float) -> bool:
+    outlook = Outlook(_with_more(history, more), terms)
+    return outlook.meets(epsilon=epsilon, delta=delta)
+
+
+def _with_more(history: History, more: int) -> History:
+    recipe, gone, records = history.recipe, history.present(0), dict[int, int]()
+    batch = (history.steps - 1) % recipe.batches
+    while more > 0:
+        records[batch] = min(more, recipe.batch_size - gone.get(batch, 0))
+        more -= records[batch]
+        batch = (batch - 1) % recipe.batches
+    return history.after_request({batch: count for batch, count in records.items() if count})
+
+
+def _terms(terms: Terms, history: History, *, adaptive: bool) -> Terms:
+    terms = replace(terms, neighbours=history.recipe.neighbours, adaptive=adaptive)
+    if not adaptive:
+        return terms
+    private = enforced("every earlier release was private for the records present in it")
+    return replace(
+        terms,
+        assumptions=(*terms.assumptions, *private),
+        source=f"{terms.source}; {ADAPTIVE_SOURCE}",
+    )
+
+
+def _walked(history: History, *, composes: bool) -> tuple[float, Minorant]:
+    """Return mu of the releases before the last run, composed, and the minorant of what follows.
+
+    Where nothing composes, the first is 0 and the second reaches back to the start.
+    """
+    minorant, closed, position = Minorant(), list[float](), 0
+    for index, event in enumerate(history.events):
+        _walk(minorant, history.recipe, event, position, history.present(index))
+        if isinstance(event, Steps):
+            position += event.count
+        elif isinstance(event, Release) and composes:
+            closed.append(minorant.mu())
+            minorant = Minorant()
+    return math.hypot(*closed), minorant
+
+
+def _from_the_last_request(history: History) -> Minorant:
+    last = max(
+        (index for index, event in enumerate(history.events) if isinstance(event, Forget)),
+        default=-1,
+    )
+    before = replace(history, events=history.events[: last + 1])
+    minorant = Minorant(start_distance=drift(before))
+    for event in history.events[last + 1 :]:
+        _walk(minorant, history.recipe, event, 0, {})
+    return minorant
+
+
+def _walk(
+    minorant: Minorant, recipe: Recipe, event: Event, position: int, present: Mapping[int, int]
+) -> None:
+    """Walk one event; ``position`` counts the steps before it."""
+    if isinstance(event, Release):
+        minorant.step(contraction=1.0, shift=0.0, noise_std=event.noise_std)
+    elif isinstance(event, Steps) and not present:
+        minorant.steps(contraction=recipe.contraction, noise_std=event.noise_std, count=event.count)
+    elif isinstance(event, Steps) and event.noise_std == 0:
+        minorant.merged(
+            contraction=power(recipe.contraction, event.count),
+            gained=_gained(recipe, position, event.count, present),
+        )
+    elif isinstance(event, Steps):
+        _walk_noisy(minorant, recipe, event, position, present)
+
+
+def _walk_noisy(
+    minorant: Minorant, recipe: Recipe, event: Steps, position: int, present: Mapping[int, int]
+) -> None:
+    """Walk noisy steps from visit to visit.
+
+    Where one batch alone is touched, a visit and the steps behind it up to the next one are like
+    one step; equal steps of that kind have falling chords, so all of them together are one, too.
+    """
+    rate, noise = recipe.contraction, event.noise_std
+    if len(present) > 1 and event.count * len(present) > MOST_VISITS * recipe.batches:
+        raise ParameterError("events", f"with at most {MOST_VISITS} visits to forgotten records")
+    batch, *others = present
+    first = min((batch - position) % recipe.batches, event.count)
+    if not others:
+        minorant.steps(contraction=rate, noise_std=noise, count=first)
+        whole = (event.count - first) // recipe.batches * recipe.batches
+        for count in (whole, event.count - first - whole):
+            if count:
+                minorant.merged(
+                    contraction=power(rate, count),
+                    gained=_gained(recipe, batch, count, present),
+                    variance=noise * noise * geometric_sum(rate * rate, count) * (1 - 1e-12),
+                )
+        return
+    done = 0
+    for offset, records in _visits(recipe, position, event.count, present):
+        minorant.steps(contraction=rate, noise_std=noise, count=offset - done)
+        minorant.step(contraction=rate, shift=recipe.shift * records, noise_std=noise)
+        done = offset + 1
+    minorant.steps(contraction=rate, noise_std=noise, count=event.count - done)
+
+
+def _visits(
+    recipe: Recipe, position: int, count: int, present: Mapping[int, int]
+) -> Iterable[tuple[int, int]]:
+    """Yield (offset, records) of each step that visits a batch with forgotten records, in order."""
+    cycle = sorted(((batch - position) % recipe.batches, k) for batch, k in present.items())
+    return (
+        (start + offset, k)
+        for start in range(0, count, recipe.batches)
+        for offset, k in cycle
+        if start + offset < count
+    )
+
+
+def _gained(recipe: Recipe, position: int, count: int, present: Mapping[int, int]) -> float:
+    """Return the drift after ``count`` steps that begin without any."""
+    rate, length = recipe.contraction, recipe.batches
+    cycles, rest = divmod(count, length)
+    whole = tail = 0.0
+    for batch, records in present.items():
+        offset = (batch - position) % length
+        if cycles:
+            whole += power(rate, length - 1 - offset) * records
+        if offset < rest:
+            tail += power(rate, rest - 1 - offset) * records
+    if cycles:
+        repeated = geometric_sum(power(rate, length), cycles) if rate < 1 else float(cycles)
+        whole *= repeated * power(rate, rest)
+    return recipe.shift * (whole + tail) * (1 + 1e-12)
