@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from app.certificates.schema import Audit
+from app.domain.errors import VerificationError
+
 ATTACK = "loss threshold"
 NOTE = (
     "These two numbers are outside the guarantee. The attack read the forgotten records, and "
@@ -37,14 +40,40 @@ def measured_audit(
 
 def unmeasured_audit(*, forgotten: int, held_out: int) -> dict[str, Any]:
     """Return the section that says why there was nothing to measure."""
-    reason = (
-        "this run had no record to forget that the model had learned from"
-        if forgotten == 0
-        else "no record is held out: raise held_out_fraction"
-    )
     return {
         "attack": ATTACK,
-        "not_measured": reason,
+        "not_measured": _reason(forgotten),
         "forgotten_records": forgotten,
         "held_out_records": held_out,
     }
+
+
+def check_audit(audit: Audit, *, forgotten: int, held_out: int) -> None:
+    """Check a certificate's audit section, whose two figures nobody can compute again.
+
+    Args:
+        audit: the section.
+        forgotten: how many records the certificate accounts for.
+        held_out: how many records its evaluation read.
+
+    Raises:
+        VerificationError: it is neither of the two that the service writes, or of other records.
+    """
+    stated = audit.model_dump(exclude_unset=True)
+    counts = {"forgotten": audit.forgotten_records, "held_out": audit.held_out_records}
+    if audit.auc_before is not None and audit.auc_after is not None:
+        figures = {"auc_before": audit.auc_before, "auc_after": audit.auc_after}
+        own = measured_audit(auc_before=0.0, auc_after=0.0, **counts) | figures
+        possible = min(counts.values()) > 0
+    else:
+        own, possible = unmeasured_audit(**counts), min(counts.values()) == 0
+    if stated != own or not possible:
+        raise VerificationError("statement", "its audit is not as the service writes it")
+    if audit.forgotten_records > forgotten or audit.held_out_records != held_out:
+        raise VerificationError("statement", "its audit is of other records")
+
+
+def _reason(forgotten: int) -> str:
+    if forgotten == 0:
+        return "this run had no record to forget that the model had learned from"
+    return "no record is held out: raise held_out_fraction"

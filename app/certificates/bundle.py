@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from securesystemslib.dsse import Envelope
 
+from app.certificates import strict_json
 from app.domain.errors import VerificationError
 from app.domain.merkle import HASH_BYTES
 
@@ -137,7 +138,7 @@ def read_bundle(content: bytes) -> Bundle:
     if len(content) > MAX_BYTES:
         raise VerificationError("bundle", f"larger than {MAX_BYTES} bytes")
     try:
-        document = json.loads(content)
+        document = strict_json.loads(content)
         _require(set(document) <= {"media_type", "envelope", "log", "request"}, "a foreign field")
         _require(document["media_type"] == MEDIA_TYPE, "of a type that this version does not know")
         return Bundle(

@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from securesystemslib.dsse import Envelope
 
 from app.certificates.private_keys import load_private_key
+from app.certificates.schema import STATEMENT_TYPE
 from app.certificates.signing import PAYLOAD_TYPE
-from app.certificates.statement import STATEMENT_TYPE
 from app.domain.errors import ConfigurationError
 
 SIGNATURE_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"

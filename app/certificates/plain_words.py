@@ -1,9 +1,13 @@
-"""A certificate's guarantee in plain words: what it states, nothing more. Bounds round upward."""
+"""A certificate's guarantee in plain words: what it states, nothing more.
 
-import math
+Every word comes from fields that a verifier computes again; nothing that is merely ``trusted`` is
+phrased as guaranteed. Numbers are shown with four digits, rounded up in decimal from the number as
+the statement spells it.
+"""
+
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, Context
-from typing import Any
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any, Final
 
 from app.accounting.terms import Direction, Neighbours, Support
 from app.domain.states import Basis
@@ -22,7 +26,10 @@ _NEIGHBOURS = {
     Neighbours.ADD_REMOVE: "ran the same training without the forgotten records",
 }
 
-_TELLING_EPSILON = 20.0
+_TELLING_EPSILON: Final = 20.0
+_DIGITS: Final = 4
+# Digits for e^epsilon before it is rounded up.
+_EXACT: Final = Context(prec=50, rounding=ROUND_CEILING)
 
 
 def guarantee_in_words(predicate: Mapping[str, Any]) -> list[str]:
@@ -31,6 +38,11 @@ def guarantee_in_words(predicate: Mapping[str, Any]) -> list[str]:
         return [
             "**None.** No record is protected by this version: it was published as it was trained, "
             "and nothing was unlearned yet."
+        ]
+    if predicate["basis"] == Basis.EXCLUDED_FROM_TRAINING:
+        return [
+            "**Exact: ε = 0, δ = 0.** No gradient ever read the records of this request: the "
+            "weights were made without them."
         ]
     guarantee = predicate["guarantee"]
     if guarantee["kind"] == "exact":
@@ -59,8 +71,7 @@ def limits_in_words(predicate: Mapping[str, Any]) -> list[str]:
         "It says nothing about how good the model is. The evaluation below is outside the "
         "guarantee.",
         "It is the operator's signed statement. Verification shows who signed it, for which file, "
-        "and that the guarantee follows from the stated parameters; it cannot watch the run that "
-        "the statement describes.",
+        "and that all it claims follows from what it says was done; it cannot watch the run.",
     ]
     if predicate["basis"] == Basis.RELEASED_AS_TRAINED:
         return limits[1:]
@@ -81,7 +92,7 @@ def assumptions_in_words(predicate: Mapping[str, Any]) -> list[str]:
 
 def _comparison(guarantee: Mapping[str, Any]) -> str:
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]
-    factor = f" ({_up(math.exp(epsilon))})" if epsilon < _TELLING_EPSILON else ""
+    factor = f" ({_factor(epsilon)})" if epsilon < _TELLING_EPSILON else ""
     stated = (
         f"**(ε, δ) = ({_up(epsilon)}, {_up(delta)}).** For every set of possible releases, the "
         f"probability that this release falls into it is at most e^ε{factor} times its "
@@ -119,7 +130,15 @@ def _adaptivity(guarantee: Mapping[str, Any]) -> str:
     )
 
 
+def _factor(epsilon: float) -> str:
+    return _spelt(_EXACT.exp(Decimal(repr(epsilon))))
+
+
 def _up(bound: float) -> str:
-    """Return four digits that are no smaller than the bound."""
-    rounded = Context(prec=4, rounding=ROUND_CEILING).create_decimal(bound)
-    return f"{float(rounded):.4g}"
+    """Return at most four digits that are no smaller than the bound, and the bound if they can."""
+    return _spelt(Decimal(repr(bound)))
+
+
+def _spelt(bound: Decimal) -> str:
+    rounded = Context(prec=_DIGITS, rounding=ROUND_CEILING).plus(bound)
+    return f"{float(rounded):.{_DIGITS}g}"

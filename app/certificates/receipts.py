@@ -6,11 +6,11 @@ compute the commitments that stand for the records; without it they are random n
 
 import base64
 import binascii
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from app.certificates import strict_json
 from app.certificates.bundle import LeafProof, RequestProof
 from app.domain import multiproof
 from app.domain.commitments import SALT_BYTES, record_commitment, subject_commitment
@@ -45,7 +45,7 @@ class Receipt:
         if len(content) > MAX_BYTES:
             raise VerificationError("receipt", f"larger than {MAX_BYTES} bytes")
         try:
-            document: dict[str, Any] = json.loads(content)
+            document: dict[str, Any] = strict_json.loads(content)
             receipt = cls(
                 salt=base64.b64decode(document["receipt_salt"], validate=True),
                 records=document["records"],

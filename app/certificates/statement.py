@@ -1,44 +1,25 @@
 """What a certificate says: an in-toto Statement v1 about one weight file.
 
-Field meanings never change once released; fields are only added.
+Field meanings never change once released; fields are only added. ``schema`` has the form.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib import metadata
-from typing import Any
+from typing import Any, Final
 
-from app.accounting import catalogue
-from app.accounting.guarantees import (
-    ExactGuarantee,
-    GaussianGuarantee,
-    PointGuarantee,
-    ProfileGuarantee,
-    RenyiGuarantee,
-)
-from app.accounting.terms import asserted
+from app.accounting import retraining
+from app.accounting.terms import Neighbours
+from app.certificates.claims import EXCLUDED, NO_GUARANTEE, claims_of, exclusion_assumptions
+from app.certificates.noise import Noise
+from app.certificates.schema import PREDICATE_TYPE, SCOPE, STATEMENT_TYPE, WEIGHTS_NAME
 from app.domain.backbone import BackboneDigest
-from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
+from app.domain.schedules import to_json
 from app.domain.states import Basis
 
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "urn:expunge:certificate:v1"
-WEIGHTS_NAME = "model.safetensors"
-
-SCOPE = (
-    "The subject and everything derived from it without the forgotten records is covered. "
-    "Versions released before the deletion are outside this statement."
-)
-_KINDS = {
-    GaussianGuarantee: "gaussian",
-    RenyiGuarantee: "renyi",
-    PointGuarantee: "point",
-    ProfileGuarantee: "profile",
-    ExactGuarantee: "exact",
-}
-_SOFTWARE = ("expunge", "torch", "numpy", "scipy", "cryptography")
+_SOFTWARE: Final = ("expunge", "torch", "numpy", "scipy", "cryptography")
 
 
 @dataclass(frozen=True)
@@ -59,6 +40,8 @@ class Coverage:
         commitments_root: RFC 6962 root over the sorted salted commitments, in hex.
         excluded_records: how many further forgotten records never touched the weights.
         excluded_root: the same root over their commitments.
+        before_training: how many of ``records`` were forgotten before the training of these
+            weights began: 0 unless the lineage was trained anew.
     """
 
     requests: int
@@ -66,6 +49,7 @@ class Coverage:
     commitments_root: str
     excluded_records: int
     excluded_root: str
+    before_training: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,14 +60,16 @@ class CertifyingPhase:
         plan: the plan it followed.
         parameters: keyword arguments of the accountant, with the steps actually taken.
         frame: the reference frame's description; None where the rule works on the weights.
-        noise_generator: the generator's name; None where there was no noise.
+        tensors: names of the trained tensors, as the weight file spells them.
+        noise: the random numbers that the run drew; None if it drew none for this release.
         steps: how many steps were taken.
     """
 
     plan: Plan
     parameters: Mapping[str, Any]
     frame: Mapping[str, Any] | None
-    noise_generator: str | None
+    tensors: tuple[str, ...]
+    noise: Noise | None
     steps: int = 0
 
 
@@ -106,52 +92,38 @@ def unlearning_statement(
     times: Times,
     backbone: BackboneDigest | None = None,
 ) -> dict[str, Any]:
-    """Return the statement for a version that a mechanism produced."""
-    accountant = catalogue.accountant(phase.plan.mechanism)
-    guarantee = catalogue.account(phase.plan.mechanism, phase.parameters)
-    if not guarantee.meets(epsilon=phase.plan.epsilon, delta=phase.plan.delta):
-        raise TargetNotMetError("the steps taken do not meet the target")
-    described: dict[str, Any] = {
-        "epsilon": min(phase.plan.epsilon, guarantee.epsilon(delta=phase.plan.delta)),
-        "delta": phase.plan.delta,
-        "neighbouring_relation": guarantee.terms.neighbours,
-        "adaptive": guarantee.terms.adaptive,
-        "direction": guarantee.terms.direction,
-        "reference": guarantee.terms.reference,
-        "releases_before": phase.parameters.get("earlier_releases") or 0,
-        "attacker_advantage": guarantee.advantage(),
-        "kind": _KINDS[type(guarantee)],
-    }
-    if isinstance(guarantee, GaussianGuarantee):
-        described |= {
-            "mu": guarantee.mu,
-            "surviving_information_bits": guarantee.surviving_information_bits(),
-        }
+    """Return the statement for a version that a mechanism produced.
+
+    Raises:
+        TargetNotMetError: what follows from the parameters is less than the plan's target.
+    """
+    plan = phase.plan
+    claims = claims_of(
+        plan.mechanism,
+        phase.parameters,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        backbone=backbone,
+    )
     return _statement(
         subject,
         {
             "basis": basis,
-            "target": {"epsilon": phase.plan.epsilon, "delta": phase.plan.delta},
-            "guarantee": described,
+            "target": {"epsilon": plan.epsilon, "delta": plan.delta},
+            **claims,
             "mechanism": {
-                "name": phase.plan.mechanism,
-                "parameters": dict(phase.parameters),
-                "settings": dict(phase.plan.settings),
+                "name": plan.mechanism,
+                "parameters": to_json(phase.parameters),
                 "frame": None if phase.frame is None else dict(phase.frame),
-                "ledger": phase.plan.ledger,
-                "noise_generator": phase.noise_generator,
+                "tensors": sorted(phase.tensors),
+                "noise": None if phase.noise is None else asdict(phase.noise),
             },
-            "accountant": {
-                "name": accountant.NAME,
-                "version": accountant.VERSION,
-                "source": guarantee.terms.source,
-            },
-            "assumptions": [
-                *(asdict(assumption) for assumption in guarantee.terms.assumptions),
-                *_backbone_assumptions(backbone),
-            ],
             **_backbone_field(backbone),
-            "forgotten": asdict(coverage),
+            "forgotten": _forgotten(
+                coverage,
+                mechanism=plan.mechanism,
+                relation=claims["guarantee"]["neighbouring_relation"],
+            ),
             "evaluation": {"outside_the_guarantee": True, **evaluation},
             "previous_certificate": previous_certificate,
             "times": _times(times),
@@ -167,12 +139,17 @@ def restated(
     times: Times,
 ) -> dict[str, Any]:
     """Return a version's statement for more requests, whose records were forgotten already."""
+    predicate = statement["predicate"]
     changes = {
-        "forgotten": asdict(coverage),
+        "forgotten": _forgotten(
+            coverage,
+            mechanism=predicate["mechanism"]["name"],
+            relation=predicate["guarantee"]["neighbouring_relation"],
+        ),
         "previous_certificate": previous_certificate,
         "times": _times(times),
     }
-    return {**statement, "predicate": {**statement["predicate"], **changes}}
+    return {**statement, "predicate": {**predicate, **changes}}
 
 
 def as_trained_statement(
@@ -187,10 +164,7 @@ def as_trained_statement(
         subject,
         {
             "basis": Basis.RELEASED_AS_TRAINED,
-            "guarantee": {
-                "kind": "none",
-                "meaning": "No record is protected by this version: nothing was unlearned yet.",
-            },
+            "guarantee": dict(NO_GUARANTEE),
             **_backbone_field(backbone),
             "evaluation": {"outside_the_guarantee": True, **evaluation},
             "previous_certificate": None,
@@ -212,14 +186,8 @@ def exclusion_statement(
         subject,
         {
             "basis": Basis.EXCLUDED_FROM_TRAINING,
-            "guarantee": {"kind": "exact", "epsilon": 0.0, "delta": 0.0},
-            "assumptions": [
-                {
-                    "statement": "the records were held out: no gradient ever read them",
-                    "support": "enforced",
-                },
-                *_backbone_assumptions(backbone),
-            ],
+            "guarantee": dict(EXCLUDED),
+            "assumptions": exclusion_assumptions(backbone),
             **_backbone_field(backbone),
             "forgotten": asdict(coverage),
             "previous_certificate": previous_certificate,
@@ -242,14 +210,17 @@ def _statement(subject: Subject, predicate: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _backbone_assumptions(backbone: BackboneDigest | None) -> list[dict[str, Any]]:
-    if backbone is None:
-        return []
-    name = f"the backbone {backbone.name} (sha256 {backbone.sha256})"
-    statements = [f"the weights of {name} do not depend on the training data"]
-    if backbone.frozen:
-        statements.append(f"{name} makes each record's features from that record alone")
-    return [asdict(assumption) for assumption in asserted(*statements)]
+def _forgotten(coverage: Coverage, *, mechanism: str, relation: str) -> dict[str, Any]:
+    """Return the coverage, with ``before_training`` as the mechanism's guarantee looks at it.
+
+    Retraining begins anew after all requests. What holds from any start does not ask.
+    """
+    before = coverage.before_training
+    if mechanism == retraining.NAME:
+        before = coverage.records
+    elif relation == Neighbours.ANY_START:
+        before = 0
+    return asdict(coverage) | {"before_training": before}
 
 
 def _backbone_field(backbone: BackboneDigest | None) -> dict[str, Any]:

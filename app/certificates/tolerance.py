@@ -1,13 +1,46 @@
-"""How far a stated bound may be off from the one that is computed again: by rounding alone."""
+"""What a certificate states against what is computed again: equal, up to rounding alone."""
 
 import math
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-_RELATIVE_TOLERANCE: Final = 1e-12
+_RELATIVE_TOLERANCE: Final = 1e-9
 
 
-def at_most(actual: float, stated: float) -> bool:
-    """Say whether ``actual`` is no larger than stated; what is not finite never is."""
-    if not (math.isfinite(actual) and math.isfinite(stated)):
+def difference(stated: Any, computed: Any, where: str) -> str | None:  # noqa: ANN401 - JSON
+    """Return the place of the first difference between two JSON values; None if there is none.
+
+    Floating-point numbers may differ by one part in a thousand million either way: a claim that is
+    weaker than what follows from the parameters is as wrong as a stronger one. All else is equal,
+    in type too, except that a whole number may stand for a float.
+    """
+    if isinstance(computed, Mapping):
+        if not isinstance(stated, Mapping) or set(stated) != set(computed):
+            return where
+        pairs = [(f"{where}.{name}", stated[name], computed[name]) for name in computed]
+    elif isinstance(computed, list | tuple):
+        if not isinstance(stated, list) or len(stated) != len(computed):
+            return where
+        both = zip(stated, computed, strict=True)
+        pairs = [(f"{where}.{index}", *each) for index, each in enumerate(both)]
+    else:
+        return None if _same(stated, computed) else where
+    found = (difference(inner, computed_inner, place) for place, inner, computed_inner in pairs)
+    return next((place for place in found if place is not None), None)
+
+
+def _same(stated: Any, computed: Any) -> bool:  # noqa: ANN401
+    if type(computed) is float:
+        return type(stated) in (int, float) and _close(stated, computed)
+    if isinstance(computed, str):
+        return isinstance(stated, str) and stated == computed
+    return type(stated) is type(computed) and bool(stated == computed)
+
+
+def _close(stated: float, computed: float) -> bool:
+    try:
+        return math.isfinite(computed) and math.isclose(
+            stated, computed, rel_tol=_RELATIVE_TOLERANCE
+        )
+    except OverflowError:
         return False
-    return actual <= stated * (1 + _RELATIVE_TOLERANCE)

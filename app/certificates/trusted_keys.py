@@ -1,6 +1,5 @@
 """The public keys that a verifier trusts: PEM, or the list that a service publishes."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]
 
+from app.certificates import strict_json
 from app.domain.errors import VerificationError
 
 MAX_BYTES: Final = 1024 * 1024
@@ -75,7 +75,7 @@ def _pems(content: bytes) -> list[TrustedKey]:
 
 def _published(content: bytes) -> list[TrustedKey]:
     try:
-        entries: Sequence[Mapping[str, Any]] = json.loads(content)["keys"]
+        entries: Sequence[Mapping[str, Any]] = strict_json.loads(content)["keys"]
         return [
             TrustedKey(
                 _ed25519(entry["pem"].encode()),

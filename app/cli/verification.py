@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from app.certificates import verification
+from app.certificates.plain_words import guarantee_in_words
 from app.certificates.verification import VerifiedStep
 from app.domain.errors import VerificationError
 
@@ -44,8 +45,9 @@ def verify(
 ) -> None:
     """Check a certificate BUNDLE offline; exit with 1 and the step that failed.
 
-    No service and no network are needed. Checked are the signature, the weights' digest, the place
-    in the log, and the guarantee, which is computed anew from the parameters.
+    No service and no network are needed. Checked are the signature, the weights and their digest,
+    the place in the log, and all that the certificate claims, which is computed anew. What is
+    guaranteed is then printed in words.
     """
     passed = 0
 
@@ -55,7 +57,7 @@ def verify(
         typer.echo(f"{passed}. ok    {step.name:<10} {step.finding}")
 
     try:
-        verification.verify(
+        predicate = verification.verify(
             bundle=bundle.read_bytes(),
             weights=weights,
             keys=key.read_bytes(),
@@ -66,4 +68,6 @@ def verify(
     except VerificationError as error:
         typer.secho(f"{passed + 1}. FAIL  {error}", fg="red")
         raise typer.Exit(1) from error
-    typer.echo("the certificate holds")
+    for paragraph in guarantee_in_words(predicate):
+        typer.echo(f"\n{paragraph.replace('**', '')}")
+    typer.echo("\nthe certificate holds")

@@ -99,8 +99,8 @@ def _training(facts: CardFacts) -> list[str]:
     mechanism = facts.predicate.get("mechanism")
     if mechanism is not None:
         told += [
-            f"Certified by the mechanism `{mechanism['name']}`, whose settings and parameters, as "
-            "used, are in the certificate; where they speak of training, they take precedence.",
+            f"Certified by the mechanism `{mechanism['name']}`, whose parameters, as used, are in "
+            "the certificate; where they speak of training, they take precedence.",
         ]
     return [
         *told,
@@ -120,7 +120,8 @@ def _forgotten(predicate: Mapping[str, Any]) -> list[str]:
         ]
     return [
         f"{forgotten['records']} records, of {forgotten['requests']} forget requests: all that "
-        "had been forgotten for this model, since its beginning, when this version's run started.",
+        "had been forgotten for this model, since its beginning, when this version's run started. "
+        "The operator counted them; a receipt proves that one's own are among them.",
         f"Root of their salted commitments: `{forgotten['commitments_root']}`.",
     ]
 

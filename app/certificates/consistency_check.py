@@ -1,0 +1,183 @@
+"""A statement's fields against each other: who was forgotten when, in which version, and how."""
+
+from datetime import datetime
+from typing import Final
+
+from app.accounting import retraining
+from app.certificates.audit import check_audit
+from app.certificates.noise import draws_of, grid_of
+from app.certificates.parameters import (
+    Adaptive,
+    DpSgd,
+    ModelClipping,
+    NoisyGdNonconvex,
+    ReleaseEvent,
+    Tracked,
+)
+from app.certificates.schema import (
+    AsTrained,
+    Evaluation,
+    Exclusion,
+    Forgotten,
+    Frame,
+    Predicate,
+    Release,
+    Section,
+)
+from app.domain.errors import VerificationError
+from app.domain.merkle import EMPTY_ROOT
+from app.domain.noise_generators import KNOWN
+from app.domain.states import Basis
+
+# A lineage is trained (version 1), trained anew (2), and only then unlearns from that (3).
+_FIRST_AFTER_NEW_TRAINING: Final = 3
+
+
+def check_consistency(predicate: Predicate, parameters: Section | None) -> None:
+    """Check a predicate's fields against each other.
+
+    Args:
+        predicate: of the right form.
+        parameters: of its mechanism, if it has one.
+
+    Raises:
+        VerificationError: two fields contradict each other.
+    """
+    began, ended = (
+        datetime.fromisoformat(moment)
+        for moment in (predicate.times.started_at, predicate.times.certified_at)
+    )
+    _require(began <= ended, "certified before it was started")
+    if isinstance(predicate, AsTrained):
+        _require(predicate.model.version == 1, "only a first version is released as trained")
+        _check_evaluation(predicate.evaluation, forgotten=0)
+    elif isinstance(predicate, Exclusion):
+        _check_exclusion(predicate.forgotten)
+    elif parameters is not None:
+        _check_version(predicate)
+        _check_forgotten(predicate.forgotten)
+        _check_since_training(predicate, parameters)
+        _check_frame(predicate)
+        _check_noise(predicate)
+        _check_evaluation(predicate.evaluation, forgotten=predicate.forgotten.records)
+        if isinstance(parameters, ModelClipping):
+            _require(parameters.epsilon == predicate.target.epsilon, "two epsilons")
+
+
+def _check_version(predicate: Release) -> None:
+    first = predicate.model.version == 1
+    _require(
+        first == (predicate.basis is Basis.CERTIFIED_RELEASE), "its basis is not its version's"
+    )
+    if not first:
+        _require(predicate.previous_certificate is not None, "no certificate before it")
+    elif predicate.forgotten.requests == 0:
+        _require(predicate.previous_certificate is None, "a certificate before the first")
+
+
+def _check_forgotten(forgotten: Forgotten) -> None:
+    _require((forgotten.requests == 0) == (forgotten.records == 0), "requests without records")
+    _check_root(forgotten.records, forgotten.commitments_root)
+    _check_root(forgotten.excluded_records, forgotten.excluded_root)
+    _require(forgotten.before_training <= forgotten.records, "more forgotten before than at all")
+
+
+def _check_exclusion(forgotten: Forgotten) -> None:
+    _require(forgotten.requests == 1 and forgotten.records >= 1, "an exclusion is of one request")
+    _require(forgotten.excluded_records == forgotten.before_training == 0, "other records in it")
+    _check_root(forgotten.records, forgotten.commitments_root)
+    _check_root(0, forgotten.excluded_root)
+
+
+def _check_root(count: int, root: str) -> None:
+    _require((count == 0) == (root == EMPTY_ROOT.hex()), "a root is not of so many commitments")
+
+
+def _check_since_training(predicate: Release, parameters: Section) -> None:
+    """Check that the mechanism accounts for all records that left since these weights' training."""
+    forgotten, version = predicate.forgotten, predicate.model.version
+    since = forgotten.records - forgotten.before_training
+    if isinstance(parameters, Tracked):
+        _check_history(predicate, parameters)
+        _require(parameters.history.forgotten == since, "its history forgets other records")
+    elif isinstance(parameters, DpSgd):
+        _require(parameters.group_size == max(1, since), "its group is not all forgotten records")
+    elif isinstance(parameters, NoisyGdNonconvex):
+        runs = version - 1
+        _require(since <= runs * parameters.request_size, "its requests are larger than stated")
+    if predicate.mechanism.name == retraining.NAME:
+        _require(since == 0, "a record forgotten after its training")
+    elif isinstance(parameters, Tracked | DpSgd):
+        anew = forgotten.before_training > 0
+        _require(not anew or version >= _FIRST_AFTER_NEW_TRAINING, "trained anew too early")
+    else:
+        _require(forgotten.before_training == 0, "its guarantee does not depend on the training")
+
+
+def _check_history(predicate: Release, parameters: Tracked) -> None:
+    releases, version = parameters.history.releases, predicate.model.version
+    _require(bool(releases), "a history without a release")
+    _require(
+        isinstance(parameters.history.events[-1], ReleaseEvent), "its history goes on after it"
+    )
+    before = len(releases) - 1
+    _require(before <= version - 1, "a history of more releases than versions")
+    anew = predicate.forgotten.before_training > 0
+    _require(before < version - 1 or not anew, "a new training in an old history")
+    if isinstance(parameters, Adaptive) and parameters.earlier_releases is not None:
+        counted = parameters.earlier_releases == version - 1 == before
+        _require(counted, "earlier_releases are not all releases before")
+
+
+def _check_frame(predicate: Release) -> None:
+    """Check where the centre came from; which mechanisms have a frame follows from the relation."""
+    frame, backbone = predicate.mechanism.frame, predicate.backbone
+    framed = predicate.guarantee.get("neighbouring_relation") == "any_start"
+    expected = framed and predicate.mechanism.name != retraining.NAME
+    _require((frame is not None) == expected, "a frame too many or too few")
+    if frame is None:
+        return
+    public = backbone is not None and not backbone.frozen
+    _require((frame.centre == "public_weights") == public, "its centre is not the backbone")
+    given = {frame.public_tensors is not None, frame.public_source is not None}
+    _require(given == {public}, "its centre is not explained")
+    if public:
+        _check_public_centre(frame, predicate)
+
+
+def _check_public_centre(frame: Frame, predicate: Release) -> None:
+    source, backbone, names = frame.public_source, predicate.backbone, frame.public_tensors or []
+    same = (
+        source is not None
+        and backbone is not None
+        and (source.name, source.sha256) == (backbone.name, backbone.sha256)
+    )
+    _require(same, "its centre is another than the backbone")
+    _require(len(set(names)) == len(names), "a public tensor twice")
+    _require(set(names) <= set(frame.scale), "a public tensor that was not trained")
+
+
+def _check_noise(predicate: Release) -> None:
+    mechanism, noise = predicate.mechanism, predicate.mechanism.noise
+    draws = draws_of(mechanism.name, mechanism.parameters, basis=predicate.basis)
+    if not draws:
+        _require(noise is None, "noise where none is accounted for")
+        return
+    _require(noise is not None, "no noise where some is accounted for")
+    if noise is not None:
+        _require(noise.generator in KNOWN, "a generator of noise that is not known")
+        _require(noise.drawn == sum(each.count for each in draws), "its numbers drawn are others")
+        _require(noise.grid == grid_of(mechanism.name, draws), "its grid is another")
+
+
+def _check_evaluation(evaluation: Evaluation, *, forgotten: int) -> None:
+    _require(evaluation.outside_the_guarantee, "an evaluation that is said to be guaranteed")
+    measured = {evaluation.held_out_accuracy is None, evaluation.held_out_loss is None}
+    _require(measured == {evaluation.held_out_records == 0}, "figures without held-out records")
+    if evaluation.audit is not None:
+        check_audit(evaluation.audit, forgotten=forgotten, held_out=evaluation.held_out_records)
+
+
+def _require(condition: bool, reason: str) -> None:  # noqa: FBT001
+    if not condition:
+        raise VerificationError("statement", reason)

@@ -1,0 +1,259 @@
+"""The statement's form: which fields each basis has, and the type and range of each.
+
+Every field is known and none is missing; nothing is converted on the way. What the fields say is
+checked elsewhere: against each other (``consistency_check``), against the weights
+(``tensor_check``) and against what is computed again (``guarantee_check``).
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from app.certificates import strict_json
+from app.certificates.weights_file import MAX_TENSORS
+from app.domain.errors import VerificationError
+from app.domain.states import Basis
+
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE: Final = "urn:expunge:certificate:v1"
+WEIGHTS_NAME: Final = "model.safetensors"
+SCOPE: Final = (
+    "The subject and everything derived from it without the forgotten records is covered. "
+    "Versions released before the deletion are outside this statement."
+)
+MAX_COUNT: Final = 2**53
+_MAX_ASSUMPTIONS: Final = 64
+
+
+def _moment(text: str) -> str:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None or moment.isoformat() != text:
+        raise ValueError("not a moment with its time zone")
+    return text
+
+
+Text = Annotated[str, Field(min_length=1, max_length=1000)]
+Name = Annotated[str, Field(min_length=1, max_length=500)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Moment = Annotated[str, Field(max_length=64), AfterValidator(_moment)]
+
+
+class Section(BaseModel):
+    """An object whose fields are all known. One that may be missing is never null instead."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_null_for_missing(cls, fields: Any) -> Any:  # noqa: ANN401
+        if isinstance(fields, dict):
+            for name, field in cls.model_fields.items():
+                if name in fields and fields[name] is None and not field.is_required():
+                    raise ValueError(f"{name} is null")
+        return fields
+
+
+class Model(Section):
+    """Which version the certificate speaks about."""
+
+    name: Name
+    version: Annotated[int, Field(ge=1, le=MAX_COUNT)]
+
+
+class Target(Section):
+    """What the policy asked for."""
+
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1)]
+
+
+class PublicSource(Section):
+    """The public weights at a frame's centre."""
+
+    name: Name
+    sha256: Sha256
+
+
+class Frame(Section):
+    """The coordinates in which the update rule worked."""
+
+    centre: Literal["initialisation_mean", "public_weights"]
+    scale: Annotated[dict[Name, Positive], Field(min_length=1, max_length=MAX_TENSORS)]
+    public_tensors: Annotated[list[Name], Field(min_length=1, max_length=MAX_TENSORS)] | None = None
+    public_source: PublicSource | None = None
+
+
+class NoiseSection(Section):
+    """The random numbers that the run drew."""
+
+    generator: Name
+    grid: Positive | None
+    drawn: Annotated[int, Field(ge=1, le=MAX_COUNT)]
+
+
+class Mechanism(Section):
+    """What was done. ``parameters`` have a form of their own for each mechanism."""
+
+    name: Name
+    parameters: dict[str, Any]
+    frame: Frame | None
+    tensors: Annotated[list[Name], Field(min_length=1, max_length=MAX_TENSORS)]
+    noise: NoiseSection | None
+
+
+class Backbone(Section):
+    """The public weights that the model stands on."""
+
+    name: Name
+    sha256: Sha256
+    frozen: bool
+
+
+class Forgotten(Section):
+    """What the certificate accounts for."""
+
+    requests: Count
+    records: Count
+    before_training: Count
+    commitments_root: Sha256
+    excluded_records: Count
+    excluded_root: Sha256
+
+
+class Audit(Section):
+    """A membership-inference attack, measured or with the reason why not."""
+
+    attack: Name
+    forgotten_records: Count
+    held_out_records: Count
+    auc_before: Share | None = None
+    auc_after: Share | None = None
+    depends_on_uncertified_weights: bool | None = None
+    note: Text | None = None
+    not_measured: Text | None = None
+
+
+class Evaluation(Section):
+    """Figures outside the guarantee."""
+
+    outside_the_guarantee: bool
+    held_out_records: Count
+    held_out_accuracy: Share | None = None
+    held_out_loss: Annotated[float, Field(ge=0)] | None = None
+    audit: Audit | None = None
+
+
+class Times(Section):
+    """When the run began and when its result was certified."""
+
+    started_at: Moment
+    certified_at: Moment
+
+
+class Software(Section):
+    """Versions of what computed."""
+
+    expunge: Name
+    torch: Name
+    numpy: Name
+    scipy: Name
+    cryptography: Name
+
+
+class AsTrained(Section):
+    """The predicate of a first version that was published as it was trained."""
+
+    model: Model
+    basis: Literal[Basis.RELEASED_AS_TRAINED]
+    guarantee: dict[str, Any]
+    backbone: Backbone | None = None
+    evaluation: Evaluation
+    previous_certificate: None
+    times: Times
+    scope: Literal[SCOPE]  # type: ignore[valid-type]
+    software: Software
+
+
+class Exclusion(Section):
+    """The predicate about records that never touched the weights."""
+
+    model: Model
+    basis: Literal[Basis.EXCLUDED_FROM_TRAINING]
+    guarantee: dict[str, Any]
+    assumptions: Annotated[list[dict[str, Any]], Field(max_length=_MAX_ASSUMPTIONS)]
+    backbone: Backbone | None = None
+    forgotten: Forgotten
+    previous_certificate: Sha256
+    times: Times
+    scope: Literal[SCOPE]  # type: ignore[valid-type]
+    software: Software
+
+
+class Release(Section):
+    """The predicate of a version that a mechanism produced."""
+
+    model: Model
+    basis: Literal[Basis.CERTIFIED_RELEASE, Basis.UNLEARNED]
+    target: Target
+    guarantee: dict[str, Any]
+    mechanism: Mechanism
+    accountant: dict[str, Any]
+    assumptions: Annotated[list[dict[str, Any]], Field(max_length=_MAX_ASSUMPTIONS)]
+    backbone: Backbone | None = None
+    forgotten: Forgotten
+    evaluation: Evaluation
+    previous_certificate: Sha256 | None
+    times: Times
+    scope: Literal[SCOPE]  # type: ignore[valid-type]
+    software: Software
+
+
+Predicate = AsTrained | Exclusion | Release
+
+
+class Digest(Section):
+    """Of the weight file."""
+
+    sha256: Sha256
+
+
+class Subject(Section):
+    """The weight file."""
+
+    name: Literal[WEIGHTS_NAME]  # type: ignore[valid-type]
+    digest: Digest
+
+
+class Statement(Section):
+    """An in-toto Statement v1 of our predicate type, with one subject."""
+
+    type_: Literal[STATEMENT_TYPE] = Field(alias="_type")  # type: ignore[valid-type]
+    subject: Annotated[list[Subject], Field(min_length=1, max_length=1)]
+    predicate_type: Literal[PREDICATE_TYPE] = Field(alias="predicateType")  # type: ignore[valid-type]
+    predicate: Annotated[Predicate, Field(discriminator="basis")]
+
+
+def read_statement(payload: bytes) -> tuple[Statement, dict[str, Any]]:
+    """Return a payload as a statement, and its predicate as plain JSON values.
+
+    Raises:
+        VerificationError: it is no statement of this form.
+    """
+    try:
+        document = strict_json.loads(payload)
+        return Statement.model_validate(document), document["predicate"]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise VerificationError("statement", f"{place(first['loc'])}: {first['msg']}") from error
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        raise VerificationError("statement", "not a certificate") from error
+
+
+def place(location: Sequence[int | str]) -> str:
+    """Return where in a document something is, without the names of pydantic's own choices."""
+    return ".".join(str(part) for part in location) or "the document"

@@ -1,0 +1,107 @@
+"""What a verifier cannot check, and why: all else in a certificate is checked.
+
+Paths are those of the statement's leaves; ``*`` stands for any part. A field that is listed may
+still have a form, a range and relations to others that are checked.
+"""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """One thing to take on trust.
+
+    Attributes:
+        paths: of the fields that say it.
+        reason: why nothing at hand could contradict it, and what would.
+    """
+
+    paths: tuple[str, ...]
+    reason: str
+
+
+TRUSTED: Final = (
+    Trusted(
+        ("predicate.model.name",),
+        "A weight file does not know its model's name; `expunge download` compares it with what "
+        "was asked for.",
+    ),
+    Trusted(
+        ("predicate.model.version",),
+        "A weight file does not know its number. Checked: 1 exactly for first releases, and at "
+        "least as many releases before it as the history lists.",
+    ),
+    Trusted(
+        ("predicate.target.epsilon",),
+        "What the policy asked for. Checked: what is guaranteed is no more than that.",
+    ),
+    Trusted(
+        ("predicate.forgotten.requests", "predicate.forgotten.records"),
+        "How many records and requests there were is the operator's count: a record may be named "
+        "twice. Checked: none exactly if the root is empty, and all of them are in the history or "
+        "the group of a mechanism that depends on their number.",
+    ),
+    Trusted(
+        ("predicate.forgotten.excluded_records",),
+        "Counted by the operator as well. Checked: none exactly if the root is empty.",
+    ),
+    Trusted(
+        ("predicate.forgotten.commitments_root", "predicate.forgotten.excluded_root"),
+        "Commitments are salted, so that a certificate names nobody. A receipt checks one's own.",
+    ),
+    Trusted(
+        ("predicate.previous_certificate",),
+        "The earlier certificate is not in the bundle; it is in the log. Checked: null for a first "
+        "one and for no other.",
+    ),
+    Trusted(
+        ("predicate.times.started_at", "predicate.times.certified_at"),
+        "A clock cannot be checked afterwards. Checked: begun before it was certified, certified "
+        "before it was recorded in the log and while the key was in use.",
+    ),
+    Trusted(
+        ("predicate.evaluation.*",),
+        "The held-out records are not in the bundle, and no figure of the evaluation is guaranteed.",
+    ),
+    Trusted(
+        ("predicate.software.*",),
+        "Which programs ran. The claims are computed again by the verifier's own.",
+    ),
+    Trusted(
+        ("predicate.mechanism.tensors.*",),
+        "That no other tensor was trained: a file does not tell weights from buffers. Checked: "
+        "the named ones are in it, and as many numbers as were accounted for; of a linear head, "
+        "that there are no others.",
+    ),
+    Trusted(
+        ("predicate.mechanism.frame.scale.*", "predicate.mechanism.frame.public_tensors*"),
+        "Noise is measured in this frame. It follows from the architecture and from public "
+        "weights, which are not in the bundle.",
+    ),
+    Trusted(
+        (
+            "predicate.mechanism.parameters.records",
+            "predicate.mechanism.parameters.training_steps",
+            "predicate.mechanism.parameters.request_size",
+        ),
+        "How many records stood behind a sampling rate, how long an earlier run was, how large "
+        "the largest request. What follows from them is computed again, but may be limited by "
+        "another number.",
+    ),
+    Trusted(
+        ("predicate.mechanism.parameters.history.recipe.radius",),
+        "A radius that is larger than the weights ever were changes nothing.",
+    ),
+    Trusted(
+        ("predicate.backbone.*",),
+        "Of a version without guarantee. Wherever something is guaranteed, the backbone is among "
+        "the assumptions, which are compared, as the operator's word.",
+    ),
+)
+
+
+def is_trusted(path: str) -> bool:
+    """Say whether a leaf, by its path such as ``predicate.model.name``, is taken on trust."""
+    return any(fnmatchcase(path, pattern) for each in TRUSTED for pattern in each.paths)

@@ -1,0 +1,155 @@
+"""What a safetensors file holds, read from its header: names, types and shapes.
+
+Nothing is trusted: the header's size is bounded, and its tensors must fill the file without gap or
+overlap, so that every reader finds the same numbers in it.
+Source: https://github.com/huggingface/safetensors#format
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from app.certificates import strict_json
+from app.domain.errors import VerificationError
+
+MAX_HEADER_BYTES: Final = 100_000_000
+MAX_TENSORS: Final = 100_000
+_MAX_RANK: Final = 16
+_LENGTH_BYTES: Final = 8
+_METADATA: Final = "__metadata__"
+_BYTES_AT_ONCE: Final = 1 << 23
+_ITEM_BYTES: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("F64", "I64", "U64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("I8", "U8", "BOOL"), 1),
+}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor of a file.
+
+    Attributes:
+        dtype: as safetensors names it, such as F32.
+        shape: its lengths.
+        start, end: its bytes, counted from the file's beginning.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+class WeightsFile:
+    """A safetensors file that is open.
+
+    Args:
+        file: readable and seekable.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def sha256(self) -> str:
+        """Return the digest of the whole file, in hex."""
+        self._file.seek(0)
+        return hashlib.file_digest(self._file, "sha256").hexdigest()  # type: ignore[arg-type]
+
+    def tensors(self) -> dict[str, StoredTensor]:
+        """Return the tensors by name.
+
+        Raises:
+            VerificationError: it is no safetensors file, or one that is not filled exactly.
+        """
+        try:
+            header, data_start, size = self._header()
+            tensors = {
+                name: _tensor(entry, data_start)
+                for name, entry in header.items()
+                if name != _METADATA
+            }
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise VerificationError("weights", "not a safetensors file") from error
+        _require_filled(tensors, start=data_start, end=size)
+        return tensors
+
+    def is_on_grid(self, tensor: StoredTensor, grid: float) -> bool:
+        """Say whether every number of an F64 tensor is a finite multiple of a power of two."""
+        self._file.seek(tensor.start)
+        left = tensor.end - tensor.start
+        while left > 0:
+            content = self._file.read(min(left, _BYTES_AT_ONCE))
+            if not content or len(content) % 8:
+                raise VerificationError("weights", "the file changed while it was read")
+            multiples = np.frombuffer(content, dtype="<f8") / grid
+            if not bool((np.isfinite(multiples) & (multiples == np.rint(multiples))).all()):
+                return False
+            left -= len(content)
+        return True
+
+    def _header(self) -> tuple[dict[str, Any], int, int]:
+        size = self._file.seek(0, 2)
+        self._file.seek(0)
+        length = int.from_bytes(self._file.read(_LENGTH_BYTES), "little")
+        data_start = _LENGTH_BYTES + length
+        if not 2 <= length <= MAX_HEADER_BYTES or data_start > size:
+            raise ValueError
+        header = strict_json.loads(self._file.read(length))
+        if not isinstance(header, dict) or not 1 <= len(header) <= MAX_TENSORS:
+            raise TypeError
+        return header, data_start, size
+
+
+@contextmanager
+def opened(weights: Path | bytes) -> Iterator[WeightsFile]:
+    """Open weights on disk or in memory.
+
+    Raises:
+        VerificationError: they cannot be read.
+    """
+    if isinstance(weights, bytes):
+        yield WeightsFile(BytesIO(weights))
+        return
+    try:
+        with weights.open("rb") as file:
+            yield WeightsFile(file)
+    except OSError as error:
+        raise VerificationError("digest", "the weights cannot be read") from error
+
+
+def _tensor(entry: dict[str, Any], data_start: int) -> StoredTensor:
+    if set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise ValueError
+    shape, (start, end) = entry["shape"], entry["data_offsets"]
+    if not isinstance(shape, list) or len(shape) > _MAX_RANK:
+        raise TypeError
+    if not all(type(number) is int and number >= 0 for number in (*shape, start, end)):
+        raise TypeError
+    tensor = StoredTensor(entry["dtype"], tuple(shape), data_start + start, data_start + end)
+    if end - start != tensor.size * _ITEM_BYTES[tensor.dtype]:
+        raise ValueError
+    return tensor
+
+
+def _require_filled(tensors: Mapping[str, StoredTensor], *, start: int, end: int) -> None:
+    reached = start
+    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.end)):
+        if tensor.start != reached:
+            raise VerificationError("weights", "the file's tensors overlap or leave a gap")
+        reached = tensor.end
+    if reached != end:
+        raise VerificationError("weights", "the file's tensors do not fill it")
