@@ -18,7 +18,7 @@ from the same head with fresh noise.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -222,7 +222,7 @@ def _as_taken(plan: Plan, steps: int) -> dict[str, Any]:
     return taken
 
 
-def _noise_of(plan: Plan, draws: Sequence[Draws], noise: NoiseSource) -> Noise | None:
+def _noise_of(plan: Plan, draws: list[Draws], noise: NoiseSource) -> Noise | None:
     """Return what the source counted; None where the certificate claims no noise of this run."""
     if not draws:
         return None
@@ -295,7 +295,6 @@ def _publish(
     The transaction alone decides whether this worker still holds the run. The heartbeat cannot:
     after such a commit it finds the run over, as if another worker had ended it.
     """
-
     keys = services.signer.public_key_pem.encode()
 
     def examine(bundle: Mapping[str, Any]) -> None:

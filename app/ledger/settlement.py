@@ -37,7 +37,6 @@ from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs, StoredBlob
 
-
 Examiner = Callable[[Mapping[str, Any]], None]
 """Looks at a bundle, as plain JSON values, and raises ``ExpungeError`` to refuse it."""
 
