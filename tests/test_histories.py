@@ -1,0 +1,195 @@
+"""No certificate claims noise or steps that its lineage's history does not have.
+
+Over HTTP: every mechanism for a head, a request, a PATCH to every other one, another request. What
+each certificate claims is computed again by an accountant of the tests' own.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from scipy.optimize import brentq
+from scipy.stats import norm
+from sqlalchemy import select
+
+from app.certificates.signing import statement_of
+from app.certificates.tables import CertificateRow
+from app.registry import repository as registry
+from app.services import Services
+from tests.support.digits import DATASET, digits_parquet, head
+from tests.support.independent_accountant import independent_mu
+from tests.test_mechanisms import NON_CONVEX
+
+# The policy that names a mechanism, with what it needs; {} takes the default policy.
+POLICIES: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "tracked_release": {"mechanism": "tracked_release"},
+    "delete_to_descent": {"mechanism": "delete_to_descent"},
+    "projected_noisy_sgd": {"mechanism": "projected_noisy_sgd"},
+    "langevin_unlearning": {"mechanism": "langevin_unlearning"},
+    "noisy_gd_convex": {"mechanism": "noisy_gd_convex"},
+    "retraining": {"mechanism": "retraining"},
+    "gradient_clipping": {"mechanism": "gradient_clipping"},
+    "model_clipping": {"mechanism": "model_clipping"},
+    "output_perturbation": {"mechanism": "output_perturbation"},
+    "dp_sgd": {"mechanism": "dp_sgd", "epsilon": 8.0, "parameters": {"group_size": 12}},
+}
+FORGETFUL = {"parameters": {}, "epsilon": 1.0}
+
+
+@pytest.fixture
+def digits(api: TestClient) -> TestClient:
+    api.post("/v1/datasets", json=DATASET)
+    api.put("/v1/datasets/digits/records", content=digits_parquet(120))
+    return api
+
+
+def statements(services: Services, name: str) -> list[dict[str, Any]]:
+    """Return every statement about a model's versions, oldest first."""
+    with services.database.transaction() as session:
+        model = registry.model_named(session, name)
+        of_model = select(CertificateRow).where(CertificateRow.model_id == model.id)
+        rows = session.scalars(of_model.order_by(CertificateRow.created_at))
+        found = [statement_of(row.envelope) for row in rows]
+    return [each for each in found if "mechanism" in each["predicate"]]
+
+
+def require_true(statement: dict[str, Any], before: dict[str, Any] | None) -> None:
+    """Check a statement by what its history says, and against the one before."""
+    predicate = statement["predicate"]
+    mechanism, guarantee = predicate["mechanism"], predicate["guarantee"]
+    history = mechanism["parameters"].get("history")
+    if history is not None:
+        mu = independent_mu(history, adaptive=guarantee["adaptive"])
+        assert guarantee["mu"] >= mu * (1 - 1e-9)
+        target = predicate["target"]["delta"]
+        assert guarantee["epsilon"] >= epsilon_of(mu, target) * (1 - 1e-6) - 1e-9
+        assert guarantee["epsilon"] <= predicate["target"]["epsilon"]
+        _require_forgotten(history, predicate["forgotten"])
+    if before is not None:
+        same_file = before["subject"] == statement["subject"]
+        assert same_file == (not _moved(mechanism)), mechanism["name"]
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """Return epsilon of mu-GDP at delta (docs/guarantees.md, section 1)."""
+
+    def excess(epsilon: float) -> float:
+        low, high = norm.cdf(-epsilon / mu + mu / 2), norm.logcdf(-epsilon / mu - mu / 2)
+        return float(low - math.exp(epsilon + high) - delta)
+
+    return 0.0 if mu == 0 or excess(0.0) <= 0 else float(brentq(excess, 0.0, 700.0))
+
+
+def _require_forgotten(history: dict[str, Any], forgotten: dict[str, Any]) -> None:
+    requests = [event["forget"] for event in history["events"] if "forget" in event]
+    counted = sum(count for request in requests for _, count in request)
+    assert counted + forgotten["before_training"] == forgotten["records"]
+
+
+def _moved(mechanism: dict[str, Any]) -> bool:
+    """Say whether the last run changed weights by what its certificate says."""
+    if mechanism["name"] == "dp_sgd":
+        return mechanism["noise"] is not None
+    history = mechanism["parameters"].get("history")
+    if history is None:
+        return True
+    ends = [at for at, event in enumerate(history["events"]) if "release" in event]
+    last = history["events"][ends[-2] + 1 :] if len(ends) > 1 else history["events"]
+    return any("steps" in event or event.get("release") for event in last)
+
+
+@pytest.mark.parametrize("first", POLICIES)
+def test_a_lineage_is_certified_by_what_happened_to_it_whatever_its_policy_becomes(
+    first: str, digits: TestClient, services: Services, work: Callable[[], None]
+) -> None:
+    for second in POLICIES:
+        answer = digits.post("/v1/models", json=head(f"{first}-{second}", **POLICIES[first]))
+        assert answer.status_code == 201, answer.text
+    work()
+    forget(digits, "subject-3")
+    work()
+    patched = {}
+    for second, policy in POLICIES.items():
+        changes = FORGETFUL | {"mechanism": "auto"} | policy
+        answer = digits.patch(f"/v1/models/{first}-{second}", json={"policy": changes})
+        patched[second] = answer.status_code
+        assert answer.status_code in (200, 422), answer.text
+    forget(digits, "subject-4")
+    work()
+    for second in POLICIES:
+        found = statements(services, f"{first}-{second}")
+        assert len(found) >= 2
+        for before, statement in pairwise([None, *found]):
+            require_true(statement, before)  # type: ignore[arg-type]
+    noisy = {"projected_noisy_sgd", "langevin_unlearning", "noisy_gd_convex"}
+    if first in {"auto", "tracked_release", "delete_to_descent", "retraining"}:
+        assert {patched[second] for second in noisy} == {422}
+
+
+def forget(api: TestClient, subject: str) -> None:
+    answer = api.post("/v1/forget-requests", json={"dataset": "digits", "subject_ids": [subject]})
+    assert answer.status_code == 202, answer.text
+
+
+def test_a_batch_of_all_records_is_not_certified_for_doing_nothing(
+    digits: TestClient, services: Services, work: Callable[[], None]
+) -> None:
+    """The finding: the default policy, one full batch, one forgotten record.
+
+    ``noisy_gd_convex`` used to invent the noise of a training that had none, and to certify the
+    same file again.
+    """
+    definition = head("whole")
+    definition["recipe"] = {"epochs": 5, "batch_size": 1000, "held_out_fraction": 0.0}
+    assert digits.post("/v1/models", json=definition).status_code == 201
+    work()
+    digits.post("/v1/forget-requests", json={"dataset": "digits", "record_ids": ["record-7"]})
+    work()
+    first, second = statements(services, "whole")
+    require_true(first, None)
+    require_true(second, first)
+    assert second["predicate"]["guarantee"]["epsilon"] <= 1.0
+
+
+@pytest.mark.parametrize("name", ["noise_std", "learning_rate", "weight_decay", "loss_bound"])
+def test_a_non_convex_lineage_keeps_the_constants_of_its_training(
+    name: str, digits: TestClient, work: Callable[[], None]
+) -> None:
+    """The finding: trained at one noise, certified with another as if it had always been there."""
+    parameters = NON_CONVEX["parameters"]
+    definition = head("bounded", mechanism="noisy_gd_nonconvex", **NON_CONVEX)
+    definition["architecture"] = {"name": "linear_head", "options": {"bias": 0}}
+    assert digits.post("/v1/models", json=definition).status_code == 201
+    work()
+    changed = {**parameters, name: parameters[name] * 1.2}
+    answer = digits.patch("/v1/models/bounded", json={"policy": {"parameters": changed}})
+    assert answer.status_code == 422
+    assert name in answer.json()["detail"]
+
+
+def test_later_releases_top_up_to_the_policys_noise(
+    digits: TestClient, services: Services, work: Callable[[], None]
+) -> None:
+    policy = {"mechanism": "tracked_release", "parameters": {"noise_std": 0.02}}
+    assert digits.post("/v1/models", json=head("topped", **policy)).status_code == 201
+    work()
+    for subject in ("subject-3", "subject-4", "subject-5"):
+        forget(digits, subject)
+        work()
+    last = statements(services, "topped")[-1]["predicate"]["mechanism"]["parameters"]["history"]
+    assert len([event for event in last["events"] if "release" in event]) == 4
+    assert total_noise(last) <= 0.02 * (1 + 1e-9)
+
+
+def total_noise(history: dict[str, Any]) -> float:
+    recipe, variance = history["recipe"], 0.0
+    rate = 1 - recipe["learning_rate"] * recipe["weight_decay"]
+    for event in history["events"]:
+        for _ in range(event.get("steps", 0)):
+            variance = rate**2 * variance + event["noise_std"] ** 2
+        variance += event.get("release", 0.0) ** 2
+    return variance**0.5
