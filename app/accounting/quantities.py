@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from app.accounting import gaussian, model_clipping, noisy_chain, present_records
+from app.accounting import gaussian, model_clipping, noisy_chain, present_records, reflection
 from app.accounting.drift import Recipe
 from app.accounting.drift import worst_case_drift as drift_of
 from app.accounting.terms import Neighbours
@@ -35,6 +35,33 @@ def chain_mu(
         noisy_chain.check_step(contraction=rate, shift=moved, noise_std=noise)
         chain.step(rate, moved, noise)
     return chain.certified_mu()
+
+
+def reflection_delta(
+    *,
+    start_distance: float,
+    contraction: Schedule,
+    shift: Schedule,
+    noise_std: Schedule,
+    steps: int,
+    epsilon: float = 0.0,
+) -> float:
+    """Return delta of a noisy chain by the reflection coupling (MATH.md section 13).
+
+    At epsilon = 0 it is a bound on the total variation.
+
+    Raises:
+        ParameterError: a number is out of range, or a schedule has the wrong length.
+    """
+    coupling = reflection.ReflectionCoupling(start_distance=start_distance)
+    columns = (
+        _column("contraction", contraction, steps),
+        _column("shift", shift, steps),
+        _column("noise_std", noise_std, steps),
+    )
+    for numbers in zip(*columns, strict=True):
+        coupling.step(reflection.NoisyStep(*numbers))
+    return coupling.apart(steps=steps).delta(epsilon=epsilon)
 
 
 def present_mu(
@@ -93,6 +120,7 @@ QUANTITIES: Mapping[str, Callable[..., float]] = {
     "gaussian_epsilon": gaussian.epsilon_of,
     "gaussian_delta": gaussian.delta_of,
     "chain_mu": chain_mu,
+    "reflection_delta": reflection_delta,
     "present_mu": present_mu,
     "worst_case_drift": worst_case_drift,
     "model_clipping_steps": model_clipping.steps_needed,
