@@ -42,6 +42,7 @@ __all__ = [
 
 _BEYOND_EXP = 700.0
 _ROUNDS = 20
+_LARGEST_RESIDUE = 0.9
 
 
 @dataclass(frozen=True)
@@ -391,6 +392,8 @@ def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
     """
     if residue.mu == residue.delta == 0 or isinstance(guarantee, ExactGuarantee):
         return guarantee
+    if residue.mu > _LARGEST_RESIDUE:
+        raise ParameterError("noise_std", "enough for rounding to stay small beside it")
     if isinstance(guarantee, GaussianGuarantee):
         return replace(
             guarantee,
@@ -399,8 +402,6 @@ def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
         )
     if isinstance(guarantee, PointGuarantee):
         raise ParameterError("guarantee", "of a form that holds at every epsilon")
-    if residue.mu > 1:
-        raise ParameterError("noise_std", "enough for rounding to stay small beside it")
     return ComputedGuarantee(terms=guarantee.terms, inner=guarantee, residue=residue)
 
 
