@@ -128,10 +128,9 @@ class GaussianGuarantee(Guarantee):
         return min(1.0, alone + _weighed(self.slack, epsilon))
 
     def _turning_point(self) -> float:
-        """Return the epsilon above which e^epsilon slack grows faster than the rest falls.
+        """Return where delta is least: its slope is e^epsilon (slack - Phi(-epsilon/mu - mu/2)).
 
-        The derivative of delta(epsilon) is e^epsilon (slack - Phi(-epsilon/mu - mu/2)). What holds
-        at a smaller epsilon holds at every larger one, so any number is right here.
+        What holds there holds at every larger epsilon.
         """
         if not 0 < self.slack < 1 or self.mu == 0:
             return 0.0
@@ -295,13 +294,11 @@ class ExactGuarantee(Guarantee):
 
 @dataclass(frozen=True)
 class ComputedGuarantee(Guarantee):
-    """A Renyi bound or a profile, for releases within ``residue`` of those it speaks of.
+    """A Renyi bound or a profile, for releases within ``residue`` = (mu, tv) of those it is about.
 
-    With eps1 = 8 mu + mu^2 and delta1 = delta(eps1) of mu-GDP, mu and tv being the residue's,
+    With eps1 = 8 mu + mu^2 and delta1 = delta(eps1) of mu-GDP (docs/guarantees.md, section 11.2),
 
         delta(eps) = e^eps1 inner(eps - 2 eps1) + (1 + e^(eps - eps1)) delta1 + (1 + e^eps) tv
-
-    where the three of them are chained; docs/guarantees.md, section 11, has the proof.
     """
 
     inner: Guarantee
@@ -331,10 +328,7 @@ class ComputedGuarantee(Guarantee):
         return found
 
     def delta(self, *, epsilon: float) -> float:
-        """Return a delta that is met at ``epsilon``, rounded up.
-
-        What holds at a smaller epsilon holds here too, and e^epsilon times a residue may be large.
-        """
+        """Return a delta that is met at ``epsilon`` or at a smaller epsilon, rounded up."""
         best = self._at(require_non_negative("epsilon", epsilon))
         while epsilon > 0.1 and self._left_by_rounding(epsilon) > best / 2:
             epsilon *= 0.8
@@ -353,10 +347,8 @@ class ComputedGuarantee(Guarantee):
     def _at(self, epsilon: float) -> float:
         if epsilon < 2 * self._loss():
             return min(1.0, self.inner.delta(epsilon=0.0) + self._added_distance())
-        inner = self.inner.delta(epsilon=epsilon - 2 * self._loss())
-        return min(1.0, math.exp(self._loss()) * inner * (1 + 1e-14)) + self._left_by_rounding(
-            epsilon
-        )
+        inner = self.inner.delta(epsilon=epsilon - 2 * self._loss()) * math.exp(self._loss())
+        return min(1.0, inner * (1 + 1e-14)) + self._left_by_rounding(epsilon)
 
     def _loss(self) -> float:
         """Return eps1."""
