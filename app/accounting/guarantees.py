@@ -1,7 +1,7 @@
 """What an accountant returns: a statement about the real release and the reference release.
 
-Unless its terms say otherwise, the pair (X, X') is indistinguishable both ways. An accountant
-speaks of real numbers; ``computed`` turns its answer into one about what floats compute.
+Unless its terms say otherwise, the pair (X, X') is indistinguishable both ways. ``computed`` turns
+a statement about real numbers into one about floats.
 """
 
 import math
@@ -75,10 +75,9 @@ class Guarantee(ABC):
 
 @dataclass(frozen=True)
 class GaussianGuarantee(Guarantee):
-    """mu-GDP, up to ``slack`` in total variation; mu = slack = 0 is exact.
+    """mu-GDP up to ``slack`` in total variation: as hard to tell apart as N(0, 1) and N(mu, 1).
 
-    Each world lies within ``slack`` of one of a pair that is at least as hard to tell apart as
-    N(0, 1) and N(mu, 1), so delta(epsilon) is that pair's plus (1 + e^epsilon) slack.
+    delta(epsilon) is that pair's plus (1 + e^epsilon) slack; mu = slack = 0 is exact.
 
     Raises:
         ParameterError: mu or slack is NaN, infinite or negative.
@@ -372,11 +371,9 @@ def computed(guarantee: GaussianGuarantee, residue: Residue) -> GaussianGuarante
 @overload
 def computed(guarantee: Guarantee, residue: Residue) -> Guarantee: ...
 def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
-    """Return what is left of a guarantee when each world's release is computed in floats.
+    """Return what is left of a guarantee about real numbers when releases are computed in floats.
 
-    Args:
-        guarantee: about real numbers.
-        residue: how far, in each world, a computed release is from the one it speaks of.
+    ``residue`` is how far, in each world, a computed release is from the one it speaks of.
 
     Raises:
         ParameterError: the guarantee is a point, which carries no residue, or the residue is too
@@ -399,6 +396,4 @@ def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
 
 def _weighed(distance: float, epsilon: float) -> float:
     """Return (1 + e^epsilon) distance, rounded up; at least 1 means that nothing is left."""
-    if distance == 0:
-        return 0.0
     return distance * (1 + math.exp(min(epsilon, _BEYOND_EXP))) * (1 + 1e-13)
