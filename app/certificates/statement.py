@@ -10,13 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from app.accounting import catalogue
-from app.accounting.guarantees import (
-    ExactGuarantee,
-    GaussianGuarantee,
-    PointGuarantee,
-    ProfileGuarantee,
-    RenyiGuarantee,
-)
+from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.terms import asserted
 from app.domain.backbone import BackboneDigest
 from app.domain.errors import TargetNotMetError
@@ -31,13 +25,6 @@ SCOPE = (
     "The subject and everything derived from it without the forgotten records is covered. "
     "Versions released before the deletion are outside this statement."
 )
-_KINDS = {
-    GaussianGuarantee: "gaussian",
-    RenyiGuarantee: "renyi",
-    PointGuarantee: "point",
-    ProfileGuarantee: "profile",
-    ExactGuarantee: "exact",
-}
 _SOFTWARE = ("expunge", "torch", "numpy", "scipy", "cryptography")
 
 
@@ -120,7 +107,7 @@ def unlearning_statement(
         "reference": guarantee.terms.reference,
         "releases_before": phase.parameters.get("earlier_releases") or 0,
         "attacker_advantage": guarantee.advantage(),
-        "kind": _KINDS[type(guarantee)],
+        "kind": guarantee.kind,
     }
     if isinstance(guarantee, GaussianGuarantee):
         described |= {
