@@ -112,18 +112,27 @@ class Odometer:
         self._dimension = None if dimension is None else require_steps("dimension", dimension)
         self._chain = NoisyChain(start_distance=2 * self._initial_clip)
         self._coupling = ReflectionCoupling(start_distance=2 * self._initial_clip)
-        self._run: list[tuple[NoisyStep, int]] = []
+        self._steps: list[NoisyStep] = []
+        self._times: list[int] = []
+        self._last: tuple[StepSize, float, float] | None = None
 
     def step(self, size: StepSize, noise_std: float) -> float:
         """Count one step and return mu so far."""
-        after = self._run[-1][0].noise_std if self._run else noise_std
-        step = _noisy_step(size, noise_std, after_noise_std=after, dimension=self._dimension)
-        if self._run and self._run[-1][0] == step:
-            self._run[-1] = (step, self._run[-1][1] + 1)
-        else:
-            self._run.append((step, 1))
-        self._coupling.step(step)
+        last = self._last
+        if last is None or last[0] is not size or last[1] != noise_std or last[2] != noise_std:
+            self._begin(size, noise_std)
+        self._times[-1] += 1
+        step = self._steps[-1]
         return self._chain.step(step.contraction, step.shift, step.noise_std)
+
+    def _begin(self, size: StepSize, noise_std: float) -> None:
+        """Begin a row of equal steps, unless this one equals the last."""
+        after = noise_std if self._last is None else self._last[1]
+        self._last = (size, noise_std, after)
+        step = _noisy_step(size, noise_std, after_noise_std=after, dimension=self._dimension)
+        if not self._steps or self._steps[-1] != step:
+            self._steps.append(step)
+            self._times.append(0)
 
     @property
     def steps(self) -> int:
@@ -141,18 +150,21 @@ class Odometer:
         Raises:
             ParameterError: no step was counted yet, or its noise is too small for float64.
         """
-        mu, steps, coupling = self._chain.certified_mu(), self.steps, self._coupling
+        mu = self._chain.certified_mu()
+        run = tuple(zip(self._steps, self._times, strict=True))
+        steps, coupling = self.steps, self._coupling
+        coupling.follow(run)
         return _guarantee(
             initial_clip=self._initial_clip,
             dimension=self._dimension,
-            run=tuple(self._run),
-            mu=_mu_of(self._initial_clip, self._run[0]) if len(self._run) == 1 else mu,
+            run=run,
+            mu=_mu_of(self._initial_clip, run[0]) if len(run) == 1 else mu,
             apart=lambda: coupling.apart(steps=steps),
         )
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
         """Say whether the steps so far imply (epsilon, delta)."""
-        return bool(self._run) and self.guarantee().meets(epsilon=epsilon, delta=delta)
+        return self.steps > 0 and self.guarantee().meets(epsilon=epsilon, delta=delta)
 
 
 def account(
@@ -329,9 +341,11 @@ def _less_by_coupling(
         # log delta falls about in proportion to the steps: its logarithm is nearly straight.
         return math.log(math.log(delta) / math.log(found))
 
-    if guarantee(enough).least(epsilon) > delta:
-        return enough
     trial = enough * (1 - _WORTH_A_SEARCH)
-    if excess(trial) > 0:
+    try:
+        hopeless = guarantee(trial).least(epsilon) > delta
+    except ParameterError:
+        return enough
+    if hopeless or excess(trial) > 0:
         return enough
     return smallest_noise_by_secant(excess, scale=trial, relative_width=_WIDTH)

@@ -53,15 +53,13 @@ def reflection_delta(
     Raises:
         ParameterError: a number is out of range, or a schedule has the wrong length.
     """
-    coupling = reflection.ReflectionCoupling(start_distance=start_distance)
     columns = (
         _column("contraction", contraction, steps),
         _column("shift", shift, steps),
         _column("noise_std", noise_std, steps),
     )
-    for numbers in zip(*columns, strict=True):
-        coupling.step(reflection.NoisyStep(*numbers))
-    return coupling.apart(steps=steps).delta(epsilon=epsilon)
+    run = tuple((reflection.NoisyStep(*numbers), 1) for numbers in zip(*columns, strict=True))
+    return reflection.apart_after(start_distance, run).delta(epsilon=epsilon)
 
 
 def present_mu(

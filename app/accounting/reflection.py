@@ -127,9 +127,16 @@ class ReflectionCoupling:
         self._steps: list[NoisyStep] = []
         self._apart: list[Apart] = []
 
-    def step(self, step: NoisyStep, *, times: int = 1) -> None:
-        """Count equal steps; those beyond the first 500 are post-processing of the rest."""
-        self._steps += [step] * min(times, MOST_STEPS - len(self._steps))
+    def follow(self, run: Run) -> None:
+        """Count a run, which begins with all that was counted before.
+
+        Steps beyond the first 500 are post-processing of the rest.
+        """
+        counted = len(self._steps)
+        for step, times in run:
+            known = min(counted, times)
+            counted -= known
+            self._steps += [step] * min(times - known, MOST_STEPS - len(self._steps))
 
     def apart(self, *, steps: int) -> Apart:
         """Return what is left at the last of the first ``steps`` steps that were counted.
@@ -168,8 +175,7 @@ def apart_after(start_distance: float, run: Run) -> Apart:
         coupling = _constant_coupling(start_distance, run[0][0])
     else:
         coupling = ReflectionCoupling(start_distance=start_distance)
-        for step, count in run:
-            coupling.step(step, times=count)
+        coupling.follow(run)
     return coupling.apart(steps=sum(count for _, count in run))
 
 
@@ -177,7 +183,7 @@ def apart_after(start_distance: float, run: Run) -> Apart:
 def _constant_coupling(start_distance: float, step: NoisyStep) -> ReflectionCoupling:
     """Return a coupling of equal steps; what is computed of it serves all numbers of steps."""
     coupling = ReflectionCoupling(start_distance=start_distance)
-    coupling.step(step, times=MOST_STEPS)
+    coupling.follow(((step, MOST_STEPS),))
     return coupling
 
 

@@ -98,8 +98,7 @@ def test_one_step_is_one_gaussian():
 def test_two_steps_by_quadrature():
     first, second = NoisyStep(0.5, 0.2, 0.3), NoisyStep(0.9, 0.4, 0.5)
     coupling = ReflectionCoupling(start_distance=1.0)
-    coupling.step(first)
-    coupling.step(second)
+    coupling.follow(((first, 1), (second, 1)))
     for epsilon in (0.0, 1.0, 3.0):
         exact = worst_delta(1.0, [first, second], epsilon, cells=4000)
         found = coupling.apart(steps=2).delta(epsilon=epsilon)
@@ -117,8 +116,7 @@ def test_two_steps_by_quadrature():
 def test_no_schedule_makes_it_fall_below_the_worst_chain(start, contraction, shift, noise, epsilon):
     steps = [NoisyStep(contraction, shift, each) for each in noise]
     coupling = ReflectionCoupling(start_distance=start)
-    for step in steps:
-        coupling.step(step)
+    coupling.follow(tuple((step, 1) for step in steps))
     exact = worst_delta(start, steps, epsilon, cells=400)
     # The grid of the comparison is off by up to a thousandth itself.
     assert coupling.apart(steps=len(steps)).delta(epsilon=epsilon) >= exact * (1 - 2e-3) - 1e-12
@@ -154,6 +152,18 @@ def test_what_no_coupling_goes_below_is_below():
                 epsilon=epsilon
             )
     assert least_delta(run=((NoisyStep(0.5, 0.0, 1.0), 3),), epsilon=0.0) == 0.0
+
+
+def test_a_run_may_be_followed_as_it_grows():
+    first, second = NoisyStep(0.5, 0.2, 0.3), NoisyStep(0.9, 0.4, 0.5)
+    growing = ReflectionCoupling(start_distance=1.0)
+    for run in (((first, 1),), ((first, 3),), ((first, 3), (second, 2)), ((first, 3), (second, 4))):
+        growing.follow(run)
+    whole = apart_after(1.0, ((first, 3), (second, 4)))
+    assert growing.apart(steps=7).total_variation == whole.total_variation
+    assert growing.apart(steps=3).step == first
+    with pytest.raises(ParameterError):
+        growing.apart(steps=8)
 
 
 def test_steps_beyond_those_followed_change_nothing():
