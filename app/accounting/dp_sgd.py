@@ -8,8 +8,8 @@ numerical and pessimistic (Google's dp_accounting, connect the dots); delta belo
 because the composition's own rounding is not far below. Without sampling it is one Gaussian.
 
 With a ``dimension`` the guarantee is about what a worker computes: the sum of clipped gradients in
-float64, its noise added and rounded to the public grid; what follows is post-processing. The sum
-is taken to be off by at most 2^-53 per record summed, of the sum of all norms.
+float64, its noise added and rounded to the public grid; what follows is post-processing. Clipped
+gradients lie on a grid of their own, so that sums of up to 2^20 of them are exact.
 
 Guarantee: privacy profile. Neighbouring relation: add_remove. Assumptions:
  1. Poisson sampling, per-record clipping and the noise are as stated (Opacus);
@@ -49,6 +49,7 @@ _WIDTH = 1e-3
 _LARGEST_DELTA = 1 - 1e-9
 # What clipping one record's gradient may leave above the clip.
 _CLIP_ROUNDING = 2.0**-40
+_EXACT_SUM = 1 << 20
 _LOG_LARGER_SAMPLE = 60 * math.log(2)
 
 TERMS = Terms(
@@ -104,7 +105,8 @@ def account(
         renamed = "noise_multiplier" if error.name == "noise_std" else error.name
         raise ParameterError(renamed, error.allowed) from error
     # Worlds whose samples are equal sum equally; others differ by the rounding of both sums.
-    sensitivity = 1 + _CLIP_ROUNDING + 2.0**-52 * sample**2
+    inexact = 2.0**-52 * sample**2 if sample > _EXACT_SUM else 0.0
+    sensitivity = 1 + _CLIP_ROUNDING + inexact
     return computed(_ideal(multiplier / sensitivity * (1 - 1e-15), rate, steps, group), residue)
 
 
