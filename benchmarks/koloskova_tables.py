@@ -10,6 +10,7 @@ from app.accounting import (
     gradient_clipping,
     model_clipping,
     output_perturbation,
+    reflection,
 )
 from app.accounting.published import koloskova_output_perturbation, koloskova_theorem_4_2
 
@@ -35,7 +36,7 @@ def gradient_clipping_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
             }
             unit = gradient_clipping.account(noise_std=1.0, **setting)
             reproduced = unit.mu / math.sqrt(2)
-            worth = gradient_clipping.account(noise_std=row["sigma"], **setting)
+            worth = gradient_clipping.account(noise_std=row["sigma"], **setting).alone()
             needed = gradient_clipping.calibrate(epsilon=epsilon, delta=delta, **setting)
             rows.append(
                 {
@@ -48,9 +49,30 @@ def gradient_clipping_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
                     "true_delta_at_target_epsilon": worth.delta(epsilon=epsilon),
                     "sigma_that_meets_target": needed,
                     "factor": needed / row["sigma"],
+                    "steps_that_meet_target": steps_enough(
+                        published["target"], {**setting, "noise_std": row["sigma"]}
+                    ),
                 }
             )
     return rows
+
+
+def steps_enough(target: dict[str, float], setting: dict[str, Any]) -> int | None:
+    """Return after how many steps a noise meets the target, by the coupling if need be.
+
+    None where it does not within as many steps as the coupling is followed for.
+    """
+
+    def meets(steps: int) -> bool:
+        return gradient_clipping.account(**{**setting, "steps": steps}).meets(**target)
+
+    low, high = 0, reflection.MOST_STEPS
+    if not meets(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
 
 
 def model_clipping_rows(published: dict[str, Any]) -> list[dict[str, Any]]:

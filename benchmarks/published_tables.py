@@ -31,6 +31,7 @@ COLUMNS = {
         "true_epsilon": "true epsilon",
         "sigma_that_meets_target": "sigma for (1, 1e-5)",
         "factor": "factor",
+        "steps_that_meet_target": "published sigma enough after",
         "reproduced": "reproduced",
     },
     "model_clipping": {

@@ -1,14 +1,14 @@
 """What an accountant returns: a statement about the real release and the reference release.
 
-Unless its terms say otherwise, the pair (X, X') is indistinguishable both ways. An accountant
-speaks of real numbers; ``computed`` turns its answer into one about what floats compute.
+Unless its terms say otherwise, the pair (X, X') is indistinguishable both ways. ``computed`` turns
+a statement about real numbers into one about floats.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, overload
 
 import scipy  # its parts load when they are first used, which takes long
 
@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 _BEYOND_EXP = 700.0
+_ROUNDS = 20
+_LARGEST_RESIDUE = 0.9
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,9 @@ class Guarantee(ABC):
 
 @dataclass(frozen=True)
 class GaussianGuarantee(Guarantee):
-    """mu-GDP, up to ``slack`` in total variation; mu = slack = 0 is exact.
+    """mu-GDP up to ``slack`` in total variation: as hard to tell apart as N(0, 1) and N(mu, 1).
 
-    Each world lies within ``slack`` of one of a pair that is at least as hard to tell apart as
-    N(0, 1) and N(mu, 1), so delta(epsilon) is that pair's plus (1 + e^epsilon) slack.
+    delta(epsilon) is that pair's plus (1 + e^epsilon) slack; mu = slack = 0 is exact.
 
     Raises:
         ParameterError: mu or slack is NaN, infinite or negative.
@@ -126,10 +127,9 @@ class GaussianGuarantee(Guarantee):
         return min(1.0, alone + _weighed(self.slack, epsilon))
 
     def _turning_point(self) -> float:
-        """Return the epsilon above which e^epsilon slack grows faster than the rest falls.
+        """Return where delta is least: its slope is e^epsilon (slack - Phi(-epsilon/mu - mu/2)).
 
-        The derivative of delta(epsilon) is e^epsilon (slack - Phi(-epsilon/mu - mu/2)). What holds
-        at a smaller epsilon holds at every larger one, so any number is right here.
+        What holds there holds at every larger epsilon.
         """
         if not 0 < self.slack < 1 or self.mu == 0:
             return 0.0
@@ -293,13 +293,11 @@ class ExactGuarantee(Guarantee):
 
 @dataclass(frozen=True)
 class ComputedGuarantee(Guarantee):
-    """A Renyi bound or a profile, for releases within ``residue`` of those it speaks of.
+    """A Renyi bound or a profile, for releases within ``residue`` = (mu, tv) of those it is about.
 
-    With eps1 = 8 mu + mu^2 and delta1 = delta(eps1) of mu-GDP, mu and tv being the residue's,
+    With eps1 = 8 mu + mu^2 and delta1 = delta(eps1) of mu-GDP (docs/guarantees.md, section 11.2),
 
         delta(eps) = e^eps1 inner(eps - 2 eps1) + (1 + e^(eps - eps1)) delta1 + (1 + e^eps) tv
-
-    where the three of them are chained; docs/guarantees.md, section 11, has the proof.
     """
 
     inner: Guarantee
@@ -317,20 +315,19 @@ class ComputedGuarantee(Guarantee):
             CalibrationError: what rounding leaves is not small beside delta.
         """
         delta = require_delta(delta)
-        growth = math.exp(self._loss())
-        half = self.inner.epsilon(delta=delta / 2 / growth) + 2 * self._loss()
-        left = delta - self._left_by_rounding(half)
-        if left < delta / 2:
-            raise CalibrationError(f"rounding leaves too much beside a delta of {delta:g}")
-        # A larger share than half: its epsilon, and what rounding leaves there, are smaller.
-        share = left / growth * (1 - 1e-14)
-        return (self.inner.epsilon(delta=share) + 2 * self._loss()) * (1 + 1e-14)
+        found = self._epsilon_for(delta / 2)
+        for _ in range(_ROUNDS):
+            left = delta - self._left_by_rounding(found)
+            if left < delta / 2:
+                raise CalibrationError(f"rounding leaves too much beside a delta of {delta:g}")
+            # A larger share: its epsilon, and what rounding leaves there, are smaller.
+            last, found = found, min(found, self._epsilon_for(left))
+            if found >= last * (1 - 1e-12):
+                break
+        return found
 
     def delta(self, *, epsilon: float) -> float:
-        """Return a delta that is met at ``epsilon``, rounded up.
-
-        What holds at a smaller epsilon holds here too, and e^epsilon times a residue may be large.
-        """
+        """Return a delta that is met at ``epsilon`` or at a smaller epsilon, rounded up."""
         best = self._at(require_non_negative("epsilon", epsilon))
         while epsilon > 0.1 and self._left_by_rounding(epsilon) > best / 2:
             epsilon *= 0.8
@@ -341,13 +338,16 @@ class ComputedGuarantee(Guarantee):
         """Return the inner advantage and what the residue of both worlds adds to it."""
         return min(1.0, self.inner.advantage() + self._added_distance())
 
+    def _epsilon_for(self, share: float) -> float:
+        """Return where e^eps1 inner(eps - 2 eps1) is at most a share of delta, rounded up."""
+        inner = self.inner.epsilon(delta=share * math.exp(-self._loss()) * (1 - 1e-14))
+        return (inner + 2 * self._loss()) * (1 + 1e-14)
+
     def _at(self, epsilon: float) -> float:
         if epsilon < 2 * self._loss():
             return min(1.0, self.inner.delta(epsilon=0.0) + self._added_distance())
-        inner = self.inner.delta(epsilon=epsilon - 2 * self._loss())
-        return min(1.0, math.exp(self._loss()) * inner * (1 + 1e-14)) + self._left_by_rounding(
-            epsilon
-        )
+        inner = self.inner.delta(epsilon=epsilon - 2 * self._loss()) * math.exp(self._loss())
+        return min(1.0, inner * (1 + 1e-14)) + self._left_by_rounding(epsilon)
 
     def _loss(self) -> float:
         """Return eps1."""
@@ -366,12 +366,14 @@ class ComputedGuarantee(Guarantee):
         return 2 * (alone + self.residue.delta) * (1 + 1e-14)
 
 
+@overload
+def computed(guarantee: GaussianGuarantee, residue: Residue) -> GaussianGuarantee: ...
+@overload
+def computed(guarantee: Guarantee, residue: Residue) -> Guarantee: ...
 def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
-    """Return what is left of a guarantee when each world's release is computed in floats.
+    """Return what is left of a guarantee about real numbers when releases are computed in floats.
 
-    Args:
-        guarantee: about real numbers.
-        residue: how far, in each world, a computed release is from the one it speaks of.
+    ``residue`` is how far, in each world, a computed release is from the one it speaks of.
 
     Raises:
         ParameterError: the guarantee is a point, which carries no residue, or the residue is too
@@ -379,6 +381,8 @@ def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
     """
     if residue.mu == residue.delta == 0 or isinstance(guarantee, ExactGuarantee):
         return guarantee
+    if residue.mu > _LARGEST_RESIDUE:
+        raise ParameterError("noise_std", "enough for rounding to stay small beside it")
     if isinstance(guarantee, GaussianGuarantee):
         return replace(
             guarantee,
@@ -387,13 +391,9 @@ def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
         )
     if isinstance(guarantee, PointGuarantee):
         raise ParameterError("guarantee", "of a form that holds at every epsilon")
-    if residue.mu > 1:
-        raise ParameterError("noise_std", "enough for rounding to stay small beside it")
     return ComputedGuarantee(terms=guarantee.terms, inner=guarantee, residue=residue)
 
 
 def _weighed(distance: float, epsilon: float) -> float:
     """Return (1 + e^epsilon) distance, rounded up; at least 1 means that nothing is left."""
-    if distance == 0:
-        return 0.0
     return distance * (1 + math.exp(min(epsilon, _BEYOND_EXP))) * (1 + 1e-13)

@@ -19,14 +19,15 @@ from app.domain.checks import require_noise, require_non_negative, require_steps
 from app.domain.errors import ParameterError
 
 GRID_BITS: Final = 20
-# How far the chance of a cell may be off, as mu of one number: 8 roundings of at most 2^-45.5 a
-# pair of numbers against cells of 2^-20, and what that is worth in mu.
+# How far the chance of a cell may be off, as mu of one number: a factor of e^(2^-22) for the cell
+# of a pair, and what that is worth in mu.
 _MU_PER_NUMBER: Final = 2.2e-7
 # The rounding of position + noise, per unit of position / noise_std.
 _MU_PER_REACH: Final = 6e-10
-# The chance that a number came from where uniform numbers are too coarse.
-_DELTA_PER_NUMBER: Final = 2.0**-49
-# The chance that the norm of d Gaussian numbers exceeds sqrt(d) + 9.
+# The chance that a number came from where uniform numbers are too coarse, and that it mattered.
+_DELTA_PER_NUMBER: Final = 2.0**-56
+# The chance that the norm of d numbers exceeds sqrt(d) + 10: e^-50 for Gaussian ones, and below
+# this for others that are up to 0.9-GDP away from them.
 _DELTA_PER_NORM: Final = 2.0**-58
 _FURTHEST_REACH: Final = 2.0**26
 
@@ -65,8 +66,8 @@ def cell_diagonal(*, dimension: int, noise_std: float) -> float:
 
 
 def noise_norm(*, dimension: int, noise_std: float) -> float:
-    """Return what the norm of ``dimension`` Gaussian numbers exceeds with chance below 2^-58."""
-    return noise_std * (math.sqrt(dimension) + 9)
+    """Return what the norm of ``dimension`` computed numbers exceeds with chance below 2^-58."""
+    return noise_std * (math.sqrt(dimension) + 10)
 
 
 def sampling_residue(*, dimension: int, draws: int, reach: float, noise_std: float) -> Residue:

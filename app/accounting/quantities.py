@@ -2,7 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from app.accounting import gaussian, history_account, model_clipping, noisy_chain, present_records
+from app.accounting import (
+    gaussian,
+    history_account,
+    model_clipping,
+    noisy_chain,
+    present_records,
+    reflection,
+)
 from app.accounting.history import History, Recipe
 from app.accounting.terms import Neighbours
 from app.domain.checks import require_steps
@@ -34,6 +41,31 @@ def chain_mu(
         noisy_chain.check_step(contraction=rate, shift=moved, noise_std=noise)
         chain.step(rate, moved, noise)
     return chain.certified_mu()
+
+
+def reflection_delta(
+    *,
+    start_distance: float,
+    contraction: Schedule,
+    shift: Schedule,
+    noise_std: Schedule,
+    steps: int,
+    epsilon: float = 0.0,
+) -> float:
+    """Return delta of a noisy chain by the reflection coupling (MATH.md section 13).
+
+    At epsilon = 0 it is a bound on the total variation.
+
+    Raises:
+        ParameterError: a number is out of range, or a schedule has the wrong length.
+    """
+    columns = (
+        _column("contraction", contraction, steps),
+        _column("shift", shift, steps),
+        _column("noise_std", noise_std, steps),
+    )
+    run = tuple((reflection.NoisyStep(*numbers), 1) for numbers in zip(*columns, strict=True))
+    return reflection.apart_after(start_distance, run).delta(epsilon=epsilon)
 
 
 def present_mu(
@@ -101,6 +133,7 @@ QUANTITIES: Mapping[str, Callable[..., float]] = {
     "gaussian_epsilon": gaussian.epsilon_of,
     "gaussian_delta": gaussian.delta_of,
     "chain_mu": chain_mu,
+    "reflection_delta": reflection_delta,
     "present_mu": present_mu,
     "worst_case_drift": worst_case_drift,
     "history_drift": history_drift,

@@ -18,12 +18,15 @@ from types import ModuleType
 import pytest
 
 from app.accounting.guarantees import (
+    ComputedGuarantee,
     GaussianGuarantee,
     Guarantee,
     PointGuarantee,
     ProfileGuarantee,
     RenyiGuarantee,
 )
+from app.accounting.precision import Residue
+from app.accounting.reflection import Apart, NoisyStep
 
 SHARE = 0.99
 PACKAGE = "app.accounting"
@@ -81,6 +84,8 @@ def smaller_log_conversion(value: object) -> object:
 
 def better_guarantee(value: object) -> object:
     """1 % less of whatever a guarantee is made of."""
+    if isinstance(value, ComputedGuarantee):
+        return replace(value, inner=better_guarantee(value.inner))
     if isinstance(value, GaussianGuarantee):
         return replace(value, mu=value.mu * SHARE)
     if isinstance(value, RenyiGuarantee):
@@ -94,6 +99,21 @@ def better_guarantee(value: object) -> object:
             epsilon_at=lambda delta: epsilon_at(delta) * SHARE,
         )
     raise TypeError(type(value))
+
+
+def smaller_residue(value: Residue) -> Residue:
+    """1 % less of what floats leave."""
+    return replace(value, mu=value.mu * SHARE, delta=value.delta * SHARE)
+
+
+def smaller_shift(value: NoisyStep) -> NoisyStep:
+    """1 % less shift in a step of a chain."""
+    return replace(value, shift=value.shift * SHARE)
+
+
+def fewer_apart(value: Apart) -> Apart:
+    """1 % fewer worlds that have not met."""
+    return replace(value, masses=value.masses * SHARE)
 
 
 def better_point_epsilon(value: PointGuarantee) -> Guarantee:
@@ -126,6 +146,26 @@ MUTATIONS = [
     Mutation("renyi.best_log_delta", "test_renyi", smaller_log_conversion),
     Mutation("renyi.advantage", "test_renyi", smaller),
     Mutation("guarantees.PointGuarantee.advantage", "test_guarantees", smaller),
+    # What floats leave.
+    Mutation("guarantees.GaussianGuarantee.delta", "test_guarantees", smaller),
+    Mutation("guarantees.GaussianGuarantee.epsilon", "test_guarantees", smaller),
+    Mutation("guarantees.ComputedGuarantee.delta", "test_guarantees", smaller),
+    Mutation("guarantees.ComputedGuarantee.epsilon", "test_guarantees", smaller),
+    Mutation("guarantees.ComputedGuarantee.advantage", "test_guarantees", smaller),
+    Mutation("precision.sampling_residue", "test_gradient_clipping", smaller_residue),
+    Mutation("precision.noise_norm", "test_precision", smaller),
+    Mutation("precision.cell_diagonal", "test_precision", smaller),
+    Mutation("computed_chain.with_rounding", "test_gradient_clipping", smaller_shift),
+    Mutation("computed_chain.chain_residue", "test_computed_chain", smaller_residue),
+    Mutation("dp_sgd.largest_sample", "test_dp_sgd", fewer),
+    Mutation("model_clipping.separation_of", "test_model_clipping", smaller),
+    # The coupling.
+    Mutation("reflection.Apart.delta", "test_reflection", smaller),
+    Mutation("reflection.Apart.epsilon", "test_reflection", smaller),
+    Mutation("reflection.apart_after", "test_gradient_clipping", fewer_apart),
+    Mutation("reflection_profile.ReflectionProfile.delta", "test_reflection", smaller),
+    Mutation("coupled_guarantee.CoupledGuarantee.delta", "test_coupled_guarantee", smaller),
+    Mutation("coupled_guarantee.CoupledGuarantee.epsilon", "test_coupled_guarantee", smaller),
     # What several mechanisms share.
     Mutation("noisy_chain.constant_mu", "test_noisy_chain", smaller),
     Mutation("noisy_chain.prefix_mu", "test_noisy_chain", smaller),

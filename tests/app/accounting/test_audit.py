@@ -20,6 +20,7 @@ from app.accounting import (
     output_perturbation,
     present_records,
     projected_noisy_sgd,
+    reflection,
     tracked_release,
 )
 from app.accounting.noisy_chain import NoisyChain
@@ -84,6 +85,73 @@ def test_gradient_clipping_is_never_exceeded(decay, noise_std, steps, least):
         steps=steps,
     ).mu
     assert least < mu_lower_bound(*worlds) <= claimed
+
+
+@pytest.mark.parametrize("steps", [5, 11])
+def test_the_coupling_is_tight_for_worlds_that_mirror_each_other(steps):
+    generator = np.random.default_rng(21)
+    worlds = [
+        clipped_walk(
+            sign, contraction=0.5, push=0.1, noise_stds=[0.275702] * steps, generator=generator
+        )
+        for sign in (1, -1)
+    ]
+    claimed = gradient_clipping.account(
+        initial_clip=1.0,
+        gradient_clip=10.0,
+        learning_rate=0.01,
+        weight_decay=50.0,
+        noise_std=0.275702,
+        steps=steps,
+    )
+    bound = 1 - sum(rates(*worlds))
+    assert bound <= claimed.advantage()
+    assert bound > (0.9 if steps == 5 else 0.5) * claimed.advantage()
+    assert claimed.advantage() < 0.7 * gaussian.advantage_of(mu=claimed.mu)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.2])
+def test_the_coupling_holds_above_epsilon_zero(epsilon):
+    generator = np.random.default_rng(22)
+    steps = 6
+    worlds = [
+        clipped_walk(
+            sign, contraction=0.5, push=0.1, noise_stds=[0.275702] * steps, generator=generator
+        )
+        for sign in (1, -1)
+    ]
+    half = DRAWS // 2
+    thresholds = np.linspace(-0.5, 1.5, 101)
+    gains = [
+        np.mean(worlds[0][:half] > t) - math.exp(epsilon) * np.mean(worlds[1][:half] > t)
+        for t in thresholds
+    ]
+    threshold = thresholds[int(np.argmax(gains))]
+    inside = 1 - upper(int(np.sum(worlds[0][half:] <= threshold)), half)
+    outside = upper(int(np.sum(worlds[1][half:] > threshold)), half)
+    claimed = reflection.apart_after(2.0, ((reflection.NoisyStep(0.5, 0.2, 0.275702), steps),))
+    bound = inside - math.exp(epsilon) * outside
+    assert 0.5 * claimed.delta(epsilon=epsilon) < bound <= claimed.delta(epsilon=epsilon)
+
+
+def test_a_chain_that_is_rounded_at_every_step_stays_below_its_claim():
+    # A grid so coarse that rounding shows: the worst map pushes from where it was rounded to.
+    generator = np.random.default_rng(23)
+    grid, steps, noise_std = 0.25, 6, 0.5
+    worlds = []
+    for sign in (1, -1):
+        x = np.full(DRAWS, sign * 1.0)
+        for _ in range(steps):
+            rounded = grid * np.round(x / grid + sign * 0.49)
+            x = 0.5 * rounded + noise_std * generator.standard_normal(DRAWS)
+        worlds.append(x)
+    chain = NoisyChain(start_distance=2.0)
+    blind = NoisyChain(start_distance=2.0)
+    for _ in range(steps):
+        chain.step(0.5, 0.5 * 2 * grid, noise_std)
+        blind.step(0.5, 0.0, noise_std)
+    bound = mu_lower_bound(*worlds)
+    assert blind.certified_mu() < bound <= chain.certified_mu()
 
 
 def test_the_published_noise_does_not_keep_its_claim():

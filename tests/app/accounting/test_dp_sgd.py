@@ -2,6 +2,7 @@ import math
 
 import dp_accounting
 import pytest
+from scipy.stats import binom
 
 from app.accounting import dp_sgd, gaussian
 from app.accounting.published import dp_sgd_group_privacy
@@ -147,3 +148,42 @@ def test_refuses_parameters_outside_their_range(name, bad):
     with pytest.raises(ParameterError) as caught:
         dp_sgd.account(**{**GOOD, name: bad})
     assert caught.value.name == name
+
+
+def test_floats_add_a_residue_for_every_step():
+    real = dp_sgd.account(**GOOD)
+    found = dp_sgd.account(**GOOD, records=10_000, dimension=10**6)
+    assert found.residue.delta == pytest.approx(100 * (10**6 * 2.0**-56 + 2.0**-58), rel=1e-9)
+    sample = dp_sgd.largest_sample(records=10_000, sampling_rate=0.02)
+    reach = 6e-10 * sample / 2.0
+    assert found.residue.mu == pytest.approx(10 * (2.2e-4 + reach), rel=1e-9)
+    assert real.epsilon(delta=1e-5) < found.epsilon(delta=1e-5) < real.epsilon(delta=1e-5) * 1.2
+    assert real.advantage() < found.advantage() < real.advantage() + 2e-3
+    assert found.kind == "profile"
+
+
+def test_the_largest_sample_is_one_that_a_poisson_sample_exceeds_hardly_ever():
+    for records, rate in ((10_000, 0.02), (1000, 0.5), (10**6, 1e-4), (50, 0.9)):
+        sample = dp_sgd.largest_sample(records=records, sampling_rate=rate)
+        assert binom.sf(sample, records, rate) <= 2.0**-60
+        assert sample <= records
+    assert dp_sgd.largest_sample(records=70, sampling_rate=1.0) == 70
+
+
+def test_calibration_counts_floats():
+    setting = {"sampling_rate": 0.02, "steps": 100, "group_size": 2}
+    floats = {"records": 10_000, "dimension": 10**6}
+    noise = dp_sgd.calibrate(epsilon=0.5, delta=1e-5, **setting, **floats)
+    assert dp_sgd.account(noise_multiplier=noise, **setting, **floats).meets(
+        epsilon=0.5, delta=1e-5
+    )
+    assert dp_sgd.calibrate(epsilon=0.5, delta=1e-5, **setting) < noise
+
+
+def test_floats_need_the_records_and_noise_that_they_leave_alone():
+    with pytest.raises(ParameterError) as caught:
+        dp_sgd.account(**GOOD, dimension=10)
+    assert caught.value.name == "records"
+    with pytest.raises(ParameterError) as caught:
+        dp_sgd.account(**{**GOOD, "noise_multiplier": 1e-9}, records=1000, dimension=10)
+    assert caught.value.name == "noise_multiplier"

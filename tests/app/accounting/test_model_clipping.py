@@ -152,3 +152,46 @@ def test_refuses_parameters_outside_their_range(name, bad):
     with pytest.raises(ParameterError) as caught:
         model_clipping.account(**{**GOOD, name: bad})
     assert caught.value.name == name
+
+
+def test_floats_move_a_steps_gaussians_apart_and_leave_a_total_variation():
+    dimension, steps = 10**6, 6
+    found = model_clipping.account(**{**GOOD, "steps": steps}, dimension=dimension)
+    apart = 2.0 + 2 * (2.2e-4 + 6e-10)
+    left = steps * (dimension * 2.0**-56 + 2.0**-58)
+    truth = recursion(1.0, apart, steps) + (1 + math.e) * left
+    assert truth * (1 - 1e-9) <= found.at_delta <= truth * (1 + 1e-9)
+
+
+def test_the_noise_on_the_start_is_a_draw_too():
+    given_ = {**GOOD, "steps": 2, "initial_noise_std": 1.0, "dimension": 10**6}
+    truth = recursion(1.0, 2.0 + 2 * (2.2e-4 + 6e-10), 2, start=2.0 + 2 * (2.2e-4 + 6e-10))
+    truth += (1 + math.e) * 3 * (10**6 * 2.0**-56 + 2.0**-58)
+    assert model_clipping.account(**given_).at_delta == pytest.approx(float(truth), rel=1e-9)
+
+
+def test_calibration_and_step_counts_include_floats():
+    given_ = {"epsilon": 1.0, "initial_clip": 1.0, "model_clip": 0.5, "dimension": 10**6}
+    noise_std = model_clipping.calibrate(**given_, delta=1e-5, steps=6)
+    found = model_clipping.account(**given_, noise_std=noise_std, steps=6)
+    assert found.at_delta <= 1e-5
+    assert model_clipping.steps_needed(**given_, delta=1e-5, noise_std=noise_std) == 6
+    less = model_clipping.account(**given_, noise_std=noise_std * (1 - 1e-6), steps=6)
+    assert less.at_delta > 1e-5
+
+
+def test_a_delta_below_what_rounding_leaves_is_never_reached():
+    given_ = {"epsilon": 1.0, "initial_clip": 1.0, "model_clip": 0.5, "noise_std": 0.5}
+    assert model_clipping.steps_needed(**given_, delta=1e-12) == 7
+    with pytest.raises(CalibrationError):
+        model_clipping.steps_needed(**given_, delta=1e-12, dimension=10**6)
+
+
+def test_the_odometer_meets_a_delta_when_its_guarantee_does():
+    odometer = model_clipping.Odometer(epsilon=1.0, initial_clip=1.0, dimension=100)
+    separation = model_clipping.separation_of(0.5, 0.5, dimension=100)
+    for _ in range(6):
+        assert not odometer.meets(delta=1e-5)
+        odometer.step(separation)
+    assert odometer.meets(delta=1e-5)
+    assert odometer.guarantee() == model_clipping.account(**GOOD, dimension=100)

@@ -36,11 +36,11 @@ def parts(order):
 
 
 def test_curve_is_the_largest_of_the_three_conditions():
-    guarantee = noisy_gd_nonconvex.account(**GOOD)
+    guarantee = noisy_gd_nonconvex.account(**GOOD).inner
     for order in (1.5, 4.0, 7.0):
         assert guarantee.curve(order) == pytest.approx(max(parts(order)), rel=1e-10)
     assert guarantee.curve(40.0) == math.inf
-    longer = noisy_gd_nonconvex.account(**{**GOOD, "training_steps": 10**9})
+    longer = noisy_gd_nonconvex.account(**{**GOOD, "training_steps": 10**9}).inner
     assert longer.curve(7.0) == pytest.approx(max(parts(7.0)[0], parts(7.0)[2]), rel=1e-10)
 
 
@@ -49,11 +49,13 @@ def test_request_condition_alone():
     order, log_bound = 4.0, 0.5
     left = math.exp(-1e-6 * 10**7 / (2 * math.exp(log_bound)))
     expected = 2 * order * left * log_bound / (1 - 2 * order * left)
-    assert noisy_gd_nonconvex.account(**many).curve(order) == pytest.approx(expected, rel=1e-10)
+    assert noisy_gd_nonconvex.account(**many).inner.curve(order) == pytest.approx(
+        expected, rel=1e-10
+    )
 
 
 def test_step_size_bound_limits_the_order():
-    guarantee = noisy_gd_nonconvex.account(**GOOD)
+    guarantee = noisy_gd_nonconvex.account(**GOOD).inner
     highest = math.sqrt(1 / (64 * math.exp(0.5) * 1e-6 * 4.0))
     assert guarantee.highest_order == pytest.approx(highest, rel=1e-12)
 
@@ -74,7 +76,7 @@ def test_step_counts_are_enough_and_smallest():
         guarantee = noisy_gd_nonconvex.account(
             **setting, training_steps=training_steps, unlearning_steps=unlearning_steps
         )
-        return guarantee.curve(6.0)
+        return guarantee.inner.curve(6.0)
 
     assert at(training, request) <= 0.05 * (1 + 1e-9)
     assert at(math.floor(training * 0.99), request) > 0.05
@@ -149,3 +151,25 @@ def test_refuses_a_step_size_for_which_no_order_works():
     with pytest.raises(ParameterError) as caught:
         noisy_gd_nonconvex.account(**{**GOOD, "learning_rate": 0.1, "noise_std": 1.0})
     assert caught.value.name == "learning_rate"
+
+
+def test_floats_add_half_a_cell_a_step_and_what_the_sampler_leaves():
+    steps = 3 * 10**7
+    found = noisy_gd_nonconvex.account(**GOOD)
+    noise = GOOD["noise_std"]
+    start = noise / math.sqrt(2e-6)
+    reach = 2 * math.sqrt(0.5) + start * (math.sqrt(10) + 10)
+    cell = math.sqrt(10) * 2.0**-28  # 2^-20 of 0.0028 and up to twice that
+    assert 2.0**-29 < noise * 2.0**-20 <= 2.0**-28
+    moved = (1 + 2e-6) * cell / 2 + 2.0**-51 * reach
+    sampler = 2.2e-7 * math.sqrt(10) + 6e-10 * reach / noise
+    expected = math.sqrt(steps) * (sampler + moved / noise)
+    assert found.residue.mu == pytest.approx(expected, rel=1e-5)
+    assert found.residue.delta == pytest.approx(steps * (10 * 2.0**-56 + 2.0**-58), rel=1e-9)
+
+
+def test_steps_of_earlier_requests_count_for_rounding():
+    once = noisy_gd_nonconvex.account(**GOOD)
+    later = noisy_gd_nonconvex.account(**GOOD, earlier_steps=9 * 10**7)
+    assert later.residue.mu == pytest.approx(2 * once.residue.mu, rel=1e-9)
+    assert later.inner.curve(4.0) == once.inner.curve(4.0)

@@ -29,6 +29,17 @@ def test_every_published_row_is_reproduced_with_the_authors_bound(tables, paper,
     assert [row for row in rows if not row["reproduced"]] == []
 
 
+def test_published_noise_is_enough_after_more_steps_where_they_contract(tables):
+    rows = {
+        (row["C0"], row["C1"], row["lam"], row["T"]): row["steps_that_meet_target"]
+        for row in tables["koloskova"]["gradient_clipping"]
+    }
+    assert rows[(1, 10, 50, 5)] == 37
+    assert rows[(20, 10, 50, 11)] == 44
+    assert rows[(0.01, 100, 10, 1)] is None
+    assert all(steps is None or steps > T for (*_, T), steps in rows.items())
+
+
 def test_ours_beats_every_sequential_row(tables):
     for row in tables["chien"]["requests"]:
         assert row["our_epochs_replacement"] < row["total_epochs"]

@@ -108,6 +108,41 @@ def test_a_number_comes_out_to_the_digits_given(name, parameters, expected, digi
     assert quantity(name, **parameters) == pytest.approx(expected, abs=0.5001 * 10**-digits)
 
 
+@pytest.mark.parametrize(
+    ("start", "noise_std", "steps", "printed", "exact"),
+    [
+        # MATH.md prints what a coarser grid gives, rounded up; the worst chain itself comes from
+        # tests/app/accounting/test_reflection.py.
+        (2, 0.275702, 5, 0.31959, 0.3188613),
+        (2, 0.275702, 11, 0.045883, 0.04558948),
+        (2, 0.275702, 20, 0.0024894, 0.00245808),
+        (2, 0.275702, 38, 7.327e-6, 7.14592e-6),
+        (40, 0.25679, 11, 0.23375, 0.2302897),
+    ],
+)
+def test_the_worlds_meet_as_fast_as_they_can(start, noise_std, steps, printed, exact):
+    chain = {"contraction": 0.5, "shift": 0.2, "start_distance": start}
+    found = quantity("reflection_delta", **chain, noise_std=noise_std, steps=steps)
+    assert exact <= found <= exact * 1.002
+    assert found < printed < found * 1.03
+
+
+@pytest.mark.parametrize(("steps", "epsilon"), [(5, 6.573), (37, 0.0), (40, 0.0)])
+def test_a_published_setting_converges_to_what_it_claimed(steps, epsilon):
+    sizes = {"initial_clip": 1, "gradient_clip": 10, "learning_rate": 0.01, "weight_decay": 50}
+    command = ["account", "--mechanism", "gradient_clipping", "--delta", "1e-5", "--json"]
+    for name, value in {**sizes, "noise_std": 0.275702, "steps": steps}.items():
+        command += ["--param", f"{name}={value}"]
+    result = CliRunner().invoke(app, command)
+    assert round(json.loads(result.output)["epsilon"], 3) == epsilon
+
+
+def test_the_coupling_needs_as_many_steps_as_stated():
+    chain = {"contraction": 0.5, "shift": 0.2, "start_distance": 40, "noise_std": 0.25679}
+    assert quantity("reflection_delta", **chain, steps=45) <= 1e-5
+    assert quantity("reflection_delta", **chain, steps=43) > 1e-5
+
+
 def test_the_published_gradient_clipping_settings_are_not_epsilon_one():
     found = account("gradient_clipping", **KOLOSKOVA)
     assert round(found["mu"], 6) == 1.414212

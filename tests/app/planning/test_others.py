@@ -99,3 +99,14 @@ def test_noise_that_protects_nobody_is_declined_at_once() -> None:
 def test_a_target_that_needs_no_noise_is_declined_at_once() -> None:
     with pytest.raises(CalibrationError, match="without noise"):
         dp_sgd.calibrate(epsilon=4.8e-5, delta=0.5, sampling_rate=1e-8, steps=1, group_size=1)
+
+
+def test_a_known_dimension_is_counted_with_the_records_of_the_training() -> None:
+    known = replace(NEW, dimension=10**4)
+    plan = make_plan(policy=POLICY, shape=known)
+    assert plan.parameters["dimension"] == 10**4
+    assert plan.parameters["records"] == 1000
+    noise = TRAINING.settings["noise_multiplier"]
+    assert noise < plan.settings["noise_multiplier"] < noise * 1.05
+    later = make_plan(policy=POLICY, shape=replace(trained(1), dimension=10**4, records=1000))
+    assert later.parameters["records"] == 1000

@@ -1,5 +1,7 @@
 """Plans: every one that is made meets its target; every refusal says what to change."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,3 +101,49 @@ def test_noisy_steps_leave_most_of_the_budget_to_fine_tuning() -> None:
     assert plan.parameters["steps"] == 2
     assert plan.predicted["certifying_gradients"] == 200
     assert plan.predicted["gradient_computations"] == 50_000
+
+
+LONG = ModelShape(retained=400_000, batch_size=100, recipe_epochs=1)
+
+
+def test_default_gradients_are_as_large_as_the_coupling_allows_at_the_same_final_noise() -> None:
+    plan = make_plan(policy=Policy(mechanism="gradient_clipping"), shape=LONG)
+    guarantee = catalogue.account(plan.mechanism, plan.parameters)
+
+    assert plan.parameters["steps"] == 20
+    assert plan.parameters["gradient_clip"] > 10 * 0.0915
+    assert plan.predicted["noise_per_coordinate"] == pytest.approx(1.0, rel=1e-9)
+    assert guarantee.meets(epsilon=1.0, delta=1e-5)
+    assert not guarantee.alone().meets(epsilon=1.0, delta=1e-5)
+    more = {**plan.parameters, "gradient_clip": plan.parameters["gradient_clip"] * 1.02}
+    assert not catalogue.account(plan.mechanism, more).meets(epsilon=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize("fixed", [{"gradient_clip": 0.05}, {"weight_decay": 1.3}])
+def test_what_a_policy_fixes_keeps_the_others_as_they_were(fixed: dict) -> None:
+    plan = make_plan(policy=Policy(mechanism="gradient_clipping", parameters=fixed), shape=LONG)
+
+    assert {name: plan.parameters[name] for name in fixed} == fixed
+    assert catalogue.account(plan.mechanism, plan.parameters).meets(epsilon=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    "mechanism", ["gradient_clipping", "output_perturbation", "model_clipping"]
+)
+def test_plans_for_a_known_dimension_count_floats(mechanism: str) -> None:
+    known = replace(LONG, dimension=10**6)
+    plan = make_plan(policy=Policy(mechanism=mechanism), shape=known)
+
+    assert plan.parameters["dimension"] == 10**6
+    assert catalogue.account(plan.mechanism, plan.parameters).meets(epsilon=1.0, delta=1e-5)
+    unknown = make_plan(policy=Policy(mechanism=mechanism), shape=LONG)
+    assert "dimension" not in unknown.parameters
+
+
+@pytest.mark.parametrize("name", ["dimension", "records"])
+@pytest.mark.parametrize(
+    "mechanism", ["gradient_clipping", "output_perturbation", "model_clipping"]
+)
+def test_no_policy_says_how_large_a_model_is(mechanism: str, name: str) -> None:
+    with pytest.raises(PlanError, match="unknown parameter"):
+        make_plan(policy=Policy(mechanism=mechanism, parameters={name: 1}), shape=LONG)
