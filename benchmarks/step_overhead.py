@@ -20,7 +20,7 @@ from benchmarks.step_cases import CASES, Case
 from workers.noise import NoiseSource, SecureNoise
 from workers.training.device import choose_device
 
-ROUNDS: Final = 4
+ROUNDS: Final = 8
 STEPS: Final = 3
 LIMIT: Final = 1.15
 LIMITED: Final = ("gradient_clipping", "model_clipping")
