@@ -16,6 +16,7 @@ from workers.training.linear_head import LinearHead
 PAPER_RECORDS: Final = 11264  # Chien et al. 2024, N.2: a multiple of the largest batch, 512
 PAPER_WEIGHT_DECAY: Final = 1e-6 * PAPER_RECORDS
 _SHUFFLE_SEED: Final = 20240  # which records are dropped to make the number a multiple
+_NORM_MARGIN: Final = 1 - 2.0**-20  # rounding to float32 must not lift a norm above 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +82,8 @@ class ScaledHead(LinearHead):
     """A head on features that ``LinearHead.scaled`` has scaled once, beforehand."""
 
     def scaled(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the features as they are."""
-        return features
+        """Return the features as they are, in float64."""
+        return features.double()
 
 
 def two_digits(pictures: Pictures, *, digits: tuple[int, int] = (3, 8)) -> Case:
@@ -131,7 +132,8 @@ def _only(examples: Examples, digits: tuple[int, int]) -> Examples:
 
 
 def _scaled(examples: Examples, head: LinearHead) -> Examples:
-    return Examples(head.scaled(examples.features.float()), examples.labels)
+    within = head.scaled(examples.features) * _NORM_MARGIN
+    return Examples(within.float(), examples.labels)
 
 
 def _size(examples: Examples) -> int:

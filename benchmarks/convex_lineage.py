@@ -15,7 +15,7 @@ from app.accounting.guarantees import Guarantee
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from benchmarks.convex_case import Case
-from workers.mechanisms.descent import Descent, add_noise_
+from workers.mechanisms.descent import Descent
 from workers.noise import InsecureNoise
 from workers.noisy_phase import descend
 from workers.training.feeds import FixedBatches
@@ -115,9 +115,7 @@ class Lineage:
         self._take(taken)
         self.ledger = self.ledger.after_steps(plan.steps - taken)
         if plan.release_noise_std > 0 and at_most != 0:
-            values = self._network.flat.values
-            scratch = torch.empty_like(values)
-            add_noise_(values, plan.release_noise_std, self._noise, scratch=scratch)
+            self._noise.add_(self._network.flat.values, plan.release_noise_std)
         steps = self.ledger.steps - before
         self.gradients += steps * self.ledger.recipe.batch_size
         if not plan.account(steps).meets(epsilon=epsilon, delta=self._case.delta):
@@ -131,9 +129,9 @@ class Lineage:
         """Return the accuracy that one release of these weights loses, a mean over ``draws``."""
         values, noise = self._network.flat.values, InsecureNoise(self._seed, environment="test")
         clean, plain = values.clone(), self.accuracy()
-        scratch, noisy = torch.empty_like(values), list[float]()
+        noisy = list[float]()
         for _ in range(draws):
-            add_noise_(values, noise_std, noise, scratch=scratch)
+            noise.add_(values, noise_std)
             noisy.append(self.accuracy())
             values.copy_(clean)
         return plain - sum(noisy) / draws

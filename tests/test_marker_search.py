@@ -46,8 +46,9 @@ def test_markers_that_overlap_are_both_found():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_weights_are_found_as_numbers_and_as_text(dtype):
-    weights = np.random.default_rng(3).normal(size=(40, 20)).astype(np.float32)
+@pytest.mark.parametrize("own", [np.float32, np.float64])
+def test_weights_are_found_as_numbers_and_as_text(own, dtype):
+    weights = np.random.default_rng(3).normal(size=(40, 20)).astype(own)
     markers = marker_of_weights("weights", weights)
     assert search_bytes({"a file": b"." + weights.astype(dtype).tobytes()}, markers)
     assert search_bytes({"a log": str(weights.ravel().tolist()[:100]).encode()}, markers)

@@ -67,7 +67,8 @@ def markers(told):
         if what == "key":
             found.append(Marker("a key", content))
         else:
-            found += marker_of_weights(f"{what}, {number}", np.frombuffer(content, np.float32))
+            dtype = np.float64 if what == "noise" else np.float32
+            found += marker_of_weights(f"{what}, {number}", np.frombuffer(content, dtype))
     return found
 
 

@@ -92,7 +92,7 @@ class SecureNoise:
         if position.device not in self._makers:
             self._makers[position.device] = _gaussians_on(position.device)
         self._makers[position.device].add_(position, noise_std, grid=grid)
-        self._drawn[noise_std] += position.numel()
+        self._drawn[float(noise_std)] += position.numel()
 
     def destroy(self) -> None:
         """Drop the keys and overwrite all words and numbers; a second call does nothing."""
@@ -150,7 +150,7 @@ class InsecureNoise:
         numbers = torch.randn(position.numel(), generator=self._generator, dtype=torch.float64)
         position.add_(numbers.to(position.device), alpha=noise_std)
         round_to_(position, grid)
-        self._drawn[noise_std] += position.numel()
+        self._drawn[float(noise_std)] += position.numel()
 
 
 def _require_vector(position: torch.Tensor) -> None:

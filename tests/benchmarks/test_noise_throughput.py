@@ -7,23 +7,24 @@ from benchmarks import noise_throughput
 from workers.noise import SecureNoise
 
 
-def test_both_sources_fill_the_same_vector_in_turn(monkeypatch):
+def test_both_sources_add_to_the_same_vector_in_turn(monkeypatch):
     filled = []
 
-    def seconds(source, out):
-        filled.append((source.name, (out.data_ptr(), out.dtype, out.numel())))
+    def seconds(source, position):
+        vector = (position.data_ptr(), position.dtype, position.numel())
+        filled.append((source.name, vector))
         return {"torch.randn": 0.5}.get(source.name, 2.0)
 
     monkeypatch.setattr(noise_throughput, "_seconds", seconds)
     measured = noise_throughput.measure(torch.device("cpu"), size=1000, rounds=2)
     assert [name for name, _ in filled] == ["torch.randn", SecureNoise.name] * 3
     ((_, dtype, size),) = {vector for _, vector in filled}
-    assert (dtype, size) == (torch.float32, 1000)
+    assert (dtype, size) == (torch.float64, 1000)
     assert measured["numbers_per_second"] == {"torch.randn": 2000, SecureNoise.name: 500}
     assert measured["ratio"] == pytest.approx(0.25)
 
 
-def test_a_source_is_timed_while_it_fills():
-    out = torch.zeros(1000)
+def test_a_source_is_timed_while_it_adds():
+    out = torch.zeros(1000, dtype=torch.float64)
     assert noise_throughput._seconds(SecureNoise(), out) > 0
     assert out.all()

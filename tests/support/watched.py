@@ -26,14 +26,15 @@ def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> 
     """Have every run of this process tell its keys, noise and weights, step by step.
 
     Args:
-        tell: called with what it is (key, noise, training, noisy phase) and its bytes, float32.
+        tell: called with what it is (key, noise, training, noisy phase) and its bytes:
+            float64 of noise, float32 of weights.
         on_step: called with the weights after each step of the noisy phase.
         patch: replaces an attribute; pytest's own does it for one test.
     """
     from workers import noise, sealed
     from workers.training.network import Network
 
-    fresh_key, normal = noise.fresh_key, noise.SecureNoise.normal_
+    fresh_key, add = noise.fresh_key, noise.SecureNoise.add_
     train, noisy_phase = Network.train, sealed.run_noisy_phase
 
     def told_key() -> bytes:
@@ -41,9 +42,10 @@ def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> 
         tell("key", bytes(key))
         return key
 
-    def told_noise(self: Any, out: Any) -> None:
-        normal(self, out)
-        tell("noise", _bytes_of(out))
+    def told_noise(self: Any, position: Any, noise_std: float) -> None:
+        before = position.clone()
+        add(self, position, noise_std)
+        tell("noise", (position - before).cpu().numpy().tobytes())
 
     def told_training(network: Any, *args: Any, on_progress: Any, **more: Any) -> int:
         def telling(*progress: object) -> None:
@@ -61,7 +63,7 @@ def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> 
         return noisy_phase(network, *args, on_progress=telling, **more)
 
     patch(noise, "fresh_key", told_key)
-    patch(noise.SecureNoise, "normal_", told_noise)
+    patch(noise.SecureNoise, "add_", told_noise)
     patch(Network, "train", told_training)
     patch(sealed, "run_noisy_phase", told_phase)
 

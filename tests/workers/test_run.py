@@ -328,7 +328,7 @@ def test_noise_and_weights_are_overwritten_however_the_run_ends(workshop, monkey
             carry_out(workshop)
     else:
         carry_out(workshop)
-    for use in (lambda: noises[0].normal_(torch.empty(1)), seals[0].open):
+    for use in (lambda: noises[0].add_(torch.zeros(1, dtype=torch.float64), 1.0), seals[0].open):
         with pytest.raises(SealedStateError):
             use()
 

@@ -26,7 +26,10 @@ def pieces(*vectors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
 def shrinkage(vector: torch.Tensor, clip_norm: float) -> float:
     """Return the factor, at most 1, that clips ``vector``: 0 if its norm is not finite.
 
-    The norm is accumulated in float64.
+    The norm is accumulated in float64, in pieces of 2^14 (on a device by its own tree), so that up
+    to 2^28 numbers give a norm within 2^-39 of itself in whatever order they are added, and a
+    factor within 2^-38. A clipped vector is then within 2^-38 clip_norm of the exact projection on
+    the ball of CLIP_MARGIN * clip_norm.
     """
     norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for (piece,) in pieces(vector)]
     norm = float(torch.linalg.vector_norm(torch.stack(norms)))

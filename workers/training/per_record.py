@@ -200,13 +200,14 @@ def _unit_of(clip_norm: float) -> float:
 
 def _add_rounded(part: torch.Tensor, units: torch.Tensor, unit: float, total: torch.Tensor) -> None:
     """Add each row, times its ``units`` and rounded to whole ones, to ``total``: exactly."""
-    columns = max(1, _NUMBERS_AT_ONCE // len(part))
+    columns = max(1, min(part.shape[1], _NUMBERS_AT_ONCE // len(part)))
+    buffer = torch.empty((len(part), columns), dtype=torch.float64, device=part.device)
     for some, sums in zip(
         torch.split(part, columns, dim=1), torch.split(total, columns), strict=True
     ):
-        whole = torch.mul(some, units).round_()
+        whole = buffer[:, : some.shape[1]].copy_(some).mul_(units).round_()
         sums.add_(whole.sum(dim=0), alpha=unit)
-        whole.zero_()
+    buffer.zero_()
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:

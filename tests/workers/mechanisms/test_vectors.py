@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 
+import mpmath
 import pytest
 import torch
 
@@ -34,6 +35,16 @@ def test_a_clipped_vector_never_exceeds_the_norm(size, dtype):
         assert clip_norm * (1 - 1e-6) < float((factor * vector.double()).norm()) <= clip_norm
         clip_(vector, clip_norm)
         assert clip_norm * (1 - 1e-6) < float(vector.double().norm()) <= clip_norm
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_clipped_vector_is_near_the_exact_projection(size):
+    vector = numbers(size, size)
+    squares = sum(Fraction(entry) ** 2 for entry in vector.tolist())
+    with mpmath.workprec(200):
+        norm = mpmath.sqrt(mpmath.mpf(squares.numerator) / squares.denominator)
+        exact = mpmath.mpf(0.3) * (1 - mpmath.mpf(2) ** -22) / norm
+        assert abs(shrinkage(vector, 0.3) / exact - 1) <= 2.0**-38
 
 
 def test_a_vector_within_its_clip_is_left_as_it_is():
