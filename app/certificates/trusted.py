@@ -63,7 +63,7 @@ TRUSTED: Final = (
     ),
     Trusted(
         ("predicate.evaluation.*",),
-        "The held-out records are not in the bundle, and no figure of the evaluation is guaranteed.",
+        "The held-out records are not in the bundle, and no figure of an evaluation is guaranteed.",
     ),
     Trusted(
         ("predicate.software.*",),
