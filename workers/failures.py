@@ -8,6 +8,7 @@ from app.domain.errors import (
     PlanError,
     RunFailedError,
     TargetNotMetError,
+    VerificationError,
     WriteRefusedError,
 )
 
@@ -19,6 +20,7 @@ _PERMANENT = (
     PlanError,
     RunFailedError,
     TargetNotMetError,
+    VerificationError,
     WriteRefusedError,
 )
 

@@ -3,16 +3,23 @@
 ``SecureNoise`` is the one the service uses: a key from the operating system, an AES-256-CTR key
 stream (``workers.key_stream``), and sums of Box-Muller draws in float64 (``workers.gaussian``).
 ``InsecureNoise`` repeats itself on purpose and is for tests.
+
+A source gives no numbers away: it adds them to a position in float64 and rounds the sum to the
+public grid of ``app.accounting.precision``, so that no digit of the sum tells what was underneath.
+It counts what it drew: a certificate may claim no more.
 """
 
 import os
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final, NoReturn, Protocol
 
 import torch
 
+from app.accounting.precision import grid_of
 from app.domain.errors import ConfigurationError, SealedStateError
 from workers import gaussian
-from workers.gaussian import Gaussians
+from workers.gaussian import Gaussians, round_to_
 from workers.key_stream import AesKeyStream, fresh_key
 from workers.key_stream_ahead import AheadKeyStream
 
@@ -22,51 +29,70 @@ _PAIRS_ON_DEVICE: Final = 1 << 18
 
 
 class NoiseSource(Protocol):
-    """A stream of independent standard normal numbers."""
+    """A stream of independent normal numbers."""
 
     @property
     def name(self) -> str:
         """The generator, as the certificate states it."""
 
-    def normal_(self, out: torch.Tensor) -> None:
-        """Fill ``out``, a 1-D float32 or float64 tensor on any device, with fresh N(0, 1)."""
+    @property
+    def drawn(self) -> Mapping[float, int]:
+        """How many numbers were drawn and added, by their standard deviation."""
+
+    def add_(self, position: torch.Tensor, noise_std: float) -> None:
+        """Add fresh N(0, noise_std^2) in place and round to ``grid_of(noise_std)``.
+
+        Args:
+            position: 1-D float64, on any device.
+            noise_std: per coordinate, above 0.
+        """
 
 
 class SecureNoise:
-    """Normal numbers that nobody can predict or repeat.
+    """Normal numbers that cannot be predicted or repeated.
 
     Each instance draws its own 256-bit key from the operating system, one for each device that it
-    serves. Every number comes from four fresh words of the key stream, by way of float64, and is
-    rounded once to ``out``'s dtype.
+    serves. A pair of numbers comes from four fresh words of the key stream.
 
-    There is no seed, no state to read, and no copy: pickling, copying, printing values and use in a
-    forked child are refused.
+    There is no seed, no state to read but the count, and no copy: pickling, copying, printing
+    values and use in a forked child are refused.
     """
 
-    __slots__ = ("_destroyed", "_makers", "_process")
+    __slots__ = ("_destroyed", "_drawn", "_makers", "_process")
 
     name: Final = f"{AesKeyStream.name}, {gaussian.NAME}"
 
     def __init__(self) -> None:
         self._makers: dict[torch.device, Gaussians] = {}
+        self._drawn: Counter[float] = Counter()
         self._process = os.getpid()
         self._destroyed = False
 
-    def normal_(self, out: torch.Tensor) -> None:
-        """Fill ``out`` with fresh N(0, 1).
+    @property
+    def drawn(self) -> Mapping[float, int]:
+        """How many numbers were drawn and added, by their standard deviation."""
+        return dict(self._drawn)
+
+    def add_(self, position: torch.Tensor, noise_std: float) -> None:
+        """Add fresh N(0, noise_std^2) in place and round to ``grid_of(noise_std)``.
+
+        Nothing of the position's size is allocated.
 
         Raises:
             SealedStateError: the source was destroyed, or belongs to another process.
-            ValueError: ``out`` is not a 1-D float32 or float64 tensor.
+            ParameterError: ``noise_std`` is 0 or otherwise out of its range.
+            ValueError: ``position`` is not a 1-D float64 tensor.
         """
-        _require_vector(out)
+        _require_vector(position)
+        grid = grid_of(noise_std)
         if self._destroyed:
             raise SealedStateError("this noise source was destroyed")
         if self._process != os.getpid():
             raise SealedStateError("a noise source serves the process that made it and no other")
-        if out.device not in self._makers:
-            self._makers[out.device] = _gaussians_on(out.device)
-        self._makers[out.device].fill_(out)
+        if position.device not in self._makers:
+            self._makers[position.device] = _gaussians_on(position.device)
+        self._makers[position.device].add_(position, noise_std, grid=grid)
+        self._drawn[noise_std] += position.numel()
 
     def destroy(self) -> None:
         """Drop the keys and overwrite all words and numbers; a second call does nothing."""
@@ -105,17 +131,28 @@ class InsecureNoise:
         if environment.strip().lower() == "production":
             raise ConfigurationError("InsecureNoise refuses to run in production")
         self._generator = torch.Generator().manual_seed(seed)
+        self._drawn: Counter[float] = Counter()
 
-    def normal_(self, out: torch.Tensor) -> None:
-        """Fill ``out`` with the next N(0, 1) of the stream; the stream is the same for each dtype.
+    @property
+    def drawn(self) -> Mapping[float, int]:
+        """How many numbers were drawn and added, by their standard deviation."""
+        return dict(self._drawn)
+
+    def add_(self, position: torch.Tensor, noise_std: float) -> None:
+        """Add the next numbers of the stream, as ``SecureNoise`` adds its own.
 
         Raises:
-            ValueError: ``out`` is not a 1-D float32 or float64 tensor.
+            ParameterError: ``noise_std`` is 0 or otherwise out of its range.
+            ValueError: ``position`` is not a 1-D float64 tensor.
         """
-        _require_vector(out)
-        out.copy_(torch.randn(out.numel(), generator=self._generator, dtype=torch.float64))
+        _require_vector(position)
+        grid = grid_of(noise_std)
+        numbers = torch.randn(position.numel(), generator=self._generator, dtype=torch.float64)
+        position.add_(numbers.to(position.device), alpha=noise_std)
+        round_to_(position, grid)
+        self._drawn[noise_std] += position.numel()
 
 
-def _require_vector(out: torch.Tensor) -> None:
-    if out.dim() != 1 or out.dtype not in (torch.float32, torch.float64):
-        raise ValueError("noise fills 1-D float32 or float64 tensors")
+def _require_vector(position: torch.Tensor) -> None:
+    if position.dim() != 1 or position.dtype != torch.float64:
+        raise ValueError("noise is added to 1-D float64 tensors")

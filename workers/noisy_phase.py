@@ -72,7 +72,8 @@ def run_noisy_phase(
     """Take noisy steps in place until the odometer meets (epsilon, delta); return the run.
 
     Buffers are left at their initial values. Batches come in an order drawn without looking at
-    weights or records. Without a frame the rule works on the weights themselves.
+    weights or records. The rule works on a float64 position in the frame; without one, on the
+    weights themselves, which are then float64.
 
     Raises:
         TargetNotMetError: the mechanism's parameters cannot meet the target.
@@ -113,6 +114,8 @@ def descend(
 ) -> None:
     """Take ``steps`` steps of ``descent`` in place: the training that a drift ledger tracks.
 
+    The network is float64: a rule moves its weights as they are.
+
     Raises:
         SealedStateError: the network moved its parameters out of the flat buffer.
         PlanError: the network made itself a new buffer on the way.
@@ -135,7 +138,7 @@ def _step_until(
     *,
     done: Callable[[], bool],
 ) -> None:
-    """Hand each batch's gradient, float32 [size], to ``step``, which may spoil it."""
+    """Hand each batch's gradient, of the weights' dtype, to ``step``, which may spoil it."""
     module, flat = network.module, network.flat
     module.train()
     batches = feed.forever(flat.device)

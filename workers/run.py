@@ -9,14 +9,16 @@
     (Where retraining is the plan there are none: a fresh network, trained on retained records
     alone, is exactly what the target asks for.)
  5. Fine-tune without noise on retained records, where nothing counts on the steps, and evaluate.
- 6. Publish version, certificate and obligations in one transaction.
+ 6. Publish version, certificate and obligations in one transaction: if the noise that was drawn is
+    what the certificate claims, and the offline verifier accepts the bundle.
  7. Retire what was replaced, erase what was forgotten.
 
 Nothing before step 4's end reaches a disk, a queue or a log. A crash anywhere starts the run again
 from the same head with fresh noise.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,6 +30,7 @@ from app.accounting import dp_sgd, retraining
 from app.certificates.audit import measured_audit, unmeasured_audit
 from app.certificates.noise import Draws, Noise, draws_of, grid_of
 from app.certificates.statement import CertifyingPhase
+from app.certificates.verification import verify
 from app.domain.errors import ExpungeError
 from app.domain.plan import Plan
 from app.domain.schedules import until
@@ -83,16 +86,15 @@ def execute(services: Services, lease: Lease) -> None:
         evaluation["audit"] = _audit(data, certified)
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
+        content = safetensors.numpy.save(publishable(model.backbone, tensors))
         result = settlement.RunResult(
-            weights=_store(
-                services, lease, safetensors.numpy.save(publishable(model.backbone, tensors))
-            ),
+            weights=_store(services, lease, content),
             phase=phase,
             evaluation=evaluation,
             certified_at=certified_at,
             phase_seconds=lease.phase_seconds,
         )
-        _publish(services, lease, result)
+        _publish(services, lease, result, content)
 
 
 def _certify(
@@ -220,7 +222,7 @@ def _as_taken(plan: Plan, steps: int) -> dict[str, Any]:
     return taken
 
 
-def _noise_of(plan: Plan, draws: Sequence[Draws], noise: NoiseSource) -> Noise | None:
+def _noise_of(plan: Plan, draws: list[Draws], noise: NoiseSource) -> Noise | None:
     """Return what the source counted; None where the certificate claims no noise of this run."""
     if not draws:
         return None
@@ -283,12 +285,20 @@ def _store(services: Services, lease: Lease, content: bytes) -> StoredBlob:
     return outlast_outages(lease.check, lambda: services.blobs.fill(blob_id, content))
 
 
-def _publish(services: Services, lease: Lease, result: settlement.RunResult) -> None:
-    """Publish; repeating it after a commit whose answer was lost publishes nothing twice.
+def _publish(
+    services: Services, lease: Lease, result: settlement.RunResult, content: bytes
+) -> None:
+    """Publish what the offline verifier accepts, and nothing else.
+
+    Repeating it after a commit whose answer was lost publishes nothing twice.
 
     The transaction alone decides whether this worker still holds the run. The heartbeat cannot:
     after such a commit it finds the run over, as if another worker had ended it.
     """
+    keys = services.signer.public_key_pem.encode()
+
+    def examine(bundle: Mapping[str, Any]) -> None:
+        verify(bundle=json.dumps(bundle).encode(), weights=content, keys=keys)
 
     def publish() -> None:
         with services.database.transaction() as session:
@@ -299,6 +309,7 @@ def _publish(services: Services, lease: Lease, result: settlement.RunResult) -> 
                 run_id=lease.run_id,
                 fencing_token=lease.fencing_token,
                 result=result,
+                examine=examine,
             )
 
     try:

@@ -38,7 +38,6 @@ from workers.audit import membership_auc
 from workers.certified import OPENING, Certified
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
-from workers.mechanisms.vectors import add_noise_
 from workers.noise import NoiseSource
 from workers.noisy_phase import Mechanism, NoisyProgress, descend, run_noisy_phase
 from workers.scrubbing import from_caller, scrubbed
@@ -76,6 +75,7 @@ class _Origin(Enum):
 class _Held:
     network: Network
     factory: Callable[[], nn.Module]
+    dtype: torch.dtype | None
     origin: _Origin = _Origin.FRESH
     met: _Met | None = None
     auc_before: float | None = None
@@ -98,6 +98,8 @@ class Sealed:
         epsilon: of the target.
         delta: of the target.
         device: where the weights live.
+        dtype: of weights and buffers, float32 or float64; None leaves them as built. A network
+            that is trained by ``descend`` is float64.
 
     Raises:
         PlanError: the architecture holds state that no mechanism covers.
@@ -112,10 +114,11 @@ class Sealed:
         epsilon: float,
         delta: float,
         device: torch.device,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self._epsilon = epsilon
         self._delta = delta
-        _HELD[self] = _Held(Network(factory, device=device), factory)
+        _HELD[self] = _Held(Network(factory, device=device, dtype=dtype), factory, dtype)
 
     def load(self, tensors: Tensors) -> None:
         """Replace the weights and buffers by those of the lineage head or of an upload.
@@ -180,21 +183,21 @@ class Sealed:
             SealedStateError: the network is not fresh any more, or the object is spent.
         """
         held = self._begin_training()
-        values = held.network.flat.values
-        values.zero_()
-        if start_std > 0:
-            add_noise_(values, start_std, noise, scratch=torch.empty_like(values))
-        self._inside(
-            "training",
-            lambda: descend(
+
+        def work() -> None:
+            values = held.network.flat.values.zero_()
+            if start_std > 0:
+                noise.add_(values, start_std)
+            descend(
                 held.network,
                 descent,
                 feed,
                 steps=steps,
                 noise=noise,
                 on_progress=from_caller(on_progress),
-            ),
-        )
+            )
+
+        self._inside("training", work)
 
     def train_privately(
         self,
@@ -311,7 +314,8 @@ class Sealed:
         held = self._require_held()
 
         def work() -> float:
-            attacked = Network(held.factory, device=held.network.flat.device)
+            device = held.network.flat.device
+            attacked = Network(held.factory, device=device, dtype=held.dtype)
             try:
                 attacked.load(start)
                 return membership_auc(attacked, forgotten=forgotten, held_out=held_out)

@@ -1,15 +1,20 @@
 """What an accountant returns: a statement about the real release and the reference release.
 
-Unless its terms say otherwise, the pair (X, X') is indistinguishable both ways.
+Unless its terms say otherwise, the pair (X, X') is indistinguishable both ways. An accountant
+speaks of real numbers; ``computed`` turns its answer into one about what floats compute.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import scipy  # its parts load when they are first used, which takes long
 
 from app.accounting import gaussian, renyi
 from app.accounting.precision import Residue
+from app.accounting.search import smallest_epsilon
 from app.accounting.terms import Assumption, Direction, Neighbours, Support, Terms
 from app.domain.checks import (
     require_above_one,
@@ -21,6 +26,7 @@ from app.domain.errors import CalibrationError, ParameterError
 
 __all__ = [
     "Assumption",
+    "ComputedGuarantee",
     "Direction",
     "ExactGuarantee",
     "GaussianGuarantee",
@@ -31,7 +37,10 @@ __all__ = [
     "RenyiGuarantee",
     "Support",
     "Terms",
+    "computed",
 ]
+
+_BEYOND_EXP = 700.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,11 @@ class Guarantee(ABC):
     """An upper bound on what separates the two worlds, in one of several forms."""
 
     terms: Terms
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The form's name, as certificates state it."""
 
     @abstractmethod
     def epsilon(self, *, delta: float) -> float:
@@ -59,36 +73,67 @@ class Guarantee(ABC):
 
 @dataclass(frozen=True)
 class GaussianGuarantee(Guarantee):
-    """mu-GDP: at least as hard to tell apart as N(0, 1) and N(mu, 1); mu = 0 is exact.
+    """mu-GDP, up to ``slack`` in total variation; mu = slack = 0 is exact.
+
+    Each world lies within ``slack`` of one of a pair that is at least as hard to tell apart as
+    N(0, 1) and N(mu, 1), so delta(epsilon) is that pair's plus (1 + e^epsilon) slack.
 
     Raises:
-        ParameterError: mu is NaN, infinite or negative.
+        ParameterError: mu or slack is NaN, infinite or negative.
     """
 
+    kind: ClassVar[str] = "gaussian"
+
     mu: float
+    slack: float = 0.0
 
     def __post_init__(self) -> None:
         require_non_negative("mu", self.mu)
+        require_non_negative("slack", self.slack)
 
     def epsilon(self, *, delta: float) -> float:
-        """Return the exact epsilon, rounded outward (MATH.md section 2)."""
-        if self.mu == 0:
-            return 0.0 * require_delta(delta)
-        return gaussian.epsilon_of(mu=self.mu, delta=delta)
+        """Return the smallest epsilon, rounded outward (MATH.md section 2).
+
+        Raises:
+            CalibrationError: no epsilon has so small a delta, because of the slack.
+        """
+        delta = require_delta(delta)
+        if self.slack == 0:
+            return gaussian.epsilon_of(mu=self.mu, delta=delta) if self.mu > 0 else 0.0
+        furthest = self._turning_point()
+        if self._at(furthest) > delta:
+            raise CalibrationError(f"rounding leaves a delta above {delta:g} at every epsilon")
+        return smallest_epsilon(lambda epsilon: self._at(epsilon) <= delta, highest=furthest)
 
     def delta(self, *, epsilon: float) -> float:
-        """Return the exact delta, rounded outward (MATH.md section 2)."""
-        if self.mu == 0:
-            return 0.0 * require_non_negative("epsilon", epsilon)
-        return gaussian.delta_of(mu=self.mu, epsilon=epsilon)
+        """Return the smallest delta, rounded outward (MATH.md section 2)."""
+        epsilon = require_non_negative("epsilon", epsilon)
+        return self._at(min(epsilon, self._turning_point()) if self.slack > 0 else epsilon)
 
     def advantage(self) -> float:
-        """Return 2 Phi(mu/2) - 1 (MATH.md section 8)."""
-        return gaussian.advantage_of(mu=self.mu) if self.mu > 0 else 0.0
+        """Return 2 Phi(mu/2) - 1 (MATH.md section 8), and the slack of both worlds."""
+        alone = gaussian.advantage_of(mu=self.mu) if self.mu > 0 else 0.0
+        return min(1.0, alone + 2 * self.slack * (1 + 1e-15))
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
         """Say whether mu is at most the largest mu that gives (epsilon, delta)."""
-        return self.mu <= gaussian.mu_of(epsilon=epsilon, delta=delta)
+        if self.slack == 0:
+            return self.mu <= gaussian.mu_of(epsilon=epsilon, delta=delta)
+        return super().meets(epsilon=epsilon, delta=delta)
+
+    def _at(self, epsilon: float) -> float:
+        alone = gaussian.delta_of(mu=self.mu, epsilon=epsilon) if self.mu > 0 else 0.0
+        return min(1.0, alone + _weighed(self.slack, epsilon))
+
+    def _turning_point(self) -> float:
+        """Return the epsilon above which e^epsilon slack grows faster than the rest falls.
+
+        The derivative of delta(epsilon) is e^epsilon (slack - Phi(-epsilon/mu - mu/2)). What holds
+        at a smaller epsilon holds at every larger one, so any number is right here.
+        """
+        if not 0 < self.slack < 1 or self.mu == 0:
+            return 0.0
+        return max(0.0, -self.mu * (float(scipy.special.ndtri(self.slack)) + self.mu / 2))
 
     def surviving_information_bits(self) -> float:
         """Return the bound of MATH.md section 3d, in bits."""
@@ -99,13 +144,6 @@ class GaussianGuarantee(Guarantee):
         return require_above_one("order", order) * self.mu * self.mu / 2 * (1 + 1e-15)
 
 
-def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
-    """Return the guarantee of a computed release, which is ``residue`` off in each world."""
-    if not isinstance(guarantee, GaussianGuarantee):
-        raise NotImplementedError
-    return GaussianGuarantee(terms=guarantee.terms, mu=guarantee.mu + 2 * residue.mu)
-
-
 @dataclass(frozen=True)
 class RenyiGuarantee(Guarantee):
     """A bound on the Renyi divergence at every order above 1 and up to ``highest_order``.
@@ -114,6 +152,8 @@ class RenyiGuarantee(Guarantee):
         curve: order to divergence bound; infinite where the theorem says nothing.
         highest_order: the largest order for which the theorem holds.
     """
+
+    kind: ClassVar[str] = "renyi"
 
     curve: Callable[[float], float] = field(compare=False)
     highest_order: float = math.inf
@@ -156,6 +196,8 @@ class PointGuarantee(Guarantee):
     Raises:
         ParameterError: at_epsilon is negative or not finite, or at_delta lies outside [0, 1].
     """
+
+    kind: ClassVar[str] = "point"
 
     at_epsilon: float
     at_delta: float
@@ -204,6 +246,8 @@ class ProfileGuarantee(Guarantee):
         epsilon_at: delta to epsilon, an upper bound both ways.
     """
 
+    kind: ClassVar[str] = "profile"
+
     delta_at: Callable[[float], float] = field(compare=False)
     epsilon_at: Callable[[float], float] = field(compare=False)
 
@@ -230,6 +274,8 @@ class ProfileGuarantee(Guarantee):
 class ExactGuarantee(Guarantee):
     """(0, 0): the two worlds have the same distribution."""
 
+    kind: ClassVar[str] = "exact"
+
     def epsilon(self, *, delta: float) -> float:
         """Return 0."""
         require_delta(delta)
@@ -243,3 +289,111 @@ class ExactGuarantee(Guarantee):
     def advantage(self) -> float:
         """Return 0."""
         return 0.0
+
+
+@dataclass(frozen=True)
+class ComputedGuarantee(Guarantee):
+    """A Renyi bound or a profile, for releases within ``residue`` of those it speaks of.
+
+    With eps1 = 8 mu + mu^2 and delta1 = delta(eps1) of mu-GDP, mu and tv being the residue's,
+
+        delta(eps) = e^eps1 inner(eps - 2 eps1) + (1 + e^(eps - eps1)) delta1 + (1 + e^eps) tv
+
+    where the three of them are chained; docs/guarantees.md, section 11, has the proof.
+    """
+
+    inner: Guarantee
+    residue: Residue
+
+    @property
+    def kind(self) -> str:
+        """The form of what was computed."""
+        return self.inner.kind
+
+    def epsilon(self, *, delta: float) -> float:
+        """Return an epsilon at which delta is met, rounded up.
+
+        Raises:
+            CalibrationError: what rounding leaves is not small beside delta.
+        """
+        delta = require_delta(delta)
+        growth = math.exp(self._loss())
+        half = self.inner.epsilon(delta=delta / 2 / growth) + 2 * self._loss()
+        left = delta - self._left_by_rounding(half)
+        if left < delta / 2:
+            raise CalibrationError(f"rounding leaves too much beside a delta of {delta:g}")
+        # A larger share than half: its epsilon, and what rounding leaves there, are smaller.
+        share = left / growth * (1 - 1e-14)
+        return (self.inner.epsilon(delta=share) + 2 * self._loss()) * (1 + 1e-14)
+
+    def delta(self, *, epsilon: float) -> float:
+        """Return a delta that is met at ``epsilon``, rounded up.
+
+        What holds at a smaller epsilon holds here too, and e^epsilon times a residue may be large.
+        """
+        best = self._at(require_non_negative("epsilon", epsilon))
+        while epsilon > 0.1 and self._left_by_rounding(epsilon) > best / 2:
+            epsilon *= 0.8
+            best = min(best, self._at(epsilon))
+        return min(1.0, best)
+
+    def advantage(self) -> float:
+        """Return the inner advantage and what the residue of both worlds adds to it."""
+        return min(1.0, self.inner.advantage() + self._added_distance())
+
+    def _at(self, epsilon: float) -> float:
+        if epsilon < 2 * self._loss():
+            return min(1.0, self.inner.delta(epsilon=0.0) + self._added_distance())
+        inner = self.inner.delta(epsilon=epsilon - 2 * self._loss())
+        return min(1.0, math.exp(self._loss()) * inner * (1 + 1e-14)) + self._left_by_rounding(
+            epsilon
+        )
+
+    def _loss(self) -> float:
+        """Return eps1."""
+        return 8 * self.residue.mu + self.residue.mu**2
+
+    def _left_by_rounding(self, epsilon: float) -> float:
+        beyond = 0.0
+        if self.residue.mu > 0:
+            beyond = gaussian.delta_of(mu=self.residue.mu, epsilon=self._loss())
+        return _weighed(beyond, max(0.0, epsilon - self._loss())) + _weighed(
+            self.residue.delta, epsilon
+        )
+
+    def _added_distance(self) -> float:
+        alone = gaussian.advantage_of(mu=self.residue.mu) if self.residue.mu > 0 else 0.0
+        return 2 * (alone + self.residue.delta) * (1 + 1e-14)
+
+
+def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
+    """Return what is left of a guarantee when each world's release is computed in floats.
+
+    Args:
+        guarantee: about real numbers.
+        residue: how far, in each world, a computed release is from the one it speaks of.
+
+    Raises:
+        ParameterError: the guarantee is a point, which carries no residue, or the residue is too
+            large for any statement.
+    """
+    if residue.mu == residue.delta == 0 or isinstance(guarantee, ExactGuarantee):
+        return guarantee
+    if isinstance(guarantee, GaussianGuarantee):
+        return replace(
+            guarantee,
+            mu=(guarantee.mu + 2 * residue.mu) * (1 + 1e-15),
+            slack=guarantee.slack + residue.delta,
+        )
+    if isinstance(guarantee, PointGuarantee):
+        raise ParameterError("guarantee", "of a form that holds at every epsilon")
+    if residue.mu > 1:
+        raise ParameterError("noise_std", "enough for rounding to stay small beside it")
+    return ComputedGuarantee(terms=guarantee.terms, inner=guarantee, residue=residue)
+
+
+def _weighed(distance: float, epsilon: float) -> float:
+    """Return (1 + e^epsilon) distance, rounded up; at least 1 means that nothing is left."""
+    if distance == 0:
+        return 0.0
+    return distance * (1 + math.exp(min(epsilon, _BEYOND_EXP))) * (1 + 1e-13)

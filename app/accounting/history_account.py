@@ -21,6 +21,7 @@ shifted interpolation (Bok, Su & Altschuler 2024); docs/guarantees.md, sections 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import cast
 
 from app.accounting.guarantees import GaussianGuarantee, computed
 from app.accounting.history import Event, Forget, History, Recipe, Release, Steps
@@ -79,7 +80,7 @@ class Outlook:
         after = self._history.after_steps(steps, noise_std=noise_std)
         residue = residue_of(after.after_release(noise_std=release_noise_std))
         ideal = GaussianGuarantee(terms=self._terms, mu=mu)
-        return ideal if mu == 0 else computed(ideal, residue)
+        return ideal if mu == 0 else cast("GaussianGuarantee", computed(ideal, residue))
 
     def meets(
         self,

@@ -1,4 +1,4 @@
-"""Search for the smallest noise that meets a target, ending on the safe side."""
+"""Search for the smallest noise, or epsilon, that meets a target, ending on the safe side."""
 
 import math
 from collections.abc import Callable
@@ -42,6 +42,25 @@ def smallest_noise(
         else:
             low = middle
     raise CalibrationError("the search for the noise did not converge")
+
+
+def smallest_epsilon(
+    meets: Callable[[float], bool], *, highest: float, width: float = 1e-14
+) -> float:
+    """Return the smallest epsilon up to ``highest`` for which ``meets`` holds, rounded up to one.
+
+    ``meets`` holds at ``highest`` and goes from false to true once. ``width`` is how far above the
+    smallest the answer may lie, relative to it.
+    """
+    if meets(0.0):
+        return 0.0
+    low, high = 0.0, highest
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if high - low <= width * high or not low < middle < high:
+            break
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
 
 
 def smallest_noise_by_secant(

@@ -14,6 +14,7 @@ from app.domain import merkle
 from app.domain.ids import new_id
 from app.domain.states import Basis
 from app.ledger import log, repository, signing_keys
+from app.planning.tracking import Tracking
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
 
@@ -27,6 +28,7 @@ class Accounted:
         covered: sorted commitments of what the weights may have learned from.
         excluded_records: how many forgotten records never touched the weights.
         excluded: sorted commitments of those.
+        before_training: how many of ``records`` the training of the present weights left out.
     """
 
     requests: int
@@ -34,6 +36,7 @@ class Accounted:
     covered: list[bytes]
     excluded_records: int = 0
     excluded: list[bytes] = field(default_factory=list)
+    before_training: int = 0
 
     def coverage(self) -> Coverage:
         """Summarise it for a certificate."""
@@ -43,6 +46,7 @@ class Accounted:
             commitments_root=merkle.root(self.covered).hex(),
             excluded_records=self.excluded_records,
             excluded_root=merkle.root(self.excluded).hex(),
+            before_training=self.before_training,
         )
 
 
@@ -57,9 +61,12 @@ def accounted_for(session: Session, model: ModelRow, *, through_epoch: int) -> A
         record, _, _ = forgotten
         touched = membership is not None and membership.touched_by(record)
         (covered if touched else excluded).append(forgotten)
+    begun = 0 if model.tracking is None else Tracking.from_json(model.tracking).begun_at_epoch
+    epochs = {record.seq: record.forgotten_epoch or 0 for record, _, _ in covered}
     return Accounted(
         requests=len({request_id for _, request_id, _ in covered}),
-        records=len({record.seq for record, _, _ in covered}),
+        records=len(epochs),
+        before_training=sum(epoch <= begun for epoch in epochs.values()),
         covered=sorted(commitment for _, _, commitment in covered),
         excluded_records=len({record.seq for record, _, _ in excluded}),
         excluded=sorted(commitment for _, _, commitment in excluded),

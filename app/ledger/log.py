@@ -8,7 +8,7 @@ it out of every other lock's way.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC
 from typing import Any
 
@@ -23,6 +23,7 @@ from app.ledger.tables import LogEntryRow
 _MAX_INDEX = 2**63 - 1
 _PENDING = "expunge.log.pending"
 _SIGNER = "expunge.log.signer"
+_EXAMINER = "expunge.log.examiner"
 
 
 def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
@@ -39,6 +40,14 @@ def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
 def checkpoint_at_commit(session: Session, signer: StatementSigner) -> None:
     """Sign the log when the session's transaction commits, its own entries included."""
     session.info[_SIGNER] = signer
+
+
+def examine_at_commit(session: Session, examine: Callable[[Session], None]) -> None:
+    """Have what the session's transaction wrote and signed looked at just before it commits.
+
+    What ``examine`` raises undoes the transaction.
+    """
+    session.info[_EXAMINER] = examine
 
 
 def entry(session: Session, index: int) -> LogEntryRow:
@@ -64,6 +73,7 @@ def canonical_json(document: dict[str, Any]) -> str:
 def _write_pending(session: Session) -> None:
     pending = session.info.pop(_PENDING, [])
     signer = session.info.pop(_SIGNER, None)
+    examine = session.info.pop(_EXAMINER, None)
     if not pending and signer is None:
         return
     now, frontier = merkle.frontier(session)
@@ -74,9 +84,12 @@ def _write_pending(session: Session) -> None:
         merkle.extend(session, frontier, kinds=kinds, bodies=bodies)
     if signer is not None:
         checkpoints.issue(session, signer, frontier)
+    if examine is not None:
+        examine(session)
 
 
 @event.listens_for(Session, "after_soft_rollback")
 def _drop_pending(session: Session, _previous: object) -> None:
     session.info.pop(_PENDING, None)
     session.info.pop(_SIGNER, None)
+    session.info.pop(_EXAMINER, None)

@@ -3,7 +3,7 @@
 Version, certificate, obligations and the model's head change together or not at all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -27,6 +27,7 @@ from app.domain.ids import new_id
 from app.domain.policy import Policy
 from app.domain.states import Basis, FirstRelease, ObligationState, RunKind, RunState, VersionState
 from app.ledger import certifying, log, outbox, repository
+from app.ledger.bundles import bundle_of
 from app.ledger.obligations import certify_obligations
 from app.ledger.runs import holder
 from app.ledger.tables import RunRow
@@ -35,6 +36,9 @@ from app.points import reach
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs, StoredBlob
+
+Examiner = Callable[[Mapping[str, Any]], None]
+"""Looks at a bundle, as plain JSON values, and raises ``ExpungeError`` to refuse it."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +68,17 @@ def publish(
     run_id: str,
     fencing_token: int,
     result: RunResult,
+    examine: Examiner,
 ) -> VersionRow:
     """Publish a run's result: version, certificate, obligations and head in one transaction.
 
-    Calling it again after a commit whose answer was lost returns what was published.
+    Calling it again after a commit whose answer was lost returns what was published. ``examine``
+    sees the certificate's bundle before the commit.
 
     Raises:
         LeaseLostError: another worker holds the run; nothing is published.
-        TargetNotMetError: uncertified weights, where the policy does not ask for them.
+        TargetNotMetError: uncertified weights, where the policy does not ask for them, or the same
+            weights as before, where the certificate would claim new noise.
     """
     published = _published_before(session, run_id, fencing_token)
     if published is not None:
@@ -81,6 +88,7 @@ def publish(
     basis = _basis(run, Policy.from_json(model.policy), result)
     previous = registry.head_version(session, model)
     version = _new_version(session, run, model, basis, result)
+    _refuse_unchanged(previous, version, result.phase)
     certificate = certifying.issue(
         session,
         signer,
@@ -90,6 +98,7 @@ def publish(
         statement=_statement(session, run, model, version, result, basis=basis),
     )
     version.certificate_id = certificate.id
+    log.examine_at_commit(session, lambda at_end: examine(bundle_of(at_end, certificate)))
     if previous is not None:
         retire(session, blobs, previous, reason=_retirement_reason(run, version))
     session.flush()
@@ -127,6 +136,14 @@ def _tracking(run: RunRow, model: ModelRow, phase: CertifyingPhase | None) -> di
         settings=plan.settings,
         history=None if plan.history is None else history_of_run(plan, steps=phase.steps),
     ).to_json()
+
+
+def _refuse_unchanged(
+    previous: VersionRow | None, version: VersionRow, phase: CertifyingPhase | None
+) -> None:
+    claims_noise = phase is not None and phase.noise is not None
+    if previous is not None and claims_noise and version.sha256 == previous.sha256:
+        raise TargetNotMetError("the weights are those of the version before: nothing was added")
 
 
 def _published_before(session: Session, run_id: str, fencing_token: int) -> VersionRow | None:

@@ -161,6 +161,7 @@ class Workshop:
                 run_id=held.run_id,
                 fencing_token=held.token,
                 result=result,
+                examine=lambda _: None,
             )
 
     def work(self, name: str = "model") -> VersionRow:

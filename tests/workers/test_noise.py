@@ -1,4 +1,4 @@
-"""Noise: distribution, independence between instances, and refusals."""
+"""Noise: distribution, the public grid, the count, independence between instances, refusals."""
 
 import copy
 import os
@@ -9,17 +9,28 @@ import pytest
 import torch
 from scipy import stats
 
-from app.domain.errors import ConfigurationError, SealedStateError
+from app.accounting.precision import grid_of
+from app.domain.errors import ConfigurationError, ParameterError, SealedStateError
 from workers.noise import InsecureNoise, SecureNoise
 
 DRAWS = 1_000_003  # odd, and not a multiple of the chunk
+BOTH = (SecureNoise, lambda: InsecureNoise(0, environment="test"))
+
+
+def zeros(size):
+    return torch.zeros(size, dtype=torch.float64)
+
+
+def drawn_by(noise, size):
+    """Standard normal numbers, on their grid of 2^-20."""
+    out = zeros(size)
+    noise.add_(out, 1.0)
+    return out
 
 
 @pytest.fixture(scope="module")
 def draws():
-    out = torch.empty(DRAWS, dtype=torch.float64)
-    SecureNoise().normal_(out)
-    return out.numpy()
+    return drawn_by(SecureNoise(), DRAWS).numpy()
 
 
 # The statistical tests below fail by chance with probability below 1e-8 each.
@@ -50,34 +61,86 @@ def test_the_two_numbers_of_a_pair_are_independent(draws):
         assert abs(np.corrcoef(first, second)[0, 1]) < 6 / len(first) ** 0.5
 
 
-def test_numbers_never_repeat_within_or_between_instances(draws):
-    other = torch.empty(DRAWS, dtype=torch.float64)
-    SecureNoise().normal_(other)
-    both = np.concatenate([draws, other.numpy()])
-    assert len(np.unique(both)) > 2 * DRAWS - 10
+def test_numbers_differ_between_instances(draws):
+    """Two numbers share a cell of the grid with chance 2^-20 / (2 sqrt(pi))."""
+    other = drawn_by(SecureNoise(), DRAWS).numpy()
+    assert (draws == other).sum() < 12
+    assert abs(np.corrcoef(draws, other)[0, 1]) < 6 / DRAWS**0.5
 
 
 def test_consecutive_calls_continue_the_stream():
     noise = SecureNoise()
-    first, second = torch.empty(2, 100, dtype=torch.float64)
-    noise.normal_(first)
-    noise.normal_(second)
-    assert not torch.isin(first, second).any()
+    first, second = drawn_by(noise, 1000), drawn_by(noise, 1000)
+    assert (first == second).sum() < 5
+
+
+@pytest.mark.parametrize("noise_std", [1e-9, 0.3, 2.0, 1e9])
+def test_a_sum_is_a_point_of_the_public_grid_and_off_by_noise_of_that_deviation(noise_std):
+    start = noise_std * torch.linspace(-50, 50, 100_000, dtype=torch.float64)
+    for make in BOTH:
+        position = start.clone()
+        make().add_(position, noise_std)
+        assert (position / grid_of(noise_std)).frac().eq(0).all()
+        scaled = ((position - start) / noise_std).numpy()
+        assert stats.kstest(scaled, "norm").pvalue > 1e-8
+
+
+def test_numbers_are_counted_by_their_deviation_where_they_are_drawn():
+    for make in BOTH:
+        noise = make()
+        assert noise.drawn == {}
+        for size, noise_std in ((10, 0.5), (7, 2.0), (3, 0.5), (0, 2.0)):
+            noise.add_(zeros(size), noise_std)
+        assert noise.drawn == {0.5: 13, 2.0: 7}
+
+
+def test_the_count_cannot_be_raised_from_outside_and_survives_destruction():
+    noise = SecureNoise()
+    noise.add_(zeros(5), 1.0)
+    noise.drawn[1.0] = 100
+    noise.destroy()
+    assert noise.drawn == {1.0: 5}
+
+
+def test_what_fails_is_not_counted():
+    noise = SecureNoise()
+    noise.add_(zeros(4), 1.0)
+    (maker,) = noise._makers.values()
+    maker.destroy()
+    with pytest.raises(SealedStateError):
+        noise.add_(zeros(5), 1.0)
+    assert noise.drawn == {1.0: 4}
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 7])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_fills_any_size_entirely(size, dtype):
-    out = torch.full((size,), torch.nan, dtype=dtype)
-    SecureNoise().normal_(out)
-    assert torch.isfinite(out).all()
+def test_adds_to_any_size_entirely(size):
+    assert drawn_by(SecureNoise(), size).ne(0).all()
 
 
-@pytest.mark.parametrize("out", [torch.empty(2, 2), torch.empty(2, dtype=torch.int64)])
-def test_refuses_other_tensors(out):
-    for noise in (SecureNoise(), InsecureNoise(0, environment="test")):
-        with pytest.raises(ValueError, match="1-D"):
-            noise.normal_(out)
+def test_adds_to_a_part_of_a_tensor_and_to_no_more():
+    whole = zeros(30)
+    SecureNoise().add_(whole[10:20], 1.0)
+    assert whole.ne(0).tolist() == [False] * 10 + [True] * 10 + [False] * 10
+
+
+@pytest.mark.parametrize(
+    "position", [torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2), zeros(2).long()]
+)
+def test_refuses_other_tensors(position):
+    for make in BOTH:
+        with pytest.raises(ValueError, match="1-D float64"):
+            make().add_(position, 1.0)
+    assert not position.any()
+
+
+@pytest.mark.parametrize("noise_std", [0.0, -1.0, float("nan"), float("inf"), 1e-300])
+def test_refuses_what_is_no_deviation(noise_std):
+    for make in BOTH:
+        position, noise = zeros(3), make()
+        with pytest.raises(ParameterError, match="noise_std"):
+            noise.add_(position, noise_std)
+        assert not position.any()
+        assert noise.drawn == {}
 
 
 @pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy, copy.deepcopy])
@@ -88,13 +151,17 @@ def test_secure_noise_cannot_be_copied(attempt):
 
 def test_secure_noise_prints_no_state():
     noise = SecureNoise()
-    assert repr(noise) == str(noise) == "<SecureNoise: aes-256-ctr, box-muller float64, sum of 2>"
+    assert (
+        repr(noise)
+        == str(noise)
+        == ("<SecureNoise: aes-256-ctr, box-muller float64, 74-bit radius, sum of 2>")
+    )
     assert not hasattr(noise, "__dict__")
 
 
 def test_destroyed_noise_is_overwritten_and_unusable():
     noise = SecureNoise()
-    noise.normal_(torch.empty(100))
+    noise.add_(zeros(100), 1.0)
     (maker,) = noise._makers.values()
     buffers = (maker._words, maker._uniform, maker._cosine)
     assert all(bool(buffer.any()) for buffer in buffers)
@@ -103,7 +170,7 @@ def test_destroyed_noise_is_overwritten_and_unusable():
     assert not any(bool(buffer.any()) for buffer in buffers)
     assert maker._stream._cipher is None
     with pytest.raises(SealedStateError):
-        noise.normal_(torch.empty(1))
+        noise.add_(zeros(1), 1.0)
 
 
 def test_every_source_takes_a_fresh_key_from_the_operating_system(monkeypatch):
@@ -114,18 +181,15 @@ def test_every_source_takes_a_fresh_key_from_the_operating_system(monkeypatch):
         return b"k" * size
 
     monkeypatch.setattr(os, "urandom", urandom)
-    same = [torch.empty(10), torch.empty(10)]
-    for out in same:
-        SecureNoise().normal_(out)
+    same = [drawn_by(SecureNoise(), 10) for _ in range(2)]
     assert taken == [32, 32]
     assert torch.equal(*same)  # with one key, one stream: nothing else goes into it
 
 
 def test_exceeds_five_standard_deviations_as_often_as_it_should():
-    noise, out = SecureNoise(), torch.empty(1 << 20)
-    rounds, beyond = 24, [0, 0]
+    noise, rounds, beyond = SecureNoise(), 24, [0, 0]
     for _ in range(rounds):
-        noise.normal_(out)
+        out = drawn_by(noise, 1 << 20)
         for side in (0, 1):
             beyond[side] += int((out.abs() > (4.5, 5.0)[side]).sum())
     for threshold, found in zip((4.5, 5.0), beyond, strict=True):
@@ -138,7 +202,7 @@ def test_noise_refuses_a_forked_child():
     child = os.fork()
     if child == 0:
         try:
-            noise.normal_(torch.empty(1))
+            noise.add_(zeros(1), 1.0)
         except SealedStateError:
             os._exit(42)
         os._exit(0)
@@ -146,18 +210,17 @@ def test_noise_refuses_a_forked_child():
 
 
 def test_secure_noise_ignores_torchs_seed():
-    first, second = torch.empty(10), torch.empty(10)
-    for out in (first, second):
+    numbers = []
+    for _ in range(2):
         torch.manual_seed(0)
-        SecureNoise().normal_(out)
-    assert not torch.equal(first, second)
+        numbers.append(drawn_by(SecureNoise(), 10))
+    assert not torch.equal(*numbers)
 
 
 def test_insecure_noise_repeats_and_refuses_production():
-    first, second = torch.empty(10), torch.empty(10, dtype=torch.float64)
-    InsecureNoise(3, environment="test").normal_(first)
-    InsecureNoise(3, environment="development").normal_(second)
-    assert torch.equal(first, second.float())
+    first = drawn_by(InsecureNoise(3, environment="test"), 10)
+    second = drawn_by(InsecureNoise(3, environment="development"), 10)
+    assert torch.equal(first, second)
     for spelling in ("production", "Production", " production "):
         with pytest.raises(ConfigurationError):
             InsecureNoise(3, environment=spelling)
@@ -167,15 +230,16 @@ def test_insecure_noise_repeats_and_refuses_production():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_device_gets_the_same_distribution_from_page_locked_blocks():
     noise = SecureNoise()
-    out = torch.empty(5_000_001, device="cuda")
-    noise.normal_(out)
+    out = torch.zeros(5_000_001, device="cuda", dtype=torch.float64)
+    noise.add_(out, 1.0)
+    assert (out / grid_of(1.0)).frac().eq(0).all()
     (maker,) = noise._makers.values()
     assert all(block.words.is_pinned() for block in maker._stream._blocks)
     draws = out.cpu().numpy()
     assert stats.kstest(draws, "norm").pvalue > 1e-8
-    again = torch.empty_like(out)
-    noise.normal_(again)
-    assert len(np.unique(np.concatenate([draws[:1000], again[:1000].cpu().numpy()]))) > 1990
+    again = torch.zeros_like(out)
+    noise.add_(again, 1.0)
+    assert int((out == again).sum()) < 30
     noise.destroy()
     assert not any(bool(block.words.any()) for block in maker._stream._blocks)
     assert not any(bool(b.any()) for b in (maker._words, maker._uniform, maker._cosine))

@@ -6,11 +6,13 @@ import torch
 from torch import nn
 
 from app.accounting import gradient_clipping as accountant
+from app.accounting.precision import grid_of
 from app.domain.errors import PlanError, RunFailedError, SealedStateError, TargetNotMetError
+from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.noise import InsecureNoise
-from workers.noisy_phase import run_noisy_phase
+from workers.noisy_phase import descend, run_noisy_phase
 from workers.training.feeds import RandomBatches
 from workers.training.network import Network
 
@@ -101,13 +103,69 @@ def test_steps_use_the_gradient_of_the_records_in_the_frame(digit_images):
         g = torch.cat([p.reshape(-1) for p in torch.autograd.grad(loss, plain.parameters())])
         g = g.double() * scale
         g = g * min(1.0, rule.gradient_clip / float(g.norm()))
-        xi = torch.empty(g.numel(), dtype=torch.float64)
-        noise.normal_(xi)
-        u = u - rule.learning_rate * (g + rule.weight_decay * u) + rule.noise_std * xi
+        u = u - rule.learning_rate * (g + rule.weight_decay * u)
+        noise.add_(u, rule.noise_std)
     run(network, digit_images, rule=rule)
     torch.testing.assert_close(
         network.flat.values, (centre + scale * u).float(), rtol=1e-5, atol=1e-5
     )
+
+
+def test_what_the_rule_moves_is_float64_and_the_weights_are_it_rounded_once(digit_images):
+    network, seen = Network(normalised, device=CPU), []
+
+    class Watched(GradientClipping):
+        def begin(self, position, **keywords):
+            seen.append(position)
+            return super().begin(position, **keywords)
+
+    def report(*_):
+        weights = torch.empty(network.flat.size)
+        frame.weights_at(seen[0], out=weights)
+        assert torch.equal(weights, network.flat.values)
+        assert (seen[0] / grid_of(rule.noise_std)).frac().eq(0).all()
+
+    rule = Watched(**vars(mechanism()))
+    frame = ReferenceFrame.of(normalised).on(network.flat.shapes, CPU)
+    run(network, digit_images, rule=rule, on_progress=report)
+    assert seen[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+def test_a_descent_on_weights_of_float32_is_refused(noisy, digit_images):
+    """They would round its steps away: their drift is not the one that is accounted for."""
+    network = Network(normalised, device=CPU)
+    before = network.flat.values.clone()
+    with pytest.raises(ValueError, match="float64"):
+        descend(
+            network,
+            Descent(0.1, 0.1, noise_std=0.1 * noisy),
+            RandomBatches(digit_images, 8),
+            steps=1,
+            noise=InsecureNoise(0, environment="test"),
+            on_progress=lambda *_: None,
+        )
+    assert torch.equal(network.flat.values, before)
+
+
+def test_a_descent_moves_a_network_of_float64_by_its_gradient(digit_images):
+    network = Network(normalised, device=CPU, dtype=torch.float64)
+    start = network.flat.values.clone()
+    plain = normalised().double()
+    plain.load_state_dict(network.module.state_dict())
+    (features, labels), *_ = digit_images.in_order(len(digit_images), device=CPU)
+    nn.functional.cross_entropy(plain(features.double()), labels).backward()
+    gradient = torch.cat([parameter.grad.reshape(-1) for parameter in plain.parameters()])
+    descend(
+        network,
+        Descent(0.1, 1e-9),
+        RandomBatches(digit_images, len(digit_images)),
+        steps=1,
+        noise=InsecureNoise(0, environment="test"),
+        on_progress=lambda *_: None,
+    )
+    expected = (1 - 1e-10) * start - 0.1 * gradient
+    torch.testing.assert_close(network.flat.values, expected, rtol=1e-12, atol=1e-13)
 
 
 def test_the_first_gradient_is_taken_at_the_clipped_start(digit_images):

@@ -4,7 +4,8 @@
 
 What every mechanism of tracked training has in common (MATH.md sections 5 and 7); they differ in
 their accountants. g is the gradient of the mean loss over a fixed batch, divided by the batch size
-that it had before records left.
+that it had before records left. A step is computed in float64; noise comes after the move, and
+their sum is rounded to the public grid.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,10 +16,11 @@ import torch
 from app.accounting import catalogue
 from app.accounting.guarantees import Guarantee
 from app.accounting.history_account import Outlook
+from app.accounting.noisy_chain import one_minus_product
 from app.domain.errors import ParameterError, PlanError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.tracking import trained_history
-from workers.mechanisms.vectors import add_noise_, clip_
+from workers.mechanisms.vectors import clip_, move_
 from workers.noise import NoiseSource
 
 AccountOf = Callable[[int], Guarantee | None]
@@ -52,11 +54,11 @@ class Descent:
         )
 
     def step_(self, position: torch.Tensor, gradient: torch.Tensor, noise: NoiseSource) -> None:
-        """Take one step in place; ``gradient`` (float32 [size]) is scratch afterwards."""
-        position.mul_(1 - self.learning_rate * self.weight_decay)
-        position.sub_(gradient, alpha=self.learning_rate)
+        """Take one step in place; ``position`` is float64 [size], ``gradient`` of that size."""
+        contraction = one_minus_product(self.learning_rate, self.weight_decay)
+        move_(position, gradient, contraction=contraction, rate=self.learning_rate)
         if self.noise_std > 0:
-            add_noise_(position, self.noise_std, noise, scratch=gradient)
+            noise.add_(position, self.noise_std)
         if self.radius is not None:
             clip_(position, self.radius)
 

@@ -3,9 +3,12 @@
 A fixed affine change of coordinates leaves every theorem of MATH.md section 3 as it is, provided
 that centre c and scale w do not depend on the training data. Both come from the architecture alone,
 under public seeds, or from weights that are public.
+
+Positions are float64 whatever the network's own dtype: they carry the noise. The weights are the
+position's, rounded once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -16,6 +19,7 @@ import torch
 from torch import nn
 
 from app.domain.errors import RunFailedError
+from workers.mechanisms.vectors import pieces
 
 # Public and never changed: the frame of an architecture is the same on every worker.
 SEEDS: Final = tuple(range(8))
@@ -37,7 +41,7 @@ class ReferenceFrame:
     Attributes:
         origin: where the centre came from.
         scale: positive, one number per tensor, by its name.
-        centre: float32 tensor per name on the CPU, broadcastable to the tensor's shape.
+        centre: tensor per name on the CPU, broadcastable to the tensor's shape.
         public_tensors: the tensors whose centre is public weights.
         public_source: what those weights are, for the certificate.
     """
@@ -127,17 +131,20 @@ class Coordinates(Protocol):
     """Where an update rule works, beside the weights that the network computes with."""
 
     def position_of(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return the position of ``weights``, float32 [size]."""
+        """Return the position of ``weights``, float64 [size]."""
 
     def weights_at(self, position: torch.Tensor, *, out: torch.Tensor) -> None:
-        """Write the weights at ``position`` into ``out``."""
+        """Write the weights at ``position`` into ``out``, in its dtype."""
 
     def pull_back_(self, gradient: torch.Tensor) -> torch.Tensor:
         """Turn a gradient by the weights into one by the position, in place."""
 
 
 class RawWeights:
-    """The weights themselves: no buffer beside them, nothing to convert."""
+    """The weights themselves, float64: no buffer beside them, nothing to convert.
+
+    A rule that moves or noises weights refuses others; one that leaves them alone takes any.
+    """
 
     def position_of(self, weights: torch.Tensor) -> torch.Tensor:
         """Return ``weights``."""
@@ -152,10 +159,10 @@ class RawWeights:
 
 
 class FlatFrame:
-    """Centre and scale as flat float32 buffers beside the weights they belong to.
+    """Centre and scale as flat buffers beside the weights they belong to.
 
     Args:
-        centre: float32 [size].
+        centre: [size], of the weights' dtype.
         scale: float32 [size], positive.
     """
 
@@ -165,19 +172,34 @@ class FlatFrame:
 
     def position_of(self, weights: torch.Tensor) -> torch.Tensor:
         """Return u = (x - c) / w as a new buffer."""
-        shifted = weights.clone() if self._centre is None else weights - self._centre
-        return shifted.div_(self._scale)
+        position = torch.empty_like(weights, dtype=torch.float64)
+        for here, there, centre, scale in self._pieces(position, weights):
+            here.copy_(there)
+            if self._centre is not None:
+                here.sub_(centre)
+            here.div_(scale)
+        return position
 
     def weights_at(self, position: torch.Tensor, *, out: torch.Tensor) -> None:
-        """Write x = c + w u into ``out``."""
-        if self._centre is None:
-            torch.mul(self._scale, position, out=out)
-        else:
-            torch.addcmul(self._centre, self._scale, position, out=out)
+        """Write x = c + w u into ``out``, computed in float64."""
+        for here, there, centre, scale in self._pieces(position, out):
+            if self._centre is None:
+                torch.mul(scale, here, out=there)
+            else:
+                torch.addcmul(centre, scale, here, out=there)
 
     def pull_back_(self, gradient: torch.Tensor) -> torch.Tensor:
         """Turn a gradient by x into the gradient by u, w g, in place."""
-        return gradient.mul_(self._scale)
+        for slope, scale in pieces(gradient, self._scale):
+            slope.mul_(scale)
+        return gradient
+
+    def _pieces(
+        self, position: torch.Tensor, weights: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Yield stretches of position, weights, centre and scale; no centre shows as the scale."""
+        centre = self._scale if self._centre is None else self._centre
+        return pieces(position, weights, centre, self._scale)
 
 
 def _build_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch.Tensor]:
@@ -204,7 +226,7 @@ def _fitting(
     for name, like in network.items():
         if name not in weights or tuple(weights[name].shape) != tuple(like.shape):
             continue
-        tensor = torch.as_tensor(weights[name]).detach().to("cpu", torch.float32)
+        tensor = torch.as_tensor(weights[name]).detach().to("cpu", like.dtype)
         if not bool(torch.isfinite(tensor).all()):
             raise RunFailedError(f"the public weights' tensor {name!r} is not finite")
         fitting[name] = tensor.clone()

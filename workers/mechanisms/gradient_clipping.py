@@ -1,6 +1,6 @@
 """Gradient clipping with regularisation: the update rule of ``app.accounting.gradient_clipping``.
 
-Koloskova et al. 2025, equation 3, on one flat float32 buffer u in the reference frame
+Koloskova et al. 2025, equation 3, on one flat float64 buffer u in the reference frame
 (MATH.md section 3a; g is the gradient by u, from retained records only):
 
     u <- clip(u, initial_clip)                                                       once
@@ -14,7 +14,8 @@ Stopping the run instead would publish a bit about an iterate that no guarantee 
 reporting how often it happened. Fine-tuning afterwards meets the same fault, if it persists, where
 it may be reported.
 
-Numbers are rounded so that float32 errs on the safe side: clips and contraction down, noise up.
+A step is computed in float64, with the contraction that was accounted for and clips rounded down;
+noise comes last, and its sum is rounded to the public grid.
 """
 
 from dataclasses import asdict, dataclass
@@ -28,7 +29,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.domain.schedules import Schedule, at, varies
 from workers.mechanisms.parameters import fill
-from workers.mechanisms.vectors import add_noise_, clip_, rounded_down
+from workers.mechanisms.vectors import clip_, move_, shrinkage
 from workers.noise import NoiseSource
 
 __all__ = ["NAME", "GradientClipping", "GradientClippingRun"]
@@ -75,7 +76,7 @@ class GradientClipping:
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> "GradientClippingRun":
-        """Clip the start ``position`` (float32 [size]) in place and return the run.
+        """Clip the start ``position`` (float64 [size]) in place and return the run.
 
         Raises:
             TargetNotMetError: ``steps`` steps cannot meet (epsilon, delta). Nothing was changed.
@@ -88,19 +89,17 @@ class GradientClipping:
 
 @dataclass(frozen=True)
 class _Step:
-    """The numbers of one step: as they are accounted for, and as float32 takes them.
+    """The numbers of one step, as they are accounted for.
 
     Attributes:
-        size, noise_std: for the odometer.
-        gradient_clip, learning_rate: as in the equation.
-        contraction: float32, rounded down.
+        size: contraction and shift.
+        noise_std, gradient_clip, learning_rate: as in the equation.
     """
 
     size: StepSize
     noise_std: float
     gradient_clip: float
     learning_rate: float
-    contraction: float
 
     @classmethod
     def of(cls, mechanism: GradientClipping, step: int) -> "_Step":
@@ -118,7 +117,6 @@ class _Step:
             noise_std=noise_std,
             gradient_clip=gradient_clip,
             learning_rate=learning_rate,
-            contraction=rounded_down(size.contraction),
         )
 
 
@@ -159,11 +157,11 @@ class GradientClippingRun:
         """Take one step in place.
 
         Args:
-            position: u, float32 [size].
-            gradient: g by u, float32 [size]; used as scratch for the noise afterwards.
+            position: u, float64 [size].
+            gradient: g by u, float32 or float64 [size].
         """
         step = self._every_step or _Step.of(self._mechanism, self.steps)
-        clip_(gradient, step.gradient_clip)
-        position.mul_(step.contraction).sub_(gradient, alpha=step.learning_rate)
-        add_noise_(position, step.noise_std, self._noise, scratch=gradient)
+        rate = step.learning_rate * shrinkage(gradient, step.gradient_clip)
+        move_(position, gradient, contraction=step.size.contraction, rate=rate)
+        self._noise.add_(position, step.noise_std)
         self._odometer.step(step.size, step.noise_std)

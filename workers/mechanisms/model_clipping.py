@@ -1,6 +1,6 @@
 """Model clipping: the update rule of ``app.accounting.model_clipping``.
 
-Koloskova et al. 2025, equation 4, on one flat float32 buffer u in the reference frame (g is the
+Koloskova et al. 2025, equation 4, on one flat float64 buffer u in the reference frame (g is the
 gradient by u, from retained records only):
 
     u <- clip(u, initial_clip) + N(0, initial_noise_std^2 I)                                  once
@@ -19,7 +19,7 @@ from app.accounting.model_clipping import NAME, Odometer, account, separation_of
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.parameters import fill
-from workers.mechanisms.vectors import add_noise_, clip_
+from workers.mechanisms.vectors import clip_, move_
 from workers.noise import NoiseSource
 
 __all__ = ["NAME", "ModelClipping", "ModelClippingRun"]
@@ -61,7 +61,7 @@ class ModelClipping:
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> "ModelClippingRun":
-        """Clip the start ``position`` (float32 [size]) in place, add its noise, return the run.
+        """Clip the start ``position`` (float64 [size]) in place, add its noise, return the run.
 
         Raises:
             TargetNotMetError: ``steps`` steps cannot meet (epsilon, delta). Nothing was changed.
@@ -69,8 +69,7 @@ class ModelClipping:
         run = ModelClippingRun(self, noise=noise, epsilon=epsilon, delta=delta)
         clip_(position, self.initial_clip)
         if self.initial_noise_std > 0:
-            scratch = torch.empty_like(position)
-            add_noise_(position, self.initial_noise_std, noise, scratch=scratch)
+            noise.add_(position, self.initial_noise_std)
         return run
 
 
@@ -118,10 +117,15 @@ class ModelClippingRun:
         return self._odometer.guarantee()
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Take one step in place; ``gradient`` (float32 [size]) is scratch afterwards."""
+        """Take one step in place.
+
+        Args:
+            position: u, float64 [size].
+            gradient: g by u, float32 or float64 [size].
+        """
         mechanism = self._mechanism
-        position.mul_(1 - mechanism.learning_rate * mechanism.weight_decay)
-        position.sub_(gradient, alpha=mechanism.learning_rate)
+        contraction = 1 - mechanism.learning_rate * mechanism.weight_decay
+        move_(position, gradient, contraction=contraction, rate=mechanism.learning_rate)
         clip_(position, mechanism.model_clip)
-        add_noise_(position, mechanism.noise_std, self._noise, scratch=gradient)
+        self._noise.add_(position, mechanism.noise_std)
         self._odometer.step(self._separation)

@@ -14,7 +14,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.parameters import fill
 from workers.mechanisms.stepless import Stepless
-from workers.mechanisms.vectors import add_noise_, clip_
+from workers.mechanisms.vectors import clip_
 from workers.noise import NoiseSource
 
 __all__ = ["NAME", "OutputPerturbation"]
@@ -47,7 +47,7 @@ class OutputPerturbation:
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> Stepless:
-        """Clip ``position`` (float32 [size]) and add noise in place.
+        """Clip ``position`` (float64 [size]) and add noise in place.
 
         Raises:
             TargetNotMetError: the noise does not meet (epsilon, delta). Nothing was changed.
@@ -56,5 +56,5 @@ class OutputPerturbation:
         if not guarantee.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError("the noise does not meet the target: raise noise_std")
         clip_(position, self.initial_clip)
-        add_noise_(position, self.noise_std, noise, scratch=torch.empty_like(position))
+        noise.add_(position, self.noise_std)
         return Stepless(guarantee)

@@ -1,53 +1,66 @@
-"""Arithmetic of the update rules in float32, rounded so that it errs on the safe side."""
+"""Arithmetic of the update rules in float64, rounded so that it errs on the safe side.
+
+Positions are float64 throughout. Gradients may be float32: they are converted a piece at a time, so
+that no float64 copy of one is ever whole.
+"""
 
 import math
+from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
 import torch
 
-from workers.noise import NoiseSource
+# Covers the rounding of a norm, of the factor and of every product.
+CLIP_MARGIN: Final = 1 - 2.0**-22
+# 128 KiB of float64 stay in a core's cache; from 2^15 on, torch would wake its other threads.
+_PIECE_ON_CPU: Final = 1 << 14
+_PIECE_ON_DEVICE: Final = 1 << 22
 
-# Covers the rounding of the factor and of every product to float32, 2^-24 relative each.
-_CLIP_MARGIN: Final = 1 - 2.0**-22
+
+def pieces(*vectors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Yield the same stretch of every vector, all 1-D of one size, from beginning to end."""
+    size = _PIECE_ON_CPU if vectors[0].device.type == "cpu" else _PIECE_ON_DEVICE
+    return zip(*(torch.split(vector, size) for vector in vectors), strict=True)
 
 
-def clip_(vector: torch.Tensor, clip_norm: float) -> None:
-    """Scale ``vector`` down to ``clip_norm`` in place; a vector that is not finite becomes zero.
+def shrinkage(vector: torch.Tensor, clip_norm: float) -> float:
+    """Return the factor, at most 1, that clips ``vector``: 0 if its norm is not finite.
 
     The norm is accumulated in float64.
     """
-    norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for (piece,) in pieces(vector)]
+    norm = float(torch.linalg.vector_norm(torch.stack(norms)))
     if not math.isfinite(norm):
+        return 0.0
+    return 1.0 if norm <= clip_norm * CLIP_MARGIN else clip_norm / norm * CLIP_MARGIN
+
+
+def clip_(vector: torch.Tensor, clip_norm: float) -> None:
+    """Scale ``vector`` down to ``clip_norm`` in place; a vector that is not finite becomes zero."""
+    factor = shrinkage(vector, clip_norm)
+    if factor == 0:
         vector.zero_()
-    elif norm > clip_norm * _CLIP_MARGIN:
-        vector.mul_(clip_norm / norm * _CLIP_MARGIN)
+    elif factor < 1:
+        vector.mul_(factor)
 
 
-def add_noise_(
-    position: torch.Tensor, noise_std: float, noise: NoiseSource, *, scratch: torch.Tensor
+def move_(
+    position: torch.Tensor, gradient: torch.Tensor, *, contraction: float, rate: float
 ) -> None:
-    """Add N(0, noise_std^2 I) in place, its standard deviation rounded up.
+    """Replace ``position`` by contraction * position - rate * gradient, with three roundings.
 
     Args:
-        position: float32 [size].
-        noise_std: per coordinate.
-        noise: fresh for this run.
-        scratch: float32 [size]; all zeros afterwards, so that no copy of the noise is left.
+        position: float64 [size].
+        gradient: float32 or float64 [size]; at rate 0 it may hold anything.
+        contraction: taken as it is, so that it is the number that was accounted for.
+        rate: of the step; 0 leaves the gradient out.
+
+    Raises:
+        ValueError: ``position`` is not float64.
     """
-    try:
-        noise.normal_(scratch)
-        position.add_(scratch, alpha=rounded_up(noise_std))
-    finally:
-        scratch.zero_()
-
-
-def rounded_down(number: float) -> float:
-    """Return the largest float32 that is not above ``number``."""
-    nearest = np.float32(number)
-    return float(nearest if nearest <= number else np.nextafter(nearest, np.float32(-np.inf)))
-
-
-def rounded_up(number: float) -> float:
-    """Return the smallest float32 that is not below ``number``."""
-    return -rounded_down(-number)
+    if position.dtype != torch.float64:
+        raise ValueError("positions are float64")
+    for here, slope in pieces(position, gradient):
+        here.mul_(contraction)
+        if rate != 0:
+            here.sub_(slope, alpha=rate)

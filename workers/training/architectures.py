@@ -23,8 +23,9 @@ def build(
     classes: int,
     allowed_factories: Sequence[str],
 ) -> nn.Module:
-    """Return a new float32 network on the CPU that maps [n, *input_shape] to [n, classes] logits.
+    """Return a new network on the CPU that maps [n, *input_shape] to [n, classes] logits.
 
+    A linear head is float64, every other network float32. Either takes float32 features.
     The initialisation draws from torch's global generator.
 
     Args:

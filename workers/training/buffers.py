@@ -34,8 +34,8 @@ def require_supported_buffers(module: nn.Module) -> None:
                     "handles the running statistics of normalisation layers and no other buffer"
                 )
             known.add(full_name)
-            if buffer.is_floating_point() and buffer.dtype != torch.float32:
-                raise PlanError(f"buffer {full_name!r} is {buffer.dtype}: use float32")
+            if buffer.is_floating_point() and buffer.dtype not in (torch.float32, torch.float64):
+                raise PlanError(f"buffer {full_name!r} is {buffer.dtype}: use float32 or float64")
     for name in module.state_dict():
         if name not in known:
             raise PlanError(f"extra state {name!r} could carry forgotten records past the noise")

@@ -9,20 +9,20 @@ from app.domain.errors import PlanError, SealedStateError
 
 
 class FlatParameters:
-    """Moves a module's trainable parameters into one flat float32 buffer, in place.
+    """Moves a module's trainable parameters into one flat buffer, in place.
 
     The module goes on working: its parameters become views. Tied parameters appear once, under the
     first of their names; the order is that of ``named_parameters``.
 
     Attributes:
-        values: float32 [size], what the parameters hold.
-        gradients: float32 [size] between ``attach_gradients`` and ``release_gradients``, else
-            empty; ``backward`` adds to it.
+        values: float32 or float64 [size], what the parameters hold.
+        gradients: [size], of the same dtype, between ``attach_gradients`` and
+            ``release_gradients``, else empty; ``backward`` adds to it.
         shapes: name to shape of every tensor, in order.
 
     Raises:
-        PlanError: a parameter is frozen, not float32, or there is none: the guarantee speaks of
-            trainable float32 parameters only.
+        PlanError: a parameter is frozen, neither float32 nor float64, of another dtype than the
+            others, or there is none: the guarantee speaks of trainable parameters only.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -91,11 +91,14 @@ class FlatParameters:
 def _refuse_unsupported(parameters: dict[str, nn.Parameter]) -> None:
     if not parameters:
         raise PlanError("the architecture has no parameters")
+    dtype = next(iter(parameters.values())).dtype
     for name, tensor in parameters.items():
         if not tensor.requires_grad:
             raise PlanError(
                 f"parameter {name!r} is frozen, so no mechanism covers it: make it trainable, or "
                 "compute its layer's output beforehand and store that as features"
             )
-        if tensor.dtype != torch.float32:
-            raise PlanError(f"parameter {name!r} is {tensor.dtype}: only float32 is supported")
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise PlanError(f"parameter {name!r} is {tensor.dtype}: use float32 or float64")
+        if tensor.dtype != dtype:
+            raise PlanError(f"parameter {name!r} is {tensor.dtype}, others are {dtype}: use one")

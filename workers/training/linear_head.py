@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-# Rounding in float32 must not lift a norm above 1.
-_NORM_MARGIN: Final = 1 - 2.0**-20
+# Rounding must not lift a norm above 1.
+_NORM_MARGIN: Final = 1 - 2.0**-30
 _SMALLEST_NORM: Final = 1e-30
 
 
@@ -17,6 +17,8 @@ class LinearHead(nn.Module):
 
     Each record's features are scaled by numbers that depend on that record and public constants
     alone, so that the loss is convex, smooth and Lipschitz with known constants whatever the data.
+    All of it is computed in float64, features of any dtype being converted here: drift is tracked
+    through every step, and float32 would round steps away.
 
     Args:
         size: entries of one record's features.
@@ -26,7 +28,7 @@ class LinearHead(nn.Module):
         bias: value of the constant feature, 0 (none) to below 1.
 
     Attributes:
-        weight: float32 [classes or 1, size or size + 1], zeros at first; the bias is its last
+        weight: float64 [classes or 1, size or size + 1], zeros at first; the bias is its last
             column.
     """
 
@@ -36,18 +38,19 @@ class LinearHead(nn.Module):
         self._bias = bias * _NORM_MARGIN
         self._scale = math.sqrt(1 - bias * bias) * _NORM_MARGIN
         rows = 1 if classes == 2 else classes
-        self.weight = nn.Parameter(torch.zeros(rows, size + (1 if bias > 0 else 0)))
+        columns = size + (1 if bias > 0 else 0)
+        self.weight = nn.Parameter(torch.zeros(rows, columns, dtype=torch.float64))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Return logits [n, classes]."""
+        """Return logits, float64 [n, classes]."""
         logits: torch.Tensor = linear(self.scaled(features), self.weight)
         if len(self.weight) == 1:
             return torch.cat([torch.zeros_like(logits), logits], dim=1)
         return logits
 
     def scaled(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the features as the head sees them: [n, size (+ 1)], no norm above 1."""
-        flat = torch.nan_to_num(features.flatten(1), nan=0.0, posinf=0.0, neginf=0.0)
+        """Return the features as the head sees them: float64 [n, size (+ 1)], no norm above 1."""
+        flat = torch.nan_to_num(features.flatten(1).double(), nan=0.0, posinf=0.0, neginf=0.0)
         largest = flat.abs().amax(dim=1, keepdim=True).clamp_min(_SMALLEST_NORM)
         norms = torch.linalg.vector_norm(flat / largest, dim=1, keepdim=True) * largest
         if self._feature_norm is not None:

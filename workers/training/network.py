@@ -31,6 +31,8 @@ class Network:
         factory: builds the module from torch's global generator, which gets a fresh seed from the
             operating system for the time of the call.
         device: where everything happens.
+        dtype: float32 or float64, of all parameters and buffers; None leaves them as built. Inputs
+            are converted to it by a hook before the module sees them.
 
     Attributes:
         module: the network; its parameters are views into ``flat``.
@@ -40,10 +42,18 @@ class Network:
         PlanError: the architecture holds state that no mechanism covers.
     """
 
-    def __init__(self, factory: Callable[[], nn.Module], *, device: torch.device) -> None:
+    def __init__(
+        self,
+        factory: Callable[[], nn.Module],
+        *,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int.from_bytes(os.urandom(8)))
-            self.module = factory().to(device)
+            self.module = factory().to(device=device, dtype=dtype)
+        if dtype is not None:
+            self.module.register_forward_pre_hook(lambda _, inputs: _converted(inputs, dtype))
         require_supported_buffers(self.module)
         self.flat = FlatParameters(self.module)
 
@@ -120,3 +130,10 @@ def trainable_size(factory: Callable[[], nn.Module]) -> int:
     """Return how many weights a factory's networks have."""
     with torch.random.fork_rng(devices=[]):
         return sum(tensor.numel() for tensor in factory().parameters())
+
+
+def _converted(inputs: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+    return tuple(
+        each.to(dtype) if isinstance(each, torch.Tensor) and each.is_floating_point() else each
+        for each in inputs
+    )

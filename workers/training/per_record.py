@@ -1,10 +1,14 @@
 """Gradients of single records, clipped one by one: what DP-SGD's sensitivity rests on.
 
+The clipped gradients are rounded to a fixed grid and their sum is exact: neither the order of the
+records nor how they are grouped changes it, and one record changes it by its own clipped gradient.
+
 Opacus computes them. What it takes on trust is checked here, on random inputs and before a record
 is read: that a record's gradient depends on no other record of its batch.
 """
 
 import importlib
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +19,17 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from app.domain.errors import PlanError
+from workers.mechanisms.vectors import CLIP_MARGIN
 from workers.training.flat import FlatParameters
 
 # Bounds the memory of one pass: about 256 MB of gradients, and never more records than this.
 _MOST_RECORDS: Final = 256
 _MOST_NUMBERS: Final = 1 << 26
 
-# Covers the rounding of a clipping factor and of every product to float32.
-_CLIP_MARGIN: Final = 1 - 2.0**-22
+# A clip is between 2^32 and 2^33 units: sums of 2^20 records stay below 2^53 units, so are exact.
+_UNITS_PER_CLIP: Final = 2.0**32
+# Numbers that are rounded at a time: they stay in a core's cache.
+_NUMBERS_AT_ONCE: Final = 1 << 16
 _PROBE_TOLERANCE: Final = 1e-3
 # What Opacus leaves on layers when its hooks are gone.
 _TRACES: Final = ("activations", "max_batch_len")
@@ -45,6 +52,9 @@ class PerRecordGradients:
     ) -> None:
         """Add each record's cross-entropy gradient, clipped to ``clip_norm``, to ``out``.
 
+        Each is rounded to multiples of a power of two near 2^-32 clip_norm, and clipped so that its
+        norm is at most ``clip_norm`` also then. So the sum of up to 2^20 records is exact.
+
         A gradient that is not finite, or whose norm is not, counts as zero: it is then still a
         function of its record bounded by the clip, and no other record learns of it.
 
@@ -52,7 +62,7 @@ class PerRecordGradients:
             features: of at least one record, on the module's device.
             labels: of the same records.
             clip_norm: of one record's gradient, all parameters together.
-            out: float32 [size], in the order of the flat parameters.
+            out: float64 [size], in the order of the flat parameters.
         """
         gradients = self._of(features, labels)
         norms = torch.stack(
@@ -60,11 +70,13 @@ class PerRecordGradients:
         )
         norm = torch.linalg.vector_norm(norms, dim=0)
         unusable = ~torch.isfinite(norm)
-        factor = (clip_norm / norm * _CLIP_MARGIN).clamp(max=1.0).masked_fill(unusable, 0.0)
-        factor = factor.to(out.dtype)
+        unit = _unit_of(clip_norm)
+        room = clip_norm * CLIP_MARGIN - unit / 2 * math.sqrt(out.numel())
+        factor = (room / norm).clamp(max=1.0).masked_fill(unusable, 0.0)
+        units = (factor / unit).unsqueeze(1)
         for part, total in zip(gradients, self._split(out), strict=True):
             part.masked_fill_(unusable.unsqueeze(1), 0.0)  # zero times infinity is not zero
-            total.add_(factor @ part)
+            _add_rounded(part, units, unit, total)
             part.zero_()
 
     def require_independent_records(self, input_shape: tuple[int, ...]) -> None:
@@ -110,7 +122,7 @@ class PerRecordGradients:
         return gradients
 
     def _of(self, features: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
-        """Return float32 [records, size of the parameter] for every parameter."""
+        """Return [records, size of the parameter] for every parameter, of its dtype."""
         loss = cross_entropy(self._module(features), labels, reduction="sum")
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = []
@@ -179,6 +191,22 @@ def _require_per_record_layers(module: nn.Module) -> None:
                 )
     for name, _ in module.named_buffers():
         raise PlanError(f"buffer {name!r} would hold data that DP-SGD adds no noise to: remove it")
+
+
+def _unit_of(clip_norm: float) -> float:
+    """Return the power of two of which a clip is 2^32 to 2^33 multiples."""
+    return math.ldexp(1.0, math.frexp(clip_norm)[1] - 1) / _UNITS_PER_CLIP
+
+
+def _add_rounded(part: torch.Tensor, units: torch.Tensor, unit: float, total: torch.Tensor) -> None:
+    """Add each row, times its ``units`` and rounded to whole ones, to ``total``: exactly."""
+    columns = max(1, _NUMBERS_AT_ONCE // len(part))
+    for some, sums in zip(
+        torch.split(part, columns, dim=1), torch.split(total, columns), strict=True
+    ):
+        whole = torch.mul(some, units).round_()
+        sums.add_(whole.sum(dim=0), alpha=unit)
+        whole.zero_()
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:

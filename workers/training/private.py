@@ -5,8 +5,10 @@ and B the recipe's batch size, each step takes every record with chance q and co
 
     g <- (sum over the sample of clip(record's gradient, C) + N(0, (noise_multiplier C)^2 I)) / B
 
-The optimiser, momentum, weight decay and schedule see g alone: they are post-processing. B is a
-public constant, not the size of the sample. A sample may be empty; its step is noise, and counts.
+in float64, the sum exactly (``workers.training.per_record``) and its noise rounded to the public
+grid; only g is rounded to the weights' dtype. The optimiser, momentum, weight decay and schedule
+see g alone: they are post-processing. B is a public constant, not the size of the sample. A sample
+may be empty; its step is noise, and counts.
 
 Nothing depends on what a step finds: the number of steps is fixed, no loss is computed for anyone,
 and weights that diverge are trained to the end, because stopping would tell of records.
@@ -19,7 +21,6 @@ import torch
 
 from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.recipe import TrainingRecipe
-from workers.mechanisms.vectors import rounded_down, rounded_up
 from workers.noise import NoiseSource
 from workers.training.data import Examples
 from workers.training.loop import optimizer_of, overwritten_afterwards, schedule_of
@@ -80,14 +81,13 @@ def train_privately(
         PlanError: the architecture has no gradient per record; the message names the layer.
         SealedStateError: the network moved its parameters out of the flat buffer.
     """
-    noise_std = rounded_up(training.noise_multiplier * training.gradient_clip)
-    clip_norm = rounded_down(training.gradient_clip)
+    noise_std = training.noise_multiplier * training.gradient_clip
     steps = training.steps
     module, flat = network.module, network.flat
     module.train()
     optimizer = optimizer_of(module, recipe)
     schedule = schedule_of(optimizer, recipe, steps)
-    clipped_sum = torch.zeros_like(flat.values)
+    clipped_sum = torch.zeros_like(flat.values, dtype=torch.float64)
     flat.attach_gradients()
     with (
         overwritten_afterwards(optimizer, clipped_sum),
@@ -96,10 +96,14 @@ def train_privately(
         for step in range(1, steps + 1):
             clipped_sum.zero_()
             _add_sample(
-                gradients, examples, training.sampling_rate, clip_norm=clip_norm, out=clipped_sum
+                gradients,
+                examples,
+                training.sampling_rate,
+                clip_norm=training.gradient_clip,
+                out=clipped_sum,
             )
-            noise.normal_(flat.gradients)
-            flat.gradients.mul_(noise_std).add_(clipped_sum).div_(recipe.batch_size)
+            noise.add_(clipped_sum, noise_std)
+            flat.gradients.copy_(clipped_sum.div_(recipe.batch_size))
             optimizer.step()
             if schedule is not None:
                 schedule.step()

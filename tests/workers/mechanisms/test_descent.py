@@ -1,9 +1,13 @@
 """One step of descent, and the runs that are made of it."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 
 from app.accounting import projected_noisy_sgd, tracked_release
+from app.accounting.precision import grid_of
+from app.accounting.strong_convexity import contraction
 from app.domain.errors import PlanError, TargetNotMetError
 from workers.mechanisms.descent import Descent, NoisyDescent, ReleasedDescent
 from workers.noise import InsecureNoise
@@ -19,7 +23,9 @@ class NoNoise:
 
     name = "none"
 
-    def normal_(self, out):
+    drawn = {}  # noqa: RUF012
+
+    def add_(self, position, noise_std):
         raise AssertionError("this step has no noise")
 
 
@@ -27,12 +33,13 @@ def noise(seed=1):
     return InsecureNoise(seed, environment="test")
 
 
-def normal_numbers(seed=1, count=1):
-    source = noise(seed)
-    drawn = [torch.empty(SIZE) for _ in range(count)]
-    for out in drawn:
-        source.normal_(out)
-    return drawn
+def full(value, size=SIZE):
+    return torch.full((size,), value, dtype=torch.float64)
+
+
+def noised(position, noise_std):
+    noise().add_(position, noise_std)
+    return position
 
 
 def noisy(*, steps, noise_std=0.2, **options):
@@ -60,28 +67,63 @@ def release_noise(steps):
 
 
 def test_a_step_follows_its_formula():
-    position, gradient = torch.full((SIZE,), 2.0), torch.full((SIZE,), 0.4)
+    position, gradient = full(2.0), full(0.4)
     Descent(RATE, DECAY, noise_std=0.3).step_(position, gradient, noise())
-    (drawn,) = normal_numbers()
-    assert torch.allclose(position, 2.0 - RATE * (0.4 + DECAY * 2.0) + 0.3 * drawn, atol=1e-6)
+    expected = noised(full(2.0 - RATE * (0.4 + DECAY * 2.0)), 0.3)
+    assert (position - expected).abs().max() <= grid_of(0.3)
+    assert (position / grid_of(0.3)).frac().eq(0).all()
 
 
 def test_a_step_without_noise_draws_none():
-    position = torch.full((4,), 2.0)
+    position = full(2.0, 4)
     Descent(RATE, DECAY).step_(position, torch.zeros(4), NoNoise())
     assert position.tolist() == pytest.approx([2.0 * (1 - RATE * DECAY)] * 4)
 
 
 def test_weights_are_projected_after_their_noise():
-    position = torch.zeros(SIZE)
+    position = full(0.0)
     Descent(RATE, DECAY, noise_std=5.0, radius=2.0).step_(position, torch.zeros(SIZE), noise())
-    assert 1.999 < float(position.double().norm()) <= 2.0
+    assert 1.999 < float(position.norm()) <= 2.0
 
 
 def test_weights_inside_the_ball_are_left_alone():
-    position = torch.full((4,), 0.1)
+    position = full(0.1, 4)
     Descent(RATE, DECAY, radius=2.0).step_(position, torch.zeros(4), NoNoise())
     assert position.tolist() == pytest.approx([0.1 * (1 - RATE * DECAY)] * 4)
+
+
+@pytest.mark.parametrize("decay", [5e-9, 1e-4])
+def test_drift_contracts_by_the_factor_that_was_accounted_for_however_small(decay):
+    """In float32 the factor of the first is 1, and of the second rounded to nearest."""
+    rate, steps, size = 1.0, 20_000, 8
+    starts = [full(value, size) for value in (1.0, 1.0 + 1e-7)]
+    ends = [start.clone() for start in starts]
+    for end in ends:
+        for _ in range(steps):
+            Descent(rate, decay).step_(end, torch.zeros(size), NoNoise())
+    factor = Fraction(contraction(learning_rate=rate, weight_decay=decay, smoothness=0.5))
+    for start, end in zip(starts, ends, strict=True):
+        exact = Fraction(float(start[0])) * factor**steps
+        assert abs(Fraction(float(end[0])) - exact) <= steps * Fraction(float(start[0])) / 2**51
+        assert end.unique().numel() == 1
+    drift = 1e-7 * float(factor) ** steps
+    assert float(ends[1][0] - ends[0][0]) == pytest.approx(drift, rel=1e-4)
+
+
+def test_small_noise_is_added_on_its_own_grid_and_hides_less_than_it_at_most():
+    """What rounding moves a noisy step by is at most half a cell, also where noise is 1e-9."""
+    position, noise_std = full(1.0), 1e-9
+    Descent(1.0, 5e-9, noise_std=noise_std).step_(position, torch.zeros(SIZE), noise())
+    expected = noised(full(1 - 5e-9), noise_std)
+    assert (position - expected).abs().max() <= grid_of(noise_std)
+    assert float(position.mean()) == pytest.approx(1 - 5e-9, abs=6 * noise_std / SIZE**0.5)
+
+
+def test_weights_of_float32_are_refused():
+    with pytest.raises(ValueError, match="float64"):
+        Descent(RATE, DECAY).step_(torch.ones(4), torch.zeros(4), NoNoise())
+    with pytest.raises(ValueError, match="float64"):
+        released(steps=0, noise_std=release_noise(0)).begin(torch.ones(4), noise=noise(), **TARGET)
 
 
 def test_settings_without_noise_or_radius_have_none():
@@ -98,11 +140,11 @@ def needed_steps(noise_std=0.2):
 def test_a_noisy_run_is_met_by_the_steps_that_it_took():
     needed = needed_steps()
     assert needed > 1
-    run = noisy(steps=needed).begin(torch.zeros(8), noise=noise(), **TARGET)
+    run = noisy(steps=needed).begin(full(0.0, 8), noise=noise(), **TARGET)
     assert run.guarantee() is None
     for taken in range(1, needed + 1):
         assert not run.met
-        run.step(torch.zeros(8), torch.zeros(8))
+        run.step(full(0.0, 8), torch.zeros(8))
         assert run.guarantee().mu == noisy(steps=needed).account(taken).mu
     assert run.met
     assert run.guarantee().meets(**TARGET)
@@ -110,38 +152,37 @@ def test_a_noisy_run_is_met_by_the_steps_that_it_took():
 
 def test_a_noisy_run_takes_no_fewer_steps_than_planned():
     needed = needed_steps()
-    run = noisy(steps=needed + 2).begin(torch.zeros(8), noise=noise(), **TARGET)
+    run = noisy(steps=needed + 2).begin(full(0.0, 8), noise=noise(), **TARGET)
     for _ in range(needed + 1):
-        run.step(torch.zeros(8), torch.zeros(8))
+        run.step(full(0.0, 8), torch.zeros(8))
     assert run.guarantee().meets(**TARGET)
     assert not run.met
 
 
 def test_too_few_noisy_steps_are_refused():
     with pytest.raises(TargetNotMetError):
-        noisy(steps=needed_steps() - 1).begin(torch.zeros(8), noise=noise(), **TARGET)
+        noisy(steps=needed_steps() - 1).begin(full(0.0, 8), noise=noise(), **TARGET)
 
 
 def test_weights_of_another_number_than_was_accounted_for_are_refused():
     rule = noisy(steps=needed_steps(), dimension=9)
     with pytest.raises(PlanError, match="must be 8, not 9"):
-        rule.begin(torch.zeros(8), noise=noise(), **TARGET)
-    rule.begin(torch.zeros(9), noise=noise(), **TARGET)
+        rule.begin(full(0.0, 8), noise=noise(), **TARGET)
+    rule.begin(full(0.0, 9), noise=noise(), **TARGET)
 
 
 def test_a_release_without_steps_is_noised_at_once():
-    position = torch.full((SIZE,), 2.0)
+    position = full(2.0)
     noise_std = release_noise(0)
     run = released(steps=0, noise_std=noise_std).begin(position, noise=noise(), **TARGET)
-    (drawn,) = normal_numbers()
     assert run.met
     assert run.steps == 0
-    assert torch.allclose(position, 2.0 + noise_std * drawn, atol=1e-5)
+    assert torch.equal(position, noised(full(2.0), noise_std))
     assert run.guarantee().meets(**TARGET)
 
 
 def test_a_release_is_noised_once_after_its_last_step():
-    position, noise_std = torch.full((SIZE,), 2.0), release_noise(3)
+    position, noise_std = full(2.0), release_noise(3)
     run = released(steps=3, noise_std=noise_std).begin(position, noise=noise(), **TARGET)
     expected = 2.0
     for _ in range(2):
@@ -152,15 +193,14 @@ def test_a_release_is_noised_once_after_its_last_step():
         assert run.guarantee() is None
     run.step(position, torch.full((SIZE,), 0.4))
     expected += -RATE * (0.4 + DECAY * expected)
-    (drawn,) = normal_numbers()
     assert run.met
-    assert torch.allclose(position, expected + noise_std * drawn, atol=1e-5)
+    assert (position - noised(full(expected), noise_std)).abs().max() <= grid_of(noise_std)
     assert run.guarantee().meets(**TARGET)
 
 
 @pytest.mark.parametrize("steps", [0, 2])
 def test_a_release_with_too_little_noise_is_refused_before_anything_changes(steps):
-    position = torch.ones(8)
+    position = full(1.0, 8)
     rule = released(steps=steps, noise_std=0.99 * release_noise(steps))
     with pytest.raises(TargetNotMetError):
         rule.begin(position, noise=noise(), **TARGET)

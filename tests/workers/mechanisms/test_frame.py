@@ -8,7 +8,7 @@ from torch import nn
 
 from app.domain.architecture import PRESETS
 from app.domain.errors import RunFailedError
-from workers.mechanisms.frame import Centre, ReferenceFrame
+from workers.mechanisms.frame import Centre, RawWeights, ReferenceFrame
 from workers.training.architectures import build
 from workers.training.network import Network
 
@@ -114,12 +114,52 @@ def test_change_of_coordinates_matches_its_definition_tensor_by_tensor():
     sizes = [shape.numel() for shape in flat.shapes.values()]
     for name, u, w in zip(flat.shapes, position.split(sizes), pulled.split(sizes), strict=True):
         weights = network.module.get_parameter(name).detach()
-        expected = (weights - frame.centre[name]) / frame.scale[name]
-        torch.testing.assert_close(u, expected.reshape(-1))
+        expected = (weights - frame.centre[name]).double() / frame.scale[name]
+        torch.testing.assert_close(u, expected.reshape(-1), rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(w, torch.full_like(w, frame.scale[name]))
     again = torch.empty(flat.size)
     on.weights_at(position, out=again)
-    torch.testing.assert_close(again, flat.values)
+    assert torch.equal(again, flat.values)  # float64 in between loses nothing of float32
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_the_weights_are_those_of_the_position_rounded_once(centred):
+    public = normalised().state_dict() if centred else None
+    network = Network(normalised, device=CPU)
+    frame = ReferenceFrame.of(normalised, public_weights=public)
+    on = frame.on(network.flat.shapes, CPU)
+    position = on.position_of(network.flat.values)
+    assert position.dtype == torch.float64
+    position += 1e-12 * torch.arange(position.numel())
+    weights = torch.empty(network.flat.size)
+    on.weights_at(position, out=weights)
+    expected = torch.cat([
+        frame.centre[name].double().expand(shape).reshape(-1)
+        + torch.tensor(frame.scale[name]).double() * part
+        for (name, shape), part in zip(
+            network.flat.shapes.items(),
+            position.split([shape.numel() for shape in network.flat.shapes.values()]),
+            strict=True,
+        )
+    ])  # fmt: skip
+    assert torch.equal(weights, expected.float())
+
+
+def test_a_network_of_float64_has_positions_of_its_own_precision():
+    network = Network(normalised, device=CPU, dtype=torch.float64)
+    with torch.no_grad():
+        network.flat.values.add_(1e-13)
+    on = ReferenceFrame.of(normalised).on(network.flat.shapes, CPU)
+    again = torch.empty_like(network.flat.values)
+    on.weights_at(on.position_of(network.flat.values), out=again)
+    torch.testing.assert_close(again, network.flat.values, rtol=1e-15, atol=1e-15)
+
+
+def test_without_a_frame_position_and_weights_are_one():
+    weights, gradient = torch.ones(3, dtype=torch.float64), torch.ones(3)
+    coordinates = RawWeights()
+    assert coordinates.position_of(weights) is weights
+    assert coordinates.pull_back_(gradient) is gradient
 
 
 def test_the_frame_of_another_architecture_is_refused():

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from app.accounting import model_clipping as accountant
+from app.accounting.precision import grid_of
 from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.model_clipping import ModelClipping
@@ -30,6 +31,10 @@ def plan(**changes):
     )
 
 
+def full(value):
+    return torch.full((SIZE,), value, dtype=torch.float64)
+
+
 def clipped(vector, norm):
     return vector * min(1.0, norm / np.linalg.norm(vector))
 
@@ -40,31 +45,33 @@ def gradient_at(position):
 
 def test_trajectory_equals_the_equation_in_float64():
     start = np.random.default_rng(0).standard_normal(SIZE)
-    position = torch.tensor(start, dtype=torch.float32)
+    position = torch.tensor(start, dtype=torch.float64)
     noise = InsecureNoise(3, environment="test")
     run = ModelClipping.from_plan(plan()).begin(position, noise=noise, epsilon=EPSILON, delta=DELTA)
     again = InsecureNoise(3, environment="test")
 
-    def fresh():
-        xi = torch.empty(SIZE, dtype=torch.float64)
-        again.normal_(xi)
+    def fresh(noise_std):
+        xi = torch.zeros(SIZE, dtype=torch.float64)
+        again.add_(xi, noise_std)
         return xi.numpy()
 
-    x = clipped(start, 2.0) + 0.5 * fresh()
+    x = clipped(start, 2.0) + fresh(0.5)
     while not run.met:
-        gradient = torch.from_numpy(gradient_at(position.double().numpy())).float()
+        gradient = torch.from_numpy(gradient_at(position.numpy()))
         run.step(position, gradient)
-        x = clipped(x - 0.1 * (gradient_at(x) + 2.0 * x), 1.0) + fresh()
-        np.testing.assert_allclose(position.double().numpy(), x, rtol=0, atol=2e-5)
+        x = clipped(x - 0.1 * (gradient_at(x) + 2.0 * x), 1.0) + fresh(1.0)
+        np.testing.assert_allclose(position.numpy(), x, rtol=0, atol=2e-5)
+        assert (position / grid_of(1.0)).frac().eq(0).all()
     assert run.steps == accountant.steps_needed(epsilon=EPSILON, delta=DELTA, **SIZES)
     assert run.guarantee().meets(epsilon=EPSILON, delta=DELTA)
+    assert noise.drawn == {0.5: SIZE, 1.0: run.steps * SIZE}
 
 
 def test_more_planned_steps_than_needed_are_not_taken():
     run = ModelClipping.from_plan(plan(steps=100)).begin(
-        torch.ones(SIZE), noise=SecureNoise(), epsilon=EPSILON, delta=DELTA
+        full(1.0), noise=SecureNoise(), epsilon=EPSILON, delta=DELTA
     )
-    position = torch.ones(SIZE)
+    position = full(1.0)
     while not run.met:
         run.step(position, torch.zeros(SIZE))
     assert run.steps == accountant.steps_needed(epsilon=EPSILON, delta=DELTA, **SIZES)
@@ -72,7 +79,7 @@ def test_more_planned_steps_than_needed_are_not_taken():
 
 @pytest.mark.parametrize("target", [(EPSILON, DELTA / 1e6), (EPSILON / 2, DELTA)])
 def test_a_target_out_of_reach_is_refused_before_anything_changes(target):
-    position = torch.full((SIZE,), 100.0)
+    position = full(100.0)
     with pytest.raises(TargetNotMetError):
         ModelClipping.from_plan(plan()).begin(
             position, noise=SecureNoise(), epsilon=target[0], delta=target[1]
@@ -82,9 +89,9 @@ def test_a_target_out_of_reach_is_refused_before_anything_changes(target):
 
 def test_an_iterate_that_is_not_finite_is_clipped_to_zero_and_noised():
     run = ModelClipping.from_plan(plan()).begin(
-        torch.ones(SIZE), noise=SecureNoise(), epsilon=EPSILON, delta=DELTA
+        full(1.0), noise=SecureNoise(), epsilon=EPSILON, delta=DELTA
     )
-    position = torch.ones(SIZE)
+    position = full(1.0)
     run.step(position, torch.full((SIZE,), torch.inf))
     assert torch.isfinite(position).all()
 

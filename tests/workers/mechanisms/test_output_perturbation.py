@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from app.accounting import output_perturbation as accountant
+from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.output_perturbation import OutputPerturbation
@@ -32,13 +33,13 @@ def begin(position, planned=None, noise=None):
 
 
 def test_the_start_is_clipped_and_noised_once_and_the_target_is_met_without_a_step():
-    position = torch.full((SIZE,), 3.0)
+    position = torch.full((SIZE,), 3.0, dtype=torch.float64)
     run = begin(position, noise=InsecureNoise(1, environment="test"))
-    expected = torch.empty(SIZE)
-    InsecureNoise(1, environment="test").normal_(expected)
     noise_std = plan().parameters["noise_std"]
-    left = (position - noise_std * expected).double()
-    assert float(left.norm()) == pytest.approx(0.5, rel=1e-3)
+    noise = torch.zeros_like(position)
+    InsecureNoise(1, environment="test").add_(noise, noise_std)
+    assert float((position - noise).norm()) == pytest.approx(0.5, rel=1e-3)
+    assert (position / grid_of(noise_std)).frac().eq(0).all()
     assert run.met
     assert run.steps == 0
     assert run.guarantee().meets(epsilon=EPSILON, delta=DELTA)
@@ -47,13 +48,13 @@ def test_the_start_is_clipped_and_noised_once_and_the_target_is_met_without_a_st
 
 
 def test_too_little_noise_is_refused_before_anything_changes():
-    position = torch.ones(10)
+    position = torch.ones(10, dtype=torch.float64)
     with pytest.raises(TargetNotMetError):
         begin(position, plan(noise_std=0.99 * plan().parameters["noise_std"]))
     assert (position == 1.0).all()
 
 
 def test_a_start_that_is_not_finite_counts_as_zero():
-    position = torch.full((10,), torch.nan)
+    position = torch.full((10,), torch.nan, dtype=torch.float64)
     begin(position)
     assert torch.isfinite(position).all()

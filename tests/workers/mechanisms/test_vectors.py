@@ -1,30 +1,78 @@
-"""Noise is added once, and no copy of it is left."""
+"""The arithmetic of a step: in float64, with the factors that were accounted for."""
+
+import math
+from fractions import Fraction
 
 import pytest
 import torch
 
-from workers.mechanisms.vectors import add_noise_
-from workers.noise import InsecureNoise
+from workers.mechanisms.vectors import clip_, move_, pieces, shrinkage
+
+SIZES = [1, 3, 1000, 100_000]
 
 
-class Failing:
-    name = "fails half way"
-
-    def normal_(self, out):
-        out.fill_(3.0)
-        raise RuntimeError
+def numbers(size, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
 
 
-def test_noise_is_added_and_its_copy_overwritten():
-    position, scratch, drawn = torch.ones(1000), torch.ones(1000), torch.empty(1000)
-    add_noise_(position, 0.5, InsecureNoise(1, environment="test"), scratch=scratch)
-    InsecureNoise(1, environment="test").normal_(drawn)
-    assert torch.equal(position, 1 + 0.5 * drawn)
-    assert not scratch.any()
+@pytest.mark.parametrize("size", [0, 1, 16384, 16385, 50_000])
+def test_pieces_cover_every_vector_once_and_in_step(size):
+    one, other = torch.arange(size), torch.arange(size) + 0.5
+    first, second = zip(*pieces(one, other), strict=True)
+    assert torch.equal(torch.cat(first), one)
+    assert torch.equal(torch.cat(second), other)
 
 
-def test_the_copy_is_overwritten_after_a_failure_too():
-    position, scratch = torch.ones(10), torch.ones(10)
-    with pytest.raises(RuntimeError):
-        add_noise_(position, 0.5, Failing(), scratch=scratch)
-    assert not scratch.any()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_clipped_vector_never_exceeds_the_norm(size, dtype):
+    for exponent in (-10.0, 0.0, 3.0, 18.0):
+        vector = numbers(size, size, dtype) * 10**exponent
+        clip_norm = float(vector.double().norm()) * 0.7
+        factor = shrinkage(vector, clip_norm)
+        assert clip_norm * (1 - 1e-6) < float((factor * vector.double()).norm()) <= clip_norm
+        clip_(vector, clip_norm)
+        assert clip_norm * (1 - 1e-6) < float(vector.double().norm()) <= clip_norm
+
+
+def test_a_vector_within_its_clip_is_left_as_it_is():
+    vector = numbers(1000)
+    before = vector.clone()
+    assert shrinkage(vector, 1e3) == 1.0
+    clip_(vector, 1e3)
+    assert torch.equal(vector, before)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_clipped_to_zero(value):
+    vector = torch.ones(40_000)
+    vector[20_000] = value
+    assert shrinkage(vector, 1e9) == 0.0
+    clip_(vector, 1e9)
+    assert not vector.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_move_is_the_exact_one_up_to_three_roundings(dtype):
+    position, gradient = numbers(300, 1), numbers(300, 2, dtype)
+    start = position.clone()
+    contraction, rate = math.nextafter(1.0, 0.0), 0.1
+    move_(position, gradient, contraction=contraction, rate=rate)
+    for found, before, slope in zip(position, start, gradient, strict=True):
+        kept = Fraction(contraction) * Fraction(float(before))
+        exact = kept - Fraction(rate) * Fraction(float(slope))
+        largest = max(abs(kept), abs(exact), abs(kept - exact))
+        assert abs(Fraction(float(found)) - exact) <= 3 * largest / 2**53
+
+
+def test_a_rate_of_zero_leaves_the_gradient_unread():
+    position = numbers(10)
+    expected = 0.5 * position
+    move_(position, torch.full((10,), math.nan), contraction=0.5, rate=0.0)
+    assert torch.equal(position, expected)
+
+
+def test_a_position_of_float32_is_refused():
+    with pytest.raises(ValueError, match="float64"):
+        move_(torch.ones(3), torch.ones(3), contraction=0.5, rate=0.1)

@@ -90,10 +90,21 @@ def test_what_no_mechanism_covers_is_refused_by_name():
     frozen[3].bias.requires_grad_(False)
     with pytest.raises(PlanError, match=r"3\.bias"):
         FlatParameters(frozen)
-    with pytest.raises(PlanError, match=r"0\.weight.*float64"):
-        FlatParameters(network().double())
+    with pytest.raises(PlanError, match=r"0\.weight.*float16"):
+        FlatParameters(network().half())
+    mixed = network()
+    mixed[3].double()
+    with pytest.raises(PlanError, match=r"3\.weight.*float64.*float32"):
+        FlatParameters(mixed)
     with pytest.raises(PlanError, match="no parameters"):
         FlatParameters(nn.ReLU())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_buffers_have_the_dtype_of_the_parameters(dtype):
+    flat = FlatParameters(network().to(dtype))
+    flat.attach_gradients()
+    assert flat.values.dtype == flat.gradients.dtype == dtype
 
 
 def test_destroy_overwrites_the_modules_weights():

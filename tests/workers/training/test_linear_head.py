@@ -1,6 +1,7 @@
 """The constants that every certificate of a linear head rests on hold whatever the data."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ ANYTHING = arrays(np.float32, (3, SIZE), elements=st.floats(width=32))
 
 
 def norms(head, features):
-    return torch.linalg.vector_norm(head.scaled(features).double(), dim=1)
+    return torch.linalg.vector_norm(head.scaled(features), dim=1)
 
 
 @given(
@@ -30,7 +31,8 @@ def test_no_norm_is_above_one_whatever_the_features(features, bias, feature_norm
     head = LinearHead(SIZE, 4, feature_norm=feature_norm, bias=bias)
     scaled = head.scaled(torch.from_numpy(features))
     assert torch.isfinite(scaled).all()
-    assert (torch.linalg.vector_norm(scaled.double(), dim=1) <= 1).all()
+    exact = [sum(Fraction(entry) ** 2 for entry in row) for row in scaled.tolist()]
+    assert max(exact) <= 1
 
 
 @given(features=ANYTHING)
@@ -39,7 +41,18 @@ def test_a_record_is_scaled_by_itself_alone(features):
     together = head.scaled(torch.from_numpy(features))
     for row, record in zip(together, features, strict=True):
         alone = head.scaled(torch.from_numpy(record)[None])[0]
-        assert torch.allclose(row, alone, rtol=1e-5, atol=1e-7)
+        assert torch.allclose(row, alone, rtol=1e-14, atol=1e-16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_everything_is_float64_whatever_the_features(dtype):
+    head = LinearHead(SIZE, 4, feature_norm=None, bias=0.1)
+    features = torch.randn(3, SIZE, dtype=dtype)
+    before = features.clone()
+    head(features).sum().backward()
+    assert torch.equal(features, before)
+    found = (head.weight, head.weight.grad, head.scaled(features), head(features))
+    assert {tensor.dtype for tensor in found} == {torch.float64}
 
 
 def test_without_a_feature_norm_every_record_has_the_same_norm():

@@ -1,5 +1,8 @@
 """Gradients per record: right, clipped one by one, and refused where records mix."""
 
+import math
+from fractions import Fraction
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from app.domain.errors import PlanError
 from workers.training.flat import FlatParameters
-from workers.training.per_record import per_record_gradients
+from workers.training.per_record import _add_rounded, _unit_of, per_record_gradients
 
 CLIP = 0.25
 
@@ -57,11 +60,13 @@ def attached(module):
     return module, flat
 
 
-def clipped_sum(module, features, labels, *, clip=CLIP):
+def clipped_sum(module, features, labels, *, clip=CLIP, chunk=None):
     module, flat = attached(module)
-    out = torch.zeros_like(flat.values)
+    out = torch.zeros_like(flat.values, dtype=torch.float64)
     with per_record_gradients(module, flat, input_shape=features.shape[1:]) as gradients:
-        gradients.add_clipped(features, labels, clip_norm=clip, out=out)
+        for start in range(0, len(labels), chunk or len(labels)):
+            some = slice(start, start + (chunk or len(labels)))
+            gradients.add_clipped(features[some], labels[some], clip_norm=clip, out=out)
     return out
 
 
@@ -70,7 +75,7 @@ def clipped_one_by_one(module, features, labels, *, clip=CLIP):
     for feature, label in zip(features, labels, strict=True):
         module.zero_grad()
         cross_entropy(module(feature[None]), label[None]).backward()
-        gradient = torch.cat([p.grad.flatten() for p in module.parameters()])
+        gradient = torch.cat([p.grad.flatten() for p in module.parameters()]).double()
         total = total + gradient * min(1.0, clip / gradient.norm().item())
     return total
 
@@ -95,7 +100,8 @@ def test_the_sum_is_that_of_single_records_each_clipped(factory, shape):
     for clip in (1e-3, 0.5, 1e6):
         expected = clipped_one_by_one(module, features, labels, clip=clip)
         actual = clipped_sum(module, features, labels, clip=clip)
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+        rounded_away = 9 * clip * 2.0**-33  # half a unit of each record
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6 + rounded_away)
 
 
 def test_one_record_adds_at_most_the_clip():
@@ -103,7 +109,48 @@ def test_one_record_adds_at_most_the_clip():
     module, features, labels = mlp(), torch.randn(50, 6) * 100, torch.arange(50) % 3
     for record in range(50):
         alone = clipped_sum(module, features[[record]], labels[[record]])
-        assert float(alone.double().norm()) <= CLIP
+        assert sum(Fraction(entry) ** 2 for entry in alone.tolist()) <= Fraction(CLIP) ** 2
+
+
+@pytest.mark.parametrize("clip", [1e-3, 0.25, 0.3, 7.0])
+def test_changing_one_record_changes_the_sum_by_at_most_the_clip_whatever_the_chunks(clip):
+    """A record that does not count stands for the one that is not there."""
+    torch.manual_seed(0)
+    module, features, labels = mlp(), torch.randn(50, 6) * 100, torch.arange(50) % 3
+    for record in (0, 17, 49):
+        without = features.clone()
+        without[record] = torch.nan
+        for chunk in (50, 16, 7, 1):
+            whole = clipped_sum(module, features, labels, clip=clip, chunk=chunk)
+            rest = clipped_sum(module, without, labels, clip=clip, chunk=chunk)
+            change = [
+                Fraction(a) - Fraction(b)
+                for a, b in zip(whole.tolist(), rest.tolist(), strict=True)
+            ]
+            assert sum(entry**2 for entry in change) <= Fraction(clip) ** 2
+
+
+def test_the_sum_is_exact_in_any_order():
+    """The same gradients, added in parts and backwards, make the same bits."""
+    torch.manual_seed(0)
+    part = torch.randn(300, 5000) * torch.logspace(-6, 0, 300).unsqueeze(1)
+    units, unit = torch.full((300, 1), 1e9, dtype=torch.float64), 2.0**-34
+    sums = torch.zeros(3, 5000, dtype=torch.float64)
+    _add_rounded(part, units, unit, sums[0])
+    _add_rounded(part.flip(0), units, unit, sums[1])
+    for some in torch.split(part, 37):
+        _add_rounded(some, units[: len(some)], unit, sums[2])
+    assert torch.equal(sums[0], sums[1])
+    assert torch.equal(sums[0], sums[2])
+    exact = (part.double() * units).round().sum(dim=0) * unit
+    assert torch.equal(sums[0], exact)
+
+
+@pytest.mark.parametrize("clip", [1e-9, 0.25, 0.3, 1.0, 1e6])
+def test_a_clip_is_two_to_the_32_to_33_units_of_a_power_of_two(clip):
+    unit = _unit_of(clip)
+    assert 2**32 <= clip / unit < 2**33
+    assert math.frexp(unit)[0] == 0.5
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 3e38])
@@ -117,9 +164,10 @@ def test_a_record_whose_gradient_is_not_finite_counts_as_zero_and_spoils_no_othe
 
 def test_afterwards_the_module_is_plain(digits):
     module, flat = attached(nn.Sequential(Scaled(), nn.Linear(6, 3)))
+    out = torch.zeros(flat.size, dtype=torch.float64)
     with per_record_gradients(module, flat, input_shape=(6,)) as gradients:
         gradients.add_clipped(
-            torch.randn(4, 6), torch.zeros(4, dtype=torch.long), clip_norm=1, out=flat.values
+            torch.randn(4, 6), torch.zeros(4, dtype=torch.long), clip_norm=1, out=out
         )
     flat.require_attached()
     for parameter in module.parameters():
@@ -245,7 +293,7 @@ def test_gradients_of_single_records_are_overwritten():
             return parts
 
         gradients._of = watched
-        out = torch.zeros_like(flat.values)
+        out = torch.zeros_like(flat.values, dtype=torch.float64)
         gradients.add_clipped(torch.randn(9, 6), torch.arange(9) % 3, clip_norm=CLIP, out=out)
     assert out.any()
     assert len(kept) == len(flat.shapes)

@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 from torch import nn
 
+from app.accounting.precision import grid_of
 from app.domain.errors import LeaseLostError, ParameterError, PlanError
 from app.domain.recipe import TrainingRecipe
 from workers.noise import InsecureNoise, SecureNoise
@@ -50,9 +51,10 @@ def moved(examples, recipe=PLAIN, **changes):
 
 class NoNoise:
     name = "none"
+    drawn = {}  # noqa: RUF012
 
-    def normal_(self, out):
-        out.zero_()
+    def add_(self, position, noise_std):
+        pass
 
 
 # The statistical tests below fail by chance with probability below 1e-8 each.
@@ -106,6 +108,33 @@ def test_one_record_moves_the_weights_by_at_most_its_clip(digits):
     assert max(moves) == pytest.approx(bound, rel=1e-5)
 
 
+def gradient_of_one_step(examples, **changes):
+    """What the optimiser sees of one step, and the standard deviations it drew from."""
+    network, seen = Network(mlp, device=CPU), []
+    noise = InsecureNoise(7, environment="test")
+    network.load({name: np.zeros_like(t) for name, t in network.tensors().items()})
+
+    def report(*_):
+        seen.append(network.flat.gradients.clone())
+
+    train(network, examples, steps=1, noise=noise, on_progress=report, **changes)
+    return seen[0], noise.drawn
+
+
+def test_a_step_is_noised_on_the_public_grid_and_cast_last(digits):
+    recipe = TrainingRecipe(
+        learning_rate=0.5, momentum=0.0, weight_decay=0.0, schedule="constant", batch_size=64
+    )
+    gradient, drawn = gradient_of_one_step(
+        digits, recipe=recipe, noise_multiplier=3.0, gradient_clip=0.5, sampling_rate=0.3
+    )
+    assert drawn == {1.5: gradient.numel()}
+    # Of float32 numbers below 16 grid steps keep 2^-20 apart; 64 divides without rounding.
+    small = gradient[gradient.abs() < 2 / 64].double() * 64
+    assert len(small) > gradient.numel() / 2
+    assert (small / grid_of(1.5)).frac().eq(0).all()
+
+
 def test_exactly_the_steps_asked_for_are_taken_and_told_by_number_alone(digits):
     seen = []
     for rate in (RARELY, 0.05):
@@ -132,9 +161,9 @@ def test_momentum_weight_decay_and_schedule_see_the_noisy_gradient_alone(digits)
     )
     noise = InsecureNoise(5, environment="test")
     for _ in range(5):
-        parameter.grad = torch.empty_like(parameter)
-        noise.normal_(parameter.grad)
-        parameter.grad.mul_(2.0 / 50)
+        drawn = torch.zeros(parameter.numel(), dtype=torch.float64)
+        noise.add_(drawn, 2.0)
+        parameter.grad = (drawn / 50).float()
         optimizer.step()
         schedule.step()
     train(
@@ -264,6 +293,7 @@ def test_sums_gradients_and_momentum_are_overwritten(digits, monkeypatch):
             kept.append(network.flat.gradients)
             kept.extend(v for s in kept[0].state.values() for v in s.values() if v is not None)
             assert all(bool(tensor.any()) for tensor in kept[1:])
+            assert kept[1].dtype == torch.float64
 
     monkeypatch.setattr(private, "overwritten_afterwards", watched)
     recipe = TrainingRecipe(learning_rate=0.1, momentum=0.9, batch_size=50)
