@@ -84,20 +84,18 @@ TRUSTED: Final = (
         (
             "predicate.mechanism.parameters.records",
             "predicate.mechanism.parameters.training_steps",
-            "predicate.mechanism.parameters.request_size",
         ),
-        "How many records stood behind a sampling rate, how long an earlier run was, how large "
-        "the largest request. What follows from them is computed again, but may be limited by "
-        "another number.",
+        "How many records stood behind a sampling rate, and how long the training was. What "
+        "follows from them is computed again, but may be limited by another number.",
     ),
     Trusted(
         ("predicate.mechanism.parameters.history.recipe.radius",),
         "A radius that is larger than the weights ever were changes nothing.",
     ),
     Trusted(
-        ("predicate.backbone.*",),
-        "Of a version without guarantee. Wherever something is guaranteed, the backbone is among "
-        "the assumptions, which are compared, as the operator's word.",
+        ("predicate.backbone", "predicate.backbone.*"),
+        "Which public weights a version without guarantee started from. Wherever something is "
+        "guaranteed, they are among the assumptions, which are compared, as the operator's word.",
     ),
 )
 

@@ -121,8 +121,8 @@ PROJECTED = {
     "initial_clip": 1.0,
     "model_clip": 1.0,
     "noise_std": 1.0,
-    "steps": 6,
-    "initial_noise_std": 3.0,
+    "steps": 3,
+    "initial_noise_std": 2.0,
     "dimension": DIMENSION,
 }
 PERTURBED = {"initial_clip": 0.1, "noise_std": 0.75, "dimension": DIMENSION}
@@ -263,7 +263,7 @@ def head_case(
 
 def weights_of(
     shapes: Mapping[str, tuple[int, ...]],
-    dtype: type,
+    dtype: type | str,
     *,
     grid: float | None = None,
     frozen: Mapping[str, tuple[int, ...]] = {},
@@ -403,9 +403,13 @@ def _unlearned(
     return Case(plain(statement), weights)
 
 
+def digest_of(weights: bytes) -> str:
+    """Return what a statement calls these weights."""
+    return hashlib.sha256(weights).hexdigest()
+
+
 def _subject(weights: bytes, *, version: int = 2) -> Subject:
-    digest = hashlib.sha256(weights).hexdigest()
-    return Subject(model="model", version=version, weights_sha256=digest)
+    return Subject(model="model", version=version, weights_sha256=digest_of(weights))
 
 
 def _golden(name: str) -> Case:
