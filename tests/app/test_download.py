@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,10 @@ from app.main import create_app
 from app.registry.tables import VersionRow
 from app.services import Services
 from tests.support.serving import Unreliable, serve
+from tests.support.weights import network_weights
 from tests.support.workshop import Workshop
 
-CONTENT = os.urandom(3 * 1024 * 1024 + 3)
+CONTENT = network_weights(padding=3 * 1024 * 1024 + 3)
 NAME = "model-v1.safetensors"
 
 
@@ -72,7 +72,7 @@ def _replace(scene: Scene) -> None:
     """Publish version 2, and shred version 1."""
     scene.workshop.forget(scene.workshop.split()[0][0])
     scene.workshop.dispatch()
-    _publish(scene.workshop, b"second")
+    _publish(scene.workshop, network_weights(value=0.25))
     scene.workshop.services.clean_up()
 
 

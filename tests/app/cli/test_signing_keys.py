@@ -14,6 +14,7 @@ from app.domain.errors import ConfigurationError, VerificationError
 from app.ledger import actor, audit, bundles, repository, signing_keys
 from app.main import create_app
 from app.services import Services, open_services, signing_key_file
+from tests.support.weights import WEIGHTS
 from tests.support.workshop import Workshop
 
 runner = CliRunner()
@@ -34,7 +35,7 @@ def test_certificates_of_every_key_verify_and_the_retired_one_signs_no_more(
     workshop.define()
     first = workshop.work()
     weights = tmp_path / "weights"
-    weights.write_bytes(b"weights")
+    weights.write_bytes(WEIGHTS)
     old_private = signing_key_file(services.settings).read_bytes()
 
     answer = runner.invoke(app, ["signing-key", "rotate"])
