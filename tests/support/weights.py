@@ -18,10 +18,14 @@ def network_weights(*, padding: int = 0, value: float = 0.5) -> bytes:
     return safetensors.numpy.save(tensors)
 
 
-def head_weights() -> bytes:
-    """Return the weights of a linear head of two classes; they lie on every grid."""
-    return safetensors.numpy.save({name: np.zeros(shape) for name, shape in HEAD.items()})
+def head_weights(*, value: float = 1.0) -> bytes:
+    """Return the weights of a linear head of two classes; whole numbers lie on every grid."""
+    return safetensors.numpy.save({name: np.full(shape, value) for name, shape in HEAD.items()})
 
 
-WEIGHTS = network_weights()
-"""What versions of tests hold unless they are told otherwise."""
+def weights_of_version(number: int, *, head: bool = False) -> bytes:
+    """Return what a version of tests holds unless it is told otherwise."""
+    return head_weights(value=number) if head else network_weights(value=1 / number)
+
+
+WEIGHTS = weights_of_version(1)

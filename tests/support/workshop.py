@@ -148,10 +148,11 @@ class Workshop:
             run = repository.run(session, held.run_id)
             policy = Policy.from_json(session.get_one(ModelRow, run.model_id).policy)
             plan, kind = Plan.from_json(run.plan), run.kind
+            number = registry.next_number(session, run.model_id)
         openly = kind != RunKind.UNLEARN and policy.first_release is FirstRelease.AS_TRAINED
         basis = Basis.UNLEARNED if kind == RunKind.UNLEARN else Basis.CERTIFIED_RELEASE
         if content is None:
-            content = weights.head_weights() if plan.is_descent else weights.WEIGHTS
+            content = weights.weights_of_version(number, head=plan.is_descent)
         return settlement.RunResult(
             weights=self.services.blobs.put("weights", content),
             phase=None if openly else _followed(plan, basis),
