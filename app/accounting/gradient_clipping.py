@@ -10,32 +10,50 @@ sigma = noise_std, T = steps. All but C0 and T may vary by step.
 x may be measured in any affine frame u = (x - centre) / scale that does not depend on the training
 data; norms and noise are then those of u.
 
-Guarantee: mu-GDP. Neighbouring relation: any two starts. Assumptions:
+Guarantee: at each epsilon the better of two: mu-GDP, by the running minimum, and the reflection
+coupling of the worlds, which meet where the steps contract enough. Neighbouring relation: any two
+starts. Assumptions:
  1. all of the run happens in one affine frame that does not depend on the training data;
  2. parameters are fixed before the run and do not depend on the original weights;
  3. nothing but the final iterate is released.
 The step map is (1 - gamma lambda)-Lipschitz plus a shift of 2 gamma C1, for any loss whatever.
+
+With a ``dimension`` the guarantee is about what a worker computes in floats; without, about real
+numbers, as in the paper.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app.accounting import gaussian
-from app.accounting.guarantees import GaussianGuarantee
-from app.accounting.noisy_chain import NoisyChain, constant_mu, one_minus_product
-from app.accounting.terms import Neighbours, Terms, enforced
-from app.domain.checks import (
-    require_noise,
-    require_non_negative,
-    require_positive,
-    require_steps,
+from app.accounting import gaussian, precision
+from app.accounting.computed_chain import chain_residue, with_rounding
+from app.accounting.coupled_guarantee import CoupledGuarantee
+from app.accounting.guarantees import (
+    GaussianGuarantee,
+    Guarantee,
+    ProfileGuarantee,
+    computed,
 )
-from app.domain.errors import ParameterError
+from app.accounting.noisy_chain import NoisyChain, constant_mu, one_minus_product
+from app.accounting.reflection import (
+    Apart,
+    NoisyStep,
+    ReflectionCoupling,
+    Run,
+    apart_after,
+    least_delta,
+)
+from app.accounting.search import smallest_noise, smallest_noise_by_secant
+from app.accounting.terms import Neighbours, Terms, enforced
+from app.domain.checks import require_non_negative, require_positive, require_steps
+from app.domain.errors import CalibrationError, ParameterError
 from app.domain.schedules import Schedule, at, varies
 
 NAME = "gradient_clipping"
 VERSION = 1
+_WIDTH = 1e-4
+_WORTH_A_SEARCH = 1e-3
 
 TERMS = Terms(
     neighbours=Neighbours.ANY_START,
@@ -47,7 +65,7 @@ TERMS = Terms(
         "no earlier iterate was released or stored",
     ),
     source="Koloskova et al. 2025, eq. 3 and Theorem A.9; "
-    "Bok, Su & Altschuler 2024 for the trade-off function",
+    "Bok, Su & Altschuler 2024 for the trade-off function; Lindvall & Rogers 1986 for the coupling",
 )
 
 
@@ -86,14 +104,26 @@ class Odometer:
 
     Args:
         initial_clip: C0, the norm to which the start was clipped.
+        dimension: numbers in a position; None for real arithmetic.
     """
 
-    def __init__(self, *, initial_clip: float) -> None:
-        self._chain = NoisyChain(start_distance=2 * require_positive("initial_clip", initial_clip))
+    def __init__(self, *, initial_clip: float, dimension: int | None = None) -> None:
+        self._initial_clip = require_positive("initial_clip", initial_clip)
+        self._dimension = None if dimension is None else require_steps("dimension", dimension)
+        self._chain = NoisyChain(start_distance=2 * self._initial_clip)
+        self._coupling = ReflectionCoupling(start_distance=2 * self._initial_clip)
+        self._run: list[tuple[NoisyStep, int]] = []
 
     def step(self, size: StepSize, noise_std: float) -> float:
         """Count one step and return mu so far."""
-        return self._chain.step(size.contraction, size.shift, noise_std)
+        after = self._run[-1][0].noise_std if self._run else noise_std
+        step = _noisy_step(size, noise_std, after_noise_std=after, dimension=self._dimension)
+        if self._run and self._run[-1][0] == step:
+            self._run[-1] = (step, self._run[-1][1] + 1)
+        else:
+            self._run.append((step, 1))
+        self._coupling.step(step)
+        return self._chain.step(step.contraction, step.shift, step.noise_std)
 
     @property
     def steps(self) -> int:
@@ -102,16 +132,27 @@ class Odometer:
 
     @property
     def mu(self) -> float:
-        """The guarantee so far, infinite before the first step."""
+        """The running minimum, infinite before the first step; without what the sampler leaves."""
         return self._chain.mu
 
-    def guarantee(self) -> GaussianGuarantee:
-        """Return what the steps so far guarantee.
+    def guarantee(self) -> CoupledGuarantee:
+        """Return what the steps so far guarantee: what ``account`` returns for them.
 
         Raises:
-            ParameterError: no noisy step was counted yet.
+            ParameterError: no step was counted yet, or its noise is too small for float64.
         """
-        return GaussianGuarantee(terms=TERMS, mu=self._chain.certified_mu())
+        mu, steps, coupling = self._chain.certified_mu(), self.steps, self._coupling
+        return _guarantee(
+            initial_clip=self._initial_clip,
+            dimension=self._dimension,
+            run=tuple(self._run),
+            mu=_mu_of(self._initial_clip, self._run[0]) if len(self._run) == 1 else mu,
+            apart=lambda: coupling.apart(steps=steps),
+        )
+
+    def meets(self, *, epsilon: float, delta: float) -> bool:
+        """Say whether the steps so far imply (epsilon, delta)."""
+        return bool(self._run) and self.guarantee().meets(epsilon=epsilon, delta=delta)
 
 
 def account(
@@ -122,7 +163,8 @@ def account(
     weight_decay: Schedule,
     noise_std: Schedule,
     steps: int,
-) -> GaussianGuarantee:
+    dimension: int | None = None,
+) -> CoupledGuarantee:
     """Return the guarantee of ``steps`` steps; each schedule is one number or one per step.
 
     Raises:
@@ -130,37 +172,33 @@ def account(
     """
     initial_clip = require_positive("initial_clip", initial_clip)
     steps = require_steps("steps", steps)
-    if not any(map(varies, (gradient_clip, learning_rate, weight_decay, noise_std))):
-        size = step_size(
-            gradient_clip=at(gradient_clip, 0),
-            learning_rate=at(learning_rate, 0),
-            weight_decay=at(weight_decay, 0),
-        )
-        mu = constant_mu(
-            start_distance=2 * initial_clip,
-            contraction=size.contraction,
-            shift=size.shift,
-            noise_std=at(noise_std, 0),
-            steps=steps,
-        )
-        return GaussianGuarantee(terms=TERMS, mu=mu)
-    for name, schedule in (
-        ("gradient_clip", gradient_clip),
-        ("learning_rate", learning_rate),
-        ("weight_decay", weight_decay),
-        ("noise_std", noise_std),
-    ):
+    schedules = {
+        "gradient_clip": gradient_clip,
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "noise_std": noise_std,
+    }
+    for name, schedule in schedules.items():
         if varies(schedule) and not (isinstance(schedule, Sequence) and len(schedule) == steps):
             raise ParameterError(name, f"one number or {steps} of them, one per step")
-    odometer = Odometer(initial_clip=initial_clip)
-    for step in range(steps):
-        size = step_size(
-            gradient_clip=at(gradient_clip, step),
-            learning_rate=at(learning_rate, step),
-            weight_decay=at(weight_decay, step),
-        )
-        odometer.step(size, require_noise("noise_std", at(noise_std, step)))
-    return odometer.guarantee()
+    if any(map(varies, schedules.values())):
+        odometer = Odometer(initial_clip=initial_clip, dimension=dimension)
+        for step in range(steps):
+            numbers = {name: at(schedule, step) for name, schedule in schedules.items()}
+            noise = numbers.pop("noise_std")
+            odometer.step(step_size(**numbers), noise)
+        return odometer.guarantee()
+    numbers = {name: at(schedule, 0) for name, schedule in schedules.items()}
+    noise = numbers.pop("noise_std")
+    constant = _noisy_step(step_size(**numbers), noise, after_noise_std=noise, dimension=dimension)
+    run = ((constant, steps),)
+    return _guarantee(
+        initial_clip=initial_clip,
+        dimension=dimension,
+        run=run,
+        mu=_mu_of(initial_clip, run[0]),
+        apart=lambda: apart_after(2 * initial_clip, run),
+    )
 
 
 def calibrate(
@@ -172,17 +210,32 @@ def calibrate(
     learning_rate: Schedule,
     weight_decay: Schedule,
     steps: int,
+    dimension: int | None = None,
 ) -> float:
-    """Return the smallest constant noise_std that reaches (epsilon, delta), rounded up.
+    """Return a constant noise_std that reaches (epsilon, delta), the smallest but for rounding up.
 
-    mu is inversely proportional to the noise, so this is one accounting run at noise_std = 1.
+    The running minimum alone is inversely proportional to the noise, in real arithmetic; where the
+    coupling does with less, the answer is at most 1e-4 above the smallest.
 
     Raises:
         ParameterError: a parameter is out of its range.
-        CalibrationError: the conversion of the target did not converge.
+        CalibrationError: no noise meets the target, or the conversion of it did not converge.
     """
+
+    def guarantee(noise_std: float) -> CoupledGuarantee:
+        return account(
+            initial_clip=initial_clip,
+            gradient_clip=gradient_clip,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            noise_std=noise_std,
+            steps=steps,
+            dimension=dimension,
+        )
+
     target = gaussian.mu_of(epsilon=epsilon, delta=delta)
-    unit = account(
+    # The margin covers the rounding of an odometer that walks the same steps.
+    real = account(
         initial_clip=initial_clip,
         gradient_clip=gradient_clip,
         learning_rate=learning_rate,
@@ -190,5 +243,92 @@ def calibrate(
         noise_std=1.0,
         steps=steps,
     )
-    # The margin covers the rounding of an odometer that walks the same steps.
-    return math.nextafter(unit.mu / target * (1 + 1e-13 + 4e-15 * steps), math.inf)
+    noise = math.nextafter(real.mu / target * (1 + 1e-13 + 4e-15 * steps), math.inf)
+    if dimension is not None:
+        noise = smallest_noise(
+            lambda noise_std: _meets_alone(guarantee, noise_std, epsilon, delta), scale=noise
+        )
+    return _less_by_coupling(guarantee, noise, epsilon, delta)
+
+
+def _noisy_step(
+    size: StepSize, noise_std: float, *, after_noise_std: float, dimension: int | None
+) -> NoisyStep:
+    step = NoisyStep(size.contraction, size.shift, noise_std)
+    if dimension is None:
+        return step
+    return with_rounding(step, after_noise_std=after_noise_std, dimension=dimension)
+
+
+def _mu_of(initial_clip: float, block: tuple[NoisyStep, int]) -> float:
+    step, count = block
+    return constant_mu(
+        start_distance=2 * initial_clip,
+        contraction=step.contraction,
+        shift=step.shift,
+        noise_std=step.noise_std,
+        steps=count,
+    )
+
+
+def _guarantee(
+    *,
+    initial_clip: float,
+    dimension: int | None,
+    run: Run,
+    mu: float,
+    apart: Callable[[], Apart],
+) -> CoupledGuarantee:
+    """Return the guarantee of a run whose steps have their rounding in them already."""
+    residue = precision.NONE
+    if dimension is not None:
+        residue = chain_residue(start_norm=initial_clip, run=run, dimension=dimension)
+
+    def coupled() -> Guarantee:
+        worlds = apart()
+        profile = ProfileGuarantee(
+            terms=TERMS,
+            delta_at=lambda epsilon: worlds.delta(epsilon=epsilon),
+            epsilon_at=lambda delta: worlds.epsilon(delta=delta),
+        )
+        return computed(profile, residue)
+
+    alone = computed(GaussianGuarantee(terms=TERMS, mu=mu), residue)
+    return CoupledGuarantee(
+        terms=TERMS,
+        mu=alone.mu,
+        slack=alone.slack,
+        coupled=coupled,
+        least=lambda epsilon: least_delta(run=run, epsilon=epsilon),
+    )
+
+
+def _meets_alone(
+    guarantee: Callable[[float], CoupledGuarantee], noise_std: float, epsilon: float, delta: float
+) -> bool:
+    """Say whether noise meets a target by the running minimum; too little for float64 does not."""
+    try:
+        return guarantee(noise_std).alone().meets(epsilon=epsilon, delta=delta)
+    except ParameterError as error:
+        if error.name != "noise_std":
+            raise
+        return False
+
+
+def _less_by_coupling(
+    guarantee: Callable[[float], CoupledGuarantee], enough: float, epsilon: float, delta: float
+) -> float:
+    """Return the noise that the coupling needs for a target, if that is less than ``enough``."""
+
+    def excess(noise_std: float) -> float:
+        try:
+            found = guarantee(noise_std).coupled().delta(epsilon=epsilon)
+        except (CalibrationError, ParameterError):
+            return math.inf
+        # log delta falls about in proportion to the steps: its logarithm is nearly straight.
+        return math.log(math.log(delta) / math.log(min(max(found, 1e-300), 1 - 1e-9)))
+
+    trial = enough * (1 - _WORTH_A_SEARCH)
+    if guarantee(trial).least(epsilon) > delta or excess(trial) > 0:
+        return enough
+    return smallest_noise_by_secant(excess, scale=trial, relative_width=_WIDTH)

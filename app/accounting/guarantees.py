@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, overload
 
 import scipy  # its parts load when they are first used, which takes long
 
@@ -366,6 +366,10 @@ class ComputedGuarantee(Guarantee):
         return 2 * (alone + self.residue.delta) * (1 + 1e-14)
 
 
+@overload
+def computed(guarantee: GaussianGuarantee, residue: Residue) -> GaussianGuarantee: ...
+@overload
+def computed(guarantee: Guarantee, residue: Residue) -> Guarantee: ...
 def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
     """Return what is left of a guarantee when each world's release is computed in floats.
 

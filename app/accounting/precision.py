@@ -25,7 +25,7 @@ _MU_PER_NUMBER: Final = 2.2e-7
 # The rounding of position + noise, per unit of position / noise_std.
 _MU_PER_REACH: Final = 6e-10
 # The chance that a number came from where uniform numbers are too coarse.
-_DELTA_PER_NUMBER: Final = 2.0**-49
+_DELTA_PER_NUMBER: Final = 2.0**-56
 # The chance that the norm of d Gaussian numbers exceeds sqrt(d) + 9.
 _DELTA_PER_NORM: Final = 2.0**-58
 _FURTHEST_REACH: Final = 2.0**26
