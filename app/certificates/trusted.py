@@ -81,12 +81,9 @@ TRUSTED: Final = (
         "weights, which are not in the bundle.",
     ),
     Trusted(
-        (
-            "predicate.mechanism.parameters.records",
-            "predicate.mechanism.parameters.training_steps",
-        ),
-        "How many records stood behind a sampling rate, and how long the training was. What "
-        "follows from them is computed again, but may be limited by another number.",
+        ("predicate.mechanism.parameters.records",),
+        "How many records stood behind a sampling rate. What follows from their number is computed "
+        "again, but may be limited by another.",
     ),
     Trusted(
         ("predicate.mechanism.parameters.history.recipe.radius",),

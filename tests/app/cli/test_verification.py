@@ -54,7 +54,7 @@ class TestVerify:
     def test_a_changed_file_exits_1_and_names_the_step(self, files: dict, tmp_path: Path) -> None:
         stranger = StatementSigner.from_file(tmp_path / "stranger.pem", create=True)
         changes = {
-            "weights": (WEIGHTS[:-1] + b"?", "digest"),
+            "weights": (WEIGHTS + b"?", "digest"),
             "bundle": (b"{}", "bundle"),
             "key": (stranger.public_key_pem.encode(), "signature"),
         }

@@ -308,7 +308,7 @@ def test_a_version_says_what_its_certificate_says(operator: TestClient, workshop
     page = operator.get("/models/model/versions/1").text
 
     assert version.sha256 in page
-    assert "<strong>(ε, δ) = (1, 1.001e-05).</strong>" in page
+    assert "<strong>(ε, δ) = (1, 1e-05).</strong>" in page
     assert "the operator&#39;s word" in page or "enforced by the service" in page
     assert operator.get("/models/model/versions/1/weights").content == WEIGHTS
     bundle = operator.get("/models/model/versions/1/certificate")
