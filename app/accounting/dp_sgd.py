@@ -7,6 +7,10 @@ whose means are 0, 1, ..., k clips apart (Ganesh 2024, arXiv 2401.10294). The co
 numerical and pessimistic (Google's dp_accounting, connect the dots); delta below 1e-10 is refused,
 because the composition's own rounding is not far below. Without sampling it is one Gaussian.
 
+With a ``dimension`` the guarantee is about what a worker computes: the sum of clipped gradients in
+float64, its noise added and rounded to the public grid; what follows is post-processing. The sum
+is taken to be off by at most 2^-53 per record summed, of the sum of all norms.
+
 Guarantee: privacy profile. Neighbouring relation: add_remove. Assumptions:
  1. Poisson sampling, per-record clipping and the noise are as stated (Opacus);
  2. the model was trained once and not touched since: later runs need their own accounting;
@@ -21,7 +25,8 @@ from typing import Any
 
 from app.accounting import gaussian
 from app.accounting.dp_sgd_resolution import resolution
-from app.accounting.guarantees import ProfileGuarantee
+from app.accounting.guarantees import Guarantee, ProfileGuarantee, computed
+from app.accounting.precision import sampling_residue
 from app.accounting.search import smallest_noise_by_secant
 from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import (
@@ -42,6 +47,9 @@ FOURIER_ROUNDING = 1e-11
 SMALLEST_DELTA = 1e-10
 _WIDTH = 1e-3
 _LARGEST_DELTA = 1 - 1e-9
+# What clipping one record's gradient may leave above the clip.
+_CLIP_ROUNDING = 2.0**-40
+_LOG_LARGER_SAMPLE = 60 * math.log(2)
 
 TERMS = Terms(
     neighbours=Neighbours.ADD_REMOVE,
@@ -57,25 +65,72 @@ TERMS = Terms(
 
 
 def account(
-    *, noise_multiplier: float, sampling_rate: float, steps: int, group_size: int
-) -> ProfileGuarantee:
+    *,
+    noise_multiplier: float,
+    sampling_rate: float,
+    steps: int,
+    group_size: int,
+    records: int | None = None,
+    dimension: int | None = None,
+) -> Guarantee:
     """Return the tight guarantee for ``group_size`` records, within a second.
 
+    Args:
+        noise_multiplier: of the clip.
+        sampling_rate: the chance of a record to be in a step's sample.
+        steps: of the training.
+        group_size: how many records are forgotten.
+        records: of the training; needed with a ``dimension`` only, for the largest sample.
+        dimension: numbers in a gradient; None for real arithmetic.
+
     Raises:
-        ParameterError: a parameter is out of its range.
+        ParameterError: a parameter is out of its range, ``records`` is missing, or the noise is too
+            small for float64.
     """
     multiplier = require_positive("noise_multiplier", noise_multiplier)
     rate = require_fraction("sampling_rate", sampling_rate)
     steps = require_steps("steps", steps)
     group = require_group(group_size)
-    if rate == 1:
-        return _one_gaussian(group * math.sqrt(steps) / multiplier)
-    losses = composed(multiplier, rate, steps, group)
-    return rounded_profile(losses.get_delta_for_epsilon, losses.get_epsilon_for_delta)
+    if dimension is None:
+        return _ideal(multiplier, rate, steps, group)
+    if records is None:
+        raise ParameterError("records", "given where dimension is")
+    sample = largest_sample(records=records, sampling_rate=rate)
+    try:
+        residue = sampling_residue(
+            dimension=dimension, draws=steps, reach=sample, noise_std=multiplier
+        )
+    except ParameterError as error:
+        renamed = "noise_multiplier" if error.name == "noise_std" else error.name
+        raise ParameterError(renamed, error.allowed) from error
+    # Worlds whose samples are equal sum equally; others differ by the rounding of both sums.
+    sensitivity = 1 + _CLIP_ROUNDING + 2.0**-52 * sample**2
+    return computed(_ideal(multiplier / sensitivity * (1 - 1e-15), rate, steps, group), residue)
+
+
+def largest_sample(*, records: int, sampling_rate: float) -> int:
+    """Return what a Poisson sample exceeds with chance below 2^-60, by Bernstein's inequality.
+
+    Raises:
+        ParameterError: a number is out of range.
+    """
+    records = require_steps("records", records)
+    rate = require_fraction("sampling_rate", sampling_rate)
+    third = _LOG_LARGER_SAMPLE / 3
+    variance = records * rate * (1 - rate)
+    above = third + math.sqrt(third**2 + 2 * variance * _LOG_LARGER_SAMPLE)
+    return min(records, math.ceil((records * rate + above) * (1 + 1e-12)))
 
 
 def calibrate(
-    *, epsilon: float, delta: float, sampling_rate: float, steps: int, group_size: int
+    *,
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: int,
+    group_size: int,
+    records: int | None = None,
+    dimension: int | None = None,
 ) -> float:
     """Return the smallest noise multiplier that reaches (epsilon, delta), rounded up.
 
@@ -91,11 +146,21 @@ def calibrate(
         require_fraction("sampling_rate", sampling_rate),
         require_steps("steps", steps),
         require_group(group_size),
+        records,
+        dimension,
     )
 
 
 @lru_cache(maxsize=1024)
-def _calibrated(epsilon: float, delta: float, rate: float, steps: int, group: int) -> float:
+def _calibrated(
+    epsilon: float,
+    delta: float,
+    rate: float,
+    steps: int,
+    group: int,
+    records: int | None,
+    dimension: int | None,
+) -> float:
     allowed = math.log(gaussian.mu_of(epsilon=epsilon, delta=delta))
 
     def excess(noise: float) -> float:
@@ -105,6 +170,8 @@ def _calibrated(epsilon: float, delta: float, rate: float, steps: int, group: in
             sampling_rate=rate,
             steps=steps,
             group_size=group,
+            records=records,
+            dimension=dimension,
         )
         found = min(guarantee.delta(epsilon=epsilon), _LARGEST_DELTA)
         beyond = math.log(gaussian.mu_of(epsilon=epsilon, delta=found)) - allowed
@@ -151,6 +218,14 @@ def rounded_profile(
         delta_at=lambda epsilon: float(delta_at(epsilon)) + FOURIER_ROUNDING,
         epsilon_at=rounded_epsilon,
     )
+
+
+def _ideal(multiplier: float, rate: float, steps: int, group: int) -> ProfileGuarantee:
+    """Return the guarantee of real arithmetic."""
+    if rate == 1:
+        return _one_gaussian(group * math.sqrt(steps) / multiplier)
+    losses = composed(multiplier, rate, steps, group)
+    return rounded_profile(losses.get_delta_for_epsilon, losses.get_epsilon_for_delta)
 
 
 def _one_gaussian(mu: float) -> ProfileGuarantee:

@@ -322,13 +322,16 @@ def _less_by_coupling(
 
     def excess(noise_std: float) -> float:
         try:
-            found = guarantee(noise_std).coupled().delta(epsilon=epsilon)
+            coupled = guarantee(noise_std).coupled()
         except (CalibrationError, ParameterError):
             return math.inf
+        found = min(max(coupled.delta(epsilon=epsilon), 1e-300), 1 - 1e-9)
         # log delta falls about in proportion to the steps: its logarithm is nearly straight.
-        return math.log(math.log(delta) / math.log(min(max(found, 1e-300), 1 - 1e-9)))
+        return math.log(math.log(delta) / math.log(found))
 
+    if guarantee(enough).least(epsilon) > delta:
+        return enough
     trial = enough * (1 - _WORTH_A_SEARCH)
-    if guarantee(trial).least(epsilon) > delta or excess(trial) > 0:
+    if excess(trial) > 0:
         return enough
     return smallest_noise_by_secant(excess, scale=trial, relative_width=_WIDTH)

@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _BEYOND_EXP = 700.0
+_ROUNDS = 20
 
 
 @dataclass(frozen=True)
@@ -317,14 +318,16 @@ class ComputedGuarantee(Guarantee):
             CalibrationError: what rounding leaves is not small beside delta.
         """
         delta = require_delta(delta)
-        growth = math.exp(self._loss())
-        half = self.inner.epsilon(delta=delta / 2 / growth) + 2 * self._loss()
-        left = delta - self._left_by_rounding(half)
-        if left < delta / 2:
-            raise CalibrationError(f"rounding leaves too much beside a delta of {delta:g}")
-        # A larger share than half: its epsilon, and what rounding leaves there, are smaller.
-        share = left / growth * (1 - 1e-14)
-        return (self.inner.epsilon(delta=share) + 2 * self._loss()) * (1 + 1e-14)
+        found = self._epsilon_for(delta / 2)
+        for _ in range(_ROUNDS):
+            left = delta - self._left_by_rounding(found)
+            if left < delta / 2:
+                raise CalibrationError(f"rounding leaves too much beside a delta of {delta:g}")
+            # A larger share: its epsilon, and what rounding leaves there, are smaller.
+            last, found = found, min(found, self._epsilon_for(left))
+            if found >= last * (1 - 1e-12):
+                break
+        return found
 
     def delta(self, *, epsilon: float) -> float:
         """Return a delta that is met at ``epsilon``, rounded up.
@@ -340,6 +343,11 @@ class ComputedGuarantee(Guarantee):
     def advantage(self) -> float:
         """Return the inner advantage and what the residue of both worlds adds to it."""
         return min(1.0, self.inner.advantage() + self._added_distance())
+
+    def _epsilon_for(self, share: float) -> float:
+        """Return where e^eps1 inner(eps - 2 eps1) is at most a share of delta, rounded up."""
+        inner = self.inner.epsilon(delta=share * math.exp(-self._loss()) * (1 - 1e-14))
+        return (inner + 2 * self._loss()) * (1 + 1e-14)
 
     def _at(self, epsilon: float) -> float:
         if epsilon < 2 * self._loss():

@@ -14,6 +14,11 @@ standard deviations apart (``gaussian.log_delta``):
 The step is (theta, eps_t)-Dobrushin whatever the gradients are (Balle, Barthe, Gaboardi & Geumlek
 2019, Theorem 1). The paper's Theorem 4.2 keeps eps in place of eps_t, which is weaker.
 
+As a worker computes it, with a ``dimension``: the kernel of a step, its position rounded to float64
+and its sum to the public grid, lies from every start within a residue (mu, tv) of the ideal one. So
+the Gaussians of a step are 2 mu further apart, and each world's chain is within steps * tv of one
+of such kernels: delta_T + (1 + e^eps) steps tv is left.
+
 Guarantee: one point (epsilon, delta). Neighbouring relation: any two starts. Assumptions:
  1. the frame in which norms are taken does not depend on the training data;
  2. parameters are fixed before the run and do not depend on the original weights;
@@ -22,10 +27,10 @@ Guarantee: one point (epsilon, delta). Neighbouring relation: any two starts. As
 
 import math
 
-import scipy  # its parts load when they are first used, which takes long
-
 from app.accounting import gaussian
 from app.accounting.guarantees import PointGuarantee
+from app.accounting.precision import NONE, Residue, sampling_residue
+from app.accounting.search import smallest_noise
 from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import (
     require_delta,
@@ -39,6 +44,8 @@ from app.domain.errors import CalibrationError, ParameterError
 NAME = "model_clipping"
 VERSION = 1
 MOST_STEPS = 1_000_000
+_LEAST_NOISE = 2e-4  # of model_clip
+_HOPELESS = -700.0  # log delta: what is left is not the steps'
 
 TERMS = Terms(
     neighbours=Neighbours.ANY_START,
@@ -56,28 +63,42 @@ TERMS = Terms(
 class Odometer:
     """Counts the steps that were actually taken and says what they are worth at one epsilon.
 
+    Args:
+        epsilon: of the point.
+        initial_clip: C0.
+        initial_noise_std: of the noise on the start; may be 0.
+        dimension: numbers in a position; None for real arithmetic. ``separation_of`` gets the same.
+
     Attributes:
-        log_delta: log delta so far, rounded up.
+        log_delta: log delta so far, rounded up, without what rounding leaves in total variation.
         steps: how many steps were counted.
     """
 
-    __slots__ = ("_epsilon", "_log_growth", "log_delta", "steps")
+    __slots__ = ("_dimension", "_draws", "_epsilon", "_log_growth", "log_delta", "steps")
 
     def __init__(
-        self, *, epsilon: float, initial_clip: float, initial_noise_std: float = 0.0
+        self,
+        *,
+        epsilon: float,
+        initial_clip: float,
+        initial_noise_std: float = 0.0,
+        dimension: int | None = None,
     ) -> None:
         self._epsilon = require_positive("epsilon", epsilon)
         # log(e^epsilon - 1), for any epsilon without overflow.
         self._log_growth = epsilon + math.log(-math.expm1(-epsilon))
-        radius = require_positive("initial_clip", initial_clip)
-        self.steps = 0
+        require_positive("initial_clip", initial_clip)
+        self._dimension = None if dimension is None else require_steps("dimension", dimension)
+        self.steps = self._draws = 0
         self.log_delta = 0.0
         if require_non_negative("initial_noise_std", initial_noise_std) > 0:
-            noise = require_noise("initial_noise_std", initial_noise_std)
-            self.log_delta = gaussian.rounded_log_delta(mu=2 * radius / noise, epsilon=epsilon)
+            self._draws = 1
+            require_noise("initial_noise_std", initial_noise_std)
+            apart = _separation("initial_clip", initial_clip, initial_noise_std, dimension)
+            self.log_delta = gaussian.rounded_log_delta(mu=apart, epsilon=epsilon)
 
     def step(self, separation: float) -> float:
-        """Count one step with 2 model_clip / noise_std = ``separation``; return log delta."""
+        """Count one step whose Gaussians are ``separation_of`` apart; return log delta."""
         excess = self._log_growth - self.log_delta
         amplified = (
             excess + math.log1p(math.exp(-excess)) if excess > 0 else math.log1p(math.exp(excess))
@@ -87,12 +108,20 @@ class Odometer:
         factor = gaussian.rounded_log_delta(mu=separation, epsilon=amplified)
         self.log_delta = min(0.0, (self.log_delta + factor) * (1 - 1e-15))
         self.steps += 1
+        self._draws += 1
         return self.log_delta
 
     def guarantee(self) -> PointGuarantee:
         """Return what the steps so far guarantee."""
-        delta = min(1.0, math.exp(max(self.log_delta, -700.0)) * (1 + 2e-13))
-        return PointGuarantee(terms=TERMS, at_epsilon=self._epsilon, at_delta=delta)
+        delta = math.exp(max(self.log_delta, -700.0)) * (1 + 2e-13)
+        if self._dimension is not None:
+            left = _residue(1.0, 1.0, self._dimension).delta
+            delta += (1 + math.exp(min(self._epsilon, 700.0))) * self._draws * left * (1 + 1e-12)
+        return PointGuarantee(terms=TERMS, at_epsilon=self._epsilon, at_delta=min(1.0, delta))
+
+    def meets(self, *, delta: float) -> bool:
+        """Say whether the steps so far reach ``delta`` at this epsilon."""
+        return self.guarantee().at_delta <= require_delta(delta)
 
 
 def account(
@@ -103,16 +132,20 @@ def account(
     noise_std: float,
     steps: int,
     initial_noise_std: float = 0.0,
+    dimension: int | None = None,
 ) -> PointGuarantee:
     """Return the point (epsilon, delta) that ``steps`` equal steps give at ``epsilon``.
 
     Raises:
-        ParameterError: a parameter is out of its range.
+        ParameterError: a parameter is out of its range, or the noise is too small for float64.
     """
     odometer = Odometer(
-        epsilon=epsilon, initial_clip=initial_clip, initial_noise_std=initial_noise_std
+        epsilon=epsilon,
+        initial_clip=initial_clip,
+        initial_noise_std=initial_noise_std,
+        dimension=dimension,
     )
-    separation = separation_of(model_clip, noise_std)
+    separation = separation_of(model_clip, noise_std, dimension=dimension)
     for _ in range(require_steps("steps", steps)):
         odometer.step(separation)
     return odometer.guarantee()
@@ -126,23 +159,29 @@ def steps_needed(
     model_clip: float,
     noise_std: float,
     initial_noise_std: float = 0.0,
+    dimension: int | None = None,
 ) -> int:
     """Return the first number of steps at which delta_t <= delta.
 
     Raises:
-        ParameterError: a parameter is out of its range.
+        ParameterError: a parameter is out of its range, or the noise is too small for float64.
         CalibrationError: more than a million steps are needed.
     """
     target = math.log(require_delta(delta))
     odometer = Odometer(
-        epsilon=epsilon, initial_clip=initial_clip, initial_noise_std=initial_noise_std
+        epsilon=epsilon,
+        initial_clip=initial_clip,
+        initial_noise_std=initial_noise_std,
+        dimension=dimension,
     )
-    separation = separation_of(model_clip, noise_std)
+    separation = separation_of(model_clip, noise_std, dimension=dimension)
     for _ in range(MOST_STEPS):
         before = odometer.log_delta
-        if odometer.step(separation) <= target and odometer.guarantee().at_delta <= delta:
+        if odometer.step(separation) <= target and odometer.meets(delta=delta):
             return odometer.steps
         if odometer.log_delta >= before - 1e-12 and odometer.steps > 1000:
+            break
+        if odometer.log_delta < _HOPELESS:
             break
     raise CalibrationError("model clipping does not reach delta within a million steps")
 
@@ -155,6 +194,7 @@ def calibrate(
     model_clip: float,
     steps: int,
     initial_noise_std: float = 0.0,
+    dimension: int | None = None,
 ) -> float:
     """Return the smallest noise_std that reaches (epsilon, delta) in ``steps`` steps, rounded up.
 
@@ -162,44 +202,49 @@ def calibrate(
         ParameterError: a parameter is out of its range.
         CalibrationError: the search did not converge.
     """
-    target = math.log(require_delta(delta))
+    delta = require_delta(delta)
     model_clip = require_positive("model_clip", model_clip)
-    steps = require_steps("steps", steps)
 
-    def excess(log_separation: float) -> float:
-        odometer = Odometer(
-            epsilon=epsilon, initial_clip=initial_clip, initial_noise_std=initial_noise_std
-        )
-        for _ in range(steps):
-            odometer.step(math.exp(log_separation))
-        return odometer.log_delta - target
+    def meets(noise_std: float) -> bool:
+        try:
+            reached = account(
+                epsilon=epsilon,
+                initial_clip=initial_clip,
+                model_clip=model_clip,
+                noise_std=noise_std,
+                steps=steps,
+                initial_noise_std=initial_noise_std,
+                dimension=dimension,
+            )
+        except ParameterError as error:
+            if error.name != "noise_std":
+                raise
+            return False
+        return reached.at_delta <= delta
 
-    low, high = math.log(1e-6), math.log(1e4)
-    if excess(low) > 0:
-        raise CalibrationError("no noise below a million times model_clip reaches the target")
-    if excess(high) <= 0:
+    if meets(model_clip * _LEAST_NOISE):
         raise ParameterError("initial_noise_std", "below the noise that meets the target alone")
-    root = float(scipy.optimize.brentq(excess, low, high, xtol=1e-13, rtol=1e-13))
-    for margin in (1e-13, 1e-12, 1e-11, 1e-10, 1e-9):
-        noise_std = 2 * model_clip / math.exp(root) * (1 + margin)
-        reached = account(
-            epsilon=epsilon,
-            initial_clip=initial_clip,
-            model_clip=model_clip,
-            noise_std=noise_std,
-            steps=steps,
-            initial_noise_std=initial_noise_std,
-        )
-        if reached.at_delta <= delta:
-            return noise_std
-    raise CalibrationError("the search for the noise of model clipping did not converge")
+    return smallest_noise(meets, scale=2 * model_clip)
 
 
-def separation_of(model_clip: float, noise_std: float) -> float:
-    """Return 2 model_clip / noise_std, rounded up.
+def separation_of(model_clip: float, noise_std: float, *, dimension: int | None = None) -> float:
+    """Return how far apart a step's Gaussians may be, in standard deviations, rounded up.
+
+    2 model_clip / noise_std, and with a ``dimension`` what floats add to it.
 
     Raises:
-        ParameterError: a number is not positive.
+        ParameterError: a number is not positive, or the noise is too small for float64.
     """
-    radius = require_positive("model_clip", model_clip)
-    return 2 * radius / require_noise("noise_std", noise_std) * (1 + 1e-15)
+    return _separation("model_clip", model_clip, noise_std, dimension)
+
+
+def _separation(name: str, radius: float, noise_std: float, dimension: int | None) -> float:
+    radius = require_positive(name, radius)
+    noise = require_noise("noise_std", noise_std)
+    residue = NONE if dimension is None else _residue(radius, noise, dimension)
+    return (2 * radius / noise + 2 * residue.mu) * (1 + 1e-15)
+
+
+def _residue(radius: float, noise_std: float, dimension: int) -> Residue:
+    """Return what one draw around a point of the ball leaves."""
+    return sampling_residue(dimension=dimension, draws=1, reach=radius, noise_std=noise_std)

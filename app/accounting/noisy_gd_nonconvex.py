@@ -13,6 +13,11 @@ release within e of the Gibbs distribution of the retained data at order q, wher
 
 and eta <= lambda / (64 B q^2 (beta + lambda)^2), which Theorem G.22 needs for its proof.
 
+As a worker computes it, each step's sum is rounded to the public grid and the next one starts from
+there: the mean of its Gaussian is off by at most half a cell's diagonal, times the step's Lipschitz
+constant 1 + eta (beta + lambda), and by the arithmetic of float64. All steps that the lineage has
+taken so far compose to sqrt(steps) times that, over the noise, beside what the sampler leaves.
+
 Guarantee: Renyi curve, one way: real release against that Gibbs distribution. The theorem says
 nothing about the opposite direction. Neighbouring relation: replacement, any number of records.
 Assumptions (asserted): 1. the bound on the loss; 2. the smoothness of the loss, which for networks
@@ -22,15 +27,17 @@ Source: Chourasia & Shah 2023, Theorem 5.2, with the step counts as its proof us
 
 import math
 
-from app.accounting.guarantees import RenyiGuarantee
+from app.accounting.guarantees import Guarantee, RenyiGuarantee, computed
+from app.accounting.precision import Residue, cell_diagonal, noise_norm, sampling_residue
 from app.accounting.search import smallest_noise
 from app.accounting.terms import Direction, Neighbours, Terms, asserted, enforced
-from app.domain.checks import require_noise, require_positive, require_steps
+from app.domain.checks import require_count, require_noise, require_positive, require_steps
 from app.domain.errors import CalibrationError, ParameterError
 
 NAME = "noisy_gd_nonconvex"
 VERSION = 1
 MOST_STEPS = 10**12
+_ARITHMETIC = 2.0**-51  # of a position: the roundings of one step in float64
 
 TERMS = Terms(
     neighbours=Neighbours.REPLACEMENT,
@@ -65,11 +72,15 @@ def account(
     request_size: int,
     training_steps: int,
     unlearning_steps: int,
-) -> RenyiGuarantee:
+    earlier_steps: int = 0,
+) -> Guarantee:
     """Return the guarantee of every release of the lineage.
 
+    ``earlier_steps`` are those of earlier requests: what rounding leaves grows with them.
+
     Raises:
-        ParameterError: a parameter is out of its range, or no order meets the step-size bound.
+        ParameterError: a parameter is out of its range, no order meets the step-size bound, or the
+            noise is too small for float64.
     """
     rate = require_positive("learning_rate", learning_rate)
     decay = require_positive("weight_decay", weight_decay)
@@ -97,7 +108,48 @@ def account(
         request = 2 * order * left * share * log_bound / remaining
         return max(discretisation, training, request) * (1 + 1e-12)
 
-    return RenyiGuarantee(terms=TERMS, curve=curve, highest_order=highest)
+    ideal = RenyiGuarantee(terms=TERMS, curve=curve, highest_order=highest)
+    residue = _residue(
+        learning_rate=rate,
+        weight_decay=decay,
+        smoothness=smoothness,
+        loss_bound=loss_bound,
+        noise_std=noise_std,
+        dimension=dimension,
+        steps=training_steps + unlearning_steps + require_count("earlier_steps", earlier_steps),
+    )
+    return computed(ideal, residue)
+
+
+def _residue(
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    smoothness: float,
+    loss_bound: float,
+    noise_std: float,
+    dimension: int,
+    steps: int,
+) -> Residue:
+    """Return how far floats take a lineage of so many steps from the ideal one.
+
+    The gradient's norm is at most 2 sqrt(smoothness loss_bound), so a position is a vector of norm
+    gradient / weight_decay and a Gaussian one, whose variance the start or the steps bound.
+    """
+    gradient = 2 * math.sqrt(smoothness * loss_bound)
+    pull = learning_rate * weight_decay
+    start_std = noise_std / math.sqrt(2 * pull)
+    settled_std = noise_std / math.sqrt(pull * (2 - pull))
+    reach = gradient / weight_decay
+    reach += noise_norm(dimension=dimension, noise_std=max(start_std, settled_std))
+    sampler = sampling_residue(
+        dimension=dimension, draws=steps, reach=reach * (1 + 1e-9), noise_std=noise_std
+    )
+    growth = 1 + learning_rate * (smoothness + weight_decay)
+    moved = growth * cell_diagonal(dimension=dimension, noise_std=noise_std) / 2
+    moved += _ARITHMETIC * reach
+    mu = sampler.mu + math.sqrt(steps) * moved / noise_std
+    return Residue(mu=mu * (1 + 1e-12), delta=sampler.delta)
 
 
 def present_divergence(
@@ -176,6 +228,7 @@ def calibrate(
     request_size: int,
     training_steps: int,
     unlearning_steps: int,
+    earlier_steps: int = 0,
 ) -> float:
     """Return the smallest noise_std that reaches (epsilon, delta), rounded up.
 
@@ -197,6 +250,7 @@ def calibrate(
                 request_size=request_size,
                 training_steps=training_steps,
                 unlearning_steps=unlearning_steps,
+                earlier_steps=earlier_steps,
             )
             return guarantee.meets(epsilon=epsilon, delta=delta)
         except (CalibrationError, ParameterError) as error:

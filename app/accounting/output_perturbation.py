@@ -11,9 +11,12 @@ Assumptions:
 """
 
 from app.accounting import gaussian
-from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.guarantees import GaussianGuarantee, computed
+from app.accounting.precision import NONE, sampling_residue
+from app.accounting.search import smallest_noise
 from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import require_noise, require_positive
+from app.domain.errors import ParameterError
 
 NAME = "output_perturbation"
 VERSION = 1
@@ -30,23 +33,53 @@ TERMS = Terms(
 )
 
 
-def account(*, initial_clip: float, noise_std: float) -> GaussianGuarantee:
+def account(
+    *, initial_clip: float, noise_std: float, dimension: int | None = None
+) -> GaussianGuarantee:
     """Return the guarantee of one release.
 
+    Args:
+        initial_clip: C0.
+        noise_std: per coordinate.
+        dimension: numbers in a release, which is then taken as computed in floats; None for real
+            arithmetic.
+
     Raises:
-        ParameterError: a parameter is not positive.
+        ParameterError: a parameter is not positive, or the noise is too small for float64.
     """
-    distance = 2 * require_positive("initial_clip", initial_clip)
-    mu = distance / require_noise("noise_std", noise_std) * (1 + 1e-15)
-    return GaussianGuarantee(terms=TERMS, mu=mu)
+    initial_clip = require_positive("initial_clip", initial_clip)
+    noise_std = require_noise("noise_std", noise_std)
+    mu = 2 * initial_clip / noise_std * (1 + 1e-15)
+    residue = NONE
+    if dimension is not None:
+        residue = sampling_residue(
+            dimension=dimension, draws=1, reach=initial_clip, noise_std=noise_std
+        )
+    return computed(GaussianGuarantee(terms=TERMS, mu=mu), residue)
 
 
-def calibrate(*, epsilon: float, delta: float, initial_clip: float) -> float:
+def calibrate(
+    *, epsilon: float, delta: float, initial_clip: float, dimension: int | None = None
+) -> float:
     """Return the smallest noise_std that reaches (epsilon, delta), rounded up.
 
     Raises:
         ParameterError: a parameter is out of its range.
-        CalibrationError: the conversion of the target did not converge.
+        CalibrationError: the conversion of the target did not converge, or rounding leaves more
+            than the target at any noise.
     """
     distance = 2 * require_positive("initial_clip", initial_clip)
-    return distance / gaussian.mu_of(epsilon=epsilon, delta=delta) * (1 + 4e-15)
+    exact = distance / gaussian.mu_of(epsilon=epsilon, delta=delta) * (1 + 4e-15)
+    if dimension is None:
+        return exact
+
+    def meets(noise_std: float) -> bool:
+        try:
+            guarantee = account(initial_clip=initial_clip, noise_std=noise_std, dimension=dimension)
+        except ParameterError as error:
+            if error.name != "noise_std":
+                raise
+            return False
+        return guarantee.meets(epsilon=epsilon, delta=delta)
+
+    return smallest_noise(meets, scale=exact)

@@ -29,7 +29,7 @@ from app.domain.errors import CalibrationError, ParameterError
 
 Floats = npt.NDArray[np.float64]
 
-MOST_STEPS = 1000
+MOST_STEPS = 500
 _CELLS = 72
 # Edges are closest where distances are shortest; the last cell has no end.
 _SPREAD = (np.arange(_CELLS) / (_CELLS - 1)) ** 1.6
@@ -38,6 +38,7 @@ _TOP_STDS = 6.0
 # a sum, for the four values of Phi or phi in each, and twice that.
 _ROUNDING = 4e-14
 _FURTHEST = 1e150
+_LEAST_MASS = 1e-250
 _LARGEST_EPSILON = 1000.0
 
 
@@ -65,7 +66,7 @@ Run = tuple[tuple[NoisyStep, int], ...]
 """Steps, each with how often it is taken in a row."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Apart:
     """The worlds that have not met before the noise of a step, and that step.
 
@@ -93,7 +94,7 @@ class Apart:
             return self.total_variation
         if self.before is None:
             return gaussian.delta_of(mu=2 * float(self.distances[0]), epsilon=epsilon)
-        return min(self.total_variation, self._profile.delta(epsilon=epsilon))
+        return min(self.total_variation, _profile_of(self).delta(epsilon=epsilon))
 
     def epsilon(self, *, delta: float) -> float:
         """Return an epsilon that holds at ``delta`` after this step, rounded up.
@@ -111,18 +112,6 @@ class Apart:
             lambda epsilon: self.delta(epsilon=epsilon) <= delta, highest=highest, width=1e-9
         )
 
-    @cached_property
-    def _profile(self) -> ReflectionProfile:
-        before = self.before or self
-        scale = 2 * before.step.noise_std / self.step.noise_std * (1 + 1e-15)
-        return ReflectionProfile(
-            distances=before.distances,
-            masses=before.masses,
-            least=before.step.shift / (2 * before.step.noise_std),
-            slope=self.step.contraction * scale,
-            offset=self.step.shift / self.step.noise_std * (1 + 1e-15),
-        )
-
 
 class ReflectionCoupling:
     """Follows two worlds through a chain; each step is computed once, when it is first asked for.
@@ -138,10 +127,9 @@ class ReflectionCoupling:
         self._steps: list[NoisyStep] = []
         self._apart: list[Apart] = []
 
-    def step(self, step: NoisyStep) -> None:
-        """Count one step; those beyond the first thousand are post-processing of the rest."""
-        if len(self._steps) < MOST_STEPS:
-            self._steps.append(step)
+    def step(self, step: NoisyStep, *, times: int = 1) -> None:
+        """Count equal steps; those beyond the first 500 are post-processing of the rest."""
+        self._steps += [step] * min(times, MOST_STEPS - len(self._steps))
 
     def apart(self, *, steps: int) -> Apart:
         """Return what is left at the last of the first ``steps`` steps that were counted.
@@ -156,6 +144,9 @@ class ReflectionCoupling:
         while len(self._apart) < steps:
             step = self._steps[len(self._apart)]
             before = self._apart[-1] if self._apart else None
+            if before is not None and before.total_variation < _LEAST_MASS:
+                self._apart.append(before)  # the rest is post-processing
+                continue
             distances, masses = (
                 (np.array([self._start]), np.ones(1)) if before is None else _after_noise(before)
             )
@@ -166,7 +157,6 @@ class ReflectionCoupling:
         return self._apart[steps - 1]
 
 
-@lru_cache(maxsize=64)
 def apart_after(start_distance: float, run: Run) -> Apart:
     """Return what is left at the last step of a run.
 
@@ -174,13 +164,34 @@ def apart_after(start_distance: float, run: Run) -> Apart:
         ParameterError: ``start_distance`` is out of its range, or the run is empty.
         CalibrationError: the distance leaves the range of floating point.
     """
+    if len(run) == 1:
+        coupling = _constant_coupling(start_distance, run[0][0])
+    else:
+        coupling = ReflectionCoupling(start_distance=start_distance)
+        for step, count in run:
+            coupling.step(step, times=count)
+    return coupling.apart(steps=sum(count for _, count in run))
+
+
+@lru_cache(maxsize=16)
+def _constant_coupling(start_distance: float, step: NoisyStep) -> ReflectionCoupling:
+    """Return a coupling of equal steps; what is computed of it serves all numbers of steps."""
     coupling = ReflectionCoupling(start_distance=start_distance)
-    steps = 0
-    for step, count in run:
-        for _ in range(min(count, MOST_STEPS - steps)):
-            coupling.step(step)
-            steps += 1
-    return coupling.apart(steps=steps)
+    coupling.step(step, times=MOST_STEPS)
+    return coupling
+
+
+@lru_cache(maxsize=4)
+def _profile_of(apart: Apart) -> ReflectionProfile:
+    before = apart.before or apart
+    scale = 2 * before.step.noise_std / apart.step.noise_std * (1 + 1e-15)
+    return ReflectionProfile(
+        distances=before.distances,
+        masses=before.masses,
+        least=before.step.shift / (2 * before.step.noise_std),
+        slope=apart.step.contraction * scale,
+        offset=apart.step.shift / apart.step.noise_std * (1 + 1e-15),
+    )
 
 
 def least_delta(*, run: Run, epsilon: float) -> float:

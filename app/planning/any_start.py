@@ -8,7 +8,8 @@ what the model then scores comes from fine-tuning within the budget.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
+from typing import Any
 
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
 from app.accounting.guarantees import GaussianGuarantee
@@ -36,7 +37,8 @@ def quote_gradient_clipping(policy: Policy, shape: ModelShape) -> Quote:
 
     The drift allowed at one unit of noise is mu. Half of it is spent on the start
     (contraction^steps * 2 initial_clip = mu/2), half on the gradients
-    (shift * (1 - contraction^steps) / (1 - contraction) = mu/2).
+    (shift * (1 - contraction^steps) / (1 - contraction) = mu/2). Where the worlds meet faster than
+    they drift, the gradients get more.
     """
     budget_steps = _budget_steps(policy, shape)
     chosen = complete_gradient_clipping(
@@ -44,12 +46,16 @@ def quote_gradient_clipping(policy: Policy, shape: ModelShape) -> Quote:
         delta=policy.delta,
         fixed=policy.parameters,
         default_steps=max(1, min(DEFAULT_STEPS, int(budget_steps * _LARGEST_SHARE_OF_BUDGET))),
+        dimension=shape.dimension,
     )
-    parameters = asdict(chosen)
-    guarantee = gradient_clipping.account(**parameters)
-    variance = chosen.variance()
     return _quote(
-        gradient_clipping.NAME, parameters, guarantee, chosen.steps, variance, policy, shape
+        gradient_clipping.NAME,
+        chosen.to_certificate(),
+        chosen.account(),
+        chosen.steps,
+        chosen.variance(),
+        policy,
+        shape,
     )
 
 
@@ -63,11 +69,12 @@ def quote_output_perturbation(policy: Policy, shape: ModelShape) -> Quote:
     mu = gaussian.mu_of(epsilon=policy.epsilon, delta=policy.delta)
     initial_clip = fixed.get("initial_clip", mu * INITIALISATION_STD / 2)
     noise_std = fixed.get("noise_std") or output_perturbation.calibrate(
-        epsilon=policy.epsilon, delta=policy.delta, initial_clip=initial_clip
+        epsilon=policy.epsilon, delta=policy.delta, initial_clip=initial_clip, **_floats(shape)
     )
-    guarantee = output_perturbation.account(initial_clip=initial_clip, noise_std=noise_std)
+    parameters: dict[str, Any] = {"initial_clip": initial_clip, "noise_std": noise_std}
+    parameters |= _floats(shape)
+    guarantee = output_perturbation.account(**parameters)
     refuse_missed(guarantee, policy.epsilon, policy.delta)
-    parameters = {"initial_clip": initial_clip, "noise_std": noise_std}
     variance = noise_std**2
     return _quote(output_perturbation.NAME, parameters, guarantee, 0, variance, policy, shape)
 
@@ -78,18 +85,19 @@ def quote_model_clipping(policy: Policy, shape: ModelShape) -> Quote:
     given = numbers(policy.parameters)
     fixed = {name: value for name, value in given.items() if name != "steps"}
     refuse_unknown(fixed, model_clipping.account)
-    sizes = {
+    sizes: dict[str, Any] = {
         "initial_clip": fixed.get("initial_clip", DEFAULT_INITIAL_CLIP),
         "model_clip": fixed.get("model_clip", INITIALISATION_STD),
         "noise_std": fixed.get("noise_std", INITIALISATION_STD),
         "initial_noise_std": fixed.get("initial_noise_std", 0.0),
+        **_floats(shape),
     }
     needed = model_clipping.steps_needed(epsilon=policy.epsilon, delta=policy.delta, **sizes)
     steps = whole_steps(given, needed)
     if steps < needed:
         raise PlanError(f"these clips and noise need {needed} steps, not {steps}")
     parameters = {"epsilon": policy.epsilon, **sizes, "steps": steps}
-    guarantee = model_clipping.account(**parameters)  # type: ignore[arg-type]
+    guarantee = model_clipping.account(**parameters)
     variance = sizes["noise_std"] ** 2
     quote = _quote(model_clipping.NAME, parameters, guarantee, steps, variance, policy, shape)
     return replace(quote, settings={"learning_rate": DEFAULT_LEARNING_RATE, "weight_decay": 0.0})
@@ -118,6 +126,11 @@ def _quote(
         noise_per_coordinate=math.sqrt(variance),
         surviving_information_bits=bits,
     )
+
+
+def _floats(shape: ModelShape) -> dict[str, int]:
+    """Return what the accountants need to count floats, where it is known."""
+    return {} if shape.dimension is None else {"dimension": shape.dimension}
 
 
 def _budget_steps(policy: Policy, shape: ModelShape) -> int:

@@ -2,16 +2,20 @@
 
 Each of the four that may vary by step is one number or a list of one number per step. A missing
 weight_decay is chosen so that every step contracts alike, a missing gradient_clip so that the
-gradients spend their half of the drift, and a missing noise_std is one number for all steps.
+gradients spend their half of the drift, and a missing noise_std is one number for all steps. Where
+all three are missing and the reflection coupling allows larger gradients at the same noise in the
+release, they are chosen for that.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from app.accounting import gaussian, gradient_clipping
+from app.accounting.guarantees import GaussianGuarantee
 from app.domain.checks import require_non_negative, require_positive
 from app.domain.errors import PlanError
 from app.domain.schedules import Schedule, at
+from app.planning.coupled_clipping import coupled_parameters
 from app.planning.fixed import numbers, refuse_missed, refuse_unknown, whole_steps
 
 DEFAULT_STEPS = 20
@@ -19,6 +23,7 @@ DEFAULT_INITIAL_CLIP = 1.0
 DEFAULT_LEARNING_RATE = 0.1
 INITIALISATION_STD = 1.0
 _BY_STEP = ("gradient_clip", "learning_rate", "weight_decay", "noise_std")
+_CHOSEN_TOGETHER = frozenset({"gradient_clip", "weight_decay", "noise_std"})
 _POSITIVE = ("initial_clip", "learning_rate", "noise_std", "steps")
 
 
@@ -32,6 +37,15 @@ class ClippingParameters:
     weight_decay: Schedule
     noise_std: Schedule
     steps: int
+    dimension: int | None = None
+
+    def account(self) -> GaussianGuarantee:
+        """Return what they guarantee."""
+        return gradient_clipping.account(**asdict(self))
+
+    def to_certificate(self) -> dict[str, Schedule]:
+        """Return them by name, without a dimension that is not known."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def variance(self) -> float:
         """Return the variance of the noise in one released coordinate."""
@@ -48,8 +62,11 @@ def complete_gradient_clipping(
     delta: float,
     fixed: Mapping[str, Schedule],
     default_steps: int = DEFAULT_STEPS,
+    dimension: int | None = None,
 ) -> ClippingParameters:
     """Return all parameters of gradient clipping for a target, keeping those in ``fixed``.
+
+    Without a ``dimension`` the target is met in real arithmetic.
 
     Raises:
         PlanError: a fixed parameter is unknown, lists differ in length from each other or from
@@ -63,8 +80,10 @@ def complete_gradient_clipping(
             check(name, number)
     steps = _steps(fixed, default_steps)
     try:
-        parameters = _complete(epsilon=epsilon, delta=delta, fixed=fixed, steps=steps)
-        guarantee = gradient_clipping.account(**asdict(parameters))
+        parameters = _coupled(
+            epsilon=epsilon, delta=delta, fixed=fixed, steps=steps, dimension=dimension
+        ) or _complete(epsilon=epsilon, delta=delta, fixed=fixed, steps=steps, dimension=dimension)
+        guarantee = parameters.account()
     except ArithmeticError as error:
         raise PlanError("the fixed parameters leave the range of floating point") from error
     refuse_missed(guarantee, epsilon, delta)
@@ -88,8 +107,48 @@ def _steps(fixed: Mapping[str, Schedule], default: int) -> int:
     return steps
 
 
+def _coupled(
+    *,
+    epsilon: float,
+    delta: float,
+    fixed: Mapping[str, Schedule],
+    steps: int,
+    dimension: int | None,
+) -> ClippingParameters | None:
+    """Return parameters by the coupling, if it allows larger gradients than ``_complete``."""
+    rate = fixed.get("learning_rate", DEFAULT_LEARNING_RATE)
+    if not isinstance(rate, int | float) or not fixed.keys().isdisjoint(_CHOSEN_TOGETHER):
+        return None
+    initial_clip = at(fixed.get("initial_clip", DEFAULT_INITIAL_CLIP), 0)
+    found = coupled_parameters(
+        epsilon=epsilon,
+        delta=delta,
+        initial_clip=initial_clip,
+        steps=steps,
+        final_noise_std=INITIALISATION_STD,
+        least_reach=gaussian.mu_of(epsilon=epsilon, delta=delta) * INITIALISATION_STD / 2,
+        dimension=dimension,
+    )
+    if found is None:
+        return None
+    return ClippingParameters(
+        initial_clip=initial_clip,
+        gradient_clip=found.shift / 2 / rate,
+        learning_rate=rate,
+        weight_decay=(1 - found.contraction) / rate,
+        noise_std=found.noise_std * (1 + 1e-12),
+        steps=steps,
+        dimension=dimension,
+    )
+
+
 def _complete(
-    *, epsilon: float, delta: float, fixed: Mapping[str, Schedule], steps: int
+    *,
+    epsilon: float,
+    delta: float,
+    fixed: Mapping[str, Schedule],
+    steps: int,
+    dimension: int | None,
 ) -> ClippingParameters:
     half_drift = gaussian.mu_of(epsilon=epsilon, delta=delta) * INITIALISATION_STD / 2
     initial_clip = at(fixed.get("initial_clip", DEFAULT_INITIAL_CLIP), 0)
@@ -109,6 +168,7 @@ def _complete(
             learning_rate=rate,
             weight_decay=decay,
             steps=steps,
+            dimension=dimension,
         )
     return ClippingParameters(
         initial_clip=initial_clip,
@@ -117,6 +177,7 @@ def _complete(
         weight_decay=decay,
         noise_std=noise_std,
         steps=steps,
+        dimension=dimension,
     )
 
 

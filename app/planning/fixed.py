@@ -7,10 +7,13 @@ from app.accounting.guarantees import GaussianGuarantee
 from app.domain.errors import PlanError
 from app.domain.schedules import Schedule
 
+_MEASURED = ("dimension", "records")  # of the model: no policy fixes them
+
 
 def refuse_unknown(fixed: Mapping[str, Schedule], account: Callable[..., object]) -> None:
     """Raise ``PlanError`` for a parameter that the mechanism does not have."""
-    _refuse_unlisted(fixed, tuple(inspect.signature(account).parameters))
+    known = [name for name in inspect.signature(account).parameters if name not in _MEASURED]
+    _refuse_unlisted(fixed, known)
 
 
 def numbers(fixed: Mapping[str, Schedule]) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """Quotes of retraining, and of training with differential privacy."""
 
+from typing import Any
+
 from app.accounting import dp_sgd, retraining
 from app.domain.checks import require_positive
 from app.domain.errors import PlanError
@@ -57,14 +59,15 @@ def quote_dp_sgd(policy: Policy, shape: ModelShape) -> Quote:
         raise PlanError(
             f"a noise_multiplier below {dp_sgd.LEAST_NOISE_MULTIPLIER:g} guarantees next to nothing"
         )
-    parameters = {
+    training: dict[str, Any] = {
         "noise_multiplier": trained.noise_multiplier,
         "sampling_rate": trained.sampling_rate,
         "steps": trained.steps,
         "group_size": max(1, trained.forgotten),
     }
-    refuse_slow_accounting(**parameters)  # type: ignore[arg-type]
-    guarantee = dp_sgd.account(**parameters)  # type: ignore[arg-type]
+    refuse_slow_accounting(**training)
+    parameters = training | _floats(shape)
+    guarantee = dp_sgd.account(**parameters)
     if not guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
         if shape.dp_training is None:
             raise PlanError("this noise_multiplier misses the target: raise it, or leave it out")
@@ -102,6 +105,16 @@ def quote_private_retraining(policy: Policy, shape: ModelShape) -> Quote:
     )
 
 
+def _floats(shape: ModelShape) -> dict[str, int]:
+    """Return what the accountant needs to count floats, where it is known.
+
+    ``records`` bounds a sample: the records that the present weights were trained on.
+    """
+    if shape.dimension is None:
+        return {}
+    return {"records": shape.trained_on, "dimension": shape.dimension}
+
+
 def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
     fixed = only(policy.parameters, *_PRIVATE)
     steps = max(1, round(shape.recipe_epochs * shape.steps_per_epoch))
@@ -122,6 +135,7 @@ def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
             sampling_rate=rate,
             steps=steps,
             group_size=group,
+            **_floats(shape),
         )
     return DpTrainingShape(
         noise_multiplier=multiplier, sampling_rate=rate, steps=steps, forgotten=0

@@ -47,7 +47,7 @@ def account(
     )
 
     def excess(log_delta: float) -> float:
-        epsilon = single.epsilon_at(math.exp(log_delta))
+        epsilon = single.epsilon(delta=math.exp(log_delta))
         return math.log(group) + (group - 1) * epsilon + log_delta - math.log(delta)
 
     high = low = math.log(delta)

@@ -35,7 +35,7 @@ def setting(row):
 
 def test_published_rows_have_mu_root_two_and_not_the_claimed_epsilon():
     for row in ROWS:
-        guarantee = gradient_clipping.account(noise_std=row["sigma"], **setting(row))
+        guarantee = gradient_clipping.account(noise_std=row["sigma"], **setting(row)).alone()
         assert guarantee.mu == pytest.approx(math.sqrt(2), rel=1e-4)
         assert guarantee.epsilon(delta=1e-5) == pytest.approx(6.573, abs=1e-3)
         assert guarantee.delta(epsilon=1.0) == pytest.approx(0.286, abs=5e-4)
@@ -160,7 +160,10 @@ def test_calibrate_then_account_meets_the_target(
         return
     guarantee = gradient_clipping.account(noise_std=noise_std, **given_)
     assert guarantee.meets(epsilon=epsilon, delta=delta)
-    assert guarantee.mu == pytest.approx(gaussian.mu_of(epsilon=epsilon, delta=delta), rel=1e-8)
+    largest = gaussian.mu_of(epsilon=epsilon, delta=delta)
+    assert guarantee.mu >= largest * (1 - 1e-8)
+    if guarantee.mu > largest * (1 + 1e-8):
+        assert guarantee.coupled().delta(epsilon=epsilon) <= delta
 
 
 @pytest.mark.parametrize(

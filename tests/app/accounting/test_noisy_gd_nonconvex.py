@@ -36,11 +36,11 @@ def parts(order):
 
 
 def test_curve_is_the_largest_of_the_three_conditions():
-    guarantee = noisy_gd_nonconvex.account(**GOOD)
+    guarantee = noisy_gd_nonconvex.account(**GOOD).inner
     for order in (1.5, 4.0, 7.0):
         assert guarantee.curve(order) == pytest.approx(max(parts(order)), rel=1e-10)
     assert guarantee.curve(40.0) == math.inf
-    longer = noisy_gd_nonconvex.account(**{**GOOD, "training_steps": 10**9})
+    longer = noisy_gd_nonconvex.account(**{**GOOD, "training_steps": 10**9}).inner
     assert longer.curve(7.0) == pytest.approx(max(parts(7.0)[0], parts(7.0)[2]), rel=1e-10)
 
 
@@ -49,11 +49,11 @@ def test_request_condition_alone():
     order, log_bound = 4.0, 0.5
     left = math.exp(-1e-6 * 10**7 / (2 * math.exp(log_bound)))
     expected = 2 * order * left * log_bound / (1 - 2 * order * left)
-    assert noisy_gd_nonconvex.account(**many).curve(order) == pytest.approx(expected, rel=1e-10)
+    assert noisy_gd_nonconvex.account(**many).inner.curve(order) == pytest.approx(expected, rel=1e-10)
 
 
 def test_step_size_bound_limits_the_order():
-    guarantee = noisy_gd_nonconvex.account(**GOOD)
+    guarantee = noisy_gd_nonconvex.account(**GOOD).inner
     highest = math.sqrt(1 / (64 * math.exp(0.5) * 1e-6 * 4.0))
     assert guarantee.highest_order == pytest.approx(highest, rel=1e-12)
 
@@ -74,7 +74,7 @@ def test_step_counts_are_enough_and_smallest():
         guarantee = noisy_gd_nonconvex.account(
             **setting, training_steps=training_steps, unlearning_steps=unlearning_steps
         )
-        return guarantee.curve(6.0)
+        return guarantee.inner.curve(6.0)
 
     assert at(training, request) <= 0.05 * (1 + 1e-9)
     assert at(math.floor(training * 0.99), request) > 0.05
