@@ -68,7 +68,7 @@ class ModelClipping(Section):
     initial_clip: Positive
     model_clip: Positive
     noise_std: NoiseStd
-    steps: Steps
+    steps: Annotated[int, Field(ge=1, le=model_clipping.MOST_STEPS)]
     initial_noise_std: NoNoise | NoiseStd
     dimension: Dimension
 
