@@ -16,7 +16,7 @@ from app.accounting.history import History
 from app.certificates.signing import StatementSigner
 from app.certificates.verification import verify
 from app.domain.errors import VerificationError
-from tests.support import statements
+from tests.support import parameters, statements
 from tests.support.bundles import signed_payload
 from tests.support.statements import Case, synthetic
 
@@ -303,10 +303,10 @@ class TestForm:
 def test_an_honest_history_is_the_accountants_own() -> None:
     """The verifier's reading of a history and the accountant's agree."""
     for name in ("tracked_release", "projected_noisy_sgd", "noisy_gd_convex"):
-        parameters = synthetic()[name].statement["predicate"]["mechanism"]["parameters"]
-        history = History.from_json(parameters["history"])
-        assert history.forgotten() == statements.FORGOTTEN
-        assert history.to_json() == parameters["history"]
+        stated = synthetic()[name].statement["predicate"]["mechanism"]["parameters"]
+        history = History.from_json(stated["history"])
+        assert history.forgotten() == parameters.FORGOTTEN
+        assert history.to_json() == stated["history"]
 
 
 def _with_weights(name: str, *, dtype: str, more: dict[str, tuple[int, ...]] = {}) -> Case:  # noqa: B006

@@ -23,7 +23,7 @@ from app.certificates.verification import VerifiedStep, check_statement, verify
 from app.domain.errors import TargetNotMetError, VerificationError
 from app.domain.schedules import MAX_SCHEDULE_STEPS
 from app.domain.states import Basis
-from tests.support import statements
+from tests.support import parameters, statements
 from tests.support.bundles import signed_payload
 from tests.support.statements import synthetic
 
@@ -246,17 +246,17 @@ def test_a_list_of_another_mechanism_is_refused(weights: Path) -> None:
 
 def _long_statement(steps: int) -> dict[str, Any]:
     """Return a statement about four schedules whose numbers take all the room there is."""
-    parameters = {
+    longest = {
         "initial_clip": 1.0,
         "gradient_clip": [1.2345678901234567e-100] * steps,
         "learning_rate": [1.2345678901234567e-100] * steps,
         "weight_decay": [1.2345678901234567e-100] * steps,
         "noise_std": [1.2345678901234567e100] * steps,
         "steps": steps,
-        "dimension": statements.DIMENSION,
+        "dimension": parameters.DIMENSION,
     }
     return statements.restating_claims(
-        CASE.statement, mechanism=gradient_clipping.NAME, parameters=parameters
+        CASE.statement, mechanism=gradient_clipping.NAME, parameters=longest
     )
 
 
@@ -319,10 +319,10 @@ def _set(where: str, field: str, value: object) -> Callable[[dict[str, Any]], No
         _set("mechanism", "name", ["gradient_clipping"]),
         _set("mechanism", "parameters", {}),
         _set("mechanism", "parameters", [1, 2]),
-        _set("mechanism", "parameters", {**statements.CLIPPED, "sigma": 1.0}),
-        _set("mechanism", "parameters", {**statements.CLIPPED, "steps": True}),
-        _set("mechanism", "parameters", {**statements.CLIPPED, "noise_std": "1.0"}),
-        _set("mechanism", "parameters", {**statements.CLIPPED, "noise_std": 10**400}),
+        _set("mechanism", "parameters", {**parameters.CLIPPED, "sigma": 1.0}),
+        _set("mechanism", "parameters", {**parameters.CLIPPED, "steps": True}),
+        _set("mechanism", "parameters", {**parameters.CLIPPED, "noise_std": "1.0"}),
+        _set("mechanism", "parameters", {**parameters.CLIPPED, "noise_std": 10**400}),
     ],
     ids=lambda lie: lie.__name__,
 )
@@ -447,14 +447,14 @@ def test_nothing_but_a_verification_error_comes_of_signed_garbage(weights, chang
 
 
 def test_a_statement_is_not_made_unless_the_target_is_met() -> None:
-    parameters = statements.CLIPPED | {"noise_std": statements.CLIPPED["noise_std"] * 0.9}
-    phase = statements.phase_of(gradient_clipping.NAME, statements.CLIPPED)
+    quiet = parameters.CLIPPED | {"noise_std": parameters.CLIPPED["noise_std"] * 0.9}
+    phase = statements.phase_of(gradient_clipping.NAME, parameters.CLIPPED)
     with pytest.raises(TargetNotMetError):
         unlearning_statement(
             basis=Basis.UNLEARNED,
             subject=Subject("m", 2, "00" * 32),
             coverage=statements.coverage(),
-            phase=replace(phase, parameters=parameters),
+            phase=replace(phase, parameters=quiet),
             evaluation={},
             previous_certificate="00" * 32,
             times=statements.TIMES,
