@@ -5,25 +5,11 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from app.accounting import catalogue
-from app.accounting.guarantees import (
-    ExactGuarantee,
-    GaussianGuarantee,
-    Guarantee,
-    PointGuarantee,
-    ProfileGuarantee,
-    RenyiGuarantee,
-)
+from app.accounting.guarantees import GaussianGuarantee, Guarantee, PointGuarantee
 from app.accounting.terms import asserted, enforced
 from app.domain.backbone import BackboneDigest
 from app.domain.errors import TargetNotMetError
 
-_KINDS: Final = {
-    GaussianGuarantee: "gaussian",
-    RenyiGuarantee: "renyi",
-    PointGuarantee: "point",
-    ProfileGuarantee: "profile",
-    ExactGuarantee: "exact",
-}
 NO_GUARANTEE: Final[Mapping[str, Any]] = {
     "kind": "none",
     "meaning": "No record is protected by this version: nothing was unlearned yet.",
@@ -93,13 +79,16 @@ def _described(
         "reference": guarantee.terms.reference,
         "releases_before": releases_before,
         "attacker_advantage": float(guarantee.advantage()),
-        "kind": _KINDS[type(guarantee)],
+        "kind": guarantee.kind,
     }
     if isinstance(guarantee, GaussianGuarantee):
         described |= {
             "mu": float(guarantee.mu),
+            "slack": float(guarantee.slack),
             "surviving_information_bits": float(guarantee.surviving_information_bits()),
         }
+    if isinstance(guarantee, PointGuarantee):
+        described["at_delta"] = float(guarantee.at_delta)
     return described
 
 

@@ -4,23 +4,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.certificates.claims import EXCLUDED, NO_GUARANTEE, claims_of, exclusion_assumptions
-from app.certificates.schema import AsTrained, Exclusion, Predicate
+from app.certificates.parameters import DpSgd
+from app.certificates.schema import AsTrained, Exclusion, Predicate, Section
 from app.certificates.tolerance import difference
 from app.domain.backbone import BackboneDigest
 from app.domain.errors import ExpungeError, VerificationError
+from app.planning.dp_sgd_work import refuse_slow_accounting
 
 
-def check_guarantee(predicate: Predicate, stated: Mapping[str, Any]) -> str:
+def check_guarantee(
+    predicate: Predicate, stated: Mapping[str, Any], parameters: Section | None
+) -> str:
     """Check guarantee, accountant and assumptions; return the guarantee in a few words.
 
     Args:
         predicate: of the right form.
         stated: the same as plain JSON values.
+        parameters: of its mechanism, if it has one.
 
     Raises:
         VerificationError: they are not what follows from the parameters.
     """
     try:
+        _refuse_slow(parameters)
         computed = _computed(predicate, stated)
     except (ExpungeError, ArithmeticError, ValueError, TypeError) as error:
         reason = str(error) if isinstance(error, ExpungeError) else "it cannot be computed"
@@ -53,3 +59,14 @@ def _computed(predicate: Predicate, stated: Mapping[str, Any]) -> dict[str, Any]
         delta=predicate.target.delta,
         backbone=backbone,
     )
+
+
+def _refuse_slow(parameters: Section | None) -> None:
+    """Refuse what the service would never have planned, because it takes minutes to account for."""
+    if isinstance(parameters, DpSgd):
+        refuse_slow_accounting(
+            noise_multiplier=parameters.noise_multiplier,
+            sampling_rate=parameters.sampling_rate,
+            steps=parameters.steps,
+            group_size=parameters.group_size,
+        )

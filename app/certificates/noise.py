@@ -99,7 +99,7 @@ def _(read: NoisyGdNonconvex, first: bool) -> list[Draws]:  # noqa: FBT001
     unlearning = Draws(read.noise_std, read.dimension * read.unlearning_steps)
     if not first:
         return [unlearning]
-    start = read.noise_std / math.sqrt(2 * read.learning_rate * read.weight_decay)
+    start = read.noise_std / math.sqrt(2 * read.learning_rate) / math.sqrt(read.weight_decay)
     training = Draws(read.noise_std, read.dimension * read.training_steps)
     return [Draws(start, read.dimension), training, unlearning]
 

@@ -34,8 +34,11 @@ _MAX_DIMENSION: Final = 2**40
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 Whole = Annotated[int, Field(ge=1, le=2**53)]
 Dimension = Annotated[int, Field(ge=1, le=_MAX_DIMENSION)]
-NonNegative = Annotated[float, Field(ge=0)]
 Schedule = float | Annotated[list[float], Field(min_length=1, max_length=MAX_SCHEDULE_STEPS)]
+# Its square is a normal float64 (``app.domain.checks.require_noise``).
+NoiseStd = Annotated[float, Field(ge=1e-140, le=1e140)]
+NoiseStds = NoiseStd | Annotated[list[NoiseStd], Field(min_length=1, max_length=MAX_SCHEDULE_STEPS)]
+NoNoise = Annotated[float, Field(ge=0, le=0)]
 
 
 class GradientClipping(Section):
@@ -45,7 +48,7 @@ class GradientClipping(Section):
     gradient_clip: Schedule
     learning_rate: Schedule
     weight_decay: Schedule
-    noise_std: Schedule
+    noise_std: NoiseStds
     steps: Steps
     dimension: Dimension
 
@@ -54,7 +57,7 @@ class OutputPerturbation(Section):
     """See ``app.accounting.output_perturbation``."""
 
     initial_clip: Positive
-    noise_std: Positive
+    noise_std: NoiseStd
     dimension: Dimension
 
 
@@ -64,16 +67,16 @@ class ModelClipping(Section):
     epsilon: Positive
     initial_clip: Positive
     model_clip: Positive
-    noise_std: Positive
-    steps: Steps
-    initial_noise_std: NonNegative
+    noise_std: NoiseStd
+    steps: Annotated[int, Field(ge=1, le=model_clipping.MOST_STEPS)]
+    initial_noise_std: NoNoise | NoiseStd
     dimension: Dimension
 
 
 class DpSgd(Section):
     """See ``app.accounting.dp_sgd``."""
 
-    noise_multiplier: Positive
+    noise_multiplier: Annotated[float, Field(ge=dp_sgd.LEAST_NOISE_MULTIPLIER)]
     sampling_rate: Annotated[float, Field(gt=0, le=1)]
     steps: Steps
     group_size: Whole
@@ -88,7 +91,7 @@ class NoisyGdNonconvex(Section):
     weight_decay: Positive
     smoothness: Positive
     loss_bound: Positive
-    noise_std: Positive
+    noise_std: NoiseStd
     dimension: Dimension
     records: Whole
     request_size: Whole
@@ -114,13 +117,13 @@ class StepsEvent(Section):
     """Optimisation steps that each added noise of one standard deviation; 0 for none."""
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)]
-    noise_std: NonNegative
+    noise_std: NoNoise | NoiseStd
 
 
 class ReleaseEvent(Section):
     """The end of a run, with the standard deviation of the release's own noise."""
 
-    release: NonNegative
+    release: NoNoise | NoiseStd
 
 
 class ForgetEvent(Section):

@@ -15,7 +15,7 @@ from app.accounting import (
 )
 from app.accounting.strong_convexity import largest_learning_rate
 from app.certificates.parameters import Recipe, ReleaseEvent, Tracked
-from app.certificates.schema import Release, Section
+from app.certificates.schema import Predicate, Release, Section
 from app.certificates.weights_file import StoredTensor, WeightsFile
 from app.domain import linear_head
 from app.domain.errors import VerificationError
@@ -28,13 +28,20 @@ _FULL_BATCH: Final = frozenset(
 )
 
 
-def check_tensors(predicate: Release, parameters: Section, weights: WeightsFile) -> str:
-    """Check what a mechanism says of the weights; return it in words.
+def check_tensors(predicate: Predicate, parameters: Section | None, weights: WeightsFile) -> str:
+    """Check what a certificate says of the weights; return it in words.
 
     Raises:
         VerificationError: the file holds other tensors, or a constant is not theirs.
     """
     tensors = weights.tensors()
+    frozen = predicate.backbone is not None and predicate.backbone.frozen
+    _require(
+        frozen == any(name.startswith(BACKBONE) for name in tensors),
+        "the file holds a frozen backbone that is not stated, or none that is",
+    )
+    if not isinstance(predicate, Release):
+        return f"{len(tensors)} tensors"
     trained = _trained(predicate, tensors)
     dimension = sum(tensor.size for tensor in trained.values())
     if isinstance(parameters, Tracked):
@@ -53,11 +60,6 @@ def _trained(predicate: Release, tensors: Mapping[str, StoredTensor]) -> dict[st
     trained = {name: tensors[name] for name in names}
     _require(all(tensor.dtype in _FLOATS for tensor in trained.values()), "a tensor of no floats")
     _require(not any(name.startswith(BACKBONE) for name in names), "it trained a frozen backbone")
-    frozen = predicate.backbone is not None and predicate.backbone.frozen
-    _require(
-        frozen == any(name.startswith(BACKBONE) for name in tensors),
-        "the file holds a frozen backbone that is not stated, or none that is",
-    )
     frame = predicate.mechanism.frame
     _require(frame is None or set(frame.scale) == set(names), "its frame is of other tensors")
     return trained

@@ -63,7 +63,7 @@ TRUSTED: Final = (
     ),
     Trusted(
         ("predicate.evaluation.*",),
-        "The held-out records are not in the bundle, and no figure of the evaluation is guaranteed.",
+        "The held-out records are not in the bundle, and no figure of an evaluation is guaranteed.",
     ),
     Trusted(
         ("predicate.software.*",),
@@ -81,23 +81,18 @@ TRUSTED: Final = (
         "weights, which are not in the bundle.",
     ),
     Trusted(
-        (
-            "predicate.mechanism.parameters.records",
-            "predicate.mechanism.parameters.training_steps",
-            "predicate.mechanism.parameters.request_size",
-        ),
-        "How many records stood behind a sampling rate, how long an earlier run was, how large "
-        "the largest request. What follows from them is computed again, but may be limited by "
-        "another number.",
+        ("predicate.mechanism.parameters.records",),
+        "How many records stood behind a sampling rate. What follows from their number is computed "
+        "again, but may be limited by another.",
     ),
     Trusted(
         ("predicate.mechanism.parameters.history.recipe.radius",),
         "A radius that is larger than the weights ever were changes nothing.",
     ),
     Trusted(
-        ("predicate.backbone.*",),
-        "Of a version without guarantee. Wherever something is guaranteed, the backbone is among "
-        "the assumptions, which are compared, as the operator's word.",
+        ("predicate.backbone", "predicate.backbone.*"),
+        "Which public weights a version without guarantee started from. Wherever something is "
+        "guaranteed, they are among the assumptions, which are compared, as the operator's word.",
     ),
 )
 

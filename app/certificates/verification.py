@@ -125,9 +125,8 @@ def check_statement(
     with opened(weights) as file:
         _check_digest(statement, file.sha256())
         report(VerifiedStep("digest", "the weights are the certificate's subject"))
-        if isinstance(predicate, Release) and parameters is not None:
-            report(VerifiedStep("weights", check_tensors(predicate, parameters, file)))
-    report(VerifiedStep("guarantee", check_guarantee(predicate, stated)))
+        report(VerifiedStep("weights", check_tensors(predicate, parameters, file)))
+    report(VerifiedStep("guarantee", check_guarantee(predicate, stated, parameters)))
     return predicate, stated
 
 

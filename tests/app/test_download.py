@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,11 @@ from app.main import create_app
 from app.registry.tables import VersionRow
 from app.services import Services
 from tests.support.serving import Unreliable, serve
+from tests.support.weights import network_weights
 from tests.support.workshop import Workshop
 
-CONTENT = os.urandom(3 * 1024 * 1024 + 3)
+CONTENT = network_weights(padding=3 * 1024 * 1024 + 3)
+SECOND = network_weights(value=0.25)
 NAME = "model-v1.safetensors"
 
 
@@ -72,7 +73,7 @@ def _replace(scene: Scene) -> None:
     """Publish version 2, and shred version 1."""
     scene.workshop.forget(scene.workshop.split()[0][0])
     scene.workshop.dispatch()
-    _publish(scene.workshop, b"second")
+    _publish(scene.workshop, SECOND)
     scene.workshop.services.clean_up()
 
 
@@ -171,7 +172,7 @@ def test_a_version_that_is_retired_meanwhile_leaves_nothing_behind(scene: Scene)
 
     assert refused.value.status == 410
     assert scene.files() == []
-    assert scene.download().weights.read_bytes() == b"second"
+    assert scene.download().weights.read_bytes() == SECOND
 
 
 def test_partial_files_of_older_versions_are_removed_and_others_kept(scene: Scene) -> None:

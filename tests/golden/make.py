@@ -3,24 +3,85 @@
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import safetensors.torch
+import torch
+from sklearn.datasets import load_digits
+
+from app.client import ExpungeClient
+from app.datasets.files import record_table, to_parquet
+from app.domain.architecture import ArchitectureSpec
 from tests.support.digits import DATASET, digits_parquet, head, model
 from tests.support.service import running
+from workers.training.architectures import build
 
+RECORDS = 300
+PERSON = "subject-3"
+LATE_PERSON = "late-subject"
 SCHEDULES = {"learning_rate": [0.2, 0.1, 0.05], "gradient_clip": [0.3, 0.2, 0.1]}
 SMALL = {"architecture": {"name": "logistic"}}
+PUBLIC = {"name": "mlp", "options": {"hidden": [4]}}
+BACKBONE = {
+    "name": "public-digits",
+    "architecture": PUBLIC,
+    "input": {"shape": [8, 8]},
+    "classes": 10,
+    "source": "a fresh initialisation under a public seed",
+}
+# A softmax head of 64 features, its loss bounded as tanh(loss): |f''| <= 1/2 + 0.77 * 2.
+NON_CONVEX = {
+    "loss_bound": 1.0,
+    "smoothness": 2.1,
+    "weight_decay": 21.0,
+    "learning_rate": 1.4e-5,
+    "noise_std": 0.02379,
+    "order": 1.5,
+    "request_size": 10,
+}
+
+
+def on_public(*, frozen: bool) -> dict[str, Any]:
+    """Return an architecture on the public backbone."""
+    own = {"name": "linear_head"} if frozen else PUBLIC
+    return {"architecture": own | {"backbone": {"name": BACKBONE["name"], "frozen": frozen}}}
+
+
 CASES: dict[str, dict[str, Any]] = {
     "gradient_clipping": {**model("clipped", parameters=SCHEDULES), **SMALL},
+    "gradient_clipping_public": {**model("clipped-public"), **on_public(frozen=False)},
     "model_clipping": {**model("projected", mechanism="model_clipping"), **SMALL},
+    "output_perturbation": {**model("perturbed", mechanism="output_perturbation"), **SMALL},
     "retraining": {**model("retrained", mechanism="retraining"), **SMALL},
     "tracked_release": head("tracked", mechanism="tracked_release"),
+    "tracked_release_frozen": {
+        **head("tracked-frozen", mechanism="tracked_release"),
+        **on_public(frozen=True),
+    },
+    "delete_to_descent": head("descended", mechanism="delete_to_descent"),
+    "projected_noisy_sgd": head("noisy-batches", mechanism="projected_noisy_sgd"),
+    "langevin_unlearning": head("langevin", mechanism="langevin_unlearning"),
+    "noisy_gd_convex": head(
+        "adaptive",
+        epochs=60,
+        mechanism="noisy_gd_convex",
+        adaptive=True,
+        epsilon=8.0,
+        parameters={"forgotten": 20},
+    ),
+    "noisy_gd_nonconvex": {
+        **head("nonconvex", mechanism="noisy_gd_nonconvex", epsilon=50.0, parameters=NON_CONVEX),
+        "architecture": {"name": "linear_head", "options": {"bias": 0}},
+    },
     "dp_sgd": {
         **model("private", mechanism="dp_sgd", epsilon=8.0, parameters={"group_size": 12}),
         **SMALL,
     },
 }
+AS_TRAINED = {**model("open", first_release="as_trained"), **SMALL}
 
 
 def make(folder: Path) -> None:
@@ -31,29 +92,75 @@ def make(folder: Path) -> None:
         running(Path(directory) / "data") as service,
         service.client() as client,
     ):
-        client.define_dataset("digits", features=DATASET["features"], classes=10)
-        client.push_records("digits", digits_parquet())
-        for definition in CASES.values():
-            client.define_model(definition)
-            client.wait_for_model(definition["name"], timeout_s=60)
-        (folder / "checkpoint.txt").write_text(client.log_checkpoint())
-        size = int(client.log_checkpoint().split("\n")[1])
-        request = client.forget("digits", subject_ids=["subject-3"])
-        client.wait_for_request(request["id"], timeout_s=120)
-        receipt = {**client.request(request["id"]), "subject_ids": ["subject-3"]}
-        answers = client.certificates_of(request["id"], since=size)
-        bundles = {answer["model"]: answer["bundle"] for answer in answers}
-        for case, definition in CASES.items():
-            name = definition["name"]
-            weights = client._http.get(
-                f"/v1/models/{name}/certified/weights", follow_redirects=True
-            )
-            (folder / f"{case}.safetensors").write_bytes(weights.content)
-            bundle = json.dumps(bundles[name], indent=1)
-            (folder / f"{case}.certificate.json").write_text(bundle)
-        (folder / "receipt.json").write_text(json.dumps(receipt, indent=1))
+        _define(client)
+        checkpoint = client.log_checkpoint()
+        (folder / "checkpoint.txt").write_text(checkpoint)
+        _keep(client, folder, "as_trained", AS_TRAINED["name"], client.version_bundle("open", 1))
+        by_model = {definition["name"]: case for case, definition in CASES.items()}
+        clipped = CASES["gradient_clipping"]["name"]
+        client.push_records("digits", _late_records())
+        for person, receipt, kept in (
+            (PERSON, "receipt", by_model),
+            (PERSON, "restated.receipt", {clipped: "restated"}),
+            (LATE_PERSON, "exclusion.receipt", {clipped: "exclusion"}),
+        ):
+            bundles = _forget(client, person, folder / f"{receipt}.json", since=checkpoint)
+            for name, case in kept.items():
+                _keep(client, folder, case, name, bundles[name])
         keys = client._http.get("/.well-known/expunge-keys.json").text
         (folder / "keys.json").write_text(keys)
+
+
+def _define(client: ExpungeClient) -> None:
+    client.define_dataset("digits", features=DATASET["features"], classes=10)
+    client.push_records("digits", digits_parquet(RECORDS))
+    client.define_backbone(BACKBONE)
+    client.upload_backbone(BACKBONE["name"], _public_weights())
+    for definition in (*CASES.values(), AS_TRAINED):
+        client.define_model(definition)
+        client.wait_for_model(definition["name"], timeout_s=600)
+
+
+def _forget(
+    client: ExpungeClient, person: str, receipt: Path, *, since: str
+) -> Mapping[str, dict[str, Any]]:
+    """Forget a person; return the bundle of each model."""
+    request = client.forget("digits", subject_ids=[person])
+    client.wait_for_request(request["id"], timeout_s=1200)
+    kept = {**client.request(request["id"]), "subject_ids": [person]}
+    receipt.write_text(json.dumps(kept, indent=1))
+    answers = client.certificates_of(request["id"], since=int(since.split("\n")[1]))
+    return {answer["model"]: answer["bundle"] for answer in answers}
+
+
+def _keep(
+    client: ExpungeClient, folder: Path, case: str, name: str, bundle: Mapping[str, Any]
+) -> None:
+    weights = client._http.get(f"/v1/models/{name}/certified/weights", follow_redirects=True)
+    (folder / f"{case}.safetensors").write_bytes(weights.content)
+    (folder / f"{case}.certificate.json").write_text(json.dumps(bundle, indent=1))
+
+
+def _late_records() -> bytes:
+    """Return records that no model was trained on."""
+    images, labels = load_digits(return_X_y=True)
+    late = slice(RECORDS, RECORDS + 3)
+    return to_parquet(
+        record_table(
+            record_ids=[f"late-{number}" for number in range(3)],
+            subject_ids=[LATE_PERSON] * 3,
+            labels=labels[late],
+            features=images[late].reshape(-1, 8, 8).astype(np.uint8),
+        )
+    )
+
+
+def _public_weights() -> bytes:
+    torch.manual_seed(0)
+    network = build(
+        ArchitectureSpec.from_json(PUBLIC), input_shape=(8, 8), classes=10, allowed_factories=[]
+    )
+    return safetensors.torch.save(network.state_dict())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from app.domain import merkle
 from tests.support import trees
 
 ORIGIN = "expunge/test"
+# Later than every certificate that tests make.
+RECORDED_AT = "2100-01-01T00:00:00.000000+00:00"
 
 
 class SmallLog:
@@ -22,9 +24,14 @@ class SmallLog:
         self.signer = signer
         self.entries = [f'{{"kind":"other","number":{number}}}' for number in range(others)]
 
-    def append(self, payload: bytes) -> int:
+    def append(self, payload: bytes, **facts: str) -> int:
         """Record a certificate; return the entry's index."""
-        facts = {"kind": "certificate.issued", "sha256": hashlib.sha256(payload).hexdigest()}
+        facts = {
+            "kind": "certificate.issued",
+            "sha256": hashlib.sha256(payload).hexdigest(),
+            "basis": basis_of(payload),
+            "recorded_at": RECORDED_AT,
+        } | facts
         self.entries.append(json.dumps(facts, sort_keys=True, separators=(",", ":")))
         return len(self.entries) - 1
 
@@ -56,15 +63,28 @@ class SmallLog:
         )
 
 
+def basis_of(payload: bytes) -> str:
+    """Return the basis that a payload states, whatever it is."""
+    try:
+        return str(json.loads(payload)["predicate"]["basis"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "none"
+
+
 def signed_payload(
-    payload: bytes, signer: StatementSigner, *, request: RequestProof | None = None
+    payload: bytes,
+    signer: StatementSigner,
+    *,
+    request: RequestProof | None = None,
+    others: int = 5,
+    **facts: str,
 ) -> dict[str, Any]:
-    """Return the bundle of a payload, whatever it says."""
+    """Return the bundle of a payload, whatever it says, with ``facts`` in its log entry."""
     envelope = Envelope(payload, PAYLOAD_TYPE, {})
     envelope.sign(signer._signer)
-    log = SmallLog(signer)
-    index = log.append(payload)
-    log.grow(3)
+    log = SmallLog(signer, others=others)
+    index = log.append(payload, **facts)
+    log.grow(min(others, 3))
     return bundle_json(
         envelope=json.dumps(envelope.to_dict()), log=log.proof(index), request=request
     )

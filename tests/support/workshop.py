@@ -9,26 +9,32 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.accounting.history import History
+from app.certificates.noise import Noise, draws_of, grid_of
 from app.certificates.statement import CertifyingPhase
 from app.datasets import repository as datasets
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
 from app.datasets.tables import RecordRow
+from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
+from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
-from app.domain.states import FirstRelease, RunKind, WeightsSource
+from app.domain.states import Basis, FirstRelease, RunKind, WeightsSource
 from app.ledger import api_keys, lineage, outbox, repository, runs, settlement
 from app.ledger.demands import ForgetDemand
 from app.ledger.runs import Selection
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
+from app.planning.tracking import trained_history
 from app.registry import repository as registry
 from app.registry.membership import Membership, membership_of
 from app.registry.tables import ModelRow, VersionRow
 from app.services import Services
+from tests.support import weights
 
 DATASET = "people"
 RECORDS = 40
@@ -131,21 +137,25 @@ class Workshop:
 
     def begin(self, held: Held) -> Selection:
         with self.transaction() as session:
-            return runs.begin(session, held.run_id, held.token)
+            model = session.get_one(ModelRow, repository.run(session, held.run_id).model_id)
+            head = model.architecture["name"] == linear_head.NAME
+            dimension = weights.HEAD_DIMENSION if head else weights.NETWORK_DIMENSION
+            return runs.begin(session, held.run_id, held.token, dimension=dimension)
 
-    def result(self, held: Held, content: bytes = b"weights") -> settlement.RunResult:
+    def result(self, held: Held, content: bytes | None = None) -> settlement.RunResult:
         """Return what a run that followed its plan would show."""
         with self.transaction() as session:
             run = repository.run(session, held.run_id)
             policy = Policy.from_json(session.get_one(ModelRow, run.model_id).policy)
             plan, kind = Plan.from_json(run.plan), run.kind
+            number = registry.next_number(session, run.model_id)
         openly = kind != RunKind.UNLEARN and policy.first_release is FirstRelease.AS_TRAINED
-        phase = CertifyingPhase(
-            plan=plan, parameters=plan.parameters, frame={"kind": "test"}, noise_generator="none"
-        )
+        basis = Basis.UNLEARNED if kind == RunKind.UNLEARN else Basis.CERTIFIED_RELEASE
+        if content is None:
+            content = weights.weights_of_version(number, head=plan.is_descent)
         return settlement.RunResult(
             weights=self.services.blobs.put("weights", content),
-            phase=None if openly else phase,
+            phase=None if openly else _followed(plan, basis),
             evaluation={"held_out_records": 0},
             certified_at=datetime.now(UTC),
             phase_seconds={},
@@ -249,3 +259,27 @@ class Workshop:
         return [i for i, out in held_out.items() if not out], [
             i for i, out in held_out.items() if out
         ]
+
+
+def _followed(plan: Plan, basis: Basis) -> CertifyingPhase:
+    """Return what a run reports that took the steps of its plan and drew the noise for them."""
+    draws = draws_of(plan.mechanism, plan.parameters, basis=basis)
+    drawn = sum(each.count for each in draws)
+    framed = "initial_clip" in plan.parameters
+    return CertifyingPhase(
+        plan=plan,
+        parameters=plan.parameters,
+        frame={"centre": "initialisation_mean", "scale": dict.fromkeys(weights.NETWORK, 0.5)}
+        if framed
+        else None,
+        tensors=tuple(weights.HEAD if plan.is_descent else weights.NETWORK),
+        noise=Noise(SECURE, grid_of(plan.mechanism, draws), drawn) if draws else None,
+        steps=_steps_of(plan),
+    )
+
+
+def _steps_of(plan: Plan) -> int:
+    if plan.history is None or "history" not in plan.parameters:
+        return int(plan.parameters.get("steps", 0))
+    after = History.from_json(plan.parameters["history"])
+    return after.steps - trained_history(plan).steps

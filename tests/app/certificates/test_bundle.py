@@ -20,6 +20,8 @@ from app.certificates.verification import VerifiedStep, verify
 from app.domain import merkle
 from app.domain.errors import VerificationError
 from tests.support.bundles import SmallLog
+from tests.support.statements import digest_of
+from tests.support.weights import WEIGHTS
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 SIGNER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"k" * 32))
@@ -32,14 +34,14 @@ DAY = timedelta(days=1)
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("weights") / "model.safetensors"
-    path.write_bytes(b"")
+    path.write_bytes(WEIGHTS)
     return path
 
 
 def envelope(signer: StatementSigner = SIGNER) -> str:
     return signer.sign(
         exclusion_statement(
-            subject=Subject(model="m", version=2, weights_sha256=EMPTY),
+            subject=Subject(model="m", version=2, weights_sha256=digest_of(WEIGHTS)),
             coverage=Coverage(
                 requests=1,
                 records=1,
@@ -47,7 +49,7 @@ def envelope(signer: StatementSigner = SIGNER) -> str:
                 excluded_records=0,
                 excluded_root=EMPTY,
             ),
-            previous_certificate=None,
+            previous_certificate="0f" * 32,
             times=Times(started_at=NOW, certified_at=NOW),
         )
     ).envelope

@@ -2,8 +2,14 @@
 
 import math
 import re
+from collections.abc import Iterator
+from copy import deepcopy
+from decimal import Context, Decimal
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.accounting.terms import Neighbours
 from app.certificates.plain_words import (
@@ -11,6 +17,8 @@ from app.certificates.plain_words import (
     guarantee_in_words,
     limits_in_words,
 )
+from app.certificates.trusted import is_trusted
+from tests.support.statements import synthetic
 
 GUARANTEE = {
     "kind": "gaussian",
@@ -46,6 +54,53 @@ def test_no_number_is_smaller_than_what_was_certified() -> None:
         (bits, 0.0518201),
     ):
         assert certified <= float(shown) <= certified * 1.001
+
+
+@pytest.mark.parametrize(
+    ("bound", "shown"),
+    [(1e-5, "1e-05"), (1e-10, "1e-10"), (0.5, "0.5"), (1.0, "1"), (1.25e-7, "1.25e-07"), (0, "0")],
+)
+def test_a_number_of_up_to_four_digits_is_shown_as_it_is(bound: float, shown: str) -> None:
+    """Its binary expansion may be a little more, which is not what the statement says."""
+    assert f"(ε, δ) = ({shown}, {shown})" in _words(epsilon=bound, delta=bound)
+
+
+@given(st.floats(min_value=1e-300, max_value=1e300))
+def test_every_number_is_rounded_up_in_decimal(bound: float) -> None:
+    (shown,) = re.search(r"\(ε, δ\) = \((\S+), ", _words(epsilon=bound)).groups()
+    exact, rounded = Decimal(repr(bound)), Decimal(shown)
+    assert exact <= rounded < exact * (1 + Decimal("0.001"))
+    digits = len(exact.normalize().as_tuple().digits)
+    assert rounded == exact if digits <= 4 else rounded > exact
+
+
+@given(st.floats(min_value=0.0, max_value=19.9))
+def test_the_factor_is_never_too_small(epsilon: float) -> None:
+    (shown,) = re.search(r"e\^ε \((\S+)\)", _words(epsilon=epsilon)).groups()
+    exact = Context(prec=60).exp(Decimal(repr(epsilon)))
+    assert exact <= Decimal(shown) < exact * Decimal("1.0011")
+
+
+def test_an_exclusion_is_exact_in_words() -> None:
+    predicate = synthetic()["exclusion"].statement["predicate"]
+    (words,) = guarantee_in_words(predicate)
+    assert "No gradient ever read the records of this request" in words
+
+
+@pytest.mark.parametrize("name", sorted(synthetic()))
+def test_the_words_do_not_change_with_what_is_merely_trusted(name: str) -> None:
+    """Nothing that a verifier cannot check is phrased as guaranteed."""
+    predicate = synthetic()[name].statement["predicate"]
+    changed = deepcopy(predicate)
+    for path, value in _leaves(predicate):
+        if is_trusted(".".join(("predicate", *map(str, path)))) and "backbone" not in path:
+            node = changed
+            for key in path[:-1]:
+                node = node[key]
+            node[path[-1]] = value + "x" if isinstance(value, str) else value + 1
+    assert changed != predicate
+    for words in (guarantee_in_words, limits_in_words, assumptions_in_words):
+        assert words(changed) == words(predicate)
 
 
 def test_a_one_way_guarantee_does_not_speak_of_the_other_way() -> None:
@@ -89,3 +144,13 @@ def test_whose_word_an_assumption_is_stands_beside_it() -> None:
         "noise is Gaussian (enforced by the service's code)",
         "the backbone is public (the operator's word)",
     ]
+
+
+def _leaves(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    inner = dict(enumerate(node)) if isinstance(node, list) else node
+    if not isinstance(inner, dict):
+        if isinstance(node, str | int | float) and not isinstance(node, bool):
+            yield path, node
+        return
+    for key, child in inner.items():
+        yield from _leaves(child, (*path, key))

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from app.certificates.signing import StatementSigner
 from app.cli.main import app
 from app.services import public_key_file
+from tests.support.weights import WEIGHTS
 from tests.support.workshop import DATASET, Workshop
 
 runner = CliRunner()
@@ -86,7 +87,7 @@ def test_download_verifies_and_writes_weights_and_certificate(
     assert answer.exit_code == 0, answer.output
     names = {path.name: path for path in out.iterdir()}
     assert set(names) == {"model-v1.safetensors", "model-v1.certificate.json"}
-    assert names["model-v1.safetensors"].read_bytes() == b"weights"
+    assert names["model-v1.safetensors"].read_bytes() == WEIGHTS
     steps = [line.split()[1] for line in answer.stdout.splitlines() if line.startswith("ok")]
     assert {"signature", "digest", "guarantee", "subject"} <= set(steps)
 

@@ -14,6 +14,7 @@ from app.domain.errors import ConfigurationError, VerificationError
 from app.ledger import actor, audit, bundles, repository, signing_keys
 from app.main import create_app
 from app.services import Services, open_services, signing_key_file
+from tests.support.weights import weights_of_version
 from tests.support.workshop import Workshop
 
 runner = CliRunner()
@@ -33,8 +34,6 @@ def test_certificates_of_every_key_verify_and_the_retired_one_signs_no_more(
     workshop = Workshop(services)
     workshop.define()
     first = workshop.work()
-    weights = tmp_path / "weights"
-    weights.write_bytes(b"weights")
     old_private = signing_key_file(services.settings).read_bytes()
 
     answer = runner.invoke(app, ["signing-key", "rotate"])
@@ -51,6 +50,7 @@ def test_certificates_of_every_key_verify_and_the_retired_one_signs_no_more(
     second = later.work()
     for version in (first, second):
         bundle, keys = bundle_and_keys(renewed, version.certificate_id)
+        weights = weights_of_version(version.number)
         assert verify(bundle=bundle, weights=weights, keys=keys)
         only_old = json.dumps({"keys": json.loads(keys)["keys"][1:]}).encode()
         with pytest.raises(VerificationError):

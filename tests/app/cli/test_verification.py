@@ -10,6 +10,7 @@ from app.certificates.signing import StatementSigner
 from app.cli.main import app
 from app.ledger import bundles, repository
 from app.services import Services
+from tests.support.weights import WEIGHTS
 from tests.support.workshop import Workshop
 
 runner = CliRunner()
@@ -30,7 +31,7 @@ class TestVerify:
             bundle = bundles.bundle_of(session, certificate)
         files = {name: tmp_path / name for name in ("bundle", "weights", "key")}
         files["bundle"].write_text(json.dumps(bundle))
-        files["weights"].write_bytes(b"weights")
+        files["weights"].write_bytes(WEIGHTS)
         files["key"].write_text(workshop.services.signer.public_key_pem)
         return files
 
@@ -45,12 +46,15 @@ class TestVerify:
 
         assert code == 0
         steps = [line.split()[2] for line in printed.splitlines() if ". ok" in line]
-        assert steps == ["bundle", "signature", "statement", "digest", "guarantee", "log"]
+        names = ["bundle", "signature", "statement", "digest", "weights", "guarantee", "log"]
+        assert steps == names
+        assert "The reference is: the same pipeline" in printed
+        assert printed.splitlines()[-1] == "the certificate holds"
 
     def test_a_changed_file_exits_1_and_names_the_step(self, files: dict, tmp_path: Path) -> None:
         stranger = StatementSigner.from_file(tmp_path / "stranger.pem", create=True)
         changes = {
-            "weights": (b"Weights", "digest"),
+            "weights": (WEIGHTS + b"?", "digest"),
             "bundle": (b"{}", "bundle"),
             "key": (stranger.public_key_pem.encode(), "signature"),
         }

@@ -22,6 +22,7 @@ from app.registry.card import CardFacts, model_card
 from app.registry.tables import VersionRow
 from app.services import Services
 from tests.support.serving import serve
+from tests.support.weights import weights_of_version
 from tests.support.workshop import Workshop
 
 _REPOSITORY = Path(__file__).parents[3]
@@ -219,4 +220,4 @@ def test_the_commands_on_the_card_run_and_succeed(
             )
             assert ran.returncode == 0, ran.stderr
 
-    assert (tmp_path / "model-v2.safetensors").read_bytes() == b"weights"
+    assert (tmp_path / "model-v2.safetensors").read_bytes() == weights_of_version(2)

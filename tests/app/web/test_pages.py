@@ -15,6 +15,7 @@ from app.web.installation import PARTS
 from app.web.pages import PageRoute
 from tests.app.web.conftest import VisitorOf, token_in
 from tests.support import scenes
+from tests.support.weights import WEIGHTS
 from tests.support.workshop import Workshop
 
 SCOPES = {
@@ -307,9 +308,9 @@ def test_a_version_says_what_its_certificate_says(operator: TestClient, workshop
     page = operator.get("/models/model/versions/1").text
 
     assert version.sha256 in page
-    assert "<strong>(ε, δ) = (1, 1.001e-05).</strong>" in page
+    assert "<strong>(ε, δ) = (1, 1e-05).</strong>" in page
     assert "the operator&#39;s word" in page or "enforced by the service" in page
-    assert operator.get("/models/model/versions/1/weights").content == b"weights"
+    assert operator.get("/models/model/versions/1/weights").content == WEIGHTS
     bundle = operator.get("/models/model/versions/1/certificate")
     assert bundle.headers["content-disposition"].endswith('"model-v1.certificate.json"')
     assert bundle.json()["envelope"]["signatures"]

@@ -21,6 +21,7 @@ from app.main import create_app
 from app.services import Services
 from tests.support import browser as browsers
 from tests.support import trees
+from tests.support.weights import WEIGHTS
 from tests.support.workshop import Workshop
 
 pytestmark = pytest.mark.skipif(browsers.CHROMIUM is None, reason=browsers.MISSING)
@@ -213,7 +214,7 @@ def test_tampered_bundles_fail_at_the_step_that_the_command_names(page: Page, tm
 
 @pytest.mark.parametrize("bundle", [b"", b"{}", b"[]", b"null", b"\xff", b'{"log":' * 5000])
 def test_what_is_no_bundle_fails(page: Page, bundle: bytes) -> None:
-    steps, _ = _check(page, bundle=bundle, weights=b"weights", keys=KEYS)
+    steps, _ = _check(page, bundle=bundle, weights=WEIGHTS, keys=KEYS)
 
     assert steps == {"keys": "ok", "bundle": "failed"}
 
@@ -269,14 +270,14 @@ def test_a_version_is_verified_with_the_services_own_keys(
     workshop.work()
     page.goto("/models/model/versions/1")
 
-    steps, verdict = _check(page, weights=b"weights")
+    steps, verdict = _check(page, weights=WEIGHTS)
 
     assert set(steps.values()) == {"ok", "not checked"}
     assert "model version 1, basis certified release" in verdict
     assert "compare them with a copy from another channel" in verdict
     assert _check(page, weights=b"others")[0]["digest"] == "failed"
     stranger = StatementSigner(Ed25519PrivateKey.generate()).public_key_pem.encode()
-    assert _check(page, weights=b"weights", keys=stranger)[0]["signature"] == "failed"
+    assert _check(page, weights=WEIGHTS, keys=stranger)[0]["signature"] == "failed"
 
 
 def test_no_file_leaves_the_browser(page: Page) -> None:

@@ -1,0 +1,324 @@
+"""Statements of every kind with weights that they are true of, made without a service."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from app.accounting import (
+    delete_to_descent,
+    dp_sgd,
+    gradient_clipping,
+    langevin_unlearning,
+    model_clipping,
+    noisy_gd_convex,
+    noisy_gd_nonconvex,
+    output_perturbation,
+    projected_noisy_sgd,
+    retraining,
+    tracked_release,
+)
+from app.certificates.noise import Noise, draws_of, grid_of
+from app.certificates.statement import (
+    CertifyingPhase,
+    Coverage,
+    Subject,
+    Times,
+    as_trained_statement,
+    exclusion_statement,
+    restated,
+    unlearning_statement,
+)
+from app.domain.backbone import BackboneDigest
+from app.domain.merkle import EMPTY_ROOT
+from app.domain.noise_generators import SECURE
+from app.domain.plan import Plan
+from app.domain.states import Basis
+from tests.support.parameters import (
+    CLIPPED,
+    DESCENDED,
+    FORGOTTEN,
+    NOISY,
+    NOISY_BATCHES,
+    NONCONVEX,
+    PERTURBED,
+    PRIVATE,
+    PROJECTED,
+    RELEASED,
+)
+
+Document = dict[str, Any]
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TIMES = Times(started_at=NOW, certified_at=NOW + timedelta(seconds=9))
+EVALUATION = {"held_out_records": 40, "held_out_accuracy": 0.9, "held_out_loss": 0.31}
+PUBLIC = BackboneDigest(name="public", sha256="5a" * 32, frozen=False)
+FROZEN = BackboneDigest(name="features", sha256="5b" * 32, frozen=True)
+NETWORK = {"1.bias": (2,), "1.weight": (2, 3)}
+HEAD = {"weight": (3, 4)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A statement and the weights that it is about."""
+
+    statement: Document
+    weights: bytes
+
+    @property
+    def payload(self) -> bytes:
+        """What is signed."""
+        return json.dumps(self.statement).encode()
+
+
+@cache
+def cases() -> Mapping[str, Case]:
+    """Return a case of each mechanism and basis: the golden ones, if all of them are there."""
+    golden = {path.name.partition(".")[0] for path in GOLDEN.glob("*.certificate.json")}
+    made = synthetic()
+    return {name: _golden(name) for name in made} if golden >= set(made) else made
+
+
+@cache
+def synthetic() -> Mapping[str, Case]:
+    """Return a case of each mechanism and basis."""
+    clipped = network_case(gradient_clipping.NAME, CLIPPED)
+    return {
+        gradient_clipping.NAME: clipped,
+        "gradient_clipping_public": network_case(gradient_clipping.NAME, CLIPPED, backbone=PUBLIC),
+        model_clipping.NAME: network_case(model_clipping.NAME, PROJECTED),
+        output_perturbation.NAME: network_case(output_perturbation.NAME, PERTURBED),
+        dp_sgd.NAME: network_case(dp_sgd.NAME, PRIVATE, epsilon=8.0),
+        noisy_gd_nonconvex.NAME: network_case(noisy_gd_nonconvex.NAME, NONCONVEX, epsilon=50.0),
+        retraining.NAME: network_case(retraining.NAME, {}),
+        tracked_release.NAME: head_case(tracked_release.NAME, RELEASED),
+        "tracked_release_frozen": head_case(tracked_release.NAME, RELEASED, backbone=FROZEN),
+        delete_to_descent.NAME: head_case(delete_to_descent.NAME, DESCENDED),
+        projected_noisy_sgd.NAME: head_case(projected_noisy_sgd.NAME, NOISY_BATCHES),
+        langevin_unlearning.NAME: head_case(langevin_unlearning.NAME, NOISY),
+        noisy_gd_convex.NAME: head_case(
+            noisy_gd_convex.NAME, NOISY | {"earlier_releases": 1}, epsilon=8.0
+        ),
+        "exclusion": Case(exclusion(), clipped.weights),
+        "as_trained": Case(as_trained(clipped.weights), clipped.weights),
+        "restated": Case(again(clipped.statement), clipped.weights),
+    }
+
+
+def coverage(*, records: int = FORGOTTEN, requests: int = 1, excluded: int = 2) -> Coverage:
+    """Return a coverage whose roots fit its counts."""
+    return Coverage(
+        requests=requests,
+        records=records,
+        commitments_root="c0" * 32 if records else EMPTY_ROOT.hex(),
+        excluded_records=excluded,
+        excluded_root="e0" * 32 if excluded else EMPTY_ROOT.hex(),
+    )
+
+
+def network_case(
+    mechanism: str,
+    parameters: Document,
+    *,
+    epsilon: float = 1.0,
+    backbone: BackboneDigest | None = None,
+) -> Case:
+    """Return a case about a small network; its frame is that of an initialisation."""
+    framed = (gradient_clipping.NAME, model_clipping.NAME, output_perturbation.NAME)
+    frame: Document | None = None
+    if mechanism in framed:
+        scale = {"1.bias": 0.5, "1.weight": 0.175799}
+        frame = {"centre": "initialisation_mean", "scale": scale}
+        if backbone is not None:
+            source = {"name": backbone.name, "sha256": backbone.sha256}
+            frame |= {
+                "centre": "public_weights",
+                "public_tensors": list(scale),
+                "public_source": source,
+            }
+    weights = weights_of(NETWORK, np.float32)
+    return _unlearned(
+        mechanism, parameters, weights, frame=frame, epsilon=epsilon, backbone=backbone
+    )
+
+
+def head_case(
+    mechanism: str,
+    parameters: Document,
+    *,
+    epsilon: float = 1.0,
+    backbone: BackboneDigest | None = None,
+) -> Case:
+    """Return a case about a linear head of three classes, whose weights lie on its grid."""
+    draws = draws_of(mechanism, parameters, basis=Basis.UNLEARNED)
+    frozen = {"backbone.0.weight": (4, 4)} if backbone is not None else {}
+    weights = weights_of(HEAD, np.float64, grid=grid_of(mechanism, draws), frozen=frozen)
+    return _unlearned(mechanism, parameters, weights, epsilon=epsilon, backbone=backbone)
+
+
+def weights_of(
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: type | str,
+    *,
+    grid: float | None = None,
+    frozen: Mapping[str, tuple[int, ...]] = {},
+) -> bytes:
+    """Return a safetensors file of numbers between -1 and 1, rounded to a grid if there is one."""
+    random = np.random.default_rng(7)
+    tensors = {name: random.uniform(-1, 1, shape) for name, shape in (shapes | frozen).items()}
+    if grid is not None:
+        tensors |= {name: np.rint(tensors[name] / grid) * grid for name in shapes}
+    typed = {
+        name: tensor.astype(np.float32 if name in frozen else dtype)
+        for name, tensor in tensors.items()
+    }
+    return safetensors.numpy.save(typed)
+
+
+def phase_of(
+    mechanism: str,
+    parameters: Document,
+    *,
+    frame: Document | None = None,
+    tensors: tuple[str, ...] = tuple(NETWORK),
+    epsilon: float = 1.0,
+    basis: Basis = Basis.UNLEARNED,
+) -> CertifyingPhase:
+    """Return what an honest run of a plan would report."""
+    draws = draws_of(mechanism, parameters, basis=basis)
+    drawn = sum(each.count for each in draws)
+    return CertifyingPhase(
+        plan=Plan(
+            mechanism=mechanism,
+            parameters=parameters,
+            epsilon=epsilon,
+            delta=1e-5,
+            budget_epochs=1.0,
+            predicted={},
+        ),
+        parameters=parameters,
+        frame=frame,
+        tensors=tensors,
+        noise=Noise(SECURE, grid_of(mechanism, draws), drawn) if draws else None,
+    )
+
+
+def restating_claims(statement: Document, *, mechanism: str, parameters: Document) -> Document:
+    """Return a statement with other parameters, and all that is claimed made to fit them."""
+    old = statement["predicate"]
+    relied = old.get("backbone")
+    changed = unlearning_statement(
+        basis=Basis(old["basis"]),
+        subject=Subject("model", old["model"]["version"], "00" * 32),
+        coverage=coverage(),
+        phase=phase_of(mechanism, parameters, epsilon=old["target"]["epsilon"]),
+        evaluation=EVALUATION,
+        previous_certificate=old["previous_certificate"],
+        times=TIMES,
+        backbone=None if relied is None else BackboneDigest(**relied),
+    )["predicate"]
+    fresh = deepcopy(statement)
+    predicate = fresh["predicate"]
+    predicate |= {name: changed[name] for name in ("guarantee", "accountant", "assumptions")}
+    predicate["mechanism"] |= {
+        name: changed["mechanism"][name] for name in ("name", "parameters", "noise")
+    }
+    return plain(fresh)
+
+
+def exclusion() -> Document:
+    """Return the statement that two records never touched the weights of the network."""
+    weights = weights_of(NETWORK, np.float32)
+    return plain(
+        exclusion_statement(
+            subject=_subject(weights),
+            coverage=coverage(records=2, excluded=0),
+            previous_certificate="0f" * 32,
+            times=TIMES,
+            backbone=PUBLIC,
+        )
+    )
+
+
+def as_trained(weights: bytes) -> Document:
+    """Return the statement of a first version that nothing was unlearned from."""
+    return plain(
+        as_trained_statement(
+            subject=_subject(weights, version=1),
+            evaluation=EVALUATION,
+            times=TIMES,
+            backbone=PUBLIC,
+        )
+    )
+
+
+def again(statement: Document) -> Document:
+    """Return a statement as it is made once more, for one more request."""
+    later = Times(
+        started_at=TIMES.started_at + timedelta(days=1),
+        certified_at=TIMES.certified_at + timedelta(days=1),
+    )
+    return plain(
+        restated(
+            statement,
+            coverage=coverage(requests=2),
+            previous_certificate="1f" * 32,
+            times=later,
+        )
+    )
+
+
+def plain(document: Document) -> Document:
+    """Return a document as it comes out of JSON."""
+    read: Document = json.loads(json.dumps(document))
+    return read
+
+
+def _unlearned(
+    mechanism: str,
+    parameters: Document,
+    weights: bytes,
+    *,
+    frame: Document | None = None,
+    epsilon: float,
+    backbone: BackboneDigest | None,
+) -> Case:
+    header = safetensors.numpy.load(weights)
+    tensors = tuple(name for name in header if not name.startswith("backbone."))
+    statement = unlearning_statement(
+        basis=Basis.UNLEARNED,
+        subject=_subject(weights),
+        coverage=coverage(),
+        phase=phase_of(mechanism, parameters, frame=frame, tensors=tensors, epsilon=epsilon),
+        evaluation=EVALUATION,
+        previous_certificate="0f" * 32,
+        times=TIMES,
+        backbone=backbone,
+    )
+    return Case(plain(statement), weights)
+
+
+def digest_of(weights: bytes) -> str:
+    """Return what a statement calls these weights."""
+    return hashlib.sha256(weights).hexdigest()
+
+
+def _subject(weights: bytes, *, version: int = 2) -> Subject:
+    return Subject(model="model", version=version, weights_sha256=digest_of(weights))
+
+
+def _golden(name: str) -> Case:
+    bundle = json.loads((GOLDEN / f"{name}.certificate.json").read_text())
+    return Case(
+        json.loads(base64.b64decode(bundle["envelope"]["payload"])),
+        (GOLDEN / f"{name}.safetensors").read_bytes(),
+    )
