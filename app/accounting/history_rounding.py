@@ -2,7 +2,7 @@
 
 Every position after noise is a grid point, at most half a cell's diagonal from the sum that was
 rounded, and every step computes its gradient in float64, at most ``step_error`` off. In each world
-the computed chain is compared with the ideal one by Theorem 4, whose shifts are these errors alone;
+the computed chain is compared with the ideal one by Theorem 3, whose shifts are these errors alone;
 they are hidden by the noise of the next step or release. docs/guarantees.md, section 11.
 """
 
@@ -35,7 +35,7 @@ def residue_of(history: History) -> Residue:
     smallest = min(
         event.noise_std for event, count in noisy if count and isinstance(event, Steps | Release)
     )
-    reach = _reach(history, dimension)
+    reach = reach_of(history)
     sampled = sampling_residue(dimension=dimension, draws=draws, reach=reach, noise_std=smallest)
     walked = _walked(history, dimension, step_error(history.recipe, reach=reach))
     return Residue(mu=(sampled.mu + walked) * (1 + 1e-12), delta=sampled.delta)
@@ -44,22 +44,38 @@ def residue_of(history: History) -> Residue:
 def step_error(recipe: Recipe, *, reach: float) -> float:
     """Return how far one step in float64 may be from the same step in real arithmetic.
 
-    With u = 2^-53, d weights of norm X at most and features of norm 1 at most: logits are off by
-    1.01 d u X, probabilities by e^(2 * that) - 1 and the roundings of a softmax over at most d
-    classes, the sum over b records by b more roundings, the update by four of numbers of norm at
-    most X + eta M.
+    Sums may be taken in any order. With u = 2^-53, d weights of norm X at most, features of norm 1
+    at most, b records and at most d + 1 classes, a record's gradient (p - y) times its features is
+    off, in units of u and up to 1 %, by
+
+        dX/4 + 4X + 0.8d + 12    its scaled features, off by d/2 + 8, in logits and in the product
+        dX/2                     its logits, off by dX; a softmax halves that
+        8X + 7d + 20             exponentials, their sum over the classes and its logarithm
+        3b/2                     the sum over the batch
+
+    A move rounds three numbers of norm at most X + eta M; a projection computes a norm of d
+    numbers and scales by it.
     """
-    dimension = recipe.dimension or 0
-    gradient = 3 * dimension * reach + 4 * reach + 2 * dimension + 2 * recipe.batch_size + 64
-    update = 8 * (reach + recipe.learning_rate * recipe.lipschitz)
+    d = recipe.dimension or 0
+    gradient = d * reach + 13 * reach + 9 * d + 2 * recipe.batch_size + 40
+    update = 4 * (reach + recipe.learning_rate * recipe.lipschitz)
+    if recipe.radius is not None:
+        update += (d + 10) * reach
     return _UNIT * (recipe.learning_rate * gradient + update)
 
 
-def _reach(history: History, dimension: int) -> float:
-    """Return a bound on the norm of every iterate; noise exceeds its share with chance 2^-58."""
+def reach_of(history: History) -> float:
+    """Return a bound on the norm of every iterate, before and after noise.
+
+    Noise exceeds its share with a chance below 2^-58 a noisy step; roundings are within the tenth
+    that is added. A projection keeps the bound: unless it is the stricter one, nothing is ever
+    projected.
+    """
     recipe = history.recipe
     pull = recipe.learning_rate * recipe.lipschitz
-    reach = min(pull * history.steps, recipe.cap)
+    reach = pull * (history.steps + 1)
+    if recipe.radius is not None:
+        reach = min(reach, recipe.radius + pull)
     if recipe.contraction < 1:
         reach = min(reach, pull / (1 - recipe.contraction))
     variance = 0.0
@@ -69,7 +85,8 @@ def _reach(history: History, dimension: int) -> float:
         elif isinstance(event, Steps):
             lasting = geometric_sum(recipe.contraction**2, event.count)
             variance += event.noise_std**2 * lasting
-    return reach + noise_norm(dimension=dimension, noise_std=math.sqrt(variance))
+    noise = noise_norm(dimension=recipe.dimension or 0, noise_std=math.sqrt(variance))
+    return 1.1 * (reach + noise)
 
 
 def _walked(history: History, dimension: int, error: float) -> float:
@@ -87,7 +104,7 @@ def _walked(history: History, dimension: int, error: float) -> float:
             lasting = min(event.count - 1, (1 + rate) / (1 - rate) if rate < 1 else math.inf)
             squares += ((rate * waiting + error) / event.noise_std) ** 2
             squares += lasting * ((rate * half + error) / event.noise_std) ** 2
-            waiting = half
+            waiting = half + error  # of a projection after the last noise
     return math.sqrt(squares)
 
 
