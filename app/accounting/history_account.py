@@ -216,12 +216,12 @@ def _walked(history: History, *, composes: bool) -> tuple[float, Minorant]:
 
     Where nothing composes, the first is 0 and the second reaches back to the start.
     """
-    minorant, closed, visits = Minorant(), list[float](), 0
+    visits = (_noisy_visits(history.recipe, event, present) for event, _, present in history.walk())
+    if sum(visits) > MOST_VISITS:
+        limit = f"with at most {MOST_VISITS} noisy visits to forgotten records"
+        raise ParameterError("events", limit)
+    minorant, closed = Minorant(), list[float]()
     for event, position, present in history.walk():
-        visits += _visits_one_by_one(history.recipe, event, present)
-        if visits > MOST_VISITS:
-            limit = f"with at most {MOST_VISITS} noisy visits to forgotten records"
-            raise ParameterError("events", limit)
         _walk(minorant, history.recipe, event, position, present)
         if isinstance(event, Release) and composes:
             closed.append(minorant.mu())
@@ -229,8 +229,8 @@ def _walked(history: History, *, composes: bool) -> tuple[float, Minorant]:
     return math.hypot(*closed), minorant
 
 
-def _visits_one_by_one(recipe: Recipe, event: Event, present: Mapping[int, int]) -> int:
-    """Return how many visits ``_walk`` must walk one after the other."""
+def _noisy_visits(recipe: Recipe, event: Event, present: Mapping[int, int]) -> int:
+    """Return how many visits must be walked one after the other."""
     if not isinstance(event, Steps) or event.noise_std == 0 or len(present) < 2:
         return 0
     return -(-event.count // recipe.batches) * len(present)

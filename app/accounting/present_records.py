@@ -16,35 +16,8 @@ from typing import cast
 import numpy as np
 
 from app.accounting.minorant import Minorant
-from app.domain.checks import (
-    require_fraction,
-    require_noise,
-    require_non_negative,
-    require_steps,
-)
+from app.domain.checks import require_non_negative
 from app.domain.errors import ParameterError
-
-
-def constant_mu(*, contraction: float, shift: float, noise_std: float, steps: int) -> float:
-    """Return mu after ``steps`` equal steps from equal starts, rounded up.
-
-    mu^2 = (shift/noise_std)^2 (1 - c^K)(1 + c) / ((1 + c^K)(1 - c)), and K (shift/noise_std)^2 at
-    c = 1: for equal steps the minorant is one straight line.
-
-    Raises:
-        ParameterError: a number is out of range: contraction in (0, 1], noise_std above 0.
-    """
-    contraction = require_fraction("contraction", contraction)
-    shift = require_non_negative("shift", shift)
-    noise_std = require_noise("noise_std", noise_std)
-    steps = require_steps("steps", steps)
-    if contraction == 1:
-        factor = float(steps)
-    else:
-        gap = 1.0 - contraction
-        rate = math.log1p(-gap) if contraction > 0.5 else math.log(contraction)
-        factor = math.tanh(-steps * rate / 2) * (1 + contraction) / gap
-    return shift / noise_std * math.sqrt(factor) * (1 + 1e-14)
 
 
 def minorant_mu(
