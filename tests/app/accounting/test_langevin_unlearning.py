@@ -28,9 +28,9 @@ def test_needs_fewer_steps_than_the_published_theorem():
     noise_std = projected_noisy_sgd.noise_std_of(learning_rate=RATE, noise_scale=0.02)
 
     def published_meets(steps):
-        return chien_theorem_p_2.account(
-            **JOB, records=1000, noise_scale=0.02, steps=steps
-        ).meets(**TARGET)
+        return chien_theorem_p_2.account(**JOB, records=1000, noise_scale=0.02, steps=steps).meets(
+            **TARGET
+        )
 
     def ours_meets(steps):
         history = trained(noise_std).after_steps(steps, noise_std=noise_std)

@@ -88,6 +88,13 @@ def test_cycles_with_one_visit_count_as_one_step(rate, cycle, cycles, waiting, n
     assert at_once.mu() == pytest.approx(one_by_one.mu(), rel=1e-10)
 
 
+def test_the_reference_value_of_present_records():
+    found = walked([(0.95, 0.1, 0.3)] * 100).mu()
+    assert found == pytest.approx(2.069377704, abs=5e-10)
+    assert geometric_sum(0.95, 100) == pytest.approx((1 - 0.95**100) / 0.05, rel=1e-13)
+    assert power(0.95, 100) == pytest.approx(0.95**100, rel=1e-12)
+
+
 def test_a_shift_that_no_noise_followed_is_hidden_by_nothing():
     assert walked([(0.9, 0.1, 0.5), (0.9, 0.1, 0.0)]).mu() == math.inf
     assert walked([(0.9, 0.0, 0.0)]).mu() == 0.0

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chi2
 
 from app.accounting.precision import (
     cell_diagonal,
@@ -23,9 +24,9 @@ def test_the_grid_is_a_power_of_two_just_above_its_share_of_the_noise(noise_std)
     assert noise_std * 2.0**-20 <= grid < noise_std * 2.0**-19
 
 
-@pytest.mark.parametrize("exponent", [-30, -1, 0, 7])
-def test_noise_of_a_power_of_two_has_exactly_its_share(exponent):
-    assert grid_of(2.0**exponent) == 2.0 ** (exponent - 20)
+def test_noise_of_a_power_of_two_has_exactly_its_share():
+    for exponent in (-30, -1, 0, 7):
+        assert grid_of(2.0**exponent) == 2.0 ** (exponent - 20)
 
 
 @pytest.mark.parametrize("noise_std", [0.0, -1.0, math.nan, math.inf, 1e-150])
@@ -42,13 +43,16 @@ def test_rounding_to_the_grid_moves_by_half_a_diagonal_at_most():
     assert cell_diagonal(dimension=4, noise_std=0.3) == pytest.approx(2 * grid_of(0.3))
 
 
-@pytest.mark.parametrize("dimension", [1, 10, 10_000])
-def test_noise_is_longer_than_its_norm_less_than_once_in_two_to_the_58(dimension):
-    """The bound of concentration, by the incomplete gamma function."""
-    from scipy.stats import chi2  # noqa: PLC0415
+def test_noise_is_longer_than_its_norm_less_than_once_in_two_to_the_58():
+    for dimension in (1, 10, 10_000):
+        bound = noise_norm(dimension=dimension, noise_std=2.0) / 2
+        assert bound == pytest.approx(math.sqrt(dimension) + 9)
+        assert chi2.sf(bound**2, dimension) < 2.0**-58
 
-    bound = noise_norm(dimension=dimension, noise_std=2.0) / 2
-    assert chi2.sf(bound**2, dimension) < 2.0**-58
+
+def test_the_residue_of_one_number_is_that_of_the_proof():
+    found = sampling_residue(dimension=100, draws=9, reach=5.0, noise_std=0.1)
+    assert found.mu == pytest.approx(3 * (2.2e-7 * 10 + 6e-10 * 50), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["dimension", "draws", "reach"])
