@@ -212,12 +212,17 @@ def _missing(history: History, steps: int, total: float) -> float:
 
 
 def _noise_for_steps(policy: Policy, terms: Terms, lineage: TrackedLineage, steps: int) -> float:
-    """Return the smallest noise with which ``steps`` steps are enough, for one record at least."""
+    """Return the smallest noise with which ``steps`` steps are enough, for one record at least.
+
+    It is 0 where the noise that is there already is enough.
+    """
     history = lineage.trained()
     if history.forgotten() == 0:
         batch = (history.steps - 1) % history.recipe.batches
         history = history.after_request({batch: 1})
     outlook = Outlook(history, terms)
+    if outlook.meets(epsilon=policy.epsilon, delta=policy.delta, steps=steps):
+        return 0.0
 
     def meets(total: float) -> bool:
         try:

@@ -156,7 +156,7 @@ def quote_noisy_gd_nonconvex(policy: Policy, shape: ModelShape) -> Quote:
         if unlearning > trained["unlearning_steps"]:
             raise PlanError(
                 f"this target needs {unlearning} steps for each request, but a request before "
-                f"took {trained['unlearning_steps']:g}: train the model anew"
+                f"took {trained['unlearning_steps']:.0f}: train the model anew"
             )
     gradients = float(unlearning) * shape.trained_on
     if gradients > MOST_GRADIENTS:
