@@ -111,7 +111,7 @@ def test_only_a_mechanism_that_protects_present_records_takes_adaptive_requests(
         policy = {
             "adaptive": True,
             "mechanism": "noisy_gd_convex",
-            "parameters": {"earlier_releases": releases},
+            "parameters": {"earlier_releases": releases, "unlearning_steps": 20},
         }
         return offers(quotes(api, shape=shape, policy=policy))
 
