@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from app.accounting.drift import Recipe
+from app.accounting.history import Recipe
 from app.accounting.strong_convexity import largest_learning_rate
 from app.accounting.terms import Neighbours
 from app.domain import linear_head
@@ -15,6 +15,7 @@ from workers.training.linear_head import LinearHead
 
 PAPER_RECORDS: Final = 11264  # Chien et al. 2024, N.2: a multiple of the largest batch, 512
 PAPER_WEIGHT_DECAY: Final = 1e-6 * PAPER_RECORDS
+_STORED_NORM: Final = 1 - 2.0**-20  # rounding to float32 lifts no norm above 1
 _SHUFFLE_SEED: Final = 20240  # which records are dropped to make the number a multiple
 
 
@@ -26,7 +27,8 @@ class Case:
         name: of the data.
         classes: 2 for logistic regression, more for softmax.
         weight_decay: lambda.
-        train, test: float32 [n, d] of norm at most 1, labels 0 to classes - 1.
+        train, test: float32 [n, d] of norm at most 1, labels 0 to classes - 1; the head converts
+            them, and all of it is float64.
     """
 
     name: str
@@ -55,6 +57,11 @@ class Case:
         """Return the gradient bound of one record's loss."""
         return linear_head.lipschitz(self.classes)
 
+    @property
+    def dimension(self) -> int:
+        """Return how many weights the head has."""
+        return self.train.input_shape[0] * (1 if self.classes == 2 else self.classes)
+
     def recipe(
         self, *, batch_size: int, neighbours: Neighbours, longest_step: bool = False
     ) -> Recipe:
@@ -70,6 +77,7 @@ class Case:
             batch_size=batch_size,
             batches=self.records // batch_size,
             neighbours=neighbours,
+            dimension=self.dimension,
         )
 
     def head(self) -> LinearHead:
@@ -82,7 +90,7 @@ class ScaledHead(LinearHead):
 
     def scaled(self, features: torch.Tensor) -> torch.Tensor:
         """Return the features as they are."""
-        return features
+        return features.double()
 
 
 def two_digits(pictures: Pictures, *, digits: tuple[int, int] = (3, 8)) -> Case:
@@ -131,7 +139,8 @@ def _only(examples: Examples, digits: tuple[int, int]) -> Examples:
 
 
 def _scaled(examples: Examples, head: LinearHead) -> Examples:
-    return Examples(head.scaled(examples.features.float()), examples.labels)
+    scaled = head.scaled(examples.features.float()) * _STORED_NORM
+    return Examples(scaled.float(), examples.labels)
 
 
 def _size(examples: Examples) -> int:
