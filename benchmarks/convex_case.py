@@ -15,8 +15,8 @@ from workers.training.linear_head import LinearHead
 
 PAPER_RECORDS: Final = 11264  # Chien et al. 2024, N.2: a multiple of the largest batch, 512
 PAPER_WEIGHT_DECAY: Final = 1e-6 * PAPER_RECORDS
-_STORED_NORM: Final = 1 - 2.0**-20  # rounding to float32 lifts no norm above 1
 _SHUFFLE_SEED: Final = 20240  # which records are dropped to make the number a multiple
+_NORM_MARGIN: Final = 1 - 2.0**-20  # rounding to float32 must not lift a norm above 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +27,7 @@ class Case:
         name: of the data.
         classes: 2 for logistic regression, more for softmax.
         weight_decay: lambda.
-        train, test: float32 [n, d] of norm at most 1, labels 0 to classes - 1; the head converts
-            them, and all of it is float64.
+        train, test: float32 [n, d] of norm at most 1, labels 0 to classes - 1.
     """
 
     name: str
@@ -89,7 +88,7 @@ class ScaledHead(LinearHead):
     """A head on features that ``LinearHead.scaled`` has scaled once, beforehand."""
 
     def scaled(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the features as they are."""
+        """Return the features as they are, in float64."""
         return features.double()
 
 
@@ -139,8 +138,8 @@ def _only(examples: Examples, digits: tuple[int, int]) -> Examples:
 
 
 def _scaled(examples: Examples, head: LinearHead) -> Examples:
-    scaled = head.scaled(examples.features.float()) * _STORED_NORM
-    return Examples(scaled.float(), examples.labels)
+    within = head.scaled(examples.features) * _NORM_MARGIN
+    return Examples(within.float(), examples.labels)
 
 
 def _size(examples: Examples) -> int:

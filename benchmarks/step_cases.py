@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from app.accounting.drift import DriftLedger
 from torch import nn
 
 from app.accounting import dp_sgd, output_perturbation
+from app.accounting.drift import DriftLedger
 from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.plan import Plan
