@@ -49,10 +49,8 @@ def projected_noisy_sgd_one_epoch(
     case: Case, history: History, earlier: tuple[int, ...], target: Target
 ) -> Plan:
     """Return one epoch a request, at the sigma of ``one_epoch_noise_scale``."""
-    plan = projected_noisy_sgd_epochs(
-        one_epoch_noise_scale(case, target, history.recipe.batch_size)
-    )
-    return plan(case, ledger, earlier, target)
+    scale = one_epoch_noise_scale(case, target, history.recipe.batch_size)
+    return projected_noisy_sgd_epochs(scale)(case, history, earlier, target)
 
 
 @cache
