@@ -148,7 +148,7 @@ class Case:
         if mechanism == dp_sgd.NAME:
             return clock.time(lambda: self._train_privately(noise, device, clock))
         plan = self.plan(mechanism)
-        lineage = lineage_of(plan, self._spec(plan), self._data(plan), self.module, trains=False)
+        lineage = lineage_of(plan, self._spec(plan), self._data(plan), self.module)
         sealed = self._sealed(device)
         if mechanism == output_perturbation.NAME:
             clock.tick()
@@ -274,7 +274,7 @@ CASES: Final = (
         ArchitectureSpec(linear_head.NAME, {}),
         {
             "tracked_release": {"steps": 500},
-            "projected_noisy_sgd": {"steps": 200},
+            "projected_noisy_sgd": {"steps": 500},
             "dp_sgd": {},
         },
         records=40 * BATCH,
@@ -284,8 +284,8 @@ CASES: Final = (
         ArchitectureSpec(linear_head.NAME, {}),
         {
             "delete_to_descent": {"steps": 500},
-            "langevin_unlearning": {"steps": 200},
-            "noisy_gd_convex": {"unlearning_steps": 200},
+            "langevin_unlearning": {"steps": 500},
+            "noisy_gd_convex": {"unlearning_steps": 500},
         },
     ),
     Case(
