@@ -24,6 +24,7 @@ from app.accounting.guarantees import (
     ProfileGuarantee,
     RenyiGuarantee,
 )
+from app.accounting.precision import Residue
 
 SHARE = 0.99
 PACKAGE = "app.accounting"
@@ -74,7 +75,7 @@ def more(value: object) -> object:
     return math.floor(value / SHARE) + 1
 
 
-def smaller_residue(value: object) -> object:
+def smaller_residue(value: Residue) -> Residue:
     """1 % less of what floats leave."""
     return replace(value, mu=value.mu * SHARE, delta=value.delta * SHARE)
 
@@ -159,10 +160,6 @@ MUTATIONS = [
     Mutation("history_rounding.step_error", "test_history_rounding", smaller),
     Mutation("history_rounding.reach_of", "test_history_rounding", smaller),
     Mutation("history_rounding.residue_of", "test_history_rounding", smaller_residue),
-    Mutation("precision.grid_of", "test_precision", smaller),
-    Mutation("precision.cell_diagonal", "test_precision", smaller),
-    Mutation("precision.noise_norm", "test_precision", smaller),
-    Mutation("precision.sampling_residue", "test_precision", smaller_residue),
     # The mechanisms.
     *_accountant("gradient_clipping", "test_gradient_clipping", better_guarantee),
     *_accountant("output_perturbation", "test_output_perturbation", better_guarantee),

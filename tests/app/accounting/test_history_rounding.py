@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, linear
 
 from app.accounting.history import History
 from app.accounting.history_rounding import reach_of, residue_of, step_error
-from app.accounting.precision import NONE, grid_of, sampling_residue
+from app.accounting.precision import NONE, grid_of, noise_norm, sampling_residue
 from app.domain.errors import ParameterError
 from tests.support.histories import recipe
 
@@ -121,7 +121,8 @@ def test_the_reach_follows_ball_decay_and_length():
     assert reach_of(trained()) == pytest.approx(1.1 * 20)
     assert reach_of(trained(radius=3.0)) == pytest.approx(1.1 * 4)
     noisy = trained().after_release(noise_std=0.5)
-    assert reach_of(noisy) == pytest.approx(1.1 * (20 + 0.5 * (math.sqrt(50) + 9)))
+    noise = noise_norm(dimension=50, noise_std=0.5)
+    assert reach_of(noisy) == pytest.approx(1.1 * (20 + noise))
 
 
 def test_real_arithmetic_and_no_noise_leave_no_residue():
