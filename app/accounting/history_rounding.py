@@ -3,7 +3,7 @@
 Every position after noise is a grid point, at most half a cell's diagonal from the sum that was
 rounded, and every step computes its gradient in float64, at most ``step_error`` off. In each world
 the computed chain is compared with the ideal one by Theorem 3, whose shifts are these errors alone;
-they are hidden by the noise of the next step or release. docs/guarantees.md, section 11.
+they are hidden by the noise of the next step or release. docs/guarantees.md, sections 6.5 and 11.
 """
 
 import math
