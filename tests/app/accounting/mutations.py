@@ -151,8 +151,8 @@ MUTATIONS = [
     Mutation("minorant.Minorant.mu", "test_minorant", smaller),
     # A lineage's history, and what floats leave.
     Mutation("history.History.noise_std", "test_history", larger),
-    Mutation("history_account.drift", "test_history_account", smaller),
-    Mutation("history_account.worst_case_drift", "test_history_account", smaller),
+    Mutation("history_account.drift", "test_history_drift", smaller),
+    Mutation("history_account.worst_case_drift", "test_history_drift", smaller),
     Mutation("history_account.Outlook.guarantee", "test_history_account", better_guarantee),
     Mutation("history_account.Outlook._ideal_mu", "test_history_account", smaller),
     Mutation("history_account.account", "test_history_account", better_guarantee),
