@@ -16,25 +16,22 @@ import numpy as np
 from app.accounting import (
     gradient_clipping,
     model_clipping,
-    noisy_gd_convex,
     output_perturbation,
-    projected_noisy_sgd,
     tracked_release,
 )
+from app.accounting.history import History, Recipe
+from app.accounting.history_account import Outlook
 from app.accounting.present_records import minorant_mu
 from benchmarks import chien_tables
 from benchmarks.published_tables import published_folder
 
 TARGET = {"epsilon": 1.0, "delta": 1e-5}
-CONVEX = {"learning_rate": 1.0, "weight_decay": 0.01, "smoothness": 0.25}
 MANY = 1_000_000
 
 
 def calibrations() -> dict[str, Callable[[], object]]:
     """Return a call of ``calibrate`` for every mechanism with a closed form."""
     clipping = {"gradient_clip": 1.0, "learning_rate": 0.01, "weight_decay": 0.1, "steps": MANY}
-    full_batch = {**CONVEX, "lipschitz": 1.0, "records": 1000}
-    lengths = {"training_steps": MANY, "unlearning_steps": 100}
     return {
         "gradient_clipping, T = 10^6": lambda: gradient_clipping.calibrate(
             **TARGET, initial_clip=1.0, **clipping
@@ -43,13 +40,28 @@ def calibrations() -> dict[str, Callable[[], object]]:
         "model_clipping, T = 6": lambda: model_clipping.calibrate(
             **TARGET, initial_clip=1.0, model_clip=0.5, steps=6
         ),
-        "projected_noisy_sgd, K = 10^6": lambda: projected_noisy_sgd.calibrate(
-            **TARGET, drift=0.01, **{**CONVEX, "weight_decay": 1e-6}, steps=MANY
-        ),
-        "tracked_release": lambda: tracked_release.calibrate(
-            **TARGET, drift=0.01, **CONVEX, steps=10
-        ),
-        "noisy_gd_convex": lambda: noisy_gd_convex.calibrate(**TARGET, **full_batch, **lengths),
+    }
+
+
+def histories() -> dict[str, Callable[[], object]]:
+    """Return calls that account for long lineages: of many steps, and of many requests."""
+    recipe = Recipe(
+        learning_rate=1.0,
+        weight_decay=0.01,
+        smoothness=0.25,
+        lipschitz=1.0,
+        batch_size=128,
+        batches=100,
+        dimension=1000,
+    )
+    long = History(recipe).after_steps(MANY, noise_std=0.1).after_request({7: 1})
+    lived = History(recipe).after_steps(1000, noise_std=0.1)
+    for request in range(300):
+        lived = lived.after_request({request % 100: 1}).after_steps(5, noise_std=0.1)
+        lived = lived.after_release()
+    return {
+        "10^6 noisy steps": lambda: Outlook(long, tracked_release.TERMS).guarantee(),
+        "300 requests": lambda: Outlook(lived, tracked_release.TERMS).guarantee(),
     }
 
 
@@ -95,6 +107,8 @@ def main() -> int:
     slow = 0
     for name, call in calibrations().items():
         slow += _report(f"calibrate {name}", _best(call, 20), 10e-3)
+    for name, call in histories().items():
+        slow += _report(f"history, {name}", _best(call, 5), 100e-3)
     slow += _report("odometer step", odometer_step(), 2e-6)
     for name, seconds in tables().items():
         slow += _report(name, seconds, 2.0)

@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from app.accounting.drift import Recipe
+from app.accounting.history import Recipe
 from app.accounting.strong_convexity import largest_learning_rate
 from app.accounting.terms import Neighbours
 from app.domain import linear_head
@@ -56,6 +56,11 @@ class Case:
         """Return the gradient bound of one record's loss."""
         return linear_head.lipschitz(self.classes)
 
+    @property
+    def dimension(self) -> int:
+        """Return how many weights the head has."""
+        return self.train.input_shape[0] * (1 if self.classes == 2 else self.classes)
+
     def recipe(
         self, *, batch_size: int, neighbours: Neighbours, longest_step: bool = False
     ) -> Recipe:
@@ -71,6 +76,7 @@ class Case:
             batch_size=batch_size,
             batches=self.records // batch_size,
             neighbours=neighbours,
+            dimension=self.dimension,
         )
 
     def head(self) -> LinearHead:

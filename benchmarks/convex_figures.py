@@ -17,7 +17,6 @@ _SOURCES: Final = {"published": ("--", "X", 10), "ours": ("-", "o", 6), "exact":
 _COLOURS: Final = {
     "projected noisy SGD": "C0",
     "tracked release": "C3",
-    "noisy history": "C4",
     "noisy gradient descent": "C5",
     "Delete-to-Descent": "C2",
     "Langevin unlearning": "C1",

@@ -1,4 +1,4 @@
-"""One linear head's life: training, then requests one after the other, every step in its ledger.
+"""One linear head's life: training, then requests one after the other, all of it in its history.
 
 Steps, noise, batches and loss are the service's own (``workers``). A lineage goes on from its
 noisy release: there is no secret state. Noise comes from the repeatable generator.
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from app.accounting.drift import DriftLedger, Recipe
 from app.accounting.guarantees import Guarantee
+from app.accounting.history import History, Recipe
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from benchmarks.convex_case import Case
@@ -42,7 +42,7 @@ class Plan:
 
 
 class Lineage:
-    """A head, the batches of its records, and its ledger.
+    """A head, the batches of its records, and its history.
 
     Args:
         case: data and loss.
@@ -51,7 +51,7 @@ class Lineage:
         seed: of the batches, the records that will be forgotten, and the noise.
 
     Attributes:
-        ledger: every step and request so far.
+        history: every step, release and request so far, with the noise of each.
         training_gradients, gradients: per-record gradients of training and of all runs since.
     """
 
@@ -66,23 +66,24 @@ class Lineage:
         self._leaving = draws.permutation(used)
         self._retained = np.ones(used, dtype=bool)
         self._noise = InsecureNoise(seed, environment="test")
-        self.ledger = DriftLedger(recipe)
+        self.history = History(recipe)
         self.training_gradients = 0
         self.gradients = 0
 
     def train(self, steps: int) -> None:
-        """Train on all records."""
+        """Train on all records, and make the head that comes out the lineage's."""
         self._take(steps)
-        self.training_gradients += steps * self.ledger.recipe.batch_size
+        self.history = self.history.after_release()
+        self.training_gradients += steps * self.history.recipe.batch_size
 
     def branch(self, *, neighbours: Neighbours, noise_seed: int) -> "Lineage":
         """Return a copy that goes on by itself, counted under ``neighbours``."""
-        recipe = replace(self.ledger.recipe, neighbours=neighbours)
+        recipe = replace(self.history.recipe, neighbours=neighbours)
         other = Lineage(self._case, recipe, self._descent, seed=self._seed)
         other._network.flat.values.copy_(self._network.flat.values)
         other._retained = self._retained.copy()
         other._noise = InsecureNoise(noise_seed, environment="test")
-        other.ledger = DriftLedger(recipe, self.ledger.events)
+        other.history = History(recipe, self.history.events)
         other.training_gradients, other.gradients = self.training_gradients, self.gradients
         return other
 
@@ -93,7 +94,7 @@ class Lineage:
         self._retained[leaving] = False
         batches, counts = np.unique(self._batch_of[leaving], return_counts=True)
         records = {int(b): int(c) for b, c in zip(batches, counts, strict=True)}
-        self.ledger = self.ledger.after_request(records)
+        self.history = self.history.after_request(records)
 
     def run(self, plan: Plan, *, epsilon: float, at_most: int | None = None) -> None:
         """Answer a request: take the plan's steps, release, and check the guarantee.
@@ -110,14 +111,17 @@ class Lineage:
         """
         if plan.fresh_start:
             self._network.flat.values.zero_()
-        before = self.ledger.steps
+            self.history = History(self.history.recipe)
+        before = self.history.steps
         taken = plan.steps if at_most is None else min(plan.steps, at_most)
         self._take(taken)
-        self.ledger = self.ledger.after_steps(plan.steps - taken)
+        self.history = self.history.after_steps(
+            plan.steps - taken, noise_std=self._descent.noise_std
+        ).after_release(noise_std=plan.release_noise_std)
         if plan.release_noise_std > 0 and at_most != 0:
             self._noise.add_(self._network.flat.values, plan.release_noise_std)
-        steps = self.ledger.steps - before
-        self.gradients += steps * self.ledger.recipe.batch_size
+        steps = self.history.steps - before
+        self.gradients += steps * self.history.recipe.batch_size
         if not plan.account(steps).meets(epsilon=epsilon, delta=self._case.delta):
             raise TargetNotMetError(f"{steps} steps do not meet epsilon {epsilon}")
 
@@ -147,11 +151,11 @@ class Lineage:
             noise=self._noise,
             on_progress=lambda _taken, _steps: None,
         )
-        self.ledger = self.ledger.after_steps(steps)
+        self.history = self.history.after_steps(steps, noise_std=self._descent.noise_std)
 
     def _feed(self, steps: int) -> FixedBatches:
         """Return the retained records of the next ``steps`` batches; others are not visited."""
-        recipe, position = self.ledger.recipe, self.ledger.steps
+        recipe, position = self.history.recipe, self.history.steps
         visited = (self._batch_of - position) % recipe.batches < steps
         kept = np.flatnonzero(self._retained & visited)
         return FixedBatches(

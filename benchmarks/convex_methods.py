@@ -1,24 +1,18 @@
 """The ways to answer sequential requests on a linear head, ours: each with its own accountant.
 
-Every accountant reads the lineage's ledger, so each certificate covers the union of all records
-forgotten so far, under the relation of the ledger's recipe.
+Every accountant reads the lineage's history, so each certificate covers the union of all records
+forgotten so far, under the relation of the history's recipe, and counts the noise that was added.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from app.accounting import (
-    delete_to_descent,
-    gaussian,
-    noisy_gd_convex,
-    noisy_history,
-    projected_noisy_sgd,
-    retraining,
-    tracked_release,
-)
-from app.accounting.drift import DriftLedger
+from app.accounting import projected_noisy_sgd, retraining, tracked_release
+from app.accounting.history import History
+from app.accounting.history_account import Outlook
 from app.accounting.terms import Neighbours
+from app.planning.convex import missing_noise
 from benchmarks.convex_case import Case
 from benchmarks.convex_lineage import Plan
 
@@ -34,8 +28,8 @@ class Target:
     delta: float
 
 
-Planner = Callable[[Case, DriftLedger, tuple[int, ...], Target], Plan]
-"""From the ledger after a request, and the steps of all earlier requests, to what to do."""
+Planner = Callable[[Case, History, tuple[int, ...], Target], Plan]
+"""From the history after a request, and the steps of all earlier requests, to what to do."""
 
 
 @dataclass(frozen=True)
@@ -75,98 +69,45 @@ class Method:
 
 
 def tracked(noise_std: float) -> Planner:
-    """Return the fewest noise-free steps after which ``noise_std`` at release is enough."""
+    """Return the fewest noise-free steps, and what a release then lacks to ``noise_std`` in all.
 
-    def plan(_: Case, ledger: DriftLedger, __: tuple[int, ...], target: Target) -> Plan:
-        job = _job(ledger)
-        steps = tracked_release.steps_needed(
-            epsilon=target.epsilon, delta=target.delta, noise_std=noise_std, **job
+    Nothing at all where the noise that is there covers the request.
+    """
+
+    def plan(_: Case, history: History, __: tuple[int, ...], target: Target) -> Plan:
+        outlook = Outlook(history, tracked_release.TERMS)
+        wanted = {"epsilon": target.epsilon, "delta": target.delta}
+        if outlook.meets(**wanted):
+            return Plan(steps=0, account=lambda taken: outlook.guarantee(steps=taken))
+        steps = fewest(
+            lambda count: outlook.meets(
+                **wanted,
+                steps=count,
+                release_noise_std=missing_noise(history, count, noise_std),
+            )
         )
+        lacking = missing_noise(history, steps, noise_std)
         return Plan(
             steps=steps,
-            release_noise_std=noise_std,
-            account=lambda taken: tracked_release.account(
-                noise_std=noise_std, steps=taken, neighbours=ledger.recipe.neighbours, **job
-            ),
-        )
-
-    return plan
-
-
-def descent_to_delete(noise_std: float) -> Planner:
-    """Return the same at Delete-to-Descent's step size."""
-
-    def plan(_: Case, ledger: DriftLedger, __: tuple[int, ...], target: Target) -> Plan:
-        job = _job(ledger)
-        del job["learning_rate"]
-        steps = delete_to_descent.steps_needed(
-            epsilon=target.epsilon, delta=target.delta, noise_std=noise_std, **job
-        )
-        return Plan(
-            steps=steps,
-            release_noise_std=noise_std,
-            account=lambda taken: delete_to_descent.account(
-                noise_std=noise_std, steps=taken, neighbours=ledger.recipe.neighbours, **job
-            ),
+            release_noise_std=lacking,
+            account=lambda taken: outlook.guarantee(steps=taken, release_noise_std=lacking),
         )
 
     return plan
 
 
 def noisy_steps(noise_std: Callable[[Case, Target], float]) -> Planner:
-    """Return the fewest noisy steps from the drift, the noise of training left out."""
+    """Return the fewest noisy steps, with all noise of the lineage counted."""
 
-    def plan(case: Case, ledger: DriftLedger, _: tuple[int, ...], target: Target) -> Plan:
-        job = _job(ledger) | {"noise_std": noise_std(case, target)}
-        steps = projected_noisy_sgd.steps_needed(epsilon=target.epsilon, delta=target.delta, **job)
-        return Plan(
-            steps=steps,
-            account=lambda taken: projected_noisy_sgd.account(
-                steps=taken, neighbours=ledger.recipe.neighbours, **job
-            ),
-        )
-
-    return plan
-
-
-def noisy_steps_with_history(noise_std: Callable[[Case, Target], float]) -> Planner:
-    """Return the fewest noisy steps, at least one, with all earlier noise counted."""
-
-    def plan(case: Case, ledger: DriftLedger, _: tuple[int, ...], target: Target) -> Plan:
-        noise = noise_std(case, target)
-        steps = noisy_history.steps_needed(
-            epsilon=target.epsilon, delta=target.delta, ledger=ledger.to_json(), noise_std=noise
-        )
-        return Plan(
-            steps=steps,
-            account=lambda taken: noisy_history.account(
-                ledger=ledger.after_steps(taken).to_json(), noise_std=noise
-            ),
-        )
-
-    return plan
-
-
-def noisy_full_descent(noise_std: Callable[[Case, Target], float]) -> Planner:
-    """Return the fewest full-batch noisy steps, all records counted as present until now."""
-
-    def plan(case: Case, ledger: DriftLedger, _: tuple[int, ...], target: Target) -> Plan:
-        job: dict[str, Any] = _job(ledger) | {
-            "lipschitz": case.lipschitz,
-            "records": case.records,
-            "noise_std": noise_std(case, target),
-            "training_steps": ledger.steps,
-            "forgotten": ledger.forgotten(),
-            "neighbours": ledger.recipe.neighbours,
-        }
-        del job["drift"]
-        mu = gaussian.mu_of(epsilon=target.epsilon, delta=target.delta)
+    def plan(case: Case, history: History, _: tuple[int, ...], target: Target) -> Plan:
+        outlook, noise = Outlook(history, projected_noisy_sgd.TERMS), noise_std(case, target)
         steps = fewest(
-            lambda count: noisy_gd_convex.account(unlearning_steps=count, **job).mu <= mu
+            lambda count: outlook.meets(
+                epsilon=target.epsilon, delta=target.delta, steps=count, noise_std=noise
+            )
         )
         return Plan(
-            steps=steps,
-            account=lambda taken: noisy_gd_convex.account(unlearning_steps=taken, **job),
+            steps=steps, account=lambda taken: outlook.guarantee(steps=taken, noise_std=noise)
         )
 
     return plan
@@ -175,7 +116,7 @@ def noisy_full_descent(noise_std: Callable[[Case, Target], float]) -> Planner:
 def retrained(steps: int) -> Planner:
     """Return ``steps`` noise-free steps from zeros."""
 
-    def plan(_: Case, __: DriftLedger, ___: tuple[int, ...], ____: Target) -> Plan:
+    def plan(_: Case, __: History, ___: tuple[int, ...], ____: Target) -> Plan:
         return Plan(steps=steps, fresh_start=True, account=lambda _taken: retraining.account())
 
     return plan
@@ -204,13 +145,3 @@ def fewest(enough: Callable[[int], bool]) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def _job(ledger: DriftLedger) -> dict[str, Any]:
-    recipe = ledger.recipe
-    return {
-        "drift": ledger.drift(),
-        "learning_rate": recipe.learning_rate,
-        "weight_decay": recipe.weight_decay,
-        "smoothness": recipe.smoothness,
-    }

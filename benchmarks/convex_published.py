@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from app.accounting.drift import DriftLedger
+from app.accounting.history import History
 from app.accounting.projected_noisy_sgd import noise_std_of
 from app.accounting.published import chien_theorem_3_11, chien_theorem_p_2, neel_theorem_28
 from app.domain.errors import ParameterError
@@ -20,8 +20,8 @@ def projected_noisy_sgd_epochs(noise_scale: float) -> Planner:
     That is the loose decay for the first request and the sharp one for all others.
     """
 
-    def plan(case: Case, ledger: DriftLedger, earlier: tuple[int, ...], target: Target) -> Plan:
-        recipe = ledger.recipe
+    def plan(case: Case, history: History, earlier: tuple[int, ...], target: Target) -> Plan:
+        recipe = history.recipe
         before = [steps // recipe.batches for steps in earlier]
 
         def account(steps: int) -> chien_theorem_3_11.RenyiGuarantee:
@@ -46,11 +46,11 @@ def projected_noisy_sgd_epochs(noise_scale: float) -> Planner:
 
 
 def projected_noisy_sgd_one_epoch(
-    case: Case, ledger: DriftLedger, earlier: tuple[int, ...], target: Target
+    case: Case, history: History, earlier: tuple[int, ...], target: Target
 ) -> Plan:
     """Return one epoch a request, at the sigma of ``one_epoch_noise_scale``."""
-    plan = projected_noisy_sgd_epochs(one_epoch_noise_scale(case, target, ledger.recipe.batch_size))
-    return plan(case, ledger, earlier, target)
+    scale = one_epoch_noise_scale(case, target, history.recipe.batch_size)
+    return projected_noisy_sgd_epochs(scale)(case, history, earlier, target)
 
 
 @cache
@@ -66,11 +66,11 @@ def one_epoch_noise_scale(case: Case, target: Target, batch_size: int = PAPER_BA
     return max(first, later) * (1 + 1e-9)
 
 
-def langevin(case: Case, ledger: DriftLedger, _: tuple[int, ...], target: Target) -> Plan:
+def langevin(case: Case, history: History, _: tuple[int, ...], target: Target) -> Plan:
     """Return the steps of Theorems P.1 and P.2, all records counted as present until now."""
 
     def account(steps: int) -> chien_theorem_p_2.RenyiGuarantee:
-        recipe = ledger.recipe
+        recipe = history.recipe
         return chien_theorem_p_2.account(
             learning_rate=recipe.learning_rate,
             weight_decay=case.weight_decay,
@@ -79,14 +79,14 @@ def langevin(case: Case, ledger: DriftLedger, _: tuple[int, ...], target: Target
             records=case.records,
             noise_scale=PAPER_NOISE_SCALE,
             steps=steps,
-            forgotten=ledger.forgotten(),
+            forgotten=history.forgotten(),
         )
 
     steps = fewest(lambda count: account(count).meets(epsilon=target.epsilon, delta=target.delta))
     return Plan(steps=steps, account=account)
 
 
-def delete_to_descent(case: Case, _: DriftLedger, earlier: tuple[int, ...], target: Target) -> Plan:
+def delete_to_descent(case: Case, _: History, earlier: tuple[int, ...], target: Target) -> Plan:
     """Return the fewest steps that Theorem 28 allows, and its noise for them."""
     setting = {
         "delta": target.delta,

@@ -93,7 +93,7 @@ def answer(
     steps, accuracies = list[int](), list[float]()
     for request in range(1, requests + 1):
         lineage.forget(records)
-        plan = method.plan(case, lineage.ledger, tuple(steps), target)
+        plan = method.plan(case, lineage.history, tuple(steps), target)
         really = method.simulates(request, requests)
         lineage.run(plan, epsilon=target.epsilon, at_most=method.at_most if really else 0)
         steps.append(plan.steps)

@@ -1,6 +1,7 @@
 """The networks whose steps are timed, and how each mechanism is made to take some."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,6 @@ import torch
 from torch import nn
 
 from app.accounting import dp_sgd, output_perturbation
-from app.accounting.drift import DriftLedger
 from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.plan import Plan
@@ -21,7 +21,7 @@ from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape
-from app.planning.tracking import Tracking
+from app.planning.tracking import Tracking, history_of_run
 from workers.lineage import lineage_of
 from workers.loading import ModelSpec, RunData
 from workers.mechanisms.catalogue import mechanism_for
@@ -148,7 +148,7 @@ class Case:
         if mechanism == dp_sgd.NAME:
             return clock.time(lambda: self._train_privately(noise, device, clock))
         plan = self.plan(mechanism)
-        lineage = lineage_of(plan, self._spec(plan), self._data(plan), self.module, trains=False)
+        lineage = lineage_of(plan, self._spec(plan), self._data(plan), self.module)
         sealed = self._sealed(device)
         if mechanism == output_perturbation.NAME:
             clock.tick()
@@ -238,11 +238,11 @@ class Case:
 
 def _after_a_request(fresh: ModelShape, training: Plan) -> ModelShape:
     """Return the shape of a lineage that was trained and shall forget some records."""
-    ledger = None
-    if training.ledger is not None:
-        ledger = DriftLedger.from_json(training.ledger)
-        batches = ledger.recipe.batches
-        ledger = ledger.after_request({number % batches: 1 for number in range(_FORGOTTEN)})
+    history = None
+    if training.history is not None:
+        history = history_of_run(training, steps=int(training.settings["steps"]))
+        batches = history.recipe.batches
+        history = history.after_request(Counter(number % batches for number in range(_FORGOTTEN)))
     return replace(
         fresh,
         earlier_releases=1,
@@ -252,7 +252,7 @@ def _after_a_request(fresh: ModelShape, training: Plan) -> ModelShape:
             mechanism=training.mechanism,
             begun_at_epoch=0,
             settings=training.settings,
-            ledger=ledger,
+            history=history,
         ),
     )
 
@@ -274,8 +274,7 @@ CASES: Final = (
         ArchitectureSpec(linear_head.NAME, {}),
         {
             "tracked_release": {"steps": 500},
-            "projected_noisy_sgd": {},
-            "noisy_history": {},
+            "projected_noisy_sgd": {"steps": 500},
             "dp_sgd": {},
         },
         records=40 * BATCH,
@@ -285,8 +284,8 @@ CASES: Final = (
         ArchitectureSpec(linear_head.NAME, {}),
         {
             "delete_to_descent": {"steps": 500},
-            "langevin_unlearning": {},
-            "noisy_gd_convex": {},
+            "langevin_unlearning": {"steps": 500},
+            "noisy_gd_convex": {"unlearning_steps": 500},
         },
     ),
     Case(

@@ -10,11 +10,11 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
+from app.accounting.drift import DriftLedger
 from fastapi.testclient import TestClient
 from sklearn.datasets import load_digits
 from sqlalchemy import select
 
-from app.accounting.drift import DriftLedger
 from app.certificates.verification import verify
 from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow

@@ -73,7 +73,6 @@ CASES = [
     Case("delete_to_descent", "gaussian", head, accuracy=0.5),
     Case("projected_noisy_sgd", "gaussian", head, accuracy=0.5),
     Case("langevin_unlearning", "gaussian", head, accuracy=0.5),
-    Case("noisy_history", "gaussian", head, accuracy=0.5),
     Case("noisy_gd_convex", "gaussian", long_trained_head),
     Case("noisy_gd_convex", "gaussian", long_trained_head, ADAPTIVE, 8.0),
     Case(

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
+from app.accounting.minorant import geometric_sum, power
 from app.accounting.strong_convexity import contraction, gradient_shift
 from app.accounting.terms import Neighbours
 from app.domain.checks import (
@@ -144,7 +145,7 @@ class History:
         for event in self.events:
             if isinstance(event, Forget):
                 _check_request(event, self.recipe)
-        if max(self.present(0).values(), default=0) > self.recipe.batch_size:
+        if max(self.by_batch().values(), default=0) > self.recipe.batch_size:
             raise ParameterError("records", f"at most {self.recipe.batch_size} of one batch")
         if self.steps > MOST_STEPS:
             raise ParameterError("events", f"at most {MOST_STEPS} steps")
@@ -189,16 +190,28 @@ class History:
 
     def forgotten(self) -> int:
         """Return how many records were forgotten so far."""
-        return sum(self.present(0).values())
+        return sum(self.by_batch().values())
 
-    def present(self, index: int) -> dict[int, int]:
-        """Return, by batch, how many records forgotten by now were still there at an event."""
-        present: dict[int, int] = {}
-        for event in self.events[index:]:
+    def by_batch(self) -> dict[int, int]:
+        """Return how many records of each batch were forgotten so far."""
+        forgotten: dict[int, int] = {}
+        for event in self.events:
             if isinstance(event, Forget):
                 for batch, count in event.records:
-                    present[batch] = present.get(batch, 0) + count
-        return present
+                    forgotten[batch] = forgotten.get(batch, 0) + count
+        return forgotten
+
+    def walk(self) -> Iterator[tuple[Event, int, dict[int, int]]]:
+        """Yield each event, the steps before it, and by batch the forgotten records still there."""
+        present, position = self.by_batch(), 0
+        for event in self.events:
+            yield event, position, present
+            if isinstance(event, Steps):
+                position += event.count
+            elif isinstance(event, Forget):
+                gone = dict(event.records)
+                left = ((batch, count - gone.get(batch, 0)) for batch, count in present.items())
+                present = {batch: count for batch, count in left if count}
 
     def noise_std(self) -> float:
         """Return the standard deviation that all noise so far leaves in one weight."""
@@ -207,9 +220,8 @@ class History:
             if isinstance(event, Release):
                 variance += event.noise_std**2
             elif isinstance(event, Steps):
-                kept = math.exp(2 * event.count * math.log(rate)) if rate > 0 else 0.0
-                gained = (1 - kept) / (1 - rate * rate) if rate < 1 else float(event.count)
-                variance = kept * variance + gained * event.noise_std**2
+                gained = geometric_sum(rate * rate, event.count) * event.noise_std**2
+                variance = power(rate, event.count) ** 2 * variance + gained
         return math.sqrt(variance)
 
     def to_json(self) -> dict[str, Any]:

@@ -21,12 +21,11 @@ shifted interpolation (Bok, Su & Altschuler 2024); docs/guarantees.md, sections 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import cast
 
 from app.accounting.guarantees import GaussianGuarantee, computed
 from app.accounting.history import Event, Forget, History, Recipe, Release, Steps
 from app.accounting.history_rounding import residue_of
-from app.accounting.minorant import Minorant, geometric_sum, power
+from app.accounting.minorant import Minorant, geometric_sum, log_of, power
 from app.accounting.strong_convexity import ASSUMPTIONS as CONVEX
 from app.accounting.terms import Terms, enforced
 from app.domain.errors import ParameterError
@@ -41,6 +40,7 @@ ASSUMPTIONS = (
 )
 ADAPTIVE_SOURCE = "Chourasia & Shah 2023, Theorem 4.3, sharpened"
 MOST_VISITS = 2_000_000
+_SMALLEST = 1e-300
 
 
 class Outlook:
@@ -80,7 +80,7 @@ class Outlook:
         after = self._history.after_steps(steps, noise_std=noise_std)
         residue = residue_of(after.after_release(noise_std=release_noise_std))
         ideal = GaussianGuarantee(terms=self._terms, mu=mu)
-        return ideal if mu == 0 else cast("GaussianGuarantee", computed(ideal, residue))
+        return ideal if mu == 0 else computed(ideal, residue)
 
     def meets(
         self,
@@ -132,13 +132,14 @@ def drift(history: History) -> float:
 
     Cost: grows with the events and the batches touched, not with the steps.
     """
-    recipe, distance, position = history.recipe, 0.0, 0
-    for index, event in enumerate(history.events):
+    recipe, distance = history.recipe, 0.0
+    for event, position, present in history.walk():
         if isinstance(event, Steps):
-            gained = _gained(recipe, position, event.count, history.present(index))
-            kept = power(recipe.contraction, event.count) if distance > 0 else 0.0
-            distance = min(recipe.cap, (kept * distance + gained) * (1 + 1e-15))
-            position += event.count
+            gained = _gained(recipe, position, event.count, present)
+            if distance > 0 or gained > 0:
+                left = power(recipe.contraction, event.count) * distance
+                # Not 0, which would say that no record was ever read.
+                distance = min(recipe.cap, max(_SMALLEST, (left + gained) * (1 + 1e-15)))
     return distance * (1 + 1e-12)
 
 
@@ -156,36 +157,40 @@ def worst_case_drift(*, recipe: Recipe, records: int = 1) -> float:
         if recipe.radius is None:
             raise ParameterError("weight_decay", "above 0 where no radius bounds the weights")
         return recipe.cap
-    left = 1 - power(rate, recipe.batches)
-    return min(recipe.cap, records * recipe.shift / left * (1 + 1e-12))
+    lost = -math.expm1(recipe.batches * log_of(rate))
+    return min(recipe.cap, records * recipe.shift / lost * (1 + 1e-12))
 
 
-def capacity(history: History, terms: Terms, *, epsilon: float, delta: float) -> int:
+def capacity(
+    history: History, terms: Terms, *, epsilon: float, delta: float, adaptive: bool = False
+) -> int:
     """Return how many more records the present version covers without a run, at worst positions.
 
-    The worst position is that of the batch visited last; where a batch is full, the one before.
+    The worst position is that of the batch visited last; where a batch is full, the one before: of
+    two batches it is visited as often or more, and each time later, and mu grows with both
+    (docs/guarantees.md, section 6). Adaptive lineages have one batch.
+
+    Raises:
+        ParameterError: some noise is too small for float64, or the history is too long to count.
     """
+
+    def covers(more: int) -> bool:
+        outlook = Outlook(_with_more(history, more), terms, adaptive=adaptive)
+        return outlook.meets(epsilon=epsilon, delta=delta)
+
     low, high = 0, 1
     most = history.recipe.batch_size * history.recipe.batches - history.forgotten()
-    while high <= most and _covers(history, terms, high, epsilon=epsilon, delta=delta):
+    while high <= most and covers(high):
         low, high = high, 2 * high
     high = min(high, most + 1)
     while high - low > 1:
         middle = (low + high) // 2
-        if _covers(history, terms, middle, epsilon=epsilon, delta=delta):
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if covers(middle) else (low, middle)
     return low
 
 
-def _covers(history: History, terms: Terms, more: int, *, epsilon: float, delta: float) -> bool:
-    outlook = Outlook(_with_more(history, more), terms)
-    return outlook.meets(epsilon=epsilon, delta=delta)
-
-
 def _with_more(history: History, more: int) -> History:
-    recipe, gone, records = history.recipe, history.present(0), dict[int, int]()
+    recipe, gone, records = history.recipe, history.by_batch(), dict[int, int]()
     batch = (history.steps - 1) % recipe.batches
     while more > 0:
         records[batch] = min(more, recipe.batch_size - gone.get(batch, 0))
@@ -211,15 +216,24 @@ def _walked(history: History, *, composes: bool) -> tuple[float, Minorant]:
 
     Where nothing composes, the first is 0 and the second reaches back to the start.
     """
-    minorant, closed, position = Minorant(), list[float](), 0
-    for index, event in enumerate(history.events):
-        _walk(minorant, history.recipe, event, position, history.present(index))
-        if isinstance(event, Steps):
-            position += event.count
-        elif isinstance(event, Release) and composes:
+    visits = (_noisy_visits(history.recipe, event, present) for event, _, present in history.walk())
+    if sum(visits) > MOST_VISITS:
+        limit = f"with at most {MOST_VISITS} noisy visits to forgotten records"
+        raise ParameterError("events", limit)
+    minorant, closed = Minorant(), list[float]()
+    for event, position, present in history.walk():
+        _walk(minorant, history.recipe, event, position, present)
+        if isinstance(event, Release) and composes:
             closed.append(minorant.mu())
             minorant = Minorant()
     return math.hypot(*closed), minorant
+
+
+def _noisy_visits(recipe: Recipe, event: Event, present: Mapping[int, int]) -> int:
+    """Return how many visits must be walked one after the other."""
+    if not isinstance(event, Steps) or event.noise_std == 0 or len(present) < 2:
+        return 0
+    return -(-event.count // recipe.batches) * len(present)
 
 
 def _from_the_last_request(history: History) -> Minorant:
@@ -244,8 +258,10 @@ def _walk(
         minorant.steps(contraction=recipe.contraction, noise_std=event.noise_std, count=event.count)
     elif isinstance(event, Steps) and event.noise_std == 0:
         minorant.merged(
-            contraction=power(recipe.contraction, event.count),
+            contraction=recipe.contraction,
             gained=_gained(recipe, position, event.count, present),
+            noise_std=0.0,
+            count=event.count,
         )
     elif isinstance(event, Steps):
         _walk_noisy(minorant, recipe, event, position, present)
@@ -260,8 +276,6 @@ def _walk_noisy(
     one step; equal steps of that kind have falling chords, so all of them together are one, too.
     """
     rate, noise = recipe.contraction, event.noise_std
-    if len(present) > 1 and event.count * len(present) > MOST_VISITS * recipe.batches:
-        raise ParameterError("events", f"with at most {MOST_VISITS} visits to forgotten records")
     batch, *others = present
     first = min((batch - position) % recipe.batches, event.count)
     if not others:
@@ -270,9 +284,10 @@ def _walk_noisy(
         for count in (whole, event.count - first - whole):
             if count:
                 minorant.merged(
-                    contraction=power(rate, count),
+                    contraction=rate,
                     gained=_gained(recipe, batch, count, present),
-                    variance=noise * noise * geometric_sum(rate * rate, count) * (1 - 1e-12),
+                    noise_std=noise,
+                    count=count,
                 )
         return
     done = 0
@@ -310,4 +325,4 @@ def _gained(recipe: Recipe, position: int, count: int, present: Mapping[int, int
     if cycles:
         repeated = geometric_sum(power(rate, length), cycles) if rate < 1 else float(cycles)
         whole *= repeated * power(rate, rest)
-    return recipe.shift * (whole + tail) * (1 + 1e-12)
+    return recipe.shift * (whole + tail) * (1 + 1e-12 + 3e-16 * len(present))

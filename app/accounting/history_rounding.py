@@ -2,11 +2,12 @@
 
 Every position after noise is a grid point, at most half a cell's diagonal from the sum that was
 rounded, and every step computes its gradient in float64, at most ``step_error`` off. In each world
-the computed chain is compared with the ideal one by Theorem 4, whose shifts are these errors alone;
-they are hidden by the noise of the next step or release. docs/guarantees.md, section 11.
+the computed chain is compared with the ideal one by Theorem 3, whose shifts are these errors alone;
+they are hidden by the noise of the next step or release. docs/guarantees.md, sections 6.5 and 11.
 """
 
 import math
+from collections.abc import Iterator
 
 from app.accounting.history import History, Recipe, Release, Steps
 from app.accounting.minorant import geometric_sum, power
@@ -24,74 +25,87 @@ _UNIT = 2.0**-53
 def residue_of(history: History) -> Residue:
     """Return the residue of a lineage's head; none where the recipe states no dimension.
 
+    What one event leaves does not depend on later ones, so noise that was fit to be added stays so.
+
     Raises:
         ParameterError: some noise is too small for float64 to add to such weights.
     """
-    dimension = history.recipe.dimension
-    noisy = [(event, _noise_events(event)) for event in history.events]
-    draws = sum(count for _, count in noisy)
-    if dimension is None or draws == 0:
+    recipe, dimension = history.recipe, history.recipe.dimension
+    if dimension is None:
         return NONE
-    smallest = min(
-        event.noise_std for event, count in noisy if count and isinstance(event, Steps | Release)
-    )
-    reach = _reach(history, dimension)
-    sampled = sampling_residue(dimension=dimension, draws=draws, reach=reach, noise_std=smallest)
-    walked = _walked(history, dimension, step_error(history.recipe, reach=reach))
-    return Residue(mu=(sampled.mu + walked) * (1 + 1e-12), delta=sampled.delta)
+    rate = recipe.contraction
+    sampled, hidden, delta, waiting = 0.0, 0.0, 0.0, 0.0  # squares of mu; then a distance
+    for event, reach in zip(history.events, _reaches(history), strict=True):
+        if not isinstance(event, Steps | Release):
+            continue
+        error, count = step_error(recipe, reach=reach), 1
+        if isinstance(event, Steps):
+            count = event.count
+        if isinstance(event, Steps) and event.noise_std == 0:
+            waiting = power(rate, count) * waiting + error * geometric_sum(rate, count)
+        if event.noise_std == 0:
+            continue
+        left = sampling_residue(
+            dimension=dimension, draws=count, reach=reach, noise_std=event.noise_std
+        )
+        sampled, delta = sampled + left.mu**2, delta + left.delta
+        half = cell_diagonal(dimension=dimension, noise_std=event.noise_std) / 2
+        if isinstance(event, Steps):
+            waiting = rate * waiting + error
+            lasting = min(count - 1, (1 + rate) / (1 - rate) if rate < 1 else math.inf)
+            hidden += lasting * ((rate * half + error) / event.noise_std) ** 2
+        hidden += (waiting / event.noise_std) ** 2
+        waiting = half + error  # of a projection after the last noise
+    mu = math.sqrt(sampled) + math.sqrt(hidden)
+    return Residue(mu=mu * (1 + 1e-12), delta=delta * (1 + 1e-12))
 
 
 def step_error(recipe: Recipe, *, reach: float) -> float:
     """Return how far one step in float64 may be from the same step in real arithmetic.
 
-    With u = 2^-53, d weights of norm X at most and features of norm 1 at most: logits are off by
-    1.01 d u X, probabilities by e^(2 * that) - 1 and the roundings of a softmax over at most d
-    classes, the sum over b records by b more roundings, the update by four of numbers of norm at
-    most X + eta M.
+    Sums may be taken in any order. With u = 2^-53, d weights of norm X at most, features of norm 1
+    at most, b records and at most d + 1 classes, a record's gradient (p - y) times its features is
+    off, in units of u and up to 1 %, by
+
+        dX/4 + 4X + 0.8d + 12    its scaled features, off by d/2 + 8, in logits and in the product
+        dX/2                     its logits, off by dX; a softmax halves that
+        8X + 7d + 20             exponentials, their sum over the classes and its logarithm
+        3b/2                     the sum over the batch
+
+    A move rounds three numbers of norm at most X + eta M; a projection computes a norm of d
+    numbers and scales by it.
     """
-    dimension = recipe.dimension or 0
-    gradient = 3 * dimension * reach + 4 * reach + 2 * dimension + 2 * recipe.batch_size + 64
-    update = 8 * (reach + recipe.learning_rate * recipe.lipschitz)
+    d = recipe.dimension or 0
+    gradient = d * reach + 13 * reach + 9 * d + 2 * recipe.batch_size + 40
+    update = 4 * (reach + recipe.learning_rate * recipe.lipschitz)
+    if recipe.radius is not None:
+        update += (d + 10) * reach
     return _UNIT * (recipe.learning_rate * gradient + update)
 
 
-def _reach(history: History, dimension: int) -> float:
-    """Return a bound on the norm of every iterate; noise exceeds its share with chance 2^-58."""
-    recipe = history.recipe
+def reach_of(history: History) -> float:
+    """Return a bound on the norm of every iterate, before and after noise.
+
+    Noise exceeds its share with a chance below 2^-58 a noisy step; roundings are within the tenth
+    that is added. A projection keeps the bound: unless it is the stricter one, nothing is ever
+    projected.
+    """
+    return max(_reaches(history), default=0.0)
+
+
+def _reaches(history: History) -> Iterator[float]:
+    """Yield that bound for the iterates up to the end of each event."""
+    recipe, steps, variance = history.recipe, 0, 0.0
     pull = recipe.learning_rate * recipe.lipschitz
-    reach = min(pull * history.steps, recipe.cap)
+    most = math.inf if recipe.radius is None else recipe.radius + pull
     if recipe.contraction < 1:
-        reach = min(reach, pull / (1 - recipe.contraction))
-    variance = 0.0
+        most = min(most, pull / (1 - recipe.contraction))
     for event in history.events:
         if isinstance(event, Release):
             variance += event.noise_std**2
         elif isinstance(event, Steps):
+            steps += event.count
             lasting = geometric_sum(recipe.contraction**2, event.count)
             variance += event.noise_std**2 * lasting
-    return reach + noise_norm(dimension=dimension, noise_std=math.sqrt(variance))
-
-
-def _walked(history: History, dimension: int, error: float) -> float:
-    """Return mu of the errors of rounding, step by step, in one world."""
-    rate = history.recipe.contraction
-    waiting, squares = 0.0, 0.0
-    for event in history.events:
-        if isinstance(event, Release) and event.noise_std > 0:
-            squares += (waiting / event.noise_std) ** 2
-            waiting = cell_diagonal(dimension=dimension, noise_std=event.noise_std) / 2
-        elif isinstance(event, Steps) and event.noise_std == 0:
-            waiting = power(rate, event.count) * waiting + error * geometric_sum(rate, event.count)
-        elif isinstance(event, Steps):
-            half = cell_diagonal(dimension=dimension, noise_std=event.noise_std) / 2
-            lasting = min(event.count - 1, (1 + rate) / (1 - rate) if rate < 1 else math.inf)
-            squares += ((rate * waiting + error) / event.noise_std) ** 2
-            squares += lasting * ((rate * half + error) / event.noise_std) ** 2
-            waiting = half
-    return math.sqrt(squares)
-
-
-def _noise_events(event: object) -> int:
-    if isinstance(event, Steps) and event.noise_std > 0:
-        return event.count
-    return int(isinstance(event, Release) and event.noise_std > 0)
+        noise = noise_norm(dimension=recipe.dimension or 0, noise_std=math.sqrt(variance))
+        yield 1.1 * (min(pull * (steps + 1), most) + noise)

@@ -8,16 +8,25 @@ S_k = start_distance + sum_j shift_j / P_j, the best bound on the last iterate i
     mu^2 = sum over the segments of (dS)^2 / dV
 
 of the greatest convex minorant of (0, 0), (V_k, S_k). Steps are pooled until slopes no longer fall.
-A block holds its rise, its run and its own unit of length P, so nothing over- or underflows.
+A block holds its rise, its run and its own unit of length P, so nothing overflows; what would
+underflow stays at the smallest number.
+
+Every step rounds its own numbers outward. What is left are the units P, whose roundings may go
+either way: where they are off by a factor of at most 1 + e, so is mu, because it grows with every
+shift and falls with every variance. ``mu`` adds that e.
 """
 
 import math
 from collections.abc import Iterator
 from typing import Final
 
-# Outweighs the roundings of one step; of a power; of what a rise may lose to underflow.
+# Outweighs the roundings of one step.
 _UP: Final = 1.0 + 2.0**-49
 _DOWN: Final = 1.0 - 2.0**-49
+# What a unit may be off after one step, and after many at once (``power``).
+_UNIT_OFF: Final = 4e-16
+_POWER_OFF: Final = 6e-13
+# A shift that was there never becomes 0: noise must hide it, or nothing does.
 _SMALLEST: Final = 1e-300
 
 
@@ -31,12 +40,12 @@ class Minorant:
         waiting: the shift that no noise has followed yet, in units of the present iterate.
     """
 
-    __slots__ = ("_rises", "_runs", "_shifted", "_shrunk", "_since", "waiting")
+    __slots__ = ("_off", "_rises", "_runs", "_shifted", "_shrunk", "_since", "waiting")
 
     def __init__(self, *, start_distance: float = 0.0) -> None:
         self.waiting = start_distance
         self._shifted = start_distance > 0.0
-        self._since = 1.0
+        self._since, self._off = 1.0, 0.0
         # In units of the iterate after a block's last step; how much lengths shrank since the block
         # before. Slopes rise from block to block.
         self._rises: list[float] = []
@@ -46,7 +55,7 @@ class Minorant:
     def copy(self) -> "Minorant":
         """Return an independent copy."""
         other = Minorant(start_distance=self.waiting)
-        other._since, other._shifted = self._since, self._shifted
+        other._since, other._off, other._shifted = self._since, self._off, self._shifted
         other._rises, other._runs = list(self._rises), list(self._runs)
         other._shrunk = list(self._shrunk)
         return other
@@ -56,7 +65,8 @@ class Minorant:
 
         A step without noise is allowed: its shift waits for the next noise.
         """
-        self._advance(contraction, contraction * self.waiting + shift, noise_std * noise_std)
+        self._off += _UNIT_OFF
+        self._advance(contraction, shift, noise_std * noise_std)
 
     def steps(self, *, contraction: float, noise_std: float, count: int) -> None:
         """Walk ``count`` equal steps without a shift, in closed form.
@@ -65,28 +75,32 @@ class Minorant:
         """
         if count == 0:
             return
-        kept = power(contraction, count)
-        total = geometric_sum(contraction * contraction * _DOWN, count)
-        waiting = kept * self.waiting * _UP
-        self._advance(kept, waiting, noise_std * noise_std * total * _DOWN)
+        self.merged(contraction=contraction, gained=0.0, noise_std=noise_std, count=count)
 
-    def merged(self, *, contraction: float, gained: float, variance: float = 0.0) -> None:
-        """Walk steps that scale distances, add to them and leave noise of some variance.
+    def merged(self, *, contraction: float, gained: float, noise_std: float, count: int) -> None:
+        """Walk ``count`` equal noises at once, which move the worlds apart by ``gained`` in all.
 
         No point between their start and their end may bind: there is no noise, or chords fall.
         """
-        self._advance(contraction, contraction * self.waiting + gained, variance)
+        # The square is rounded down, so the sum is that of a chain that forgets a little more.
+        total = geometric_sum(contraction * contraction * _DOWN, count)
+        self._off += _POWER_OFF
+        self._advance(power(contraction, count), gained, noise_std * noise_std * total * _DOWN)
 
-    def _advance(self, contraction: float, waiting: float, variance: float) -> None:
-        self.waiting = waiting * _UP
-        self._shifted = self._shifted or waiting > 0.0
+    def _advance(self, contraction: float, gained: float, variance: float) -> None:
+        if gained > 0.0 or (self.waiting > 0.0 and contraction > 0.0):
+            self.waiting = max((contraction * self.waiting + gained) * _UP, _SMALLEST)
+            self._shifted = True
+        else:
+            self.waiting = 0.0
         self._since *= contraction
         if variance == 0.0:
             return
         rise, run, scale = self.waiting, variance, self._since
         self.waiting, self._since = 0.0, 1.0
         rises, runs = self._rises, self._runs
-        while rises and rises[-1] * run >= rise * scale * runs[-1]:
+        # As ratios: products might underflow to 0 on both sides, and pooling would be wrong.
+        while rises and (rise == 0.0 or math.inf > rises[-1] / rise >= runs[-1] / run * scale):
             rise = (rise + rises.pop() * scale) * _UP
             run = (run + runs.pop() * scale * scale) * _DOWN
             scale *= self._shrunk.pop()
@@ -100,7 +114,7 @@ class Minorant:
             return math.inf
         if not self._shifted:
             return 0.0
-        return math.hypot(*self._terms()) * (1 + 1e-12)
+        return math.hypot(*self._terms()) * (1 + 1e-12 + self._off)
 
     def _terms(self) -> Iterator[float]:
         for rise, run in zip(self._rises, self._runs, strict=True):

@@ -37,8 +37,6 @@ class NoisyChain:
 
     Args:
         start_distance: z0, how far apart the worlds may be when they share their noise so far.
-        start_variance: the variance of noise that earlier steps left in the start. Not 0 only
-            where drift / sqrt(variance) is proved for those steps too (``noisy_gd_convex``).
 
     Attributes:
         mu: the guarantee so far, rounded up; infinite before the first noisy step.
@@ -49,9 +47,9 @@ class NoisyChain:
 
     __slots__ = ("drift", "mu", "steps", "variance")
 
-    def __init__(self, *, start_distance: float, start_variance: float = 0.0) -> None:
+    def __init__(self, *, start_distance: float) -> None:
         self.drift = require_non_negative("start_distance", start_distance)
-        self.variance = require_non_negative("start_variance", start_variance)
+        self.variance = 0.0
         self.mu = math.inf
         self.steps = 0
 

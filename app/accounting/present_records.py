@@ -16,36 +16,8 @@ from typing import cast
 import numpy as np
 
 from app.accounting.minorant import Minorant
-from app.domain.checks import (
-    require_fraction,
-    require_noise,
-    require_non_negative,
-    require_positive,
-    require_steps,
-)
+from app.domain.checks import require_non_negative
 from app.domain.errors import ParameterError
-
-
-def constant_mu(*, contraction: float, shift: float, noise_std: float, steps: int) -> float:
-    """Return mu after ``steps`` equal steps from equal starts, rounded up.
-
-    mu^2 = (shift/noise_std)^2 (1 - c^K)(1 + c) / ((1 + c^K)(1 - c)), and K (shift/noise_std)^2 at
-    c = 1: for equal steps the minorant is one straight line.
-
-    Raises:
-        ParameterError: a number is out of range: contraction in (0, 1], noise_std above 0.
-    """
-    contraction = require_fraction("contraction", contraction)
-    shift = require_non_negative("shift", shift)
-    noise_std = require_noise("noise_std", noise_std)
-    steps = require_steps("steps", steps)
-    if contraction == 1:
-        factor = float(steps)
-    else:
-        gap = 1.0 - contraction
-        rate = math.log1p(-gap) if contraction > 0.5 else math.log(contraction)
-        factor = math.tanh(-steps * rate / 2) * (1 + contraction) / gap
-    return shift / noise_std * math.sqrt(factor) * (1 + 1e-14)
 
 
 def minorant_mu(
@@ -81,35 +53,7 @@ def minorant_mu(
     mu = minorant.mu()
     if not math.isfinite(mu):
         raise ParameterError("shifts", "small enough for mu to stay finite")
-    return mu * (1 + 4e-15 * steps)
-
-
-def cyclic_mu(
-    *, contraction: float, shift: float, noise_std: float, cycle: int, steps: int
-) -> float:
-    """Return mu for a record seen once in each ``cycle`` of steps, at its worst position.
-
-    The worst position is the last of the cycle: a record seen earlier is one seen last in a
-    shorter run that was then post-processed.
-
-    Raises:
-        ParameterError: a number is out of range.
-    """
-    contraction = require_fraction("contraction", contraction)
-    cycle = require_steps("cycle", cycle)
-    steps = require_steps("steps", steps)
-    passes = math.ceil(steps / cycle)
-    if cycle == 1:
-        return constant_mu(contraction=contraction, shift=shift, noise_std=noise_std, steps=steps)
-    # One cycle between two visits acts as one step: its shift comes first, then only noise.
-    length = (passes - 1) * cycle + 1
-    shifts = [shift if step % cycle == 0 else 0.0 for step in range(length)]
-    return minorant_mu(
-        start_distance=0.0,
-        contractions=[contraction] * length,
-        shifts=shifts,
-        noise_stds=[require_positive("noise_std", noise_std)] * length,
-    )
+    return mu
 
 
 def _checked(name: str, values: Sequence[float], *, lowest: float, highest: float) -> list[float]:

@@ -13,6 +13,8 @@ M = lipschitz, b = batch_size, n = records. Of Chourasia & Shah 2023: lambda = w
 beta = smoothness, L = lipschitz.
 """
 
+from fractions import Fraction
+
 from app.accounting.noisy_chain import one_minus_product
 from app.accounting.terms import Assumption, Neighbours, enforced
 from app.domain.checks import require_non_negative, require_positive
@@ -38,7 +40,7 @@ def contraction(*, learning_rate: float, weight_decay: float, smoothness: float)
         ParameterError: a number is out of range, or the step size is above its bound.
     """
     learning_rate, weight_decay, smoothness = _checked(learning_rate, weight_decay, smoothness)
-    if learning_rate * (smoothness + 2 * weight_decay) > 2:
+    if Fraction(learning_rate) * (Fraction(smoothness) + 2 * Fraction(weight_decay)) > 2:
         raise ParameterError("learning_rate", "at most 2 / (smoothness + 2 weight_decay)")
     return one_minus_product(learning_rate, weight_decay)
 

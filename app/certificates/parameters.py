@@ -97,6 +97,7 @@ class NoisyGdNonconvex(Section):
     request_size: Whole
     training_steps: Annotated[int, Field(ge=1, le=noisy_gd_nonconvex.MOST_STEPS)]
     unlearning_steps: Annotated[int, Field(ge=1, le=noisy_gd_nonconvex.MOST_STEPS)]
+    earlier_steps: Annotated[int, Field(ge=0, le=noisy_gd_nonconvex.MOST_STEPS)]
 
 
 class Recipe(Section):

@@ -18,7 +18,8 @@ from app.planning.shape import ModelShape
 Parameters = Annotated[
     list[str] | None,
     typer.Option(
-        "--param", help="A parameter, NAME=VALUE: a number, a JSON list or a word; repeat for more."
+        "--param",
+        help="A parameter, NAME=VALUE: a number, a word, a JSON list or object; repeat for more.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
@@ -34,7 +35,7 @@ def account(
     """Say what a mechanism, or a bound from a paper, guarantees with the given parameters.
 
     Numbers that are no guarantees go by the names gaussian_mu, gaussian_epsilon, gaussian_delta,
-    chain_mu, present_mu, worst_case_drift and model_clipping_steps.
+    chain_mu, present_mu, worst_case_drift, history_drift and model_clipping_steps.
     """
     with errors_in_words():
         parameters = _parse(param)

@@ -191,7 +191,9 @@ def _released(
         total = _noise_for_steps(policy, terms, lineage, least)
     else:
         total = DEFAULT_RELEASE_NOISE
-    steps = fewest_steps(lambda count: meets(count, _missing(history, count, total)), least=least)
+    steps = fewest_steps(
+        lambda count: meets(count, missing_noise(history, count, total)), least=least
+    )
     _refuse_more(fixed, steps)
     return quote_of_run(
         policy,
@@ -200,11 +202,11 @@ def _released(
         terms,
         lineage,
         steps=steps,
-        release_noise_std=_missing(history, steps, total),
+        release_noise_std=missing_noise(history, steps, total),
     )
 
 
-def _missing(history: History, steps: int, total: float) -> float:
+def missing_noise(history: History, steps: int, total: float) -> float:
     """Return the noise that a release lacks for ``total`` in all, after ``steps`` more steps."""
     left = history.after_steps(steps).noise_std()
     missing = math.sqrt(max(0.0, total * total - left * left))
@@ -212,12 +214,17 @@ def _missing(history: History, steps: int, total: float) -> float:
 
 
 def _noise_for_steps(policy: Policy, terms: Terms, lineage: TrackedLineage, steps: int) -> float:
-    """Return the smallest noise with which ``steps`` steps are enough, for one record at least."""
+    """Return the smallest noise with which ``steps`` steps are enough, for one record at least.
+
+    It is 0 where the noise that is there already is enough.
+    """
     history = lineage.trained()
     if history.forgotten() == 0:
         batch = (history.steps - 1) % history.recipe.batches
         history = history.after_request({batch: 1})
     outlook = Outlook(history, terms)
+    if outlook.meets(epsilon=policy.epsilon, delta=policy.delta, steps=steps):
+        return 0.0
 
     def meets(total: float) -> bool:
         try:
@@ -225,7 +232,7 @@ def _noise_for_steps(policy: Policy, terms: Terms, lineage: TrackedLineage, step
                 epsilon=policy.epsilon,
                 delta=policy.delta,
                 steps=steps,
-                release_noise_std=_missing(history, steps, total),
+                release_noise_std=missing_noise(history, steps, total),
             )
         except ParameterError:  # so little noise is none that floats could add
             return False

@@ -30,6 +30,7 @@ _CAPACITY_SHARE = 0.01
 _CAPACITY_RELEASES = 10
 _ASSERTED = ("smoothness", "loss_bound", "learning_rate", "weight_decay", "noise_std", "order")
 # What a training with non-convex losses was done with, and what later runs must keep to.
+_SHARES = (1.0, 0.98, 0.9, 0.75, 0.5)
 _CONSTANTS = ("smoothness", "loss_bound", "learning_rate", "weight_decay", "noise_std", "dimension")
 
 
@@ -148,9 +149,8 @@ def quote_noisy_gd_nonconvex(policy: Policy, shape: ModelShape) -> Quote:
             int((trained or {}).get("request_size", 1)),
         ),
     }
-    training, unlearning = noisy_gd_nonconvex.steps_needed(
-        order=fixed["order"], divergence=_divergence(policy, fixed["order"]), **sizes
-    )
+    earlier = int((trained or {}).get("earlier_steps", 0) + (trained or {}).get("steps", 0))
+    training, unlearning = _steps_of_nonconvex(policy, fixed["order"], sizes, earlier_steps=earlier)
     if trained is not None:
         training = int(trained["training_steps"])
         if unlearning > trained["unlearning_steps"]:
@@ -162,7 +162,11 @@ def quote_noisy_gd_nonconvex(policy: Policy, shape: ModelShape) -> Quote:
     if gradients > MOST_GRADIENTS:
         raise PlanError(f"would take {gradients:.3g} gradients, more than {MOST_GRADIENTS:.3g}")
     refuse_above_budget(policy, shape, gradients)
-    parameters = sizes | {"training_steps": training, "unlearning_steps": unlearning}
+    parameters = sizes | {
+        "training_steps": training,
+        "unlearning_steps": unlearning,
+        "earlier_steps": earlier,
+    }
     guarantee = noisy_gd_nonconvex.account(**parameters)
     if not guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
         raise PlanError("its training does not meet this target: train the model anew")
@@ -182,8 +186,33 @@ def quote_noisy_gd_nonconvex(policy: Policy, shape: ModelShape) -> Quote:
             "training_steps": training,
             "steps": unlearning,
             "unlearning_steps": unlearning,
+            "earlier_steps": earlier,
         },
     )
+
+
+def _steps_of_nonconvex(
+    policy: Policy, order: float, sizes: Mapping[str, Any], *, earlier_steps: int
+) -> tuple[int, int]:
+    """Return the steps of training and of a request; what floats leave takes a share of the target.
+
+    Raises:
+        PlanError: no share is enough.
+    """
+    divergence = _divergence(policy, order)
+    for share in _SHARES:
+        training, unlearning = noisy_gd_nonconvex.steps_needed(
+            order=order, divergence=share * divergence, **sizes
+        )
+        guarantee = noisy_gd_nonconvex.account(
+            **sizes,
+            training_steps=training,
+            unlearning_steps=unlearning,
+            earlier_steps=earlier_steps,
+        )
+        if guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
+            return training, unlearning
+    raise PlanError("rounding leaves nothing of this target: raise epsilon or noise_std")
 
 
 def _refuse_changes(trained: Mapping[str, float], fixed: Mapping[str, Any]) -> None:

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from app.accounting import tracked_release
+from app.accounting.history import Release, Steps
+from app.accounting.history_account import Outlook
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from benchmarks import convex_published, sequential_convex
@@ -52,11 +54,12 @@ def test_features_are_no_longer_than_the_head_allows(case: Case) -> None:
 
 def test_a_request_is_counted_where_its_records_were(case: Case) -> None:
     made = lineage(case)
-    before = made.ledger.steps
+    before = made.history.steps
     made.forget(3)
-    assert made.ledger.forgotten() == 3
-    made.run(plan := _released(made, steps=7), epsilon=1e9)
-    assert made.ledger.steps == before + 7
+    assert made.history.forgotten() == 3
+    made.run(plan := _released(made, steps=7, noise_std=5.0), epsilon=8.0)
+    assert made.history.steps == before + 7
+    assert made.history.last_run == (Steps(7), Release(5.0))
     assert made.gradients == 7 * BATCH
     assert plan.account(7).mu < plan.account(0).mu
 
@@ -65,7 +68,7 @@ def test_too_few_steps_stop_the_run(case: Case) -> None:
     made = lineage(case)
     made.forget(1)
     with pytest.raises(TargetNotMetError):
-        made.run(_released(made, steps=0, noise_std=1e-6), epsilon=0.01)
+        made.run(_released(made, steps=0, noise_std=1e-3), epsilon=0.01)
 
 
 def test_a_branch_leaves_its_origin_alone(case: Case) -> None:
@@ -73,8 +76,21 @@ def test_a_branch_leaves_its_origin_alone(case: Case) -> None:
     accuracy = made.accuracy()
     branch = made.branch(neighbours=Neighbours.REPLACEMENT, noise_seed=5)
     branch.forget(2)
-    branch.run(_released(branch, steps=0, noise_std=50.0), epsilon=1e9)
-    assert (made.accuracy(), made.ledger.forgotten()) == (accuracy, 0)
+    branch.run(_released(branch, steps=0, noise_std=50.0), epsilon=8.0)
+    assert (made.accuracy(), made.history.forgotten()) == (accuracy, 0)
+    assert branch.history.noise_std() == 50.0
+
+
+def test_a_release_that_covers_the_next_request_is_left_as_it_is(case: Case) -> None:
+    made = lineage(case)
+    made.forget(1)
+    target = Target(1.0, case.delta)
+    made.run(tracked(5.0)(case, made.history, (), target), epsilon=1.0)
+    accuracy = made.accuracy()
+    made.forget(1)
+    plan = tracked(5.0)(case, made.history, (), target)
+    made.run(plan, epsilon=1.0)
+    assert (plan.steps, plan.release_noise_std, made.accuracy()) == (0, 0.0, accuracy)
 
 
 def test_replacement_costs_more_than_zero_out(case: Case, trainings: Trainings) -> None:
@@ -134,18 +150,11 @@ def test_every_row_of_the_comparison_runs_and_makes_a_table(case: Case) -> None:
 
 
 def _released(made: Lineage, *, steps: int, noise_std: float = 0.05) -> Plan:
-    recipe, drift = made.ledger.recipe, made.ledger.drift()
+    outlook = Outlook(made.history, tracked_release.TERMS)
     return Plan(
         steps=steps,
         release_noise_std=noise_std,
-        account=lambda taken: tracked_release.account(
-            drift=drift,
-            learning_rate=recipe.learning_rate,
-            weight_decay=recipe.weight_decay,
-            smoothness=recipe.smoothness,
-            noise_std=noise_std,
-            steps=taken,
-        ),
+        account=lambda taken: outlook.guarantee(steps=taken, release_noise_std=noise_std),
     )
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import psutil
 import pytest
 import safetensors.numpy
+from app.accounting.drift import DriftLedger
 from sqlalchemy import select, update
 
-from app.accounting.drift import DriftLedger
 from app.certificates.verification import verify
 from app.domain.states import RunState
 from app.ledger.shapes import shape_of

@@ -7,6 +7,7 @@ later; the hull of their sums is found by Andrew's monotone chain (docs/guarante
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 
@@ -25,8 +26,9 @@ def _steps(history: Mapping[str, Any]) -> list[tuple[float, float, float, str]]:
     rate = 1 - recipe["learning_rate"] * recipe["weight_decay"]
     for index, event in enumerate(history["events"]):
         present: dict[int, int] = {}
-        for batch, count in sum((e.get("forget", []) for e in history["events"][index:]), []):
-            present[batch] = present.get(batch, 0) + count
+        for later in history["events"][index:]:
+            for batch, count in later.get("forget", []):
+                present[batch] = present.get(batch, 0) + count
         for _ in range(event.get("steps", 0)):
             shift = moved * present.get(position % recipe["batches"], 0)
             walked.append((rate, shift, event["noise_std"], "step"))
@@ -64,7 +66,7 @@ def _hull_mu(run: list[tuple[float, float, float]]) -> float:
         while len(hull) > 1 and _turns_left(hull[-2], hull[-1], (x, y)):
             hull.pop()
         hull.append((x, y))
-    pieces = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(hull, hull[1:], strict=False)]
+    pieces = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(hull)]
     if any(width == 0 and height > 0 for width, height in pieces):
         return math.inf
     return math.sqrt(sum(height**2 / width for width, height in pieces if width > 0))

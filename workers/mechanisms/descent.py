@@ -17,14 +17,15 @@ from app.accounting import catalogue
 from app.accounting.guarantees import Guarantee
 from app.accounting.history_account import Outlook
 from app.accounting.noisy_chain import one_minus_product
-from app.domain.errors import ParameterError, PlanError, TargetNotMetError
+from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.tracking import trained_history
+from workers.mechanisms.parameters import require_dimension
 from workers.mechanisms.vectors import clip_, move_
 from workers.noise import NoiseSource
 
 AccountOf = Callable[[int], Guarantee | None]
-"""What so many steps guarantee, with the release behind the last one; None while that is nothing."""
+"""What so many steps guarantee, with the release after the last; None while that is nothing."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,7 @@ class DescentRule:
             TargetNotMetError: the plan does not meet (epsilon, delta). Nothing was changed.
             PlanError: the weights are not as many as the accountant was told.
         """
-        if self.dimension not in (None, position.numel()):
-            raise PlanError(f"dimension must be {position.numel()}, not {self.dimension}")
+        require_dimension(self.dimension, position)
         planned = self.account(self.steps)
         if planned is None or not planned.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError(f"{self.steps} steps do not meet the target")

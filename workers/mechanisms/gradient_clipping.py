@@ -22,13 +22,12 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from app.accounting import gaussian
 from app.accounting.gradient_clipping import NAME, Odometer, StepSize, account, step_size
 from app.accounting.guarantees import GaussianGuarantee
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.domain.schedules import Schedule, at, varies
-from workers.mechanisms.parameters import fill
+from workers.mechanisms.parameters import fill, require_dimension
 from workers.mechanisms.vectors import clip_, move_, shrinkage
 from workers.noise import NoiseSource
 
@@ -46,6 +45,7 @@ class GradientClipping:
         weight_decay: lambda; learning_rate * weight_decay < 1.
         noise_std: sigma, per coordinate. This and the three above: one number, or one per step.
         steps: T, how many steps the plan expects; a run never takes more.
+        dimension: how many weights the plan was made for; None counts in real arithmetic.
     """
 
     initial_clip: float
@@ -54,6 +54,7 @@ class GradientClipping:
     weight_decay: Schedule
     noise_std: Schedule
     steps: int
+    dimension: int | None = None
 
     @classmethod
     def from_plan(cls, plan: Plan) -> "GradientClipping":
@@ -81,7 +82,9 @@ class GradientClipping:
         Raises:
             TargetNotMetError: ``steps`` steps cannot meet (epsilon, delta). Nothing was changed.
             ParameterError: a parameter is out of its range.
+            PlanError: the plan was made for another number of weights.
         """
+        require_dimension(self.dimension, position)
         run = GradientClippingRun(self, noise=noise, epsilon=epsilon, delta=delta)
         clip_(position, self.initial_clip)
         return run
@@ -127,16 +130,18 @@ class GradientClippingRun:
         self, mechanism: GradientClipping, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> None:
         planned = account(**asdict(mechanism))
-        self._target_mu = gaussian.mu_of(epsilon=epsilon, delta=delta)
-        if not planned.mu <= self._target_mu:
+        if not planned.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError(
-                f"{mechanism.steps} steps reach mu = {planned.mu:.6g}, the target needs "
-                f"{self._target_mu:.6g}: raise noise_std or steps"
+                f"{mechanism.steps} steps reach mu = {planned.mu:.6g} and not the target: raise "
+                "noise_std or steps"
             )
+        self._epsilon, self._delta = epsilon, delta
         self._mechanism = mechanism
         self._every_step = None if mechanism.varies else _Step.of(mechanism, 0)
         self._noise = noise
-        self._odometer = Odometer(initial_clip=mechanism.initial_clip)
+        self._odometer = Odometer(
+            initial_clip=mechanism.initial_clip, dimension=mechanism.dimension
+        )
 
     @property
     def steps(self) -> int:
@@ -146,8 +151,7 @@ class GradientClippingRun:
     @property
     def met(self) -> bool:
         """Whether the steps taken meet the target."""
-        odometer = self._odometer
-        return odometer.mu <= self._target_mu and odometer.guarantee().mu <= self._target_mu
+        return self._odometer.meets(epsilon=self._epsilon, delta=self._delta)
 
     def guarantee(self) -> GaussianGuarantee:
         """Return what the steps taken guarantee."""

@@ -9,7 +9,6 @@ gradient by u, from retained records only):
 A vector that is not finite is clipped to zero, as in ``gradient_clipping`` and for its reasons.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +17,7 @@ from app.accounting.guarantees import PointGuarantee
 from app.accounting.model_clipping import NAME, Odometer, account, separation_of
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
-from workers.mechanisms.parameters import fill
+from workers.mechanisms.parameters import fill, require_dimension
 from workers.mechanisms.vectors import clip_, move_
 from workers.noise import NoiseSource
 
@@ -37,6 +36,7 @@ class ModelClipping:
         noise_std: sigma, per coordinate and step.
         steps: how many steps the plan expects; a run never takes more.
         learning_rate, weight_decay: of the step; the guarantee does not depend on them.
+        dimension: how many weights the plan was made for; None counts in real arithmetic.
     """
 
     epsilon: float
@@ -47,6 +47,7 @@ class ModelClipping:
     steps: int
     learning_rate: float
     weight_decay: float
+    dimension: int | None = None
 
     @classmethod
     def from_plan(cls, plan: Plan) -> "ModelClipping":
@@ -65,7 +66,9 @@ class ModelClipping:
 
         Raises:
             TargetNotMetError: ``steps`` steps cannot meet (epsilon, delta). Nothing was changed.
+            PlanError: the plan was made for another number of weights.
         """
+        require_dimension(self.dimension, position)
         run = ModelClippingRun(self, noise=noise, epsilon=epsilon, delta=delta)
         clip_(position, self.initial_clip)
         if self.initial_noise_std > 0:
@@ -86,20 +89,24 @@ class ModelClippingRun:
             noise_std=mechanism.noise_std,
             steps=mechanism.steps,
             initial_noise_std=mechanism.initial_noise_std,
+            dimension=mechanism.dimension,
         )
         if mechanism.epsilon != epsilon or not planned.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError(
                 f"{mechanism.steps} steps reach delta = {planned.at_delta:.3g} at epsilon = "
                 f"{planned.at_epsilon:.3g}, not the target: raise noise_std or steps"
             )
-        self._separation = separation_of(mechanism.model_clip, mechanism.noise_std)
+        self._separation = separation_of(
+            mechanism.model_clip, mechanism.noise_std, dimension=mechanism.dimension
+        )
         self._mechanism = mechanism
         self._noise = noise
-        self._target_log_delta = math.log(delta)
+        self._delta = delta
         self._odometer = Odometer(
             epsilon=mechanism.epsilon,
             initial_clip=mechanism.initial_clip,
             initial_noise_std=mechanism.initial_noise_std,
+            dimension=mechanism.dimension,
         )
 
     @property
@@ -110,7 +117,7 @@ class ModelClippingRun:
     @property
     def met(self) -> bool:
         """Whether the steps taken meet the target."""
-        return self._odometer.log_delta < self._target_log_delta - 1e-12
+        return self._odometer.meets(delta=self._delta)
 
     def guarantee(self) -> PointGuarantee:
         """Return what the steps taken guarantee."""

@@ -12,7 +12,7 @@ import torch
 from app.accounting.output_perturbation import NAME, account
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
-from workers.mechanisms.parameters import fill
+from workers.mechanisms.parameters import fill, require_dimension
 from workers.mechanisms.stepless import Stepless
 from workers.mechanisms.vectors import clip_
 from workers.noise import NoiseSource
@@ -27,12 +27,14 @@ class OutputPerturbation:
     Attributes:
         initial_clip: C0, norm of the start.
         noise_std: sigma, per coordinate.
+        dimension: how many weights the plan was made for; None counts in real arithmetic.
     """
 
     steps: ClassVar[int] = 0
 
     initial_clip: float
     noise_std: float
+    dimension: int | None = None
 
     @classmethod
     def from_plan(cls, plan: Plan) -> "OutputPerturbation":
@@ -51,8 +53,12 @@ class OutputPerturbation:
 
         Raises:
             TargetNotMetError: the noise does not meet (epsilon, delta). Nothing was changed.
+            PlanError: the plan was made for another number of weights.
         """
-        guarantee = account(initial_clip=self.initial_clip, noise_std=self.noise_std)
+        require_dimension(self.dimension, position)
+        guarantee = account(
+            initial_clip=self.initial_clip, noise_std=self.noise_std, dimension=self.dimension
+        )
         if not guarantee.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError("the noise does not meet the target: raise noise_std")
         clip_(position, self.initial_clip)

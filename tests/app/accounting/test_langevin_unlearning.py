@@ -1,47 +1,42 @@
 import math
 
-import pytest
-
 from app.accounting import langevin_unlearning, projected_noisy_sgd
-from app.accounting.drift import DriftLedger, Recipe
+from app.accounting.history import History, Recipe
 from app.accounting.published import chien_theorem_p_2
 
-RATE, DECAY = 2.0, 0.05
-CONTRACTION = 1 - RATE * DECAY
-JOB = {"learning_rate": RATE, "weight_decay": DECAY, "smoothness": 0.25}
-TARGET = {"epsilon": 1.0, "delta": 1e-5}
+RATE = 2.0
+JOB = {"learning_rate": RATE, "weight_decay": 0.05, "smoothness": 0.25, "lipschitz": 1.0}
+CONTRACTION = 0.9
+TARGET = {"epsilon": 0.1, "delta": 1e-5}
+
+
+def trained(noise_std, *, steps=10_000, records=1000):
+    """Long noisy training on the whole data as one batch; one record of it asks to leave."""
+    recipe = Recipe(**JOB, batch_size=records, batches=1, neighbours="replacement")
+    return History(recipe).after_steps(steps, noise_std=noise_std).after_request({0: 1})
 
 
 def test_mu_in_closed_form():
-    found = langevin_unlearning.account(**JOB, drift=0.3, noise_std=0.1, steps=7)
-    variance = 0.01 * (1 - CONTRACTION**14) / (1 - CONTRACTION**2)
-    assert found.mu == pytest.approx(0.3 * CONTRACTION**7 / math.sqrt(variance), rel=1e-12)
-
-
-def test_calibration_and_steps_agree():
-    noise_std = langevin_unlearning.calibrate(**TARGET, **JOB, drift=0.3, steps=7)
-    assert langevin_unlearning.account(**JOB, drift=0.3, noise_std=noise_std, steps=7).meets(
-        **TARGET
-    )
-    given = {**JOB, "drift": 0.3, "noise_std": noise_std}
-    assert langevin_unlearning.steps_needed(**TARGET, **given) == 7
+    history = trained(0.1, steps=20).after_steps(7, noise_std=0.1)
+    drift = CONTRACTION**7 * 0.004 * (1 - CONTRACTION**20) / (1 - CONTRACTION)
+    variance = 0.01 * (1 - CONTRACTION**54) / (1 - CONTRACTION**2)
+    found = langevin_unlearning.account(history=history.to_json()).mu
+    assert math.isclose(found, drift / math.sqrt(variance), rel_tol=1e-11)
 
 
 def test_needs_fewer_steps_than_the_published_theorem():
-    """After long training of the whole data as one batch, one record of a thousand forgotten."""
-    scale, records = 0.02, 1000
-    recipe = Recipe(**JOB, lipschitz=1.0, batch_size=records, batches=1, neighbours="replacement")
-    drift = DriftLedger(recipe).after_steps(10_000).after_request({0: 1}).drift()
-    noise_std = projected_noisy_sgd.noise_std_of(learning_rate=RATE, noise_scale=scale)
-    ours = langevin_unlearning.steps_needed(
-        epsilon=0.1, delta=1e-5, **JOB, drift=drift, noise_std=noise_std
-    )
+    noise_std = projected_noisy_sgd.noise_std_of(learning_rate=RATE, noise_scale=0.02)
 
     def published_meets(steps):
-        return chien_theorem_p_2.account(
-            **JOB, lipschitz=1.0, records=records, noise_scale=scale, steps=steps
-        ).meets(epsilon=0.1, delta=1e-5)
+        return chien_theorem_p_2.account(**JOB, records=1000, noise_scale=0.02, steps=steps).meets(
+            **TARGET
+        )
 
+    def ours_meets(steps):
+        history = trained(noise_std).after_steps(steps, noise_std=noise_std)
+        return langevin_unlearning.account(history=history.to_json()).meets(**TARGET)
+
+    ours = next(steps for steps in range(10**4) if ours_meets(steps))
     assert not published_meets(2 * ours)
     assert published_meets(1000 * ours)
 

@@ -13,6 +13,7 @@ def test_one_per_cent_of_optimism_is_caught(mutation):
 
 def test_every_accountant_is_mutated():
     mutated = {mutation.target.removeprefix("published.") for mutation in MUTATIONS}
-    for name in catalogue.ACCOUNTANTS:
+    for name, module in catalogue.ACCOUNTANTS.items():
         if name != "retraining":
-            assert {f"{name}.account", f"{name}.calibrate"} <= mutated
+            assert f"{name}.account" in mutated
+            assert not hasattr(module, "calibrate") or f"{name}.calibrate" in mutated

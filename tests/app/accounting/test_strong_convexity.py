@@ -25,8 +25,9 @@ def test_a_step_of_exactly_the_bound_is_allowed():
 
 def test_shift_of_one_record_by_neighbouring_relation():
     given = {"learning_rate": 2.0, "lipschitz": 3.0, "batch_size": 4}
-    assert strong_convexity.gradient_shift(neighbours=Neighbours.ZERO_OUT, **given) == 1.5
-    assert strong_convexity.gradient_shift(neighbours=Neighbours.REPLACEMENT, **given) == 3.0
+    for relation, shift in ((Neighbours.ZERO_OUT, 1.5), (Neighbours.REPLACEMENT, 3.0)):
+        found = strong_convexity.gradient_shift(neighbours=relation, **given)
+        assert shift <= found <= shift * (1 + 1e-14)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,16 @@ def test_refuses_a_step_size_above_its_bound_and_other_nonsense(name, bad):
     with pytest.raises(ParameterError) as caught:
         strong_convexity.contraction(**{**GOOD, name: bad})
     assert caught.value.name == name
+
+
+def test_a_step_size_above_its_bound_by_one_rounding_is_refused():
+    rate = 2 / 0.45 * (1 - 1e-14)
+    while Fraction(rate) * (Fraction(0.25) + 2 * Fraction(0.1)) <= 2:
+        rate = math.nextafter(rate, math.inf)
+    with pytest.raises(ParameterError):
+        strong_convexity.contraction(**{**GOOD, "learning_rate": rate})
+    below = math.nextafter(rate, 0)
+    assert strong_convexity.contraction(**{**GOOD, "learning_rate": below}) < 1
 
 
 @pytest.mark.parametrize("bad", [Neighbours.ANY_START, Neighbours.ADD_REMOVE, "other"])

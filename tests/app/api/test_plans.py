@@ -14,7 +14,6 @@ HEAD = {
     "smoothness": 0.25,
     "weight_decay": 0.011264,
     "learning_rate": 1 / 0.261264,
-    "drift": 0.03,
 }
 
 
@@ -41,7 +40,7 @@ def test_every_offer_meets_the_target_by_its_own_accountant(api: TestClient) -> 
     for shape in (
         NETWORK,
         {**NETWORK, "convex": HEAD},
-        {**NETWORK, "convex": HEAD | {"noise_std": 0.01}},
+        {**NETWORK, "convex": HEAD, "dimension": 785},
     ):
         for quote in offers(quotes(api, shape=shape)).values():
             guarantee = catalogue.account(quote["mechanism"], quote["parameters"])
@@ -77,10 +76,30 @@ def test_a_tracked_head_is_released_without_a_gradient_where_its_noise_allows(
     at_once = offers(quotes(api, shape=shape, policy=policy))["tracked_release"]
     by_default = offers(quotes(api, shape=shape))["tracked_release"]
 
-    assert at_once["gradient_computations"] == 0
-    assert at_once["noise_per_coordinate"] == pytest.approx(0.03 / 0.268051123211, rel=1e-6)
+    for quote in (at_once, by_default):
+        assert quote["gradient_computations"] == 0
     assert by_default["noise_per_coordinate"] == 0.05
-    assert by_default["gradient_computations"] == by_default["parameters"]["steps"] * 128 > 0
+    # Enough for one record at the worst place: the drift of fifty epochs over the target's mu.
+    rate, shift, batches = 1 - HEAD["learning_rate"] * 0.011264, HEAD["learning_rate"] / 128, 391
+    drift = shift * (1 - rate ** (50 * batches)) / (1 - rate**batches)
+    assert at_once["noise_per_coordinate"] == pytest.approx(drift / 0.268051123211, rel=1e-6)
+
+
+def test_a_quote_of_a_tracked_head_names_the_history_that_it_would_have(api: TestClient) -> None:
+    shape = {**NETWORK, "convex": HEAD, "dimension": 785}
+    history = offers(quotes(api, shape=shape))["tracked_release"]["parameters"]["history"]
+
+    assert history["events"] == [{"steps": 50 * 391, "noise_std": 0.0}, {"release": 0.05}]
+    assert history["recipe"]["dimension"] == 785
+
+
+@pytest.mark.parametrize("name", ["drift", "noise_std"])
+def test_what_training_did_cannot_be_claimed(api: TestClient, name: str) -> None:
+    shape = {**NETWORK, "convex": HEAD | {name: 0.01}}
+    answer = api.post("/v1/plans", json={"shape": shape})
+
+    assert answer.status_code == 422
+    assert name in answer.text
 
 
 def test_only_a_mechanism_that_protects_present_records_takes_adaptive_requests(
@@ -92,7 +111,7 @@ def test_only_a_mechanism_that_protects_present_records_takes_adaptive_requests(
         policy = {
             "adaptive": True,
             "mechanism": "noisy_gd_convex",
-            "parameters": {"earlier_releases": releases},
+            "parameters": {"earlier_releases": releases, "unlearning_steps": 20},
         }
         return offers(quotes(api, shape=shape, policy=policy))
 

@@ -23,6 +23,19 @@ KOLOSKOVA = {
 }
 
 
+LINEAGE = {
+    "learning_rate": 1.0,
+    "weight_decay": 0.01,
+    "smoothness": 0.25,
+    "lipschitz": 1.0,
+    "batch_size": 100,
+    "batches": 10,
+}
+TRAINED = [{"steps": 40, "noise_std": 0.0}, {"release": 0.5}]
+RUN = [{"steps": 20, "noise_std": 0.0}, {"release": 0.3}]
+REQUEST = {"forget": [[4, 1]]}
+
+
 def account(mechanism, **parameters):
     command = ["account", "--mechanism", mechanism, "--json"]
     for name, value in parameters.items():
@@ -141,6 +154,35 @@ def test_the_coupling_needs_as_many_steps_as_stated():
     chain = {"contraction": 0.5, "shift": 0.2, "start_distance": 40, "noise_std": 0.25679}
     assert quantity("reflection_delta", **chain, steps=45) <= 1e-5
     assert quantity("reflection_delta", **chain, steps=43) > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([*TRAINED, REQUEST], 0.0658463492),
+        ([*TRAINED, REQUEST, *RUN], 0.0530925843),
+        ([*TRAINED, *RUN, REQUEST], 0.0893312428),
+        # MATH.md prints 0.0897603098; the last digit is a rounding slip.
+        ([TRAINED[0], REQUEST, *RUN], 0.0897603097),
+    ],
+    ids=["a release already made", "topped up", "present all along", "the last noise alone"],
+)
+def test_one_history_and_what_it_guarantees(events, expected):
+    found = account("tracked_release", history={"recipe": LINEAGE, "events": events})
+    assert found["mu"] == pytest.approx(expected, abs=0.5001e-10)
+    assert found["neighbouring_relation"] == "zero_out"
+
+
+def test_the_drift_of_that_history():
+    history = {"recipe": LINEAGE, "events": [*TRAINED, REQUEST]}
+    assert quantity("history_drift", history=history) == pytest.approx(0.0329231746, abs=0.5001e-10)
+
+
+def test_a_malformed_history_is_an_error_in_words():
+    command = ["account", "--mechanism", "tracked_release", "--param", 'history={"events": []}']
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1
+    assert "history" in result.output
 
 
 def test_the_published_gradient_clipping_settings_are_not_epsilon_one():

@@ -24,8 +24,6 @@ SHAPE = ModelShape(
         smoothness=0.25,
         weight_decay=0.01,
         learning_rate=1.0,
-        drift=0.03,
-        noise_std=0.1,
     ),
     dp_training=DpTrainingShape(noise_multiplier=5.0, sampling_rate=0.1, steps=1, forgotten=1),
 )

@@ -2,8 +2,10 @@ import math
 
 import pytest
 
-from app.accounting import projected_noisy_sgd
-from app.accounting.drift import Recipe, worst_case_drift
+from app.accounting import noisy_chain, projected_noisy_sgd
+from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.history import Recipe
+from app.accounting.history_account import worst_case_drift
 from app.accounting.published import (
     chien,
     chien_corollary_3_7,
@@ -45,14 +47,14 @@ def test_corollary_3_7_is_capped_by_the_ball():
 
 def test_ours_is_at_most_half_of_the_sharp_form():
     recipe = Recipe(2.0, 0.05, 0.25, 1.0, 8, BATCHES, Neighbours.REPLACEMENT)
-    ours = projected_noisy_sgd.account(
-        drift=worst_case_drift(recipe=recipe),
-        learning_rate=2.0,
-        weight_decay=0.05,
-        smoothness=0.25,
+    from_the_drift = noisy_chain.constant_mu(
+        start_distance=worst_case_drift(recipe=recipe),
+        contraction=0.9,
+        shift=0.0,
         noise_std=projected_noisy_sgd.noise_std_of(learning_rate=2.0, noise_scale=0.5),
         steps=10,
     )
+    ours = GaussianGuarantee(terms=projected_noisy_sgd.TERMS, mu=from_the_drift)
     theirs = chien_corollary_3_7.account(**BASE, epochs=2, sharp=True)
     assert ours.renyi(order=3.0) == pytest.approx(theirs.curve(3.0) / 2, rel=1e-9)
 
