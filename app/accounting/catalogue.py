@@ -8,7 +8,6 @@ from typing import Any, cast
 from app.accounting import (
     delete_to_descent,
     dp_sgd,
-    dp_sgd_first_version,
     gradient_clipping,
     langevin_unlearning,
     model_clipping,
@@ -76,10 +75,6 @@ MECHANISMS: Mapping[str, ModuleType] = {module.NAME: module for module in _MECHA
 # The papers' own bounds, to compare with.
 PUBLISHED: Mapping[str, ModuleType] = {module.NAME: module for module in _PUBLISHED}
 ACCOUNTANTS: Mapping[str, ModuleType] = {**MECHANISMS, **PUBLISHED}
-# What certificates of earlier versions were made with. It stays as valid, digit for digit.
-_EARLIER: Mapping[tuple[str, int], Callable[..., Guarantee]] = {
-    (dp_sgd.NAME, 1): dp_sgd_first_version.account,
-}
 
 
 def accountant(name: str) -> ModuleType:
@@ -89,18 +84,14 @@ def accountant(name: str) -> ModuleType:
     return ACCOUNTANTS[name]
 
 
-def account(name: str, parameters: Mapping[str, Any], *, version: int | None = None) -> Guarantee:
+def account(name: str, parameters: Mapping[str, Any]) -> Guarantee:
     """Return the guarantee of ``parameters`` under the mechanism called ``name``.
-
-    ``version`` is the accountant's, as a certificate states it; the present one is the default.
 
     Raises:
         NotFoundError: there is no such mechanism.
         ParameterError: a parameter is missing, unknown or out of its range.
     """
-    present = accountant(name).account
-    function = present if version is None else _EARLIER.get((name, version), present)
-    return cast("Guarantee", _call(function, parameters))
+    return cast("Guarantee", _call(accountant(name).account, parameters))
 
 
 def calibrate(name: str, parameters: Mapping[str, Any]) -> float:

@@ -22,6 +22,7 @@ from app.certificates.parameters import (
     read_parameters,
 )
 from app.certificates.schema import Section
+from app.domain.schedules import to_json
 from app.domain.states import Basis
 
 
@@ -55,7 +56,8 @@ def draws_of(mechanism: str, parameters: Mapping[str, Any], *, basis: Basis) -> 
     Raises:
         VerificationError: there is no such mechanism, or its parameters have another form.
     """
-    return _draws(read_parameters(mechanism, parameters), basis is Basis.CERTIFIED_RELEASE)
+    read = read_parameters(mechanism, to_json(parameters))
+    return _draws(read, basis is Basis.CERTIFIED_RELEASE)
 
 
 def grid_of(mechanism: str, draws: list[Draws]) -> float | None:
