@@ -50,7 +50,7 @@ NON_CONVEX = {
         "loss_bound": 1.0,
         "smoothness": 2.1,
         "weight_decay": 21.0,
-        "learning_rate": 1.4e-5,
+        "learning_rate": 1.38e-5,
         "noise_std": 0.02379,
         "order": 1.5,
         "request_size": 10,
