@@ -298,6 +298,9 @@ class ComputedGuarantee(Guarantee):
     With eps1 = 8 mu + mu^2 and delta1 = delta(eps1) of mu-GDP (docs/guarantees.md, section 11.2),
 
         delta(eps) = e^eps1 inner(eps - 2 eps1) + (1 + e^(eps - eps1)) delta1 + (1 + e^eps) tv
+
+    What is said in one direction only has a reference that is not computed: the terms with e^eps,
+    which are the reference's, fall away.
     """
 
     inner: Guarantee
@@ -357,6 +360,8 @@ class ComputedGuarantee(Guarantee):
         beyond = 0.0
         if self.residue.mu > 0:
             beyond = gaussian.delta_of(mu=self.residue.mu, epsilon=self._loss())
+        if self.terms.direction is Direction.ONE_WAY:
+            return (beyond + self.residue.delta) * (1 + 1e-14)
         return _weighed(beyond, max(0.0, epsilon - self._loss())) + _weighed(
             self.residue.delta, epsilon
         )
