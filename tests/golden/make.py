@@ -12,16 +12,17 @@ import safetensors.torch
 import torch
 from sklearn.datasets import load_digits
 
+from app.certificates.signing import statement_of
 from app.client import ExpungeClient
 from app.datasets.files import record_table, to_parquet
 from app.domain.architecture import ArchitectureSpec
+from app.domain.states import Basis
 from tests.support.digits import DATASET, digits_parquet, head, model
 from tests.support.service import running
 from workers.training.architectures import build
 
 RECORDS = 300
 PERSON = "subject-3"
-LATE_PERSON = "late-subject"
 SCHEDULES = {"learning_rate": [0.2, 0.1, 0.05], "gradient_clip": [0.3, 0.2, 0.1]}
 SMALL = {"architecture": {"name": "logistic"}}
 PUBLIC = {"name": "mlp", "options": {"hidden": [4]}}
@@ -82,6 +83,13 @@ CASES: dict[str, dict[str, Any]] = {
         **SMALL,
     },
 }
+LONERS = [f"loner-{number}" for number in range(40)]
+SPLIT = {
+    **model("split"),
+    **SMALL,
+    "dataset": "few",
+    "recipe": {"epochs": 2, "batch_size": 8, "held_out_fraction": 0.5},
+}
 AS_TRAINED = {**model("open", first_release="as_trained"), **SMALL}
 
 
@@ -99,15 +107,13 @@ def make(folder: Path) -> None:
         _keep(client, folder, "as_trained", AS_TRAINED["name"], client.version_bundle("open", 1))
         by_model = {definition["name"]: case for case, definition in CASES.items()}
         clipped = CASES["gradient_clipping"]["name"]
-        client.push_records("digits", _late_records())
-        for person, receipt, kept in (
-            (PERSON, "receipt", by_model),
-            (PERSON, "restated.receipt", {clipped: "restated"}),
-            (LATE_PERSON, "exclusion.receipt", {clipped: "exclusion"}),
-        ):
-            bundles = _forget(client, person, folder / f"{receipt}.json", since=checkpoint)
+        for receipt, kept in (("receipt", by_model), ("restated.receipt", {clipped: "restated"})):
+            bundles = _forget(
+                client, "digits", PERSON, folder / f"{receipt}.json", since=checkpoint
+            )
             for name, case in kept.items():
                 _keep(client, folder, case, name, bundles[name])
+        _exclude(client, folder, since=checkpoint)
         keys = client._http.get("/.well-known/expunge-keys.json").text
         (folder / "keys.json").write_text(keys)
 
@@ -123,15 +129,32 @@ def _define(client: ExpungeClient) -> None:
 
 
 def _forget(
-    client: ExpungeClient, person: str, receipt: Path, *, since: str
+    client: ExpungeClient, dataset: str, person: str, receipt: Path, *, since: str
 ) -> Mapping[str, dict[str, Any]]:
     """Forget a person; return the bundle of each model."""
-    request = client.forget("digits", subject_ids=[person])
+    request = client.forget(dataset, subject_ids=[person])
     client.wait_for_request(request["id"], timeout_s=1200)
     kept = {**client.request(request["id"]), "subject_ids": [person]}
     receipt.write_text(json.dumps(kept, indent=1))
     answers = client.certificates_of(request["id"], since=int(since.split("\n")[1]))
     return {answer["model"]: answer["bundle"] for answer in answers}
+
+
+def _exclude(client: ExpungeClient, folder: Path, *, since: str) -> None:
+    """Forget people of one record each until one was held out from training."""
+    client.define_dataset("few", features=DATASET["features"], classes=10)
+    client.push_records("few", _lone_records())
+    name = SPLIT["name"]
+    client.define_model(SPLIT)
+    client.wait_for_model(name, timeout_s=600)
+    for person in LONERS:
+        receipt = folder / "exclusion.receipt.json"
+        bundle = _forget(client, "few", person, receipt, since=since)[name]
+        statement = statement_of(json.dumps(bundle["envelope"]))
+        if statement["predicate"]["basis"] == Basis.EXCLUDED_FROM_TRAINING:
+            _keep(client, folder, "exclusion", name, bundle)
+            return
+    raise RuntimeError("no record was held out: try again")
 
 
 def _keep(
@@ -142,16 +165,15 @@ def _keep(
     (folder / f"{case}.certificate.json").write_text(json.dumps(bundle, indent=1))
 
 
-def _late_records() -> bytes:
-    """Return records that no model was trained on."""
+def _lone_records() -> bytes:
+    """Return records of one person each."""
     images, labels = load_digits(return_X_y=True)
-    late = slice(RECORDS, RECORDS + 3)
     return to_parquet(
         record_table(
-            record_ids=[f"late-{number}" for number in range(3)],
-            subject_ids=[LATE_PERSON] * 3,
-            labels=labels[late],
-            features=images[late].reshape(-1, 8, 8).astype(np.uint8),
+            record_ids=[f"record-of-{person}" for person in LONERS],
+            subject_ids=LONERS,
+            labels=labels[: len(LONERS)],
+            features=images[: len(LONERS)].reshape(-1, 8, 8).astype(np.uint8),
         )
     )
 
