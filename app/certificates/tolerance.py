@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-_RELATIVE_TOLERANCE: Final = 1e-9
+RELATIVE: Final = 1e-9
 
 
 def difference(stated: Any, computed: Any, where: str) -> str | None:  # noqa: ANN401 - JSON
@@ -39,8 +39,6 @@ def _same(stated: Any, computed: Any) -> bool:  # noqa: ANN401
 
 def _close(stated: float, computed: float) -> bool:
     try:
-        return math.isfinite(computed) and math.isclose(
-            stated, computed, rel_tol=_RELATIVE_TOLERANCE
-        )
+        return math.isfinite(computed) and math.isclose(stated, computed, rel_tol=RELATIVE)
     except OverflowError:
         return False

@@ -45,6 +45,7 @@ NONCONVEX = {
     "request_size": FORGOTTEN,
     "training_steps": 2 * 10**7,
     "unlearning_steps": 10**7,
+    "earlier_steps": 10**7,
 }
 RECIPE = {
     "learning_rate": 1.9607843137254901,

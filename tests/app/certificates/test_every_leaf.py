@@ -23,6 +23,7 @@ from app.accounting.terms import Direction, Neighbours, Support
 from app.certificates import guarantee_check
 from app.certificates.claims import claims_of
 from app.certificates.signing import StatementSigner
+from app.certificates.tolerance import RELATIVE
 from app.certificates.trusted import TRUSTED, is_trusted
 from app.certificates.verification import verify
 from app.domain.errors import VerificationError
@@ -205,7 +206,9 @@ def _at(values: list[Any], index: int) -> Any:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Compare as JSON: a number is no boolean, but 1 is 1.0."""
+    """Compare as a verifier does: a number is no boolean, 1 is 1.0, and floats are rounded."""
+    if isinstance(one, float) and isinstance(other, float) and math.isfinite(one):
+        return math.isclose(one, other, rel_tol=RELATIVE)
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
