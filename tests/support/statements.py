@@ -82,7 +82,7 @@ class Case:
 
 @cache
 def cases() -> Mapping[str, Case]:
-    """Return a case of each mechanism and basis, golden ones and such as no run happened to make."""
+    """Return a case of each mechanism and basis: golden ones, and what no run happened to make."""
     golden = sorted(path.name.partition(".")[0] for path in GOLDEN.glob("*.certificate.json"))
     made = {f"{name}, made": case for name, case in synthetic().items()}
     return {name: _golden(name) for name in golden} | made
