@@ -202,7 +202,7 @@ def failing(services, monkeypatch):
     workshop = Workshop(services)
     workshop.define()
 
-    def stumble(*_):
+    def stumble(*_, **__):
         raise ValueError(f"invalid value {SECRET}")
 
     monkeypatch.setattr(run_module, "load_records", stumble)

@@ -42,6 +42,9 @@ __all__ = [
 
 _BEYOND_EXP = 700.0
 _ROUNDS = 20
+# Of delta. Where a profile falls slowly, less for rounding means a much smaller epsilon, at which
+# rounding leaves less.
+_SHARES_OF_ROUNDING = (0.5, 0.1, 1e-2, 1e-3, 1e-4)
 _LARGEST_RESIDUE = 0.9
 
 
@@ -318,11 +321,19 @@ class ComputedGuarantee(Guarantee):
             CalibrationError: what rounding leaves is not small beside delta.
         """
         delta = require_delta(delta)
-        found = self._epsilon_for(delta / 2)
+        for rounding in _SHARES_OF_ROUNDING:
+            try:
+                found = self._epsilon_for(delta * (1 - rounding))
+            except CalibrationError:
+                continue
+            if self._left_by_rounding(found) <= delta * rounding:
+                return self._refined(found, delta)
+        raise CalibrationError(f"rounding leaves too much beside a delta of {delta:g}")
+
+    def _refined(self, found: float, delta: float) -> float:
+        """Return a smaller epsilon at which delta is met, or ``found``, at which it is."""
         for _ in range(_ROUNDS):
             left = delta - self._left_by_rounding(found)
-            if left < delta / 2:
-                raise CalibrationError(f"rounding leaves too much beside a delta of {delta:g}")
             # A larger share: its epsilon, and what rounding leaves there, are smaller.
             last, found = found, min(found, self._epsilon_for(left))
             if found >= last * (1 - 1e-12):

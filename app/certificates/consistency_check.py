@@ -66,8 +66,10 @@ def check_consistency(predicate: Predicate, parameters: Section | None) -> None:
 
 def _check_version(predicate: Release) -> None:
     first = predicate.model.version == 1
+    # After a restored backup a lineage may begin again, with nobody forgotten from it.
+    begins = first or predicate.forgotten.records == 0
     _require(
-        first == (predicate.basis is Basis.CERTIFIED_RELEASE), "its basis is not its version's"
+        begins == (predicate.basis is Basis.CERTIFIED_RELEASE), "its basis is not its version's"
     )
     if not first:
         _require(predicate.previous_certificate is not None, "no certificate before it")

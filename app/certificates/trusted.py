@@ -30,7 +30,7 @@ TRUSTED: Final = (
     ),
     Trusted(
         ("predicate.model.version",),
-        "A weight file does not know its number. Checked: 1 exactly for first releases, and at "
+        "A weight file does not know its number. Checked: 1 where a lineage begins, and at "
         "least as many releases before it as the history lists.",
     ),
     Trusted(
@@ -38,7 +38,11 @@ TRUSTED: Final = (
         "What the policy asked for. Checked: what is guaranteed is no more than that.",
     ),
     Trusted(
-        ("predicate.forgotten.requests", "predicate.forgotten.records"),
+        (
+            "predicate.forgotten.requests",
+            "predicate.forgotten.records",
+            "predicate.forgotten.before_training",
+        ),
         "How many records and requests there were is the operator's count: a record may be named "
         "twice. Checked: none exactly if the root is empty, and all of them are in the history or "
         "the group of a mechanism that depends on their number.",
@@ -84,6 +88,11 @@ TRUSTED: Final = (
         ("predicate.mechanism.parameters.records",),
         "How many records stood behind a sampling rate. What follows from their number is computed "
         "again, but may be limited by another.",
+    ),
+    Trusted(
+        ("predicate.mechanism.parameters.initial_clip",),
+        "Model clipping that adds no noise to its start does not depend on the start's clip. "
+        "Wherever else there is one, what follows from it is computed again.",
     ),
     Trusted(
         ("predicate.mechanism.parameters.history.recipe.radius",),

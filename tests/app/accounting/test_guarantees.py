@@ -217,3 +217,16 @@ def test_without_a_residue_nothing_changes():
     assert computed(guarantee, NONE) is guarantee
     exact = ExactGuarantee(terms=TERMS)
     assert computed(exact, RESIDUE) is exact
+
+
+def test_a_profile_that_falls_slowly_leaves_rounding_a_smaller_share_of_delta() -> None:
+    inner = ProfileGuarantee(
+        terms=TERMS,
+        delta_at=lambda epsilon: 9e-6 * math.exp(-epsilon / 100),
+        epsilon_at=lambda delta: max(0.0, 100 * math.log(9e-6 / delta)),
+    )
+    found = computed(inner, Residue(mu=0.0, delta=1e-13))
+    assert inner.epsilon(delta=5e-6) > 50
+    assert found.epsilon(delta=1e-5) == 0.0
+    assert found.delta(epsilon=0.0) <= 1e-5
+    assert 0 < found.epsilon(delta=8.99e-6) < 0.2

@@ -195,6 +195,8 @@ def _changes(original: Any, changed: Any, path: str = "") -> set[str]:
     elif isinstance(original, list) and isinstance(changed, list):
         length = max(len(original), len(changed))
         pairs = {at: (_at(original, at), _at(changed, at)) for at in range(length)}
+    elif isinstance(changed, list) and len(changed) == 1:  # a schedule of one step
+        return _changes(original, changed[0], path)
     else:
         return set() if _equal(original, changed) else {path}
     inner = (_changes(*both, f"{path}.{key}".lstrip(".")) for key, both in pairs.items())
@@ -207,9 +209,12 @@ def _at(values: list[Any], index: int) -> Any:
 
 def _equal(one: Any, other: Any) -> bool:
     """Compare as a verifier does: a number is no boolean, 1 is 1.0, and floats are rounded."""
-    if isinstance(one, float) and isinstance(other, float) and math.isfinite(one):
+    numbers = (int, float)
+    if isinstance(one, bool) != isinstance(other, bool):
+        return False
+    if type(one) is float and isinstance(other, numbers) and abs(other) < 1e300:
         return math.isclose(one, other, rel_tol=RELATIVE)
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    return bool(one == other)
 
 
 def _spelt(value: Any) -> str:

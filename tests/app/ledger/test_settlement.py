@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -117,6 +118,20 @@ def test_neither_a_version_nor_a_certificate_can_stand_alone(
 
     with pytest.raises(IntegrityError):
         point_to_nothing()
+
+
+def test_a_version_that_claims_noise_differs_from_its_predecessor(workshop: Workshop) -> None:
+    workshop.define()
+    first = workshop.work()
+    workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    held = workshop.lease()
+    workshop.begin(held)
+    result = workshop.result(held)
+    same = replace(result.weights, sha256=first.sha256)
+
+    with pytest.raises(TargetNotMetError, match="nothing was added"):
+        workshop.publish(held, replace(result, weights=same))
 
 
 def test_the_replaced_version_is_retired_and_its_bytes_are_shredded(workshop: Workshop) -> None:

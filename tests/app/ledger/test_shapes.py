@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from app.accounting.history_account import drift
 from app.domain import linear_head
 from app.ledger.shapes import TrainingSet, shape_of
 from app.services import Services
@@ -45,13 +46,12 @@ def forget_and_publish(workshop: Workshop, *records: str) -> str:
     return request
 
 
-def test_a_lineage_whose_training_is_ahead_has_constants_and_no_drift(workshop: Workshop) -> None:
+def test_a_lineage_whose_training_is_ahead_has_constants_and_no_history(workshop: Workshop) -> None:
     found = shape(workshop)
     assert found.is_new
     assert found.tracking is None
     assert found.convex.lipschitz == linear_head.lipschitz(2)
     assert found.convex.smoothness == linear_head.smoothness(2)
-    assert found.convex.drift == 0.0
     assert found.retained == round(RECORDS * 0.75)
 
 
@@ -74,19 +74,23 @@ def test_every_training_record_has_a_batch_and_held_out_ones_have_none(trained: 
     assert sizes == [BATCH_SIZE] * full + [rest] * bool(rest)
 
 
-def test_a_request_enters_the_ledger_batch_by_batch(trained: Workshop) -> None:
+def test_a_request_enters_the_history_batch_by_batch(trained: Workshop) -> None:
     train, _ = trained.split()
     before, batch_of = shape(trained), batches(trained)
-    assert (before.forgotten, before.newly_forgotten, before.convex.drift) == (0, 0, 0.0)
+    assert (before.forgotten, before.newly_forgotten) == (0, 0)
+    assert before.tracking.history.forgotten() == 0
     trained.forget(*train[:5])
 
     after = shape(trained)
 
     expected = Counter(batch_of[seq] for seq in trained.seqs(*train[:5]))
-    assert dict(after.tracking.ledger.events[-1].records) == expected
+    history = after.tracking.history
+    assert history.events == (*before.tracking.history.events, history.events[-1])
+    assert dict(history.events[-1].records) == history.by_batch() == expected
     assert (after.forgotten, after.newly_forgotten) == (5, 5)
     assert (after.records, after.retained) == (len(train), len(train) - 5)
-    assert after.convex.drift == after.tracking.ledger.drift() > 0
+    assert drift(before.tracking.history) == 0
+    assert drift(history) > 0
 
 
 def test_what_a_certificate_covers_is_counted_once_and_never_forgotten(trained: Workshop) -> None:
@@ -99,7 +103,7 @@ def test_what_a_certificate_covers_is_counted_once_and_never_forgotten(trained: 
     found = shape(trained)
 
     assert (found.forgotten, found.newly_forgotten) == (5, 2)
-    assert found.tracking.ledger.forgotten() == 5
+    assert found.tracking.history.forgotten() == 5
     assert found.records == len(train)
 
 
@@ -124,13 +128,13 @@ def test_a_run_gets_the_old_batches_of_the_records_that_are_left(trained: Worksh
     assert {seq: selection.batch_of[seq] for seq in left} == {seq: before[seq] for seq in left}
 
 
-def test_records_that_never_moved_the_weights_move_no_ledger(trained: Workshop) -> None:
+def test_records_that_never_moved_the_weights_change_no_history(trained: Workshop) -> None:
     _, held_out = trained.split()
     trained.push(4, first=RECORDS)
-    before = shape(trained).tracking.ledger
+    before = shape(trained).tracking.history
     trained.forget(held_out[0], f"record-{RECORDS}")
     found = shape(trained)
-    assert found.tracking.ledger == before
+    assert found.tracking.history == before
     assert (found.forgotten, found.newly_forgotten) == (0, 0)
 
 
@@ -140,4 +144,4 @@ def test_records_forgotten_before_training_are_no_part_of_it(workshop: Workshop)
     workshop.work()
     assert not gone & set(batches(workshop))
     found = shape(workshop)
-    assert (found.forgotten, found.tracking.ledger.forgotten()) == (0, 0)
+    assert (found.forgotten, found.tracking.history.forgotten()) == (0, 0)
