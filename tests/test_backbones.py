@@ -10,11 +10,13 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
-from app.accounting.drift import DriftLedger
 from fastapi.testclient import TestClient
 from sklearn.datasets import load_digits
 from sqlalchemy import select
 
+from app.accounting import tracked_release
+from app.accounting.history import History
+from app.accounting.history_account import drift
 from app.certificates.verification import verify
 from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow
@@ -189,9 +191,12 @@ def test_a_linear_head_on_a_frozen_backbone_forgets_twice_by_tracked_release(
             assert torch.equal(tensors[f"backbone.{name}"], public)
         (head,) = (t for name, t in tensors.items() if not name.startswith("backbone."))
         assert head.shape == (10, 24 + 1)  # the features of the backbone, and the bias
-        ledger = DriftLedger.from_json(predicate["mechanism"]["ledger"])
-        assert ledger.drift() == predicate["mechanism"]["parameters"]["drift"] > 0
-        assert ledger.forgotten() == predicate["forgotten"]["records"]
+        history = History.from_json(predicate["mechanism"]["parameters"]["history"])
+        assert drift(history) > 0
+        counted = tracked_release.account(history=history.to_json())
+        assert counted.mu == predicate["guarantee"]["mu"] > 0
+        assert history.recipe.dimension == head.numel()
+        assert history.forgotten() == predicate["forgotten"]["records"]
         assert predicate["evaluation"]["held_out_accuracy"] > 0.6
         covered.append(predicate["forgotten"]["records"])
     assert 0 < covered[0] < covered[1] <= 20

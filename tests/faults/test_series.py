@@ -15,9 +15,9 @@ import numpy as np
 import psutil
 import pytest
 import safetensors.numpy
-from app.accounting.drift import DriftLedger
 from sqlalchemy import select, update
 
+from app.accounting.history import History
 from app.certificates.verification import verify
 from app.domain.states import RunState
 from app.ledger.shapes import shape_of
@@ -190,7 +190,7 @@ def outcome_of(client, database, name, request, directory):
     return Outcome(predicate=predicate, tracking=tracking, counts=counts, weights=tensor)
 
 
-def largest_distance(mechanism, ledger, size):
+def largest_distance(mechanism, history, size):
     """Return how far noise alone can drive two equal heads apart, but for one time in 10^7.
 
     Each step brings them closer by c and adds N(0, 2 noise_std^2 I), so that the distance is at
@@ -198,7 +198,7 @@ def largest_distance(mechanism, ledger, size):
     constant s: it is 6 s above that with a probability below exp(-18). The noise of a release is
     the same with c^K for c, K its steps.
     """
-    rate = ledger.recipe.contraction
+    rate = history.recipe.contraction
     spread = noise_of(mechanism, rate) / math.sqrt(1 - rate ** (2 * steps_per_noise(mechanism)))
     return math.sqrt(2) * spread * (math.sqrt(size) + 6)
 
@@ -216,8 +216,8 @@ def assert_equal_but_for_noise(calm, disturbed, mechanism, why):
     held_out = calm.evaluation["held_out_records"]
     assert held_out == disturbed.evaluation["held_out_records"] > 0, why
 
-    ledger = DriftLedger.from_json(calm.tracking["ledger"])
-    distance = largest_distance(mechanism, ledger, calm.weights.size)
+    history = History.from_json(calm.tracking["history"])
+    distance = largest_distance(mechanism, history, calm.weights.size)
     assert np.linalg.norm(calm.weights - disturbed.weights) < distance, why
     # The mean loss is sqrt(2)-Lipschitz in the head, for features of norm at most 1.
     losses = [outcome.evaluation["held_out_loss"] for outcome in (calm, disturbed)]

@@ -23,7 +23,7 @@ from app.accounting import gaussian, gradient_clipping, output_perturbation
 from app.accounting.precision import grid_of
 from app.domain.recipe import TrainingRecipe
 from workers.gaussian import round_to_
-from workers.mechanisms.descent import Descent, NoisyDescent, ReleasedDescent
+from workers.mechanisms.descent import Descent, DescentRule
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
 from workers.mechanisms.output_perturbation import OutputPerturbation
@@ -113,7 +113,7 @@ def tracked_release():
         )
         ends.append(network.tensors())
     apart = float(np.linalg.norm(ends[0]["weight"] - ends[1]["weight"]))
-    rule = ReleasedDescent(
+    rule = DescentRule(
         descent=Descent(1.5, 0.01),
         release_noise_std=apart / MU,
         steps=0,
@@ -135,7 +135,7 @@ def noisy_descent(radius):
     """One step of projected noisy descent, on a ball that the release stays in or not."""
     contraction, apart = 1 - 0.5 * 0.1, 0.3
     noise_std = contraction * apart / MU * (1 + 1e-9)
-    rule = NoisyDescent(
+    rule = DescentRule(
         descent=Descent(0.5, 0.1, noise_std=noise_std, radius=radius),
         steps=1,
         account=lambda _: output_perturbation.account(

@@ -29,6 +29,7 @@ SHAPE = ModelShape(
     convex=ConvexShape(lipschitz=1.0, smoothness=0.25, weight_decay=0.01, learning_rate=1.0),
 )
 BEGUN = new_lineage(SHAPE)
+TRAINED = BEGUN.trained().after_release(noise_std=0.1)
 MODEL = ModelSpec(
     name="m",
     architecture=ArchitectureSpec("linear_head"),
@@ -39,7 +40,7 @@ MODEL = ModelSpec(
 )
 
 
-def plan(ledger=BEGUN.ledger, **settings):
+def plan(history=BEGUN.history, **settings):
     return Plan(
         mechanism="tracked_release",
         parameters={},
@@ -48,7 +49,7 @@ def plan(ledger=BEGUN.ledger, **settings):
         budget_epochs=1.0,
         predicted={},
         settings=BEGUN.settings | settings,
-        ledger=None if ledger is None else ledger.to_json(),
+        history=None if history is None else history.to_json(),
     )
 
 
@@ -64,8 +65,8 @@ def data(planned):
     )
 
 
-def lineage(planned, *, trains=False):
-    return lineage_of(planned, MODEL, data(planned), lambda: None, trains=trains)
+def lineage(planned):
+    return lineage_of(planned, MODEL, data(planned), lambda: None)
 
 
 def next_batches(feed, count=1):
@@ -81,29 +82,29 @@ class Recording:
         self.batches = next_batches(feed, steps)
 
 
-def test_a_head_goes_on_in_the_cycle_where_its_ledger_stopped():
+def test_a_head_goes_on_in_the_cycle_where_its_history_stopped():
     assert BEGUN.training_steps == 13
-    ledger = BEGUN.ledger.after_request({0: 1})
-    assert next_batches(lineage(plan(ledger)).feed, 3) == [3, 4, 0]
-    later = ledger.after_steps(4).after_request({1: 1})
-    assert next_batches(lineage(plan(later)).feed) == [(13 + 4) % BATCHES]
+    history = TRAINED.after_request({0: 1})
+    assert next_batches(lineage(plan(history, training_steps=0)).feed, 3) == [3, 4, 0]
+    later = history.after_steps(4).after_release().after_request({1: 1})
+    assert next_batches(lineage(plan(later, training_steps=0)).feed) == [(13 + 4) % BATCHES]
 
 
 def test_training_begins_with_the_first_batch_and_its_noisy_phase_follows_it():
-    begins = lineage(plan(), trains=True)
+    begins = lineage(plan())
     sealed = Recording()
     begins.train(sealed, InsecureNoise(0, environment="test"), lambda *_: None)
     assert sealed.batches == [step % BATCHES for step in range(13)]
     assert next_batches(begins.feed) == [13 % BATCHES]
 
 
-def test_training_without_a_ledger_begins_with_the_first_batch():
+def test_training_without_a_history_begins_with_the_first_batch():
     assert next_batches(lineage(plan(None)).feed) == [0]
 
 
 @pytest.mark.parametrize("extra", [{}, {"noise_std": 0.3, "radius": 2.0, "start_std": 0.7}])
 def test_training_takes_the_plans_steps_as_they_are_set(extra):
-    begins = lineage(plan(**extra), trains=True)
+    begins = lineage(plan(**extra))
     sealed = Recording()
     begins.train(sealed, InsecureNoise(0, environment="test"), lambda *_: None)
     expected = Descent(
@@ -127,11 +128,13 @@ def test_a_descending_lineage_is_not_fine_tuned_and_works_on_the_weights_themsel
     assert isinstance(found, Descending)
     assert not found.fine_tunes
     assert found.frame is None
+    assert found.dtype == torch.float64
 
 
 def test_a_plan_without_training_steps_is_ordinary_and_fine_tuned():
     ordinary = replace(plan(None), mechanism="gradient_clipping", settings={})
-    found = lineage_of(ordinary, MODEL, data(ordinary), lambda: torch.nn.Linear(1, 2), trains=True)
+    found = lineage_of(ordinary, MODEL, data(ordinary), lambda: torch.nn.Linear(1, 2))
     assert isinstance(found, Ordinary)
     assert found.fine_tunes
     assert found.frame is not None
+    assert found.dtype is None

@@ -3,6 +3,7 @@
 import pytest
 
 from app.stopping import StopSignal
+from tests.support.weights import NETWORK_DIMENSION
 from tests.support.workshop import Workshop
 from workers.lease import Lease
 from workers.loading import load_model, load_records
@@ -22,7 +23,8 @@ def loaded(workshop):
     services = workshop.services
     run_id = workshop.active_run()
     with Lease.take(services.database, run_id, lease_s=30.0, stop=StopSignal()) as lease:
-        return load_records(services, lease, load_model(services, lease))
+        model = load_model(services, lease)
+        return load_records(services, lease, model, dimension=NETWORK_DIMENSION)
 
 
 @pytest.mark.parametrize("audit", [False, True])

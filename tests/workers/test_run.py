@@ -124,8 +124,8 @@ def test_a_forgotten_record_is_not_read(workshop, monkeypatch):
     seen = []
     load = run_module.load_records
 
-    def watch(services, lease, model):
-        data = load(services, lease, model)
+    def watch(services, lease, model, *, dimension):
+        data = load(services, lease, model, dimension=dimension)
         seen.extend(data.retain.features[:, 0].int().tolist())
         return data
 

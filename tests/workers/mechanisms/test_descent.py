@@ -1,21 +1,39 @@
 """One step of descent, and the runs that are made of it."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 import torch
 
-from app.accounting import projected_noisy_sgd, tracked_release
+from app.accounting import gaussian, projected_noisy_sgd
+from app.accounting.history import History, Recipe
+from app.accounting.history_account import Outlook, drift
 from app.accounting.precision import grid_of
 from app.accounting.strong_convexity import contraction
 from app.domain.errors import PlanError, TargetNotMetError
-from workers.mechanisms.descent import Descent, NoisyDescent, ReleasedDescent
+from app.domain.plan import Plan
+from workers.mechanisms.descent import Descent, from_plan
 from workers.noise import InsecureNoise
 
 SIZE = 50_000
 TARGET = {"epsilon": 1.0, "delta": 1e-5}
 RATE, DECAY = 0.5, 0.1
-JOB = {"drift": 0.5, "learning_rate": RATE, "weight_decay": DECAY, "smoothness": 0.5}
+# One record, seen in one step without noise, and forgotten: a drift of 0.5.
+HISTORY = (
+    History(
+        Recipe(
+            learning_rate=RATE,
+            weight_decay=DECAY,
+            smoothness=0.5,
+            lipschitz=1.0,
+            batch_size=1,
+            batches=1,
+        )
+    )
+    .after_steps(1)
+    .after_request({0: 1})
+)
 
 
 class NoNoise:
@@ -42,28 +60,36 @@ def noised(position, noise_std):
     return position
 
 
-def noisy(*, steps, noise_std=0.2, **options):
-    account = {**JOB, "noise_std": noise_std}
-    return NoisyDescent(
-        descent=Descent(learning_rate=RATE, weight_decay=DECAY, noise_std=noise_std),
-        steps=steps,
-        account=lambda taken: projected_noisy_sgd.account(**account, steps=taken),
-        **options,
+def planned(mechanism, *, steps, noise_std=0.0, release_noise_std=0.0):
+    return Plan(
+        mechanism=mechanism,
+        parameters={},
+        **TARGET,
+        budget_epochs=1.0,
+        predicted={},
+        settings={
+            "learning_rate": RATE,
+            "weight_decay": DECAY,
+            "training_steps": 0,
+            "steps": steps,
+            "noise_std": noise_std,
+            "release_noise_std": release_noise_std,
+        },
+        history=HISTORY.to_json(),
     )
+
+
+def noisy(*, steps, noise_std=0.2):
+    return from_plan(planned("projected_noisy_sgd", steps=steps, noise_std=noise_std))
 
 
 def released(*, steps, noise_std):
-    account = {**JOB, "noise_std": noise_std}
-    return ReleasedDescent(
-        descent=Descent(learning_rate=RATE, weight_decay=DECAY),
-        release_noise_std=noise_std,
-        steps=steps,
-        account=lambda taken: tracked_release.account(**account, steps=taken),
-    )
+    return from_plan(planned("tracked_release", steps=steps, release_noise_std=noise_std))
 
 
 def release_noise(steps):
-    return tracked_release.calibrate(**TARGET, **JOB, steps=steps)
+    left = drift(HISTORY) * HISTORY.recipe.contraction**steps
+    return left / gaussian.mu_of(**TARGET) * (1 + 1e-9)
 
 
 def test_a_step_follows_its_formula():
@@ -133,8 +159,28 @@ def test_settings_without_noise_or_radius_have_none():
     assert Descent.from_settings(full) == Descent(RATE, DECAY, noise_std=0.2, radius=3.0)
 
 
-def needed_steps(noise_std=0.2):
-    return projected_noisy_sgd.steps_needed(**TARGET, **JOB, noise_std=noise_std)
+def needed_steps():
+    account, steps = noisy(steps=1).account, 1
+    while not account(steps).meets(**TARGET):
+        steps += 1
+    return steps
+
+
+def test_the_record_that_is_forgotten_has_drifted():
+    assert drift(HISTORY) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("training_steps", [0, 5])
+def test_a_rule_counts_its_plans_whole_history_with_the_training_that_is_ahead(training_steps):
+    plan = planned("projected_noisy_sgd", steps=4, noise_std=0.2, release_noise_std=0.3)
+    plan = replace(plan, settings={**plan.settings, "training_steps": training_steps})
+    rule = from_plan(plan)
+    assert (rule.steps, rule.release_noise_std) == (4, 0.3)
+    assert rule.descent == Descent(RATE, DECAY, noise_std=0.2)
+    before = HISTORY.after_steps(training_steps, noise_std=0.2)
+    outlook = Outlook(before, projected_noisy_sgd.TERMS)
+    assert rule.account(3) == outlook.guarantee(steps=3, noise_std=0.2)
+    assert rule.account(4) == outlook.guarantee(steps=4, noise_std=0.2, release_noise_std=0.3)
 
 
 def test_a_noisy_run_is_met_by_the_steps_that_it_took():
@@ -165,7 +211,7 @@ def test_too_few_noisy_steps_are_refused():
 
 
 def test_weights_of_another_number_than_was_accounted_for_are_refused():
-    rule = noisy(steps=needed_steps(), dimension=9)
+    rule = replace(noisy(steps=needed_steps()), dimension=9)
     with pytest.raises(PlanError, match="must be 8, not 9"):
         rule.begin(full(0.0, 8), noise=noise(), **TARGET)
     rule.begin(full(0.0, 9), noise=noise(), **TARGET)
