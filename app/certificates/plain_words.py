@@ -131,7 +131,8 @@ def _adaptivity(guarantee: Mapping[str, Any]) -> str:
 
 
 def _factor(epsilon: float) -> str:
-    return _spelt(_EXACT.exp(Decimal(repr(epsilon))))
+    factor = _EXACT.exp(Decimal(repr(epsilon)))  # rounded to nearest, whatever the context says
+    return _spelt(factor if epsilon == 0 else _EXACT.next_plus(factor))
 
 
 def _up(bound: float) -> str:
