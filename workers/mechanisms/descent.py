@@ -146,8 +146,9 @@ def from_plan(plan: Plan) -> DescentRule:
     """
     settings = plan.settings
     steps, release_noise_std = int(settings["steps"]), settings["release_noise_std"]
+    before = trained_history(plan)
     outlook = Outlook(
-        trained_history(plan),
+        before,
         catalogue.accountant(plan.mechanism).TERMS,
         adaptive="earlier_releases" in plan.parameters,
     )
@@ -167,4 +168,5 @@ def from_plan(plan: Plan) -> DescentRule:
         steps=steps,
         account=account,
         release_noise_std=release_noise_std,
+        dimension=before.recipe.dimension,
     )
