@@ -29,8 +29,9 @@ MOST_GRADIENTS = 1e12
 _CAPACITY_SHARE = 0.01
 _CAPACITY_RELEASES = 10
 _ASSERTED = ("smoothness", "loss_bound", "learning_rate", "weight_decay", "noise_std", "order")
-# What a training with non-convex losses was done with, and what later runs must keep to.
+# Of the target, what non-convex descent may take where floats leave something, too.
 _SHARES = (1.0, 0.98, 0.9, 0.75, 0.5)
+# What a training with non-convex losses was done with, and what later runs must keep to.
 _CONSTANTS = ("smoothness", "loss_bound", "learning_rate", "weight_decay", "noise_std", "dimension")
 
 
