@@ -24,8 +24,9 @@ from functools import lru_cache
 from typing import Any
 
 from app.accounting import gaussian
+from app.accounting.computed_guarantee import computed
 from app.accounting.dp_sgd_resolution import resolution
-from app.accounting.guarantees import Guarantee, ProfileGuarantee, computed
+from app.accounting.guarantees import Guarantee, ProfileGuarantee
 from app.accounting.precision import sampling_residue
 from app.accounting.search import smallest_noise_by_secant
 from app.accounting.terms import Neighbours, Terms, enforced

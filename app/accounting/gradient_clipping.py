@@ -28,12 +28,12 @@ from dataclasses import dataclass
 
 from app.accounting import gaussian, precision
 from app.accounting.computed_chain import chain_residue, with_rounding
+from app.accounting.computed_guarantee import computed
 from app.accounting.coupled_guarantee import CoupledGuarantee
 from app.accounting.guarantees import (
     GaussianGuarantee,
     Guarantee,
     ProfileGuarantee,
-    computed,
 )
 from app.accounting.noisy_chain import NoisyChain, constant_mu, one_minus_product
 from app.accounting.reflection import (

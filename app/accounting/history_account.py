@@ -22,7 +22,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from app.accounting.guarantees import GaussianGuarantee, computed
+from app.accounting.computed_guarantee import computed
+from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.history import Event, Forget, History, Recipe, Release, Steps
 from app.accounting.history_rounding import residue_of
 from app.accounting.minorant import Minorant, geometric_sum, log_of, power

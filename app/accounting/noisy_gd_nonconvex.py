@@ -27,7 +27,8 @@ Source: Chourasia & Shah 2023, Theorem 5.2, with the step counts as its proof us
 
 import math
 
-from app.accounting.guarantees import Guarantee, RenyiGuarantee, computed
+from app.accounting.computed_guarantee import computed
+from app.accounting.guarantees import Guarantee, RenyiGuarantee
 from app.accounting.precision import Residue, cell_diagonal, noise_norm, sampling_residue
 from app.accounting.search import smallest_noise
 from app.accounting.terms import Direction, Neighbours, Terms, asserted, enforced

@@ -11,7 +11,8 @@ Assumptions:
 """
 
 from app.accounting import gaussian
-from app.accounting.guarantees import GaussianGuarantee, computed
+from app.accounting.computed_guarantee import computed
+from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.precision import NONE, sampling_residue
 from app.accounting.search import smallest_noise
 from app.accounting.terms import Neighbours, Terms, enforced

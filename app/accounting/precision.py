@@ -7,8 +7,8 @@ that an attacker can read from its digits is which cell of the grid the sum fell
 
 What is left is a ``Residue``: in either world, the computed release is within ``mu`` (as Gaussian
 differential privacy) and ``delta`` (as total variation) of the one that the theorem speaks of.
-``guarantees.computed`` adds it to a guarantee. docs/guarantees.md, section 11, has the proof and
-the constants.
+``computed_guarantee`` adds it to a guarantee. docs/guarantees.md, section 11, has the proof and the
+constants.
 """
 
 import math
@@ -30,6 +30,7 @@ _DELTA_PER_NUMBER: Final = 2.0**-56
 # this for others that are up to 0.9-GDP away from them.
 _DELTA_PER_NORM: Final = 2.0**-58
 _FURTHEST_REACH: Final = 2.0**26
+_BEYOND_EXP: Final = 700.0
 
 
 @dataclass(frozen=True)
@@ -94,3 +95,11 @@ def sampling_residue(*, dimension: int, draws: int, reach: float, noise_std: flo
         mu=mu * (1 + 1e-12),
         delta=draws * (dimension * _DELTA_PER_NUMBER + _DELTA_PER_NORM) * (1 + 1e-12),
     )
+
+
+def weighed(distance: float, epsilon: float) -> float:
+    """Return (1 + e^epsilon) distance, rounded up: what a distance of both worlds adds to delta.
+
+    At least 1 means that nothing is left.
+    """
+    return distance * (1 + math.exp(min(epsilon, _BEYOND_EXP))) * (1 + 1e-13)

@@ -17,8 +17,8 @@ from types import ModuleType
 
 import pytest
 
+from app.accounting.computed_guarantee import ComputedGuarantee
 from app.accounting.guarantees import (
-    ComputedGuarantee,
     GaussianGuarantee,
     Guarantee,
     PointGuarantee,
@@ -154,9 +154,9 @@ MUTATIONS = [
     # What floats leave.
     Mutation("guarantees.GaussianGuarantee.delta", "test_guarantees", smaller),
     Mutation("guarantees.GaussianGuarantee.epsilon", "test_guarantees", smaller),
-    Mutation("guarantees.ComputedGuarantee.delta", "test_guarantees", smaller),
-    Mutation("guarantees.ComputedGuarantee.epsilon", "test_guarantees", smaller),
-    Mutation("guarantees.ComputedGuarantee.advantage", "test_guarantees", smaller),
+    Mutation("computed_guarantee.ComputedGuarantee.delta", "test_computed_guarantee", smaller),
+    Mutation("computed_guarantee.ComputedGuarantee.epsilon", "test_computed_guarantee", smaller),
+    Mutation("computed_guarantee.ComputedGuarantee.advantage", "test_computed_guarantee", smaller),
     Mutation("precision.sampling_residue", "test_gradient_clipping", smaller_residue),
     Mutation("precision.noise_norm", "test_precision", smaller),
     Mutation("precision.cell_diagonal", "test_precision", smaller),
