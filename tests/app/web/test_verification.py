@@ -113,6 +113,12 @@ def _flip(text: str) -> str:
     return base64.b64encode(raw).decode()
 
 
+def _line(text: str, number: int, change: Callable[[str], str]) -> str:
+    lines = text.split("\n")
+    lines[number] = change(lines[number])
+    return "\n".join(lines)
+
+
 def _looser(text: str) -> str:
     """Spell the same content in another way: base64 has spare bits."""
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -163,7 +169,7 @@ TAMPERED: dict[str, tuple[str, Callable[[Document], None]]] = {
         "log",
         _set("log.entry", lambda old: old.replace("certificate.issued", "request.accepted")),
     ),
-    "a larger log": ("log", _set("log.checkpoint", lambda old: old.replace("\n69\n", "\n70\n"))),
+    "a larger log": ("log", _set("log.checkpoint", lambda old: _line(old, 1, lambda n: f"{n}0"))),
     "another root": (
         "log",
         _set("log.checkpoint", lambda old: old.replace(old.split("\n")[2], "A" * 43 + "=")),
