@@ -43,9 +43,7 @@ KINDS = {
 
 MODELS = 5
 # Few enough that requests meet; the last ones are there once they are pushed.
-IDS = st.sets(
-    st.sampled_from(record_ids(8) + record_ids(3, first=RECORDS)), min_size=1, max_size=3
-)
+IDS = st.sets(st.sampled_from(record_ids(8) + record_ids(3, first=RECORDS)), min_size=1, max_size=3)
 # Shrinking takes minutes here; a failure's last steps say enough.
 _PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
@@ -259,9 +257,7 @@ class Lives(RuleBasedStateMachine):
             rows = session.scalars(query).all()
         forgotten = statement_of(envelope)["predicate"]["forgotten"]
         named = {(request, self.seqs[i]) for request, i in pairs}
-        commitments = sorted(
-            r.commitment for r in rows if (r.request_id, r.record_seq) in named
-        )
+        commitments = sorted(r.commitment for r in rows if (r.request_id, r.record_seq) in named)
         assert forgotten["records"] == len({i for _, i in pairs})
         assert forgotten["requests"] == len({request for request, _ in pairs})
         assert forgotten["commitments_root"] == merkle.root(commitments).hex()
