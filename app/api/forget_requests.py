@@ -176,7 +176,11 @@ async def get_request(
 def cancel(
     request_id: str, services: ServicesOf, _: ForgetWriter, *, restore: bool = False
 ) -> ForgetAnswer:
-    """Cancel a request that no run has taken up; ``restore`` lets its records be used again."""
+    """Cancel a request that no run has taken up.
+
+    ``restore`` lets later trainings use its records again. To models that exist they are new
+    records: those that learned from them before leave them out from their next run on.
+    """
     with services.database.transaction() as session:
         services.forget_requests.cancel(session, request_id, restore=restore)
         session.flush()

@@ -269,7 +269,7 @@ def cancel(
     *,
     restore: Annotated[
         bool,
-        typer.Option("--restore", help="Use its records again; else they stay out of trainings."),
+        typer.Option("--restore", help="Use its records in later trainings; else they stay out."),
     ] = False,
 ) -> None:
     """Cancel a request that no run has taken up."""

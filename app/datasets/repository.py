@@ -13,7 +13,6 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
-    or_,
     select,
     update,
 )
@@ -152,12 +151,13 @@ def records_by_key(
 
 
 class KeyedRecord(NamedTuple):
-    """What tells one record from another, and whether it is forgotten."""
+    """What tells one record from another, and when it was forgotten."""
 
     seq: int
     record_key: bytes
     subject_key: bytes | None
     forgotten_epoch: int | None
+    absences: list[int] | None
 
 
 def _keyed_by(column: InstrumentedAttribute[Any]) -> bytes:
@@ -208,20 +208,20 @@ def highest_seq(session: Session, dataset_id: str) -> int:
     return session.scalar(query) or 0
 
 
-def members(
-    session: Session, dataset_id: str, *, through: int, after_epoch: int
-) -> list[tuple[int, bytes, int | None]]:
-    """Return (seq, record_key, forgotten_epoch) of every record of one training set.
+class DatedRecord(NamedTuple):
+    """A record, and when it was forgotten."""
 
-    Those are the records up to ``through`` that were not forgotten at ``after_epoch``; ones that
-    were forgotten or erased since are among them.
-    """
-    query = select(RecordRow.seq, RecordRow.record_key, RecordRow.forgotten_epoch).where(
-        RecordRow.dataset_id == dataset_id,
-        RecordRow.seq <= through,
-        or_(RecordRow.forgotten_epoch.is_(None), RecordRow.forgotten_epoch > after_epoch),
-    )
-    return [(seq, key, epoch) for seq, key, epoch in session.execute(query)]
+    seq: int
+    record_key: bytes
+    forgotten_epoch: int | None
+    absences: list[int] | None
+
+
+def records_through(session: Session, dataset_id: str, seq: int) -> list[DatedRecord]:
+    """Return every record up to one, forgotten and erased ones included."""
+    columns = [getattr(RecordRow, name) for name in DatedRecord._fields]
+    query = select(*columns).where(RecordRow.dataset_id == dataset_id, RecordRow.seq <= seq)
+    return [DatedRecord(*row) for row in session.execute(query)]
 
 
 def counts(session: Session, dataset_id: str) -> tuple[int, int, int]:

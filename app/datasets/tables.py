@@ -6,6 +6,7 @@ Owners' ids are never stored: ``record_key`` and ``subject_key`` are keyed hashe
 from datetime import datetime
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     CheckConstraint,
     ForeignKey,
@@ -36,7 +37,7 @@ class DatasetRow(Base):
     feature_scale: Mapped[float]
     classes: Mapped[int]
     forget_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    """How many forget requests were accepted: every one takes the next number."""
+    """Every forget request that is accepted, and every restoration, takes the next number."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -78,6 +79,9 @@ class RecordRow(Base):
         Index("ix_records_dataset_id_subject_key", "dataset_id", "subject_key"),
         CheckConstraint("(shard_id IS NULL) = (erased_at IS NOT NULL)", name="erased"),
         CheckConstraint("erased_at IS NULL OR forgotten_epoch IS NOT NULL", name="forgotten"),
+        CheckConstraint(
+            "cardinality(absences) >= 2 AND cardinality(absences) % 2 = 0", name="absences"
+        ),
     )
 
     seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
@@ -86,4 +90,7 @@ class RecordRow(Base):
     subject_key: Mapped[bytes | None]
     shard_id: Mapped[str | None] = mapped_column(ForeignKey("shards.id"), index=True)
     forgotten_epoch: Mapped[int | None] = mapped_column(BigInteger)
+    """Since when the record has been forgotten; None while it is remembered."""
+    absences: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
+    """Since when, and until when, it was forgotten earlier, oldest first (see ``lives.py``)."""
     erased_at: Mapped[datetime | None]

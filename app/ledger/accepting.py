@@ -246,14 +246,14 @@ def _decide_one(
     """Note what a model owes a request; say whether it takes a run."""
     standing = model.standing
     included = [
-        (record, epoch)
-        for record, epoch in _with_epochs(taken, epochs)
-        if membership.includes(seq=record.seq, forgotten_epoch=epoch)
+        (record, life.forgotten)
+        for record in _as_forgotten(taken, epochs)
+        if (life := membership.life_of(record)) is not None
     ]
     touched = [
         epoch
         for record, epoch in included
-        if membership.touched(seq=record.seq, forgotten_epoch=epoch, record_key=record.record_key)
+        if epoch is not None and membership.learned_from(record.record_key)
     ]
     if touched and (standing.covers_epoch is None or max(touched) > standing.covers_epoch):
         taken.owed.append((standing.name, _obligation(taken.request_id, standing.id)))
@@ -264,10 +264,11 @@ def _decide_one(
     return False
 
 
-def _with_epochs(taken: Taken, epochs: dict[int, int]) -> Iterator[tuple[KeyedRecord, int]]:
+def _as_forgotten(taken: Taken, epochs: dict[int, int]) -> Iterator[KeyedRecord]:
+    """Return a request's records as they are from now on."""
     for record, _ in taken.records:
-        known = record.forgotten_epoch
-        yield record, epochs[record.seq] if known is None else known
+        new = record.forgotten_epoch is None
+        yield record._replace(forgotten_epoch=epochs[record.seq]) if new else record
 
 
 def _epochs(new: Sequence[Taken]) -> dict[int, int]:

@@ -9,11 +9,12 @@ from sqlalchemy.orm import Session
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Coverage
 from app.certificates.tables import CertificateRow
-from app.datasets.tables import RecordRow
+from app.datasets.lives import Life
 from app.domain import merkle
 from app.domain.ids import new_id
 from app.domain.states import Basis
 from app.ledger import log, repository, signing_keys
+from app.ledger.repository import NamedRecord
 from app.planning.tracking import Tracking
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow
@@ -51,25 +52,32 @@ class Accounted:
 
 
 def accounted_for(session: Session, model: ModelRow, *, through_epoch: int) -> Accounted:
-    """Return all that was forgotten up to an epoch, and what a model had to do with it."""
+    """Return all that was forgotten up to an epoch, and what a model had to do with it.
+
+    A request whose records were restored before the model was trained has nothing to do with it.
+    """
     membership = membership_of(model)
-    covered: list[tuple[RecordRow, str, bytes]] = []
-    excluded: list[tuple[RecordRow, str, bytes]] = []
-    for forgotten in repository.forgotten_for(
-        session, model.dataset_id, through_epoch=through_epoch
-    ):
-        record, _, _ = forgotten
-        touched = membership is not None and membership.touched_by(record)
-        (covered if touched else excluded).append(forgotten)
+    covered: list[NamedRecord] = []
+    excluded: list[NamedRecord] = []
+    lives: dict[int, Life] = {}
+    for named in repository.named_records(session, model.dataset_id, through_epoch=through_epoch):
+        record = named.record
+        life = None if membership is None else membership.life_of(record)
+        if life is not None and life.began > named.request_epoch:
+            continue
+        if membership is None or life is None or not membership.learned_from(record.record_key):
+            excluded.append(named)
+        else:
+            covered.append(named)
+            lives[record.seq] = life
     begun = 0 if model.tracking is None else Tracking.from_json(model.tracking).begun_at_epoch
-    epochs = {record.seq: record.forgotten_epoch or 0 for record, _, _ in covered}
     return Accounted(
-        requests=len({request_id for _, request_id, _ in covered}),
-        records=len(epochs),
-        before_training=sum(epoch <= begun for epoch in epochs.values()),
-        covered=sorted(commitment for _, _, commitment in covered),
-        excluded_records=len({record.seq for record, _, _ in excluded}),
-        excluded=sorted(commitment for _, _, commitment in excluded),
+        requests=len({named.request_id for named in covered}),
+        records=len(lives),
+        before_training=sum(life.forgotten_by(begun) for life in lives.values()),
+        covered=sorted(named.commitment for named in covered),
+        excluded_records=len({named.record.seq for named in excluded}),
+        excluded=sorted(named.commitment for named in excluded),
     )
 
 

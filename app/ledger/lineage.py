@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from app.backbones.use import require_usable
 from app.datasets import repository as datasets
 from app.datasets.service import schema_of
+from app.datasets.tables import DatasetRow
 from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError
@@ -140,8 +141,9 @@ def import_weights(session: Session, blobs: Blobs, name: str, blob: StoredBlob) 
         blobs.doom(session, model.imported_blob_id)
     blobs.adopt(session, blob.id)
     model.imported_blob_id = blob.id
+    epoch = session.get_one(DatasetRow, model.dataset_id).forget_epoch
     model.trained_through = datasets.highest_seq(session, model.dataset_id)
-    model.trained_after_epoch = 0
+    model.trained_after_epoch = epoch
     log.append(session, "weights.imported", model=model.id)
     create_run(session, model, RunKind.CERTIFY)
     return model

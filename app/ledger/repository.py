@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ARRAY,
@@ -18,6 +18,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.orm import Session
 
 from app.certificates.tables import CertificateRow
@@ -34,8 +35,10 @@ from app.registry.tables import ModelRow
 
 
 def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetRequestRow:
-    """Return a forget request, or raise ``NotFoundError``."""
-    row = session.get(ForgetRequestRow, request_id, with_for_update=lock or None)
+    """Return a forget request, or raise ``NotFoundError``; with ``lock``, as it is once locked."""
+    row = session.get(
+        ForgetRequestRow, request_id, with_for_update=lock or None, populate_existing=lock
+    )
     if row is None:
         raise NotFoundError("forget request", request_id)
     return row
@@ -104,8 +107,12 @@ def requests_of_subject(session: Session, subject_request_id: str) -> Sequence[F
     return session.scalars(query.order_by(DatasetRow.name.collate("C"))).all()
 
 
-def restore_records(session: Session, cancelled: ForgetRequestRow) -> int:
-    """Take back the mark of records that only this cancelled request names; return how many."""
+def restore_records(session: Session, cancelled: ForgetRequestRow, *, epoch: int) -> int:
+    """Let a new life begin at ``epoch`` for records that only this cancelled request names.
+
+    Returns:
+        How many there are. Erased ones are gone for good.
+    """
     named_elsewhere = (
         select(ForgottenRecordRow.record_seq)
         .join(ForgetRequestRow, ForgetRequestRow.id == ForgottenRecordRow.request_id)
@@ -119,7 +126,10 @@ def restore_records(session: Session, cancelled: ForgetRequestRow) -> int:
             RecordRow.erased_at.is_(None),
             RecordRow.seq.not_in(named_elsewhere),
         )
-        .values(forgotten_epoch=None)
+        .values(
+            absences=RecordRow.absences.op("||")(array([RecordRow.forgotten_epoch, epoch])),
+            forgotten_epoch=None,
+        )
         .returning(RecordRow.seq)
         .execution_options(synchronize_session=False)
     )
@@ -158,21 +168,25 @@ def commitments_by_record(session: Session, request_id: str) -> list[tuple[Recor
     return [(record, commitment) for record, commitment in session.execute(query)]
 
 
-def forgotten_for(
-    session: Session, dataset_id: str, *, through_epoch: int
-) -> list[tuple[RecordRow, str, bytes]]:
-    """Return (record, request id, commitment) of all that was forgotten up to an epoch."""
+class NamedRecord(NamedTuple):
+    """A record as one request names it."""
+
+    record: RecordRow
+    request_id: str
+    request_epoch: int
+    commitment: bytes
+
+
+def named_records(session: Session, dataset_id: str, *, through_epoch: int) -> list[NamedRecord]:
+    """Return all that requests up to an epoch name, cancelled ones included."""
+    request = ForgetRequestRow
     query = (
-        select(RecordRow, ForgottenRecordRow.request_id, ForgottenRecordRow.commitment)
+        select(RecordRow, request.id, request.forget_epoch, ForgottenRecordRow.commitment)
         .join(ForgottenRecordRow, ForgottenRecordRow.record_seq == RecordRow.seq)
         .join(ForgetRequestRow, ForgetRequestRow.id == ForgottenRecordRow.request_id)
-        .where(
-            RecordRow.dataset_id == dataset_id,
-            RecordRow.forgotten_epoch <= through_epoch,
-            ForgetRequestRow.forget_epoch <= through_epoch,
-        )
+        .where(request.dataset_id == dataset_id, request.forget_epoch <= through_epoch)
     )
-    return [(row, request_id, commitment) for row, request_id, commitment in session.execute(query)]
+    return [NamedRecord(*row) for row in session.execute(query)]
 
 
 def obligations_of_request(session: Session, request_id: str) -> Sequence[ObligationRow]:

@@ -157,7 +157,8 @@ class ForgetRequests:
         """Cancel a request that no run has taken up.
 
         Its records stay out of all training unless ``restore`` brings back those that no other
-        request names.
+        request names. To every model that exists they are new records then: those that learned
+        from them before let go of them with their next run.
 
         Raises:
             NotFoundError: there is no such request.
@@ -165,7 +166,9 @@ class ForgetRequests:
         """
         dataset_id = repository.request(session, request_id).dataset_id
         # Neither a run that begins nor a new request may see this half done.
-        session.get_one(DatasetRow, dataset_id, with_for_update=True)
+        dataset = session.get_one(
+            DatasetRow, dataset_id, with_for_update=True, populate_existing=True
+        )
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.ACCEPTED:
             raise ConflictError(f"the request is {request.state}; it can no longer be cancelled")
@@ -173,7 +176,10 @@ class ForgetRequests:
         for obligation in repository.obligations_of_request(session, request.id):
             if obligation.state == ObligationState.OPEN:
                 obligation.state = ObligationState.CANCELLED
-        restored = repository.restore_records(session, request) if restore else 0
+        restored = 0
+        if restore:
+            dataset.forget_epoch += 1
+            restored = repository.restore_records(session, request, epoch=dataset.forget_epoch)
         enter(session, request, RequestState.CANCELLED, restored=restored)
         return request
 

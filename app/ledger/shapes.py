@@ -21,7 +21,12 @@ from app.registry.tables import ModelRow
 
 
 class TrainingRecord(NamedTuple):
-    """A record that a lineage is trained on; it may be forgotten by now."""
+    """A record that a lineage is trained on; it may be forgotten by now.
+
+    Attributes:
+        seq, key: as in ``RecordRow``.
+        forgotten_epoch: when the lineage had to let go of it, whatever became of it since.
+    """
 
     seq: int
     key: bytes
@@ -71,15 +76,14 @@ class TrainingSet:
     @cached_property
     def _split(self) -> tuple[list[TrainingRecord], list[TrainingRecord]]:
         membership = self.membership
-        found = datasets.members(
-            self._session,
-            self._dataset_id,
-            through=membership.through,
-            after_epoch=membership.after_epoch,
-        )
         split: tuple[list[TrainingRecord], list[TrainingRecord]] = ([], [])
-        for row in found:
-            split[membership.is_held_out(row[1])].append(TrainingRecord(*row))
+        found = datasets.records_through(self._session, self._dataset_id, membership.through)
+        for record in found:
+            life = membership.life_of(record)
+            if life is not None:
+                key = record.record_key
+                member = TrainingRecord(record.seq, key, life.forgotten)
+                split[membership.is_held_out(key)].append(member)
         return split
 
 

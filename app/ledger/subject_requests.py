@@ -123,7 +123,7 @@ class SubjectRequests:
     def cancel(
         self, session: Session, subject_request_id: str, *, api_key_id: str
     ) -> SubjectRequestRow:
-        """Cancel a pending request: its records are used again, as if nobody had asked.
+        """Cancel a pending request: later trainings use its records again.
 
         Raises:
             NotFoundError: the caller has no such request.

@@ -1,14 +1,21 @@
 """Which records touched a model, decided from numbers that never change.
 
-A dataset's records are numbered in the order of upload, and its forget requests in the order of
-receipt. A model remembers how far both counts were when its training data were read. So whether a
-record touched the lineage can be told for ever, without a list of every record of every model.
+A dataset's records are numbered in the order of upload; its forget requests, and the restorations
+after cancelled ones, in the order in which they came (the epochs of ``app/datasets/lives.py``). A
+model remembers how far both counts were when its training data were read. So whether a record
+touched the lineage can be told for ever, without a list of every record of every model.
+
+A record is part of a model in one of its lives: the one that went on at that moment. When that life
+ends, the model has to let go of the record. A later life is that of a new record, as if it had been
+uploaded then: it is part of the models that were trained since.
 """
 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from app.datasets.lives import Life, life_at
+from app.datasets.repository import DatedRecord, KeyedRecord
 from app.datasets.tables import RecordRow
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
@@ -24,42 +31,42 @@ class Membership:
 
     Attributes:
         through: records numbered above this came later and are not part of the model.
-        after_epoch: records forgotten at or before this epoch were left out from the start.
+        after_epoch: when its training data were read: what was forgotten by then was left out from
+            the start, and a life that began later is no part of it.
         split_salt: decides which records are held out for evaluation.
         held_out_fraction: expected share of held-out records.
-        held_out_is_clean: False where weights came from elsewhere and may have seen every record.
+        is_imported: its weights came from elsewhere. They may have seen every record that the
+            dataset held until then, forgotten and held-out ones included.
     """
 
     through: int
     after_epoch: int
     split_salt: bytes
     held_out_fraction: float
-    held_out_is_clean: bool
+    is_imported: bool
 
     def is_held_out(self, record_key: bytes) -> bool:
         """Say whether a record is held out; this depends on no other record."""
         digest = hashlib.sha256(self.split_salt + record_key).digest()
         return int.from_bytes(digest[:8]) < self.held_out_fraction * _TWO_TO_64
 
-    def includes(self, *, seq: int, forgotten_epoch: int | None) -> bool:
-        """Say whether a record belongs to the model, for training or for evaluation."""
-        return seq <= self.through and (
-            forgotten_epoch is None or forgotten_epoch > self.after_epoch
-        )
+    def life_of(self, record: DatedRecord | KeyedRecord | RecordRow) -> Life | None:
+        """Return the life in which a record is part of the model, for training or for evaluation.
 
-    def touched(self, *, seq: int, forgotten_epoch: int | None, record_key: bytes) -> bool:
-        """Say whether a record may have influenced the model's weights."""
-        if not self.includes(seq=seq, forgotten_epoch=forgotten_epoch):
-            return False
-        return not self.held_out_is_clean or not self.is_held_out(record_key)
+        None for all others. Nothing that happens later makes another life of it: it can only end.
+        """
+        if record.seq > self.through:
+            return None
+        life = life_at(record, self.after_epoch)
+        return None if life.forgotten_by(self.after_epoch) and not self.is_imported else life
+
+    def learned_from(self, record_key: bytes) -> bool:
+        """Say whether a record that is part of the model may have influenced its weights."""
+        return self.is_imported or not self.is_held_out(record_key)
 
     def touched_by(self, record: RecordRow) -> bool:
         """Say whether a stored record may have influenced the model's weights."""
-        return self.touched(
-            seq=record.seq,
-            forgotten_epoch=record.forgotten_epoch,
-            record_key=record.record_key,
-        )
+        return self.life_of(record) is not None and self.learned_from(record.record_key)
 
 
 def fixed_batches(
@@ -91,5 +98,5 @@ def membership_of(model: ModelRow | Standing) -> Membership | None:
         after_epoch=model.trained_after_epoch,
         split_salt=model.split_salt,
         held_out_fraction=TrainingRecipe.from_json(model.recipe).held_out_fraction,
-        held_out_is_clean=model.weights_source == WeightsSource.TRAIN,
+        is_imported=model.weights_source == WeightsSource.UPLOAD,
     )

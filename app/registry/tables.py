@@ -12,7 +12,7 @@ from app.database import Base
 class ModelRow(Base):
     """A name, an architecture, a dataset, a policy: a lineage of versions.
 
-    A record of the dataset touched the lineage when ``seq <= trained_through`` and it was not yet
+    A record of the dataset touched the lineage when ``seq <= trained_through`` and it was not
     forgotten at ``trained_after_epoch`` (see ``app/registry/membership.py``).
     """
 

@@ -209,12 +209,17 @@ def upgrade() -> None:
         sa.Column("subject_key", sa.LargeBinary(), nullable=True),
         sa.Column("shard_id", sa.String(), nullable=True),
         sa.Column("forgotten_epoch", sa.BigInteger(), nullable=True),
+        sa.Column("absences", sa.ARRAY(sa.BigInteger()), nullable=True),
         sa.Column("erased_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint(
             "(shard_id IS NULL) = (erased_at IS NOT NULL)", name=op.f("ck_records_erased")
         ),
         sa.CheckConstraint(
             "erased_at IS NULL OR forgotten_epoch IS NOT NULL", name=op.f("ck_records_forgotten")
+        ),
+        sa.CheckConstraint(
+            "cardinality(absences) >= 2 AND cardinality(absences) % 2 = 0",
+            name=op.f("ck_records_absences"),
         ),
         sa.ForeignKeyConstraint(
             ["dataset_id"], ["datasets.id"], name=op.f("fk_records_dataset_id")

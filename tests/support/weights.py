@@ -20,7 +20,9 @@ def network_weights(*, padding: int = 0, value: float = 0.5) -> bytes:
 
 def head_weights(*, value: float = 1.0) -> bytes:
     """Return the weights of a linear head of two classes; whole numbers lie on every grid."""
-    return safetensors.numpy.save({name: np.full(shape, value) for name, shape in HEAD.items()})
+    return safetensors.numpy.save(
+        {name: np.full(shape, value, np.float64) for name, shape in HEAD.items()}
+    )
 
 
 def weights_of_version(number: int, *, head: bool = False) -> bytes:

@@ -334,6 +334,21 @@ def test_a_request_in_a_run_cannot_be_cancelled(workshop: Workshop) -> None:
         workshop.services.forget_requests.cancel(session, request_id, restore=True)
 
 
+def test_a_request_that_a_run_takes_up_meanwhile_is_not_cancelled(workshop: Workshop) -> None:
+    """The finding: what was read before the lock counted, and the run's records were restored."""
+    workshop.define()
+    workshop.work()
+    request_id = workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+
+    with workshop.transaction() as session:
+        seen = repository.request(session, request_id)
+        assert seen.state == "accepted"
+        workshop.begin(workshop.lease())
+        with pytest.raises(ConflictError, match="unlearning"):
+            workshop.services.forget_requests.cancel(session, request_id, restore=True)
+
+
 def test_only_a_failed_request_can_be_retried(workshop: Workshop) -> None:
     request_id = workshop.forget("record-1")
 

@@ -1,21 +1,24 @@
 """Which records touched a model."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.datasets.lives import Life
+from app.datasets.repository import DatedRecord
 from app.registry.membership import Membership
 from tests.support.workshop import Workshop
 
 KEYS = [bytes([i, j]) * 16 for i in range(64) for j in range(16)]
 
 
-def _membership(*, held_out: float = 0.25, clean: bool = True) -> Membership:
+def _membership(*, held_out: float = 0.25, imported: bool = False) -> Membership:
     return Membership(
         through=100,
         after_epoch=5,
         split_salt=b"salt",
         held_out_fraction=held_out,
-        held_out_is_clean=clean,
+        is_imported=imported,
     )
 
 
@@ -25,19 +28,43 @@ def test_about_the_stated_share_is_held_out() -> None:
     assert not any(_membership(held_out=0.0).is_held_out(key) for key in KEYS)
 
 
-@given(seq=st.integers(1, 200), epoch=st.none() | st.integers(1, 10), key=st.sampled_from(KEYS))
-def test_touched_means_uploaded_before_not_yet_forgotten_and_not_held_out(
-    seq: int, epoch: int | None, key: bytes
+@given(seq=st.integers(1, 200), epoch=st.none() | st.integers(1, 10))
+def test_a_record_is_part_of_what_was_trained_after_its_upload_and_before_it_was_forgotten(
+    seq: int, epoch: int | None
 ) -> None:
-    membership = _membership()
+    record = DatedRecord(seq, b"key", epoch, None)
+    life = Life(began=0, forgotten=epoch)
     included = seq <= 100 and (epoch is None or epoch > 5)
 
-    assert membership.includes(seq=seq, forgotten_epoch=epoch) == included
-    assert membership.touched(seq=seq, forgotten_epoch=epoch, record_key=key) == (
-        included and not membership.is_held_out(key)
-    )
-    imported = _membership(clean=False)
-    assert imported.touched(seq=seq, forgotten_epoch=epoch, record_key=key) == included
+    assert _membership().life_of(record) == (life if included else None)
+    # Weights from elsewhere may have seen what was forgotten here.
+    assert _membership(imported=True).life_of(record) == (life if seq <= 100 else None)
+
+
+@pytest.mark.parametrize(
+    ("absences", "epoch", "life", "imported"),
+    [
+        ([6, 7], None, Life(0, 6), Life(0, 6)),  # restored since: a new record
+        ([4, 7], 8, None, Life(0, 4)),  # forgotten while it was trained
+        ([3, 5], None, Life(5, None), Life(5, None)),  # restored by then
+        ([3, 5], 9, Life(5, 9), Life(5, 9)),
+        ([1, 2, 3, 4, 8, 9], 10, Life(4, 8), Life(4, 8)),
+        ([1, 2, 3, 6], None, None, Life(2, 3)),
+    ],
+)
+def test_a_restored_record_is_part_of_a_model_in_the_life_that_it_had_at_its_training(
+    absences: list[int], epoch: int | None, life: Life | None, imported: Life
+) -> None:
+    record = DatedRecord(1, b"key", epoch, absences)
+
+    assert _membership().life_of(record) == life
+    assert _membership(imported=True).life_of(record) == imported
+
+
+@given(key=st.sampled_from(KEYS))
+def test_held_out_records_touch_nothing_but_weights_from_elsewhere(key: bytes) -> None:
+    assert _membership().learned_from(key) != _membership().is_held_out(key)
+    assert _membership(imported=True).learned_from(key)
 
 
 def test_a_run_reads_what_the_membership_says(workshop: Workshop) -> None:
