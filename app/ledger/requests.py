@@ -112,6 +112,10 @@ class ForgetRequests:
         """Return what is stored of a caller's own id of a request; None of None."""
         return hashed(self._pseudonyms.external_id, external_id)
 
+    def receipt_salt(self, request_id: str) -> bytes:
+        """Return what a request's sender needs to find its records among the commitments."""
+        return self._pseudonyms.receipt_salt(request_id)
+
     def _certify_exclusion(
         self,
         session: Session,

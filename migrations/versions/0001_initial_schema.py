@@ -106,7 +106,6 @@ def upgrade() -> None:
         sa.Column("idempotency_key", sa.String(), nullable=True),
         sa.Column("request_digest", sa.LargeBinary(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
-        sa.Column("salt", sa.LargeBinary(), nullable=False),
         sa.Column("forget_epoch", sa.BigInteger(), nullable=False),
         sa.Column("record_count", sa.Integer(), nullable=False),
         sa.Column("received_at", sa.DateTime(timezone=True), nullable=False),
