@@ -41,7 +41,7 @@ def asked(workshop: Workshop, api: TestClient) -> dict[str, str]:
 def dump(asked: dict[str, str], servers: EmbeddedServers, database_url: str, tmp_path: Path) -> str:
     """What a backup of the database holds."""
     target = tmp_path / "ledger.sql"
-    backups.dump(servers, database_url, target, format="plain")
+    backups.dump(servers, database_url, target, form="plain")
     return target.read_text()
 
 

@@ -18,6 +18,7 @@ from app.main import create_app
 from app.monitoring.queue_state import QUEUE, note_dispatcher
 from app.services import Services, open_services, redis_connection
 from tests.app.api.conftest import CallerOf
+from tests.support.stored import pending
 from tests.support.workshop import LEASE_S, Workshop
 
 DAY_S = 86400.0
@@ -178,8 +179,7 @@ def test_an_empty_log_has_no_checkpoint(services: Services, redis: Redis) -> Non
 
 def test_what_waits_to_be_shredded(owing: Workshop, scrape: Figures, redis: Redis) -> None:
     assert scrape("expunge_blobs_to_shred")[()] == 0
-    abandoned = owing.services.blobs.put("weights", b"weights")
-    owing.services.blobs.abandon(abandoned.id)
+    pending(owing.services.blobs, "weights", b"weights")
     assert scrape("expunge_blobs_to_shred")[()] == 1
     owing.services.blobs.sweep()
     assert scrape("expunge_blobs_to_shred")[()] == 0

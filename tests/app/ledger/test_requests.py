@@ -369,9 +369,9 @@ def test_completing_twice_at_once_erases_each_record_once(workshop: Workshop) ->
     with workshop.transaction() as one, workshop.transaction() as stale:
         # What the second process has seen before the first commits.
         seen = list(repository.records_of(stale, second))
-        assert workshop.services.forget_requests.complete(one, first)
+        assert workshop.services.forget_requests.erase(one, first, wait=True)
         one.commit()
-        assert workshop.services.forget_requests.complete(stale, second)
+        assert workshop.services.forget_requests.erase(stale, second, wait=True)
         assert len(seen) == 2
     with workshop.transaction() as session:
         (shard,) = datasets.shards(session, datasets.dataset_named(session, DATASET).id)
