@@ -18,7 +18,7 @@ from app.main import create_app
 from app.monitoring.queue_state import QUEUE, note_dispatcher
 from app.services import Services, open_services, redis_connection
 from tests.app.api.conftest import CallerOf
-from tests.support.stored import pending
+from tests.support.stored import live
 from tests.support.workshop import LEASE_S, Workshop
 
 DAY_S = 86400.0
@@ -179,7 +179,9 @@ def test_an_empty_log_has_no_checkpoint(services: Services, redis: Redis) -> Non
 
 def test_what_waits_to_be_shredded(owing: Workshop, scrape: Figures, redis: Redis) -> None:
     assert scrape("expunge_blobs_to_shred")[()] == 0
-    pending(owing.services.blobs, "weights", b"weights")
+    abandoned = live(owing.services.blobs, "weights", b"weights")
+    with owing.transaction() as session:
+        owing.services.blobs.doom(session, abandoned.id)
     assert scrape("expunge_blobs_to_shred")[()] == 1
     owing.services.blobs.sweep()
     assert scrape("expunge_blobs_to_shred")[()] == 0
