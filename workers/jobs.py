@@ -78,5 +78,7 @@ def _end_attempt(services: Services, lease: Lease, error: Exception) -> None:
                 permanent=is_permanent(error),
                 max_attempts=services.settings.max_attempts,
             )
+    except LeaseLostError:
+        _log.warning("run %s: the lease was lost; stopping", lease.run_id)
     except Exception as second:  # noqa: BLE001 - the lease will expire, and the dispatcher sees to it
         _log.error("run %s: could not be given up: %s", lease.run_id, describe(second))

@@ -110,7 +110,7 @@ def test_the_child_frozen_when_its_weights_are_written(service, client):
         sleeper.resume()
         run = client.model(MODEL)["latest_run"]["id"]
         until(lambda: f"run {run}: the lease was lost" in service.log.read_text())
-        assert only_what_is_current_is_stored(service)
+        until(lambda: only_what_is_current_is_stored(service))
 
 
 def test_the_api_killed(service, client, forgetting):
