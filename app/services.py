@@ -1,8 +1,8 @@
 """Everything that runs is put together here, from the settings and nothing else."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 from redis import Redis
+from sqlalchemy.orm import Session
 
 from app.callbacks.deliverer import Deliverer, Terms
 from app.callbacks.events import Callbacks
@@ -29,10 +30,10 @@ from app.ledger import (
     deadlines,
     idempotency,
     log,
-    repository,
     settlement,
     signing_keys,
 )
+from app.ledger.completion import Completion
 from app.ledger.idempotency import IdempotencyKeys
 from app.ledger.requests import ForgetRequests
 from app.ledger.subject_requests import SubjectRequests
@@ -134,24 +135,29 @@ class Services:
         with actor.acting_as(actor.SERVICE):
             self._clean_up()
 
-    def clean_up_at_once(self) -> None:
-        """Do so after something that is done and stays done: what fails is the dispatcher's."""
+    def complete_at_once(self, named: Callable[[Session], Collection[str]]) -> None:
+        """Complete those requests that were just certified; what fails is the dispatcher's."""
         try:
-            self.clean_up()
+            with actor.acting_as(actor.SERVICE):
+                with self.database.transaction() as session:
+                    request_ids = named(session)
+                self._completion.complete(request_ids)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
-            _log.warning("cleaning up is left to the dispatcher: %s", describe(error))
+            _log.warning("completing is left to the dispatcher: %s", describe(error))
+
+    @property
+    def _completion(self) -> Completion:
+        return Completion(self.database, self.blobs, self.forget_requests)
 
     def _clean_up(self) -> None:
+        with ExitStack() as steps:  # from the last to the first, each whatever becomes of another
+            steps.callback(self._note_shredded)
+            steps.callback(self.blobs.sweep)
+            steps.callback(self._completion.complete)
+
+    def _note_shredded(self) -> None:
         with self.database.transaction() as session:
-            certified = repository.certified_requests(session)
-        for request_id in certified:
-            with self.database.transaction() as session:
-                self.forget_requests.complete(session, request_id)
-        try:
-            self.blobs.sweep()
-        finally:
-            with self.database.transaction() as session:
-                settlement.note_shredded(session)
+            settlement.note_shredded(session)
 
     def note_deadlines(self) -> None:
         """Warn of requests whose deadline is near or over, each once."""

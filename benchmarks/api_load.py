@@ -206,12 +206,12 @@ def fill(database: Database, count: int) -> None:
 
 
 _COLUMNS = """
-    id, dataset_id, api_key_id, request_digest, state, salt, forget_epoch, record_count,
+    id, dataset_id, api_key_id, request_digest, state, forget_epoch, record_count,
     received_at, due_at, completed_at
 """
 _ROWS = """
     SELECT 'fr_' || md5('filled' || i), dataset_id, api_key_id, sha256(i::text::bytea), 'completed',
-        sha256(i::text::bytea), 1, 1, now() - interval '1 day', now(), now()
+        1, 1, now() - interval '1 day', now(), now()
     FROM generate_series(1, :count) AS i,
         (SELECT dataset_id, api_key_id FROM forget_requests LIMIT 1) AS one
 """
@@ -225,7 +225,7 @@ _FILL = (
     """,
     """
     INSERT INTO forget_request_records (request_id, record_seq, commitment)
-    SELECT id, (SELECT max(seq) FROM records) - row_number() OVER () + 1, salt
+    SELECT id, (SELECT max(seq) FROM records) - row_number() OVER () + 1, request_digest
     FROM forget_requests WHERE state = 'completed'
     """,
 )

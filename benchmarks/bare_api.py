@@ -42,7 +42,6 @@ def app() -> FastAPI:
             "api_key_id": "key",
             "request_digest": bytes(32),
             "state": "accepted",
-            "salt": secrets.token_bytes(32),
             "forget_epoch": 1,
             "record_count": len(body.record_ids),
             "received_at": now,

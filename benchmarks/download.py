@@ -165,7 +165,6 @@ def _publish(services: Services, content: bytes) -> None:
     )
     with services.database.transaction() as session:
         lineage.define_model(session, definition)
-    blob = services.blobs.put("weights", content)
     with services.database.transaction() as session:
         run = repository.active_run(session, registry.model_named(session, "model").id)
         lease = None if run is None else runs.lease(session, run.id, lease_s=600.0)
@@ -174,8 +173,9 @@ def _publish(services: Services, content: bytes) -> None:
         run_id, token = lease.id, lease.fencing_token
     with services.database.transaction() as session:
         runs.begin(session, run_id, token)
+        blob_id = runs.reserve_weights(session, services.blobs, run_id, token)
     result = settlement.RunResult(
-        weights=blob,
+        weights=services.blobs.fill(blob_id, content),
         phase=None,
         evaluation={"held_out_records": 0},
         certified_at=datetime.now(UTC),

@@ -4,7 +4,7 @@ import logging
 
 from app import log_context
 from app.domain.errors import LeaseLostError, RunInterruptedError
-from app.ledger import runs
+from app.ledger import repository, runs
 from app.logs import describe
 from app.services import Services, open_services
 from app.settings import Settings
@@ -55,7 +55,11 @@ def _execute(services: Services, lease: Lease) -> None:
         _end_attempt(services, lease, error)
     else:
         _log.info("run %s: published", lease.run_id)
-        services.clean_up_at_once()
+        services.complete_at_once(
+            lambda session: {
+                owed.request_id for owed in repository.obligations_of_run(session, lease.run_id)
+            }
+        )
 
 
 def _end_attempt(services: Services, lease: Lease, error: Exception) -> None:
@@ -74,5 +78,7 @@ def _end_attempt(services: Services, lease: Lease, error: Exception) -> None:
                 permanent=is_permanent(error),
                 max_attempts=services.settings.max_attempts,
             )
+    except LeaseLostError:
+        _log.warning("run %s: the lease was lost; stopping", lease.run_id)
     except Exception as second:  # noqa: BLE001 - the lease will expire, and the dispatcher sees to it
         _log.error("run %s: could not be given up: %s", lease.run_id, describe(second))

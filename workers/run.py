@@ -31,11 +31,10 @@ from app.certificates.audit import measured_audit, unmeasured_audit
 from app.certificates.noise import Draws, Noise, draws_of, grid_of
 from app.certificates.statement import CertifyingPhase
 from app.certificates.verification import verify
-from app.domain.errors import ExpungeError
 from app.domain.plan import Plan
 from app.domain.schedules import until
 from app.domain.states import Basis, FirstRelease, Phase, RunKind
-from app.ledger import settlement
+from app.ledger import runs, settlement
 from app.planning.tracking import history_of_run
 from app.points import halfway, reach
 from app.services import Services
@@ -281,7 +280,13 @@ def _train_openly(
 
 
 def _store(services: Services, lease: Lease, content: bytes) -> StoredBlob:
-    blob_id = outlast_outages(lease.check, lambda: services.blobs.reserve("weights"))
+    """Write the weights to an object that the run names before it is there."""
+
+    def reserve() -> str:
+        with services.database.transaction() as session:
+            return runs.reserve_weights(session, services.blobs, lease.run_id, lease.fencing_token)
+
+    blob_id = outlast_outages(lease.check, reserve)
     return outlast_outages(lease.check, lambda: services.blobs.fill(blob_id, content))
 
 
@@ -312,11 +317,6 @@ def _publish(
                 examine=examine,
             )
 
-    try:
-        reach("before_publish")
-        outlast_outages(lease.check_stop, publish)
-        reach("after_publish")
-    except ExpungeError:
-        # It may have been published nevertheless, by a commit whose answer was lost.
-        services.blobs.abandon(result.weights.id)
-        raise
+    reach("before_publish")
+    outlast_outages(lease.check_stop, publish)
+    reach("after_publish")

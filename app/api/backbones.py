@@ -125,10 +125,7 @@ def upload_weights(
     """Bring a backbone's safetensors weights, once."""
     lineage.check_weights(content)
     with services.database.transaction() as session:
-        backbones.require_no_weights(repository.backbone_named(session, name))
-    blob = services.blobs.put("backbone", content)
-    with services.database.transaction() as session:
-        return _answer(backbones.upload_weights(session, services.blobs, name, blob))
+        return _answer(backbones.upload_weights(session, services.blobs, name, content))
 
 
 def _answer(row: BackboneRow) -> BackboneAnswer:

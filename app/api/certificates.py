@@ -60,9 +60,9 @@ Since = Annotated[
 def get_certificate(
     certificate_id: str, services: ServicesOf, _: ModelsReader, since: Since = None
 ) -> BundleAnswer:
-    """Return one certificate's bundle."""
+    """Return the bundle of one certificate of a released version."""
     with services.database.transaction() as session:
-        certificate = repository.certificate(session, certificate_id)
+        certificate = repository.released_certificate(session, certificate_id)
         return BundleAnswer(**bundles.bundle_of(session, certificate, since=since))
 
 

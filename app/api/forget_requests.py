@@ -25,6 +25,7 @@ from app.ledger import actor, bundles, repository, request_views
 from app.ledger.changes import Kind
 from app.ledger.demands import Call, ForgetDemand
 from app.ledger.request_views import RequestView
+from app.ledger.requests import ForgetRequests
 from app.registry.tables import ModelRow
 
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)
@@ -107,7 +108,11 @@ class CertificateOfObligation(Answer):
     responses=problem_responses(404, 422) | answer_headers(202, "Location", "Retry-After"),
 )
 async def submit(
-    body: ForgetBody, forgetting: ForgettingOf, caller: ForgetWriter, call_id: CallId
+    body: ForgetBody,
+    services: ServicesOf,
+    forgetting: ForgettingOf,
+    caller: ForgetWriter,
+    call_id: CallId,
 ) -> Response:
     """Ask that records or subjects be forgotten by every model trained on their dataset."""
     demand = ForgetDemand(
@@ -119,7 +124,9 @@ async def submit(
         status_callback_urls=body.status_callback_urls,
     )
     view = await forgetting.submit(Call(demand, caller.key_id, actor.current()))
-    response = json_response(_answer(view, external_id=body.external_id), 202)
+    response = json_response(
+        _answer(services.forget_requests, view, external_id=body.external_id), 202
+    )
     response.headers["Location"] = f"/v1/forget-requests/{view.id}"
     response.headers["Retry-After"] = _RETRY_AFTER_S
     return response
@@ -136,7 +143,8 @@ def list_requests(
     limit: Limit = DEFAULT_LIMIT,
 ) -> ForgetPage:
     """List requests, newest first; an ``external_id`` is recognised, but never stored or shown."""
-    external_key = services.forget_requests.external_key(external_id)
+    receipts = services.forget_requests
+    external_key = receipts.external_key(external_id)
     after = decode_cursor(cursor)
     with services.database.transaction() as session:
         rows = repository.requests(
@@ -149,25 +157,29 @@ def list_requests(
         )
         page, next_cursor = cut(rows, limit, lambda row: encode_cursor(row.received_at, row.id))
         views = request_views.read(session, [row.id for row in page])
-        return ForgetPage(items=[_answer(views[row.id]) for row in page], next_cursor=next_cursor)
+        return ForgetPage(
+            items=[_answer(receipts, views[row.id]) for row in page], next_cursor=next_cursor
+        )
 
 
 @router.get("/{request_id}", response_model=ForgetAnswer, responses=problem_responses(404))
 async def get_request(
     request_id: str,
     request: Request,
+    services: ServicesOf,
     forgetting: ForgettingOf,
     watcher: WatcherOf,
     _: ForgetReader,
     prefer: Prefer = None,
 ) -> Response:
     """Show one request; with ``Prefer: wait=N``, as soon as its state has changed."""
+    receipts = services.forget_requests
     if wait_of(prefer) is None:
-        return json_response(_answer(await forgetting.read(request_id)))
+        return json_response(_answer(receipts, await forgetting.read(request_id)))
 
     def read(session: Session) -> Found:
         view = _view(session, request_id)
-        return Found(view.id, _answer(view), is_final=view.state in _ENDED)
+        return Found(view.id, _answer(receipts, view), is_final=view.state in _ENDED)
 
     return await answer_with_news(request, watcher, Kind.FORGET_REQUEST, read, prefer=prefer)
 
@@ -184,7 +196,7 @@ def cancel(
     with services.database.transaction() as session:
         services.forget_requests.cancel(session, request_id, restore=restore)
         session.flush()
-        return _answer(_view(session, request_id))
+        return _answer(services.forget_requests, _view(session, request_id))
 
 
 @router.post(
@@ -201,7 +213,7 @@ def retry(
         session.flush()
         response.headers["Location"] = f"/v1/forget-requests/{row.id}"
         response.headers["Retry-After"] = _RETRY_AFTER_S
-        return _answer(_view(session, row.id))
+        return _answer(services.forget_requests, _view(session, row.id))
 
 
 @router.get(
@@ -240,7 +252,9 @@ def _view(session: Session, request_id: str) -> RequestView:
     return view
 
 
-def _answer(view: RequestView, *, external_id: str | None = None) -> ForgetAnswer:
+def _answer(
+    receipts: ForgetRequests, view: RequestView, *, external_id: str | None = None
+) -> ForgetAnswer:
     return ForgetAnswer(
         id=view.id,
         external_id=external_id,
@@ -251,6 +265,6 @@ def _answer(view: RequestView, *, external_id: str | None = None) -> ForgetAnswe
         due_at=view.due_at,
         completed_at=view.completed_at,
         failure_reason=view.failure_reason,
-        receipt_salt=base64.b64encode(view.salt).decode(),
+        receipt_salt=base64.b64encode(receipts.receipt_salt(view.id)).decode(),
         obligations=[ObligationAnswer(**vars(owed)) for owed in view.obligations],
     )

@@ -49,7 +49,9 @@ class Forgetting:
         else:
             submitted = await asyncio.wrap_future(self._submissions.start(call))
         if submitted.is_certified:
-            await run_in_threadpool(self._services.clean_up_at_once)
+            await run_in_threadpool(
+                self._services.complete_at_once, lambda _: [submitted.request_id]
+            )
         return submitted.view or await self.read(submitted.request_id)
 
     async def read(self, request_id: str) -> RequestView:

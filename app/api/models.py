@@ -160,10 +160,7 @@ def import_weights(
     """Bring safetensors weights trained elsewhere; their first release is certified next."""
     lineage.check_weights(content)
     with services.database.transaction() as session:
-        registry.model_named(session, name)
-    blob = services.blobs.put("imported-weights", content)
-    with services.database.transaction() as session:
-        model = lineage.import_weights(session, services.blobs, name, blob)
+        model = lineage.import_weights(session, services.blobs, name, content)
         return _model_answer(session, model)
 
 

@@ -27,9 +27,7 @@ from app.services import (
     database_url,
     migration_url,
     model_signing_key_file,
-    object_dir,
     object_store,
-    open_blobs,
     opendsr_certificate_file,
     opendsr_domain,
     opendsr_key_file,
@@ -40,7 +38,6 @@ from app.settings import Settings
 from app.stopping import StopSignal
 from app.storage.keyfiles import create_key_file
 from app.storage.s3 import S3ObjectStore
-from app.storage.upgrade import encrypt_plain_files
 from app.supervisor import Child, python_command, stop_with_supervisor, supervise
 
 _SHUTDOWN_S = 5
@@ -82,7 +79,6 @@ def init() -> None:
         model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
         create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
         _create_bucket(settings)
-        _encrypt_old_objects(settings)
         typer.echo(f"ready: data in {settings.data_dir}, public key in {public}")
 
 
@@ -209,16 +205,6 @@ def _set_up_opendsr(settings: Settings) -> None:
     key = load_processor_key(opendsr_key_file(settings), create=settings.opendsr_key_file is None)
     certificate = opendsr_certificate_file(settings)
     ensure_self_signed(certificate, key, domain=opendsr_domain(settings))
-
-
-def _encrypt_old_objects(settings: Settings) -> None:
-    if settings.s3_bucket is not None:
-        return
-    database = Database(database_url(settings))
-    count = encrypt_plain_files(database, open_blobs(settings, database), object_dir(settings))
-    database.dispose()
-    if count:
-        typer.echo(f"{count} stored objects from before are encrypted now")
 
 
 def _new_admin_key(settings: Settings) -> bytes:

@@ -59,7 +59,7 @@ def add(
         return False
     if _find(session, source.shard_id, backbone_id) is not None:
         return True
-    blob = blobs.put(_KIND, content)
+    blob = blobs.put(session, _KIND, content, dataset_id=shard.dataset_id)
     blobs.adopt(session, blob.id)
     session.add(
         FeatureShardRow(
@@ -73,11 +73,12 @@ def add(
     return True
 
 
-def erase(session: Session, blobs: Blobs, shard_id: str, seqs: Sequence[int]) -> None:
+def erase(session: Session, blobs: Blobs, shard: ShardRow, seqs: Sequence[int]) -> None:
     """Rewrite all features of a shard without these records; the caller holds the shard's lock."""
-    cached = session.scalars(select(FeatureShardRow).where(FeatureShardRow.shard_id == shard_id))
+    cached = session.scalars(select(FeatureShardRow).where(FeatureShardRow.shard_id == shard.id))
     for row in cached.all():
-        rewritten = blobs.put(_KIND, without_rows(blobs.read(row.blob_id), seqs))
+        left = without_rows(blobs.read(row.blob_id), seqs)
+        rewritten = blobs.put(session, _KIND, left, dataset_id=shard.dataset_id)
         blobs.doom(session, row.blob_id)
         blobs.adopt(session, rewritten.id)
         row.blob_id = rewritten.id

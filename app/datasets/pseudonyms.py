@@ -50,6 +50,10 @@ class Pseudonyms:
         """Return the 32-byte key of an ``Idempotency-Key``, whatever it is made of."""
         return self._digest("idempotency key", "", idempotency_key.encode())
 
+    def receipt_salt(self, request_id: str) -> bytes:
+        """Return the 32-byte salt of a forget request's commitments; it is stored nowhere."""
+        return self._digest("receipt salt", "", request_id.encode())
+
     def caller(self, issuer: str, subject: str) -> bytes:
         """Return the 32-byte key of a caller, as an issuer of tokens names it."""
         return self._digest("caller", issuer, subject.encode())

@@ -111,7 +111,7 @@ class Records:
         digest: bytes,
     ) -> None:
         shard_id = new_id("shard")
-        blob = self._blobs.reserve("shard")
+        blob = self._blobs.reserve(session, "shard", dataset_id=dataset_id)
         session.add(
             ShardRow(
                 id=shard_id,
@@ -133,7 +133,7 @@ class Records:
             ],
         )
         content = encode_shard(seqs=seqs, labels=upload.labels, features=upload.features)
-        self._blobs.fill(blob, content)
+        self._blobs.fill(blob, content, session=session)
         self._blobs.adopt(session, blob)
 
     def erase(self, session: Session, seqs: Sequence[int]) -> int:
@@ -148,15 +148,14 @@ class Records:
                 by_shard.setdefault(record.shard_id, []).append(record.seq)
         for shard_id, erased in by_shard.items():
             shard = session.get_one(ShardRow, shard_id, with_for_update=True)
-            rewritten = self._blobs.put(
-                "shard", without_rows(self._blobs.read(shard.blob_id), erased)
-            )
+            left = without_rows(self._blobs.read(shard.blob_id), erased)
+            rewritten = self._blobs.put(session, "shard", left, dataset_id=shard.dataset_id)
             self._blobs.doom(session, shard.blob_id)
             self._blobs.adopt(session, rewritten.id)
             shard.blob_id = rewritten.id
             shard.rows -= len(erased)
             shard.upload_digest = None
-            features.erase(session, self._blobs, shard_id, erased)
+            features.erase(session, self._blobs, shard, erased)
             repository.mark_erased(session, erased)
         return sum(len(erased) for erased in by_shard.values())
 

@@ -28,7 +28,6 @@ _REQUEST = {
     "idempotency_key": LargeBinary,
     "request_digest": LargeBinary,
     "state": String,
-    "salt": LargeBinary,
     "forget_epoch": BigInteger,
     "record_count": Integer,
     "received_at": DateTime(timezone=True),

@@ -4,7 +4,6 @@ What is decided about one demand is decided as if it had come alone, in the orde
 each has an epoch, a salt and an answer of its own, and one that is refused leaves no trace.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,7 +16,6 @@ from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
 from app.direct import directly
-from app.domain.commitments import SALT_BYTES
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.policy import THIRTY_DAYS_S, Policy
@@ -161,18 +159,18 @@ class _Batch:
         if not demand.size:
             raise InvalidInputError("name at least one of record_ids and subject_ids")
         callback_urls = self._callbacks.check(demand.status_callback_urls)
-        salt = os.urandom(SALT_BYTES)
+        request_id = new_id("fr")
+        salt = self._pseudonyms.receipt_salt(request_id)
         records = self._known.resolve(named, salt)
         self._epoch += 1
         row = ForgetRequestRow(
-            id=new_id("fr"),
+            id=request_id,
             dataset_id=self._dataset.id,
             api_key_id=call.api_key_id,
             external_key=sign.external_key,
             idempotency_key=sign.idempotency_key,
             request_digest=sign.digest,
             state=RequestState.ACCEPTED,
-            salt=salt,
             forget_epoch=self._epoch,
             record_count=len(records),
             received_at=self._now,

@@ -11,7 +11,7 @@ from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.schema import FeatureSchema
 from app.ledger import log
-from app.storage.blobs import Blobs, StoredBlob
+from app.storage.blobs import Blobs
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,18 @@ def define_backbone(session: Session, definition: BackboneDefinition) -> Backbon
     return row
 
 
-def upload_weights(session: Session, blobs: Blobs, name: str, blob: StoredBlob) -> BackboneRow:
+def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) -> BackboneRow:
     """Give a backbone its weights, once: certificates name them by their digest.
 
     Raises:
         NotFoundError: there is no such backbone.
         ConflictError: it has weights.
     """
-    row = repository.backbone_named(session, name, lock=True)
-    require_no_weights(row)
+    row = repository.backbone_named(session, name)
+    _require_no_weights(row)
+    blob = blobs.put(session, "backbone", content)
+    session.refresh(row, with_for_update=True)
+    _require_no_weights(row)
     blobs.adopt(session, blob.id)
     row.blob_id = blob.id
     row.sha256 = blob.sha256
@@ -83,7 +86,7 @@ def upload_weights(session: Session, blobs: Blobs, name: str, blob: StoredBlob) 
     return row
 
 
-def require_no_weights(backbone: BackboneRow) -> None:
+def _require_no_weights(backbone: BackboneRow) -> None:
     """Refuse a second upload.
 
     Raises:

@@ -23,7 +23,7 @@ from app.ledger import log, repository
 from app.ledger.runs import create_run, plan_for
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
-from app.storage.blobs import Blobs, StoredBlob
+from app.storage.blobs import Blobs
 
 _SALT_BYTES = 32
 _DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
@@ -120,7 +120,7 @@ def check_weights(content: bytes) -> None:
         )
 
 
-def import_weights(session: Session, blobs: Blobs, name: str, blob: StoredBlob) -> ModelRow:
+def import_weights(session: Session, blobs: Blobs, name: str, content: bytes) -> ModelRow:
     """Take weights trained elsewhere and start the run that certifies their first release.
 
     They may have seen every record that the dataset holds or held, so all of them count as part
@@ -130,13 +130,12 @@ def import_weights(session: Session, blobs: Blobs, name: str, blob: StoredBlob) 
         NotFoundError: there is no such model.
         ConflictError: the model trains here, has a version, or is being certified.
     """
-    model = registry.model_named(session, name, lock=True)
-    if model.weights_source != WeightsSource.UPLOAD:
-        raise ConflictError(f"model {name!r} is trained here and takes no weights")
-    if model.head_version_id is not None:
-        raise ConflictError(f"model {name!r} has its weights already")
-    if repository.active_run(session, model.id) is not None:
-        raise ConflictError(f"model {name!r} is being certified")
+    model = registry.model_named(session, name)
+    _require_weights_wanted(session, model)
+    blob = blobs.put(session, "imported-weights", content, dataset_id=model.dataset_id)
+    # Not before: nobody waits while the object is written.
+    session.refresh(model, with_for_update=True)
+    _require_weights_wanted(session, model)
     if model.imported_blob_id is not None:
         blobs.doom(session, model.imported_blob_id)
     blobs.adopt(session, blob.id)
@@ -147,3 +146,13 @@ def import_weights(session: Session, blobs: Blobs, name: str, blob: StoredBlob) 
     log.append(session, "weights.imported", model=model.id)
     create_run(session, model, RunKind.CERTIFY)
     return model
+
+
+def _require_weights_wanted(session: Session, model: ModelRow) -> None:
+    name = model.name
+    if model.weights_source != WeightsSource.UPLOAD:
+        raise ConflictError(f"model {name!r} is trained here and takes no weights")
+    if model.head_version_id is not None:
+        raise ConflictError(f"model {name!r} has its weights already")
+    if repository.active_run(session, model.id) is not None:
+        raise ConflictError(f"model {name!r} is being certified")

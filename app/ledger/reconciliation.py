@@ -137,7 +137,9 @@ def _take_in_rewritten_shards(
                 "forgotten"
             )
         else:
-            blobs.take_in(session, successor, _SHARD, rewritten[successor])
+            blobs.take_in(
+                session, successor, _SHARD, rewritten[successor], dataset_id=shard.dataset_id
+            )
             shard.blob_id = successor
             found.strays.discard(successor)
             found.shards_succeeded += 1

@@ -24,14 +24,20 @@ from sqlalchemy.orm import Session
 from app.certificates.tables import CertificateRow
 from app.datasets.tables import DatasetRow, RecordRow
 from app.domain.errors import NotFoundError
-from app.domain.states import ACTIVE_RUN_STATES, ObligationState, RequestState, RunState
+from app.domain.states import (
+    ACTIVE_RUN_STATES,
+    ObligationState,
+    RequestState,
+    RunState,
+    VersionState,
+)
 from app.ledger.tables import (
     ForgetRequestRow,
     ForgottenRecordRow,
     ObligationRow,
     RunRow,
 )
-from app.registry.tables import ModelRow
+from app.registry.tables import ModelRow, VersionRow
 
 
 def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetRequestRow:
@@ -136,10 +142,27 @@ def restore_records(session: Session, cancelled: ForgetRequestRow, *, epoch: int
     return len(restored.all())
 
 
-def certified_requests(session: Session) -> Sequence[str]:
-    """Return the ids of requests whose records can now be erased."""
-    query = select(ForgetRequestRow.id).where(ForgetRequestRow.state == RequestState.CERTIFIED)
-    return session.scalars(query.order_by(ForgetRequestRow.received_at)).all()
+def certified_requests(
+    session: Session, request_ids: Collection[str] | None = None
+) -> list[tuple[str, str]]:
+    """Return (dataset id, id) of requests whose records can now be erased, by dataset.
+
+    With ``request_ids``, of those among them.
+    """
+    table = ForgetRequestRow
+    query = select(table.dataset_id, table.id).where(table.state == RequestState.CERTIFIED)
+    if request_ids is not None:
+        query = query.where(table.id == any_(literal(list(request_ids), ARRAY(String))))
+    rows = session.execute(query.order_by(table.dataset_id, table.received_at))
+    return [(dataset_id, request_id) for dataset_id, request_id in rows]
+
+
+def certified_request(session: Session, request_id: str, *, wait: bool) -> ForgetRequestRow | None:
+    """Lock and return a request that is certified; without ``wait``, None if it is locked."""
+    query = select(ForgetRequestRow).where(
+        ForgetRequestRow.id == request_id, ForgetRequestRow.state == RequestState.CERTIFIED
+    )
+    return session.scalar(query.with_for_update(skip_locked=not wait))
 
 
 def records_of(session: Session, request_id: str) -> Sequence[RecordRow]:
@@ -300,6 +323,19 @@ def queued_runs(session: Session, *, enqueued_before: timedelta) -> Sequence[Run
 def certificate(session: Session, certificate_id: str) -> CertificateRow:
     """Return a certificate, or raise ``NotFoundError``."""
     row = session.get(CertificateRow, certificate_id)
+    if row is None:
+        raise NotFoundError("certificate", certificate_id)
+    return row
+
+
+def released_certificate(session: Session, certificate_id: str) -> CertificateRow:
+    """Return a certificate, or raise ``NotFoundError``: also if its version was never released."""
+    query = (
+        select(CertificateRow)
+        .join(VersionRow, VersionRow.id == CertificateRow.version_id)
+        .where(CertificateRow.id == certificate_id, VersionRow.state != VersionState.PRIVATE)
+    )
+    row = session.scalar(query)
     if row is None:
         raise NotFoundError("certificate", certificate_id)
     return row

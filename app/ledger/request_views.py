@@ -38,7 +38,6 @@ class RequestView:
     due_at: datetime
     completed_at: datetime | None
     failure_reason: str | None
-    salt: bytes
     obligations: tuple[OwedView, ...]
 
 
@@ -51,7 +50,6 @@ _ROW = (
     ForgetRequestRow.due_at,
     ForgetRequestRow.completed_at,
     ForgetRequestRow.failure_reason,
-    ForgetRequestRow.salt,
 )
 _SHOWN = [of.name for of in fields(RequestView)][: len(_ROW)]
 _OWED = (
@@ -95,7 +93,6 @@ def of_taken(taken: Taken) -> RequestView | None:
         due_at=row.due_at,
         completed_at=None,
         failure_reason=None,
-        salt=row.salt,
         obligations=tuple(OwedView(model, o.state, o.basis) for model, o in owed),
     )
 

@@ -23,6 +23,7 @@ from app.ledger.obligations import reopen_failed, settle_request
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 from app.ledger.transitions import enter
 from app.registry.tables import ModelRow, VersionRow
+from app.storage.blobs import is_being_written
 
 
 def utc_now() -> datetime:
@@ -112,6 +113,10 @@ class ForgetRequests:
         """Return what is stored of a caller's own id of a request; None of None."""
         return hashed(self._pseudonyms.external_id, external_id)
 
+    def receipt_salt(self, request_id: str) -> bytes:
+        """Return what a request's sender needs to find its records among the commitments."""
+        return self._pseudonyms.receipt_salt(request_id)
+
     def _certify_exclusion(
         self,
         session: Session,
@@ -138,18 +143,33 @@ class ForgetRequests:
         session.flush()
         return certificate.id
 
-    def complete(self, session: Session, request_id: str) -> bool:
-        """Erase a certified request's records and complete it; False if it was not certified.
+    def erase(self, session: Session, request_id: str, *, wait: bool) -> bool:
+        """Erase what is stored of a certified request's records; False if it is not certified.
 
-        The old shards are shredded by the blobs' next sweep after the commit.
+        What held them is shredded by a sweep after the commit. Without ``wait``, a request that
+        another transaction has locked counts as not certified.
         """
-        request = repository.request(session, request_id, lock=True)
-        if request.state != RequestState.CERTIFIED:
+        request = repository.certified_request(session, request_id, wait=wait)
+        if request is None:
             return False
         seqs = [record.seq for record in repository.records_of(session, request.id)]
         erased = self._records.erase(session, seqs)
+        if erased:
+            log.append(session, "records.erased", request=request.id, records=erased)
+        return True
+
+    def complete(self, session: Session, request_id: str) -> bool:
+        """Complete a certified request, whose dataset was swept since its records were erased.
+
+        False if it is not certified, or if it has to wait: what a writer from before the request
+        has in hand may hold its records, though no transaction could publish them any more.
+        """
+        request = repository.certified_request(session, request_id, wait=True)
+        if request is None or is_being_written(
+            session, request.dataset_id, since=request.received_at
+        ):
+            return False
         request.completed_at = self._clock()
-        log.append(session, "records.erased", request=request.id, records=erased)
         enter(session, request, RequestState.COMPLETED)
         return True
 

@@ -32,6 +32,7 @@ from app.ledger.shapes import TrainingRecord, TrainingSet, shape_of
 from app.ledger.tables import RunRow
 from app.planning.planner import make_plan
 from app.registry.tables import ModelRow
+from app.storage.blobs import Blobs, doom_attempt
 
 _RETRY_DELAY_S = 1.0
 
@@ -115,6 +116,17 @@ def holder(session: Session, run_id: str, fencing_token: int) -> RunRow:
     if row.fencing_token != fencing_token or row.state not in (RunState.LEASED, RunState.RUNNING):
         raise LeaseLostError("the run is held by another worker or is over")
     return row
+
+
+def reserve_weights(session: Session, blobs: Blobs, run_id: str, fencing_token: int) -> str:
+    """Return the id of the blob that an attempt's weights are to be written to.
+
+    Raises:
+        LeaseLostError: another worker holds the run, or it is over.
+    """
+    row = holder(session, run_id, fencing_token)
+    dataset_id = session.get_one(ModelRow, row.model_id).dataset_id
+    return blobs.reserve_for_run(session, "weights", run_id=run_id, dataset_id=dataset_id)
 
 
 @dataclass(frozen=True)
@@ -227,9 +239,15 @@ def hand_back(session: Session, row: RunRow) -> None:
     _requeue(session, row, delay_s=0.0)
 
 
-def _requeue(session: Session, row: RunRow, *, delay_s: float) -> None:
+def _end_attempt(session: Session, row: RunRow) -> None:
+    """Take a run from its worker, with all that it has written."""
     row.lease_expires_at = None
     row.fencing_token += 1
+    doom_attempt(session, row.id)
+
+
+def _requeue(session: Session, row: RunRow, *, delay_s: float) -> None:
+    _end_attempt(session, row)
     row.state = RunState.QUEUED
     row.enqueued_at = None
     outbox.post(session, outbox.Topic.ENQUEUE_RUN, row.id, delay_s=delay_s)
@@ -243,8 +261,7 @@ def give_up_attempt(
     if not permanent and row.attempt < max_attempts:
         _requeue(session, row, delay_s=_RETRY_DELAY_S * (row.attempt - 1))
         return
-    row.lease_expires_at = None
-    row.fencing_token += 1
+    _end_attempt(session, row)
     row.state = RunState.FAILED
     row.failure_reason = reason
     row.finished_at = func.clock_timestamp()

@@ -35,7 +35,7 @@ from app.planning.tracking import Tracking, history_of_run
 from app.points import reach
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
-from app.storage.blobs import Blobs, StoredBlob
+from app.storage.blobs import Blobs, StoredBlob, doom_attempt
 
 Examiner = Callable[[Mapping[str, Any]], None]
 """Looks at a bundle, as plain JSON values, and raises ``ExpungeError`` to refuse it."""
@@ -105,6 +105,7 @@ def publish(
     session.add(version)
     blobs.adopt(session, version.blob_id)
     session.flush()
+    doom_attempt(session, run.id)  # what was reserved twice, as after a commit without an answer
     model.head_version_id = version.id
     model.tracking = _tracking(run, model, result.phase)
     if model.imported_blob_id is not None:

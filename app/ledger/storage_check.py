@@ -6,6 +6,7 @@ both: so names are listed before rows are read, and whatever looks wrong is look
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 
 from sqlalchemy import ARRAY, String, any_, func, literal, select
 from sqlalchemy.orm import Session
@@ -18,12 +19,12 @@ from app.database import Base, Database
 from app.domain.errors import CorruptObjectError, GoneError
 from app.domain.states import BlobState
 from app.ledger.findings import Finding, Verdict
-from app.storage.blobs import ABANDONED_AFTER
 from app.storage.encryption import stored_size
 from app.storage.keystore import KeyStore
 from app.storage.objects import ObjectStore
 from app.storage.tables import BlobRow
 
+_OVERDUE_AFTER = timedelta(hours=1)
 _STRANGE = "no row of the database names it: left by a database that was restored, or not ours"
 
 
@@ -94,7 +95,7 @@ class _Ledger:
         overdue = session.scalars(
             select(BlobRow.id).where(
                 BlobRow.state == BlobState.PENDING,
-                BlobRow.created_at < func.now() - ABANDONED_AFTER,
+                BlobRow.created_at < func.now() - _OVERDUE_AFTER,
             )
         )
         return cls(
@@ -141,6 +142,9 @@ class _Comparison:
                 )
             if name in objects and row.object_deleted_at is None:
                 meaning = "its key was destroyed; its deletion is tried again by and by"
+                yield Finding(Verdict.PENDING, f"object {name}", meaning)
+            elif name in objects and name not in keys:
+                meaning = "it was written too late, and cannot be read: deleted within the hour"
                 yield Finding(Verdict.PENDING, f"object {name}", meaning)
             elif name in objects:
                 yield Finding(Verdict.FAULT, f"object {name}", "it was deleted, and is back")

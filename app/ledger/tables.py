@@ -91,7 +91,6 @@ class ForgetRequestRow(Base):
     """Keyed hash, for the same reason."""
     request_digest: Mapped[bytes]
     state: Mapped[str] = mapped_column(index=True)
-    salt: Mapped[bytes]
     forget_epoch: Mapped[int] = mapped_column(BigInteger)
     record_count: Mapped[int]
     received_at: Mapped[datetime]

@@ -1,21 +1,32 @@
 """Blobs from birth to shredding, in step with the transactions that refer to them.
 
-A blob is ``pending`` while it is written, ``live`` once a transaction adopts it, ``doomed`` when a
-transaction gives it up, and ``shredded`` after its data key is gone. A crash at any point leaves
-either a live blob or one that ``sweep`` will shred.
+A blob is ``pending`` while it is written, ``live`` once a transaction adopts it, ``doomed`` when it
+is given up, and ``shredded`` after its data key is gone. Its row is committed before anything is
+written, so whatever becomes of a writer, there is something to find its object by.
+
+Who gives a pending blob up depends on who writes it:
+
+* a transaction locks the row until it ends, whether it is committed, fails, is killed or stands
+  still for so long that Postgres ends it. A pending blob that nobody locks is given up by the next
+  sweep;
+* a run writes across transactions, so its blobs name it. They are given up with the attempt.
+
+A writer that sleeps through this finds its blob given up, or its transaction ended, and keeps
+nothing: a key is made before the row is looked at again, and an object is written after that. So
+no object is ever written under a key that a sweep has not seen and a later one does not destroy.
 
 Every object is encrypted under a key of its own. Destroying the key is what shreds a blob; its
 object is then a heap of random bytes, which is deleted too, as soon as the object store can.
 """
 
 import hashlib
-import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from app.database import Database
@@ -27,13 +38,8 @@ from app.storage.encryption import HEADER_BYTES, Identity, content_size, encrypt
 from app.storage.keystore import KeyStore
 from app.storage.objects import ObjectStore
 from app.storage.ranges import BlobRange
+from app.storage.sweeper import Sweeper
 from app.storage.tables import BlobRow
-
-ABANDONED_AFTER = timedelta(hours=1)
-_DELETIONS_AT_ONCE = 100
-_FAILURES_AT_ONCE = 3
-_RETRY_AFTER_S = 30.0
-_log = logging.getLogger("expunge.storage")
 
 
 @dataclass(frozen=True)
@@ -59,51 +65,92 @@ class Blobs:
         self._database = database
         self._objects = objects
         self._keys = keys
-        self._clock = clock
-        self._next_deletion = clock()
+        self._sweeper = Sweeper(database, objects, keys, clock=clock)
 
-    def put(self, kind: str, content: bytes) -> StoredBlob:
-        """Write a new pending blob. The caller's transaction must ``adopt`` it."""
-        return self.fill(self.reserve(kind), content)
+    def put(
+        self, session: Session, kind: str, content: bytes, *, dataset_id: str | None = None
+    ) -> StoredBlob:
+        """Write a new pending blob, which the caller's transaction must ``adopt``."""
+        blob_id = self.reserve(session, kind, dataset_id=dataset_id)
+        return self.fill(blob_id, content, session=session)
 
-    def reserve(self, kind: str) -> str:
-        """Return the id of a new pending blob that has no content yet."""
+    def reserve(self, session: Session, kind: str, *, dataset_id: str | None = None) -> str:
+        """Return the id of a new pending blob without content, locked by the caller's transaction.
+
+        Its row outlives the transaction.
+
+        Args:
+            session: the transaction that will adopt it.
+            kind: of the content.
+            dataset_id: whose records the content may tell of.
+        """
+        while True:
+            blob_id = new_id("blob")
+            with self._database.transaction() as own:
+                row = BlobRow(id=blob_id, kind=kind, state=BlobState.PENDING, dataset_id=dataset_id)
+                own.add(row)
+            if _lock_pending(session, blob_id) is not None:
+                return blob_id
+            # A sweep came between the two; nothing was written yet.
+
+    def reserve_for_run(self, session: Session, kind: str, *, run_id: str, dataset_id: str) -> str:
+        """Return the id of a new pending blob of a run, within the caller's transaction.
+
+        It must hold the run's lock, and know that the attempt goes on.
+        """
         blob_id = new_id("blob")
-        with self._database.transaction() as session:
-            session.add(BlobRow(id=blob_id, kind=kind, state=BlobState.PENDING))
+        row = BlobRow(id=blob_id, kind=kind, state=BlobState.PENDING, dataset_id=dataset_id)
+        row.run_id = run_id
+        session.add(row)
+        session.flush()
         return blob_id
 
-    def fill(self, blob_id: str, content: bytes) -> StoredBlob:
+    def fill(self, blob_id: str, content: bytes, *, session: Session | None = None) -> StoredBlob:
         """Write the content of a reserved blob, under a new key; repeating it is no harm.
 
+        Args:
+            blob_id: which blob.
+            content: what to write.
+            session: the transaction that reserved it; None for a blob of a run.
+
         Raises:
-            GoneError: it waited so long that it was given up.
+            GoneError: it was given up.
             ObjectStoreError, KeyStoreError: a store does not do its work.
         """
         blob = StoredBlob(blob_id, hashlib.sha256(content).hexdigest(), len(content))
-        identity = self._row(blob_id)[0]
+
+        def step() -> AbstractContextManager[Session]:
+            return self._database.transaction() if session is None else nullcontext(session)
+
         _reach_store("before_blob_write")
-        key = self._keys.create(blob_id)
-        self._objects.write(blob_id, encrypt(content, key, identity))
-        _reach_store("after_blob_write")
-        with self._database.transaction() as session:
-            # A caller's open transaction may refer to the row: only its key is locked there.
-            row = session.get_one(BlobRow, blob_id, with_for_update={"key_share": True})
-            if row.state == BlobState.SHREDDED:
-                self._keys.destroy(blob_id)
-                row.object_deleted_at = None  # the next sweep deletes it again
-            else:
-                row.sha256 = blob.sha256
-                row.size_bytes = blob.size_bytes
-        if row.state == BlobState.SHREDDED:
-            raise GoneError("the stored object was given up; it must be written again")
+        try:
+            key = self._keys.create(blob_id)
+            with step() as current:
+                kind = _require_pending(current, blob_id)
+            parts = encrypt(content, key, Identity(blob_id, kind))
+            self._objects.write(blob_id, parts if session is None else _awake(parts, session))
+            _reach_store("after_blob_write")
+            with step() as current:
+                _require_pending(current, blob_id)
+                _note_content(current, blob)
+        except Exception:
+            self._take_back(blob_id)
+            raise
         return blob
+
+    def _take_back(self, blob_id: str) -> None:
+        """Leave nothing of a writing that failed, whatever has become of its blob."""
+        self._keys.destroy(blob_id)
+        shredded = BlobRow.state == BlobState.SHREDDED
+        with self._database.transaction() as session:  # the next sweep deletes the object again
+            again = update(BlobRow).where(BlobRow.id == blob_id, shredded)
+            session.execute(again.values(object_deleted_at=None))
 
     def adopt(self, session: Session, blob_id: str) -> None:
         """Make a pending blob live within the caller's transaction.
 
         Raises:
-            GoneError: it waited so long that it was given up.
+            GoneError: it was given up.
         """
         row = session.get_one(BlobRow, blob_id, with_for_update=True)
         if row.state != BlobState.PENDING:
@@ -113,13 +160,6 @@ class Blobs:
     def doom(self, session: Session, blob_id: str) -> None:
         """Give a blob up within the caller's transaction; ``sweep`` shreds it afterwards."""
         session.get_one(BlobRow, blob_id, with_for_update=True).state = BlobState.DOOMED
-
-    def abandon(self, blob_id: str) -> None:
-        """Give a blob up that no transaction has adopted; one that was adopted stays."""
-        with self._database.transaction() as session:
-            row = session.get_one(BlobRow, blob_id, with_for_update=True)
-            if row.state == BlobState.PENDING:
-                row.state = BlobState.DOOMED
 
     def open_range(self, blob_id: str, start: int, stop: int) -> BlobRange:
         """Read bytes ``start`` up to, not including, ``stop``, in chunks of bounded size.
@@ -140,30 +180,17 @@ class Blobs:
         identity, size = self._stored(blob_id)
         return BlobRange(self._objects, self._keys, identity, size, range(size)).read_all()
 
-    def sweep(self) -> int:
-        """Shred every doomed or abandoned blob; return how many.
+    def sweep(self, dataset_id: str | None = None) -> int:
+        """Shred every blob that was given up, or those of one dataset; return how many.
 
-        The keys go first, and their destruction is noted at once. An object that cannot be deleted
-        then is deleted by a later sweep.
+        When it returns, the keys of all that had been given up when it began are gone; of a doomed
+        blob that another sweep is at work on, too. An object that cannot be deleted now is deleted
+        by a later sweep.
 
         Raises:
             KeyStoreError: a key cannot be destroyed; the others were.
         """
-        shredded, failure = 0, None
-        for blob_id in self._doomed():
-            reach("before_shred")
-            try:
-                self._keys.destroy(blob_id)
-            except KeyStoreError as error:
-                failure = error
-                continue
-            reach("after_shred")
-            self._note_shredded(blob_id)
-            shredded += 1
-        self._delete_objects()
-        if failure is not None:
-            raise failure
-        return shredded
+        return self._sweeper.sweep(dataset_id)
 
     def rotate_keys(self, period_s: float) -> int | None:
         """Rotate the keys' key if its period is over; return how many data keys live on, or None.
@@ -206,13 +233,16 @@ class Blobs:
         except (GoneError, KeyStoreError, CorruptObjectError):
             return None
 
-    def take_in(self, session: Session, blob_id: str, kind: str, content: bytes) -> None:
+    def take_in(
+        self, session: Session, blob_id: str, kind: str, content: bytes, *, dataset_id: str
+    ) -> None:
         """Make a stray blob of this kind and content a live one within the caller's transaction."""
         session.add(
             BlobRow(
                 id=blob_id,
                 kind=kind,
                 state=BlobState.LIVE,
+                dataset_id=dataset_id,
                 sha256=hashlib.sha256(content).hexdigest(),
                 size_bytes=len(content),
             )
@@ -247,55 +277,52 @@ class Blobs:
         size = None if row.state == BlobState.SHREDDED else row.size_bytes
         return Identity(blob_id, row.kind), size
 
-    def _doomed(self) -> list[str]:
-        with self._database.transaction() as session:
-            session.execute(
-                update(BlobRow)
-                .where(
-                    BlobRow.state == BlobState.PENDING,
-                    BlobRow.created_at < func.now() - ABANDONED_AFTER,
-                )
-                .values(state=BlobState.DOOMED)
-            )
-            query = select(BlobRow.id).where(BlobRow.state == BlobState.DOOMED)
-            return list(session.scalars(query))
 
-    def _note_shredded(self, blob_id: str) -> None:
-        with self._database.transaction() as session:
-            row = session.get_one(BlobRow, blob_id)
-            row.state = BlobState.SHREDDED
-            row.sha256 = None
-            row.shredded_at = func.now()
+def doom_attempt(session: Session, run_id: str) -> None:
+    """Give up what a run has written and nobody has adopted, within the caller's transaction.
 
-    def _delete_objects(self) -> None:
-        """Delete objects whose keys are gone; while the store fails, try again every 30 s."""
-        if self._clock() < self._next_deletion:
-            return
-        failures = 0
-        for blob_id in self._objects_left():
-            try:
-                self._objects.delete(blob_id)
-            except ObjectStoreError as error:
-                failures += 1
-                if failures == _FAILURES_AT_ONCE:
-                    break
-                _log.warning("an object whose key is gone has to wait: %s", error)
-                continue
-            with self._database.transaction() as session:
-                session.get_one(BlobRow, blob_id).object_deleted_at = func.now()
-        if failures:
-            self._next_deletion = self._clock() + _RETRY_AFTER_S
+    It must hold the run's lock.
+    """
+    mine = update(BlobRow).where(BlobRow.run_id == run_id, BlobRow.state == BlobState.PENDING)
+    session.execute(mine.values(state=BlobState.DOOMED))
 
-    def _objects_left(self) -> list[str]:
-        """Return some of the shredded blobs whose objects are still stored, in no fixed order."""
-        query = (
-            select(BlobRow.id)
-            .where(BlobRow.state == BlobState.SHREDDED, BlobRow.object_deleted_at.is_(None))
-            .order_by(func.random())
-            .limit(_DELETIONS_AT_ONCE)
-        )
-        with self._database.transaction() as session:
-            return list(session.scalars(query))
+
+def is_being_written(session: Session, dataset_id: str, *, since: datetime) -> bool:
+    """Say whether a writer that began before ``since`` still has something in hand."""
+    query = select(BlobRow.id).where(
+        BlobRow.dataset_id == dataset_id,
+        BlobRow.state == BlobState.PENDING,
+        BlobRow.created_at < since,
+    )
+    return session.scalar(query.limit(1)) is not None
+
+
+def _lock_pending(session: Session, blob_id: str) -> str | None:
+    """Lock a pending blob's row; return its kind, None if it is not pending any more."""
+    pending = select(BlobRow.kind).where(BlobRow.id == blob_id, BlobRow.state == BlobState.PENDING)
+    return session.scalar(pending.with_for_update())
+
+
+def _require_pending(session: Session, blob_id: str) -> str:
+    kind = _lock_pending(session, blob_id)
+    if kind is None:
+        raise GoneError("the stored object was given up; it must be written again")
+    return kind
+
+
+def _note_content(session: Session, blob: StoredBlob) -> None:
+    session.execute(
+        update(BlobRow)
+        .where(BlobRow.id == blob.id)
+        .values(sha256=blob.sha256, size_bytes=blob.size_bytes)
+    )
+
+
+def _awake(parts: Iterable[bytes], session: Session) -> Iterator[bytes]:
+    """Yield the parts as long as the transaction lives, which is thereby not taken for frozen."""
+    for part in parts:
+        session.connection().exec_driver_sql("SELECT 1")
+        yield part
 
 
 def _reach_store(point: str) -> None:

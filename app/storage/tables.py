@@ -25,6 +25,10 @@ class BlobRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str]
     state: Mapped[str] = mapped_column(index=True)
+    dataset_id: Mapped[str | None]
+    """Whose records the content may tell of; None for public weights."""
+    run_id: Mapped[str | None] = mapped_column(index=True)
+    """The run that writes it across transactions; None where one transaction does."""
     sha256: Mapped[str | None]
     """Digest of the content, not of the encrypted object; so is the size."""
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)

@@ -36,6 +36,8 @@ def upgrade() -> None:
         sa.Column("id", sa.String(), nullable=False),
         sa.Column("kind", sa.String(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
+        sa.Column("dataset_id", sa.String(), nullable=True),
+        sa.Column("run_id", sa.String(), nullable=True),
         sa.Column("sha256", sa.String(), nullable=True),
         sa.Column("size_bytes", sa.BigInteger(), nullable=True),
         sa.Column(
@@ -51,6 +53,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_blobs")),
     )
     op.create_index(op.f("ix_blobs_state"), "blobs", ["state"], unique=False)
+    op.create_index(op.f("ix_blobs_run_id"), "blobs", ["run_id"], unique=False)
     op.create_table(
         "datasets",
         sa.Column("id", sa.String(), nullable=False),
@@ -106,7 +109,6 @@ def upgrade() -> None:
         sa.Column("idempotency_key", sa.String(), nullable=True),
         sa.Column("request_digest", sa.LargeBinary(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
-        sa.Column("salt", sa.LargeBinary(), nullable=False),
         sa.Column("forget_epoch", sa.BigInteger(), nullable=False),
         sa.Column("record_count", sa.Integer(), nullable=False),
         sa.Column("received_at", sa.DateTime(timezone=True), nullable=False),
@@ -477,6 +479,7 @@ def downgrade() -> None:
     op.drop_table("outbox")
     op.drop_table("log_entries")
     op.drop_table("datasets")
+    op.drop_index(op.f("ix_blobs_run_id"), table_name="blobs")
     op.drop_index(op.f("ix_blobs_state"), table_name="blobs")
     op.drop_table("blobs")
     op.drop_table("api_keys")

@@ -72,9 +72,9 @@ def test_raw_names_of_requests_leave_the_database_with_their_files(empty_databas
             " feature_scale, classes) VALUES ('d', 'd', '[2]', 'float32', 0, 1, 2)",
             "INSERT INTO api_keys (id, name, key_hash, scopes) VALUES ('k', 'k', 'k', '[]')",
             "INSERT INTO forget_requests (id, dataset_id, api_key_id, external_id,"
-            " idempotency_key, request_digest, state, salt, forget_epoch, record_count,"
+            " idempotency_key, request_digest, state, forget_epoch, record_count,"
             f" received_at, due_at) VALUES ('fr', 'd', 'k', '{person}', '{person}', 'x',"
-            " 'accepted', 'x', 1, 1, now(), now())",
+            " 'accepted', 1, 1, now(), now())",
         ):
             connection.execute(text(statement))
     before = _path_of(engine, directory)

@@ -13,9 +13,11 @@ from app.embedded.programs import wheel_folder
 _OWNER = "postgres"
 
 
-def dump(servers: EmbeddedServers, database_url: str, target: Path) -> None:
+def dump(
+    servers: EmbeddedServers, database_url: str, target: Path, *, form: str = "custom"
+) -> None:
     """Write a database to one file with ``pg_dump``."""
-    _run("pg_dump", "--format=custom", f"--file={target}", _owners_url(servers, database_url))
+    _run("pg_dump", f"--format={form}", f"--file={target}", _owners_url(servers, database_url))
 
 
 def restore(servers: EmbeddedServers, database_url: str, source: Path) -> None:

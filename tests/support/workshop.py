@@ -34,6 +34,7 @@ from app.registry import repository as registry
 from app.registry.membership import Membership, membership_of
 from app.registry.tables import ModelRow, VersionRow
 from app.services import Services
+from app.storage.blobs import StoredBlob
 from tests.support import weights
 
 DATASET = "people"
@@ -112,10 +113,10 @@ class Workshop:
 
     def upload(self, name: str, content: bytes = b"uploaded") -> str:
         """Bring weights; return the id of their blob."""
-        blob = self.services.blobs.put("imported-weights", content)
         with self.transaction() as session:
-            lineage.import_weights(session, self.services.blobs, name, blob)
-        return blob.id
+            model = lineage.import_weights(session, self.services.blobs, name, content)
+            assert model.imported_blob_id is not None
+            return model.imported_blob_id
 
     def active_run(self, name: str = "model") -> str | None:
         with self.transaction() as session:
@@ -154,12 +155,19 @@ class Workshop:
         if content is None:
             content = weights.weights_of_version(number, head=plan.is_descent)
         return settlement.RunResult(
-            weights=self.services.blobs.put("weights", content),
+            weights=self.write(held, content),
             phase=None if openly else _followed(plan, basis),
             evaluation={"held_out_records": 0},
             certified_at=datetime.now(UTC),
             phase_seconds={},
         )
+
+    def write(self, held: Held, content: bytes) -> StoredBlob:
+        """Write weights as the run's worker does."""
+        blobs = self.services.blobs
+        with self.transaction() as session:
+            blob_id = runs.reserve_weights(session, blobs, held.run_id, held.token)
+        return blobs.fill(blob_id, content)
 
     def publish(self, held: Held, result: settlement.RunResult | None = None) -> VersionRow:
         result = result or self.result(held)

@@ -97,10 +97,9 @@ def store(services, architecture, weights, *, shape=(8, 8), classes=10):
                 source="a test",
             ),
         )
-    blob = services.blobs.put("backbone", safetensors.torch.save(dict(weights)))
+    content = safetensors.torch.save(dict(weights))
     with services.database.transaction() as session:
-        backbones.upload_weights(session, services.blobs, "public", blob)
-    return blob.sha256
+        return backbones.upload_weights(session, services.blobs, "public", content).sha256
 
 
 def network(architecture=MLP, *, shape=(8, 8), classes=10):

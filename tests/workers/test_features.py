@@ -33,13 +33,13 @@ def workshop(services):
 def backbone(workshop):
     services = workshop.services
     public = build(MLP, input_shape=(2,), classes=2, allowed_factories=[]).state_dict()
-    blob = services.blobs.put("backbone", safetensors.torch.save(dict(public)))
+    content = safetensors.torch.save(dict(public))
     with workshop.transaction() as session:
         backbones.define_backbone(
             session,
             BackboneDefinition("public", MLP, input_shape=(2,), classes=2, source="a test"),
         )
-        backbones.upload_weights(session, services.blobs, "public", blob)
+        backbones.upload_weights(session, services.blobs, "public", content)
     return load_backbone(services, ArchitectureSpec("logistic", backbone=BackboneUse("public")))
 
 

@@ -150,7 +150,7 @@ def test_outages_while_loading_and_publishing_are_outlasted(workshop, monkeypatc
         return attempt
 
     monkeypatch.setattr(runs, "begin", flaky("begin", runs.begin))
-    monkeypatch.setattr(services.blobs, "reserve", flaky("reserve", services.blobs.reserve))
+    monkeypatch.setattr(runs, "reserve_weights", flaky("reserve", runs.reserve_weights))
     monkeypatch.setattr(services.blobs, "fill", flaky("fill", services.blobs.fill))
     monkeypatch.setattr(settlement, "publish", flaky("publish", settlement.publish))
     lease = carry_out(workshop)
@@ -253,15 +253,6 @@ def test_a_run_that_another_worker_took_publishes_nothing_and_leaves_no_blob(wor
         execute(workshop.services, lease)
     assert workshop.model().head_version_id is None
     assert blobs(workshop) == [BlobState.DOOMED]
-
-
-def test_an_abandoned_blob_that_was_published_after_all_stays(workshop):
-    workshop.define()
-    carry_out(workshop)
-    with workshop.transaction() as session:
-        version = settlement.registry.head_version(session, workshop.model())
-    workshop.services.blobs.abandon(version.blob_id)
-    assert blobs(workshop) == [BlobState.LIVE]
 
 
 @pytest.mark.parametrize("phase", ["training", "unlearning", "fine_tuning"])

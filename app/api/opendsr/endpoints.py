@@ -23,7 +23,7 @@ from app.api.opendsr.schemas import (
 from app.api.opendsr.signed import SignedRoute, signed_responses
 from app.domain.errors import InvalidInputError
 from app.domain.states import SubjectRequestStatus
-from app.ledger import subject_status
+from app.ledger import repository, subject_status
 from app.ledger.subject_requests import SubjectDemand
 from app.ledger.subject_status import API_VERSION
 from app.services import opendsr_domain
@@ -52,7 +52,9 @@ def create(
         )
         may_be_certified = row.status == SubjectRequestStatus.IN_PROGRESS
     if may_be_certified:
-        services.clean_up_at_once()
+        services.complete_at_once(
+            lambda session: [r.id for r in repository.requests_of_subject(session, row.id)]
+        )
     return answer
 
 

@@ -18,6 +18,7 @@ from app.main import create_app
 from app.monitoring.queue_state import QUEUE, note_dispatcher
 from app.services import Services, open_services, redis_connection
 from tests.app.api.conftest import CallerOf
+from tests.support.stored import live
 from tests.support.workshop import LEASE_S, Workshop
 
 DAY_S = 86400.0
@@ -178,8 +179,9 @@ def test_an_empty_log_has_no_checkpoint(services: Services, redis: Redis) -> Non
 
 def test_what_waits_to_be_shredded(owing: Workshop, scrape: Figures, redis: Redis) -> None:
     assert scrape("expunge_blobs_to_shred")[()] == 0
-    abandoned = owing.services.blobs.put("weights", b"weights")
-    owing.services.blobs.abandon(abandoned.id)
+    abandoned = live(owing.services.blobs, "weights", b"weights")
+    with owing.transaction() as session:
+        owing.services.blobs.doom(session, abandoned.id)
     assert scrape("expunge_blobs_to_shred")[()] == 1
     owing.services.blobs.sweep()
     assert scrape("expunge_blobs_to_shred")[()] == 0
@@ -276,8 +278,8 @@ def test_a_hundred_thousand_finished_requests_are_one_number(
         session.execute(
             text(
                 "INSERT INTO forget_requests (id, dataset_id, api_key_id, request_digest, state,"
-                " salt, forget_epoch, record_count, received_at, due_at)"
-                " SELECT 'fr_' || i, dataset_id, api_key_id, request_digest, 'completed', salt,"
+                " forget_epoch, record_count, received_at, due_at)"
+                " SELECT 'fr_' || i, dataset_id, api_key_id, request_digest, 'completed',"
                 " forget_epoch, 1, received_at, due_at"
                 " FROM forget_requests, generate_series(1, 100000) AS i WHERE id = :id"
             ),

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event
+from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError
 
 from app.api.cursors import (
@@ -18,6 +18,7 @@ from app.api.cursors import (
     encode_name,
     encode_number,
 )
+from app.certificates.tables import CertificateRow
 from app.datasets.service import Records
 from app.domain.errors import InvalidInputError, ObjectStoreError
 from app.domain.states import Serving
@@ -353,6 +354,15 @@ def test_a_private_first_version_is_not_there(api: TestClient, workshop: Worksho
     _problem(api.get("/v1/models/model/certified"), 404, "not-ready")
     _problem(api.get("/v1/models/model/versions/1/weights"), 404, "not-found")
     _problem(api.get("/v1/models/model/versions/1/certificate"), 404, "not-found")
+    with workshop.transaction() as session:
+        certificate = session.scalars(select(CertificateRow.id)).one()
+    absent = api.get("/v1/certificates/cert_absent").json()
+    hidden = api.get(f"/v1/certificates/{certificate}")
+    _problem(hidden, 404, "not-found")
+    assert hidden.json() == {
+        **absent,
+        "detail": absent["detail"].replace("cert_absent", certificate),
+    }
     assert api.get("/v1/models/model/versions").json()["items"] == []
 
 

@@ -16,7 +16,6 @@ from sqlalchemy.exc import OperationalError
 from app.certificates.tables import CertificateRow
 from app.domain.scopes import Scope
 from app.ledger import api_keys
-from app.ledger.tables import ForgetRequestRow
 from app.logs import DiscreetFormatter
 from app.main import create_app
 from app.services import (
@@ -79,8 +78,8 @@ def world(services: Services, workshop: Workshop, logged: io.StringIO) -> Iterat
         run_id = workshop.active_run()
         workshop.work()
         assert run_id is not None
+        salt = services.forget_requests.receipt_salt(request_id)
         with services.database.transaction() as session:
-            salt = session.get_one(ForgetRequestRow, request_id).salt
             certificate = session.scalars(select(CertificateRow.id)).first()
         assert certificate is not None
         token = issuer.token(sub=SUBJECT, scope="admin")

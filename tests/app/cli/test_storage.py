@@ -12,7 +12,8 @@ runner = CliRunner()
 def test_a_store_in_order_passes_and_a_stranger_does_not(
     workshop: Workshop, services: Services
 ) -> None:
-    services.blobs.reserve("weights")
+    with services.database.transaction() as session:
+        services.blobs.reserve(session, "weights")
     answer = runner.invoke(app, ["storage", "check"])
     assert answer.exit_code == 0, answer.output
     assert answer.stdout.endswith("1 objects, 1 keys, 2 rows: 1 pending, 0 fault\nno fault\n")

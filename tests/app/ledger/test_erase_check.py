@@ -23,6 +23,7 @@ from app.ledger.tables import ForgetRequestRow
 from app.services import Services, key_store_dir, redis_connection
 from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
+from tests.support.stored import live, pending
 from tests.support.workshop import DATASET, Workshop
 
 SUBJECT = "subject-3"
@@ -176,9 +177,8 @@ def test_a_row_that_was_not_erased_is_a_fault(
     workshop: Workshop, search: Search, services: Services, forgotten: str, table: type
 ) -> None:
     (seq,) = workshop.seqs(RECORD)
-    stale = services.blobs.put("shard", encode_shard(seqs=[seq], labels=[0], features=_row()))
+    stale = live(services.blobs, "shard", encode_shard(seqs=[seq], labels=[0], features=_row()))
     with workshop.transaction() as session:
-        services.blobs.adopt(session, stale.id)
         session.execute(update(table).values(blob_id=stale.id))
     (fault,) = _faults(search(RECORD))
     assert fault.endswith(f"holds the erased record {seq}")
@@ -219,7 +219,7 @@ def test_a_raw_id_is_found_in_every_store(
         request.failure_reason = f"ticket about {RECORD}"
         (record,) = session.scalars(select(RecordRow).limit(1)).all()
         record.subject_key = raw
-    services.blobs.put("weights", b"\0" * (1024 * 1024 - 4) + raw)
+    pending(services.blobs, "weights", b"\0" * (1024 * 1024 - 4) + raw)
     redis.set("plain", raw)
     redis.hset("job", "data", zlib.compress(b'{"id": "' + raw + b'"}'))
     redis.lpush("list", base64.b64encode(b"x" + raw + b"yz"))

@@ -17,6 +17,7 @@ from app.registry import repository as registry
 from app.services import Services, key_store_dir, open_services, signing_key_file
 from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
+from tests.support.stored import pending
 from tests.support.workshop import RECORDS, Workshop
 
 
@@ -167,7 +168,7 @@ def test_a_lineage_that_cannot_be_planned_again_is_named(workshop: Workshop) -> 
 
 def test_what_the_ledger_does_not_know_is_told_and_can_be_shredded(released: Workshop) -> None:
     blobs = released.services.blobs
-    stray = blobs.put("weights", b"released after the backup").id
+    stray = pending(blobs, "weights", b"released after the backup").id
     with released.transaction() as session:
         session.execute(text("DELETE FROM blobs WHERE id = :id"), {"id": stray})
     assert _reconcile(released).strays == {stray}

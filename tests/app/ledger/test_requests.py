@@ -251,10 +251,11 @@ def test_the_receipt_salt_opens_every_commitment(workshop: Workshop) -> None:
 
     with workshop.transaction() as session:
         commitments = set(repository.commitments_of(session, request.id))
-    expected = {record_commitment(salt=request.salt, record_id="record-9")}
+    salt = workshop.services.forget_requests.receipt_salt(request.id)
+    expected = {record_commitment(salt=salt, record_id="record-9")}
     for subject, ordinals in (("subject-0", (0, 1, 2, 3)), ("subject-2", (0, 2, 3))):
         for ordinal in ordinals:
-            expected.add(subject_commitment(salt=request.salt, subject_id=subject, ordinal=ordinal))
+            expected.add(subject_commitment(salt=salt, subject_id=subject, ordinal=ordinal))
     assert commitments == expected
     assert request.record_count == 8
 
@@ -383,9 +384,9 @@ def test_completing_twice_at_once_erases_each_record_once(workshop: Workshop) ->
     with workshop.transaction() as one, workshop.transaction() as stale:
         # What the second process has seen before the first commits.
         seen = list(repository.records_of(stale, second))
-        assert workshop.services.forget_requests.complete(one, first)
+        assert workshop.services.forget_requests.erase(one, first, wait=True)
         one.commit()
-        assert workshop.services.forget_requests.complete(stale, second)
+        assert workshop.services.forget_requests.erase(stale, second, wait=True)
         assert len(seen) == 2
     with workshop.transaction() as session:
         (shard,) = datasets.shards(session, datasets.dataset_named(session, DATASET).id)

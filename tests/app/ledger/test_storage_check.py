@@ -18,6 +18,7 @@ from app.storage.objects import LocalObjectStore, ObjectReader
 from app.storage.s3 import S3ObjectStore
 from app.storage.tables import BlobRow
 from tests.support.s3 import ACCESS, S3Server
+from tests.support.stored import live, pending
 from tests.support.workshop import Workshop
 
 Check = Callable[[], list[tuple[str, str]]]
@@ -120,9 +121,7 @@ def test_a_bucket_is_looked_into_too(services: Services, stores: Stores) -> None
     objects = S3ObjectStore(server.bucket, endpoint=server.endpoint, prefix="blobs/", **ACCESS)
     blobs = Blobs(services.database, objects, stores.keys)
     for content in (b"", b"short"):
-        blob = blobs.put("weights", b"content")
-        with services.database.transaction() as session:
-            blobs.adopt(session, blob.id)
+        blob = live(blobs, "weights", b"content")
         objects.write(blob.id, [content])
     objects.write("stranger", [b"content"])
     findings: list[Finding] = []
@@ -151,8 +150,7 @@ def test_what_outlived_its_shredding_is_a_fault(
 def test_an_object_whose_deletion_failed_is_pending(
     check: Check, workshop: Workshop, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blob_id = workshop.services.blobs.put("weights", b"content").id
-    workshop.services.blobs.abandon(blob_id)
+    blob_id = pending(workshop.services.blobs, "weights", b"content").id
 
     def fail(*_: object) -> None:
         raise ObjectStoreError("no answer")
@@ -169,7 +167,10 @@ def test_a_blob_that_is_being_written_is_no_orphan_until_it_should_be_given_up(
     check: Check, workshop: Workshop, filled: bool
 ) -> None:
     blobs = workshop.services.blobs
-    blob_id = blobs.put("weights", b"content").id if filled else blobs.reserve("weights")
+    with workshop.transaction() as session:
+        blob_id = blobs.reserve(session, "weights")
+        if filled:
+            blobs.fill(blob_id, b"content", session=session)
     _age(workshop, blob_id, 59)
     ((verdict, found),) = check()
     assert (verdict, found.partition(":")[0]) == ("pending", f"row {blob_id} (weights, pending)")
@@ -182,16 +183,13 @@ def test_a_blob_that_is_being_written_is_no_orphan_until_it_should_be_given_up(
 
 
 def test_a_blob_that_waits_for_a_sweep_is_pending(check: Check, workshop: Workshop) -> None:
-    blob_id = workshop.services.blobs.put("weights", b"content").id
-    workshop.services.blobs.abandon(blob_id)
+    blob_id = pending(workshop.services.blobs, "weights", b"content").id
     ((verdict, found),) = check()
-    assert (verdict, found.partition(":")[0]) == ("pending", f"row {blob_id} (weights, doomed)")
+    assert (verdict, found.partition(":")[0]) == ("pending", f"row {blob_id} (weights, pending)")
 
 
 def test_a_live_blob_that_nothing_refers_to_is_a_fault(check: Check, workshop: Workshop) -> None:
-    blob = workshop.services.blobs.put("weights", b"content")
-    with workshop.transaction() as session:
-        workshop.services.blobs.adopt(session, blob.id)
+    blob = live(workshop.services.blobs, "weights", b"content")
     assert check() == [("fault", f"row {blob.id} (weights, live): nothing refers to it")]
 
 
@@ -239,8 +237,7 @@ def test_a_service_at_work_is_not_accused(check: Check, workshop: Workshop, stor
     def work() -> None:
         try:
             for _ in range(15):
-                blob = workshop.services.blobs.put("weights", b"content")
-                workshop.services.blobs.abandon(blob.id)
+                pending(workshop.services.blobs, "weights", b"content")
                 workshop.services.blobs.sweep()
         except Exception as error:  # noqa: BLE001 - shown below
             failures.append(error)

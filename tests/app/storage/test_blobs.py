@@ -5,22 +5,25 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 
+from app.database import Database
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.ledger import settlement
 from app.ledger.tables import LogEntryRow
 from app.registry.tables import VersionRow
 from app.services import Services, key_store_dir
 from app.storage import file_keys
-from app.storage.blobs import Blobs
+from app.storage.blobs import Blobs, doom_attempt
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore, ObjectReader, ObjectStore
 from app.storage.tables import BlobRow
+from tests.support.service import until
+from tests.support.stored import live, pending
 from tests.support.workshop import Workshop
 
 MIB = 1024 * 1024
@@ -31,21 +34,12 @@ def _state(services: Services, blob_id: str) -> str:
         return session.get_one(BlobRow, blob_id).state
 
 
-def _age(services: Services, blob_id: str) -> None:
-    with services.database.transaction() as session:
-        session.execute(
-            update(BlobRow)
-            .where(BlobRow.id == blob_id)
-            .values(created_at=func.now() - timedelta(hours=2))
-        )
-
-
 def _file(services: Services, blob_id: str) -> Path:
     return services.settings.data_dir / "blobs" / blob_id
 
 
 def test_a_blob_lives_from_adoption_to_shredding(services: Services) -> None:
-    blob = services.blobs.put("weights", b"content")
+    blob = pending(services.blobs, "weights", b"content")
     assert _state(services, blob.id) == "pending"
     with services.database.transaction() as session:
         services.blobs.adopt(session, blob.id)
@@ -66,7 +60,7 @@ def test_a_blob_lives_from_adoption_to_shredding(services: Services) -> None:
 
 
 def test_dooming_that_is_rolled_back_shreds_nothing(services: Services) -> None:
-    blob = services.blobs.put("weights", b"content")
+    blob = pending(services.blobs, "weights", b"content")
     with services.database.transaction() as session:
         services.blobs.adopt(session, blob.id)
     with services.database.transaction() as session:
@@ -79,22 +73,37 @@ def test_dooming_that_is_rolled_back_shreds_nothing(services: Services) -> None:
     assert services.blobs.read(blob.id) == b"content"
 
 
-def test_an_abandoned_blob_is_shredded_and_a_young_one_is_left(services: Services) -> None:
-    old, young = services.blobs.put("shard", b"old"), services.blobs.put("shard", b"young")
-    empty = services.blobs.reserve("shard")
-    _age(services, old.id)
-    _age(services, empty)
+def test_what_no_transaction_writes_any_more_is_shredded_and_the_rest_is_left(
+    services: Services,
+) -> None:
+    blobs = services.blobs
+    abandoned = pending(blobs, "shard", b"abandoned")
+    with services.database.transaction() as session:
+        empty = blobs.reserve(session, "shard")
+    with services.database.transaction() as session:
+        own = blobs.put(session, "shard", b"being written")
 
-    assert services.blobs.sweep() == 2
+        assert blobs.sweep() == 2
+        assert blobs.sweep() == 0
 
-    assert _state(services, old.id) == _state(services, empty) == "shredded"
-    assert services.blobs.read(young.id) == b"young"
+        blobs.adopt(session, own.id)
+    assert _state(services, abandoned.id) == _state(services, empty) == "shredded"
+    assert blobs.read(own.id) == b"being written"
+
+
+def test_a_sweep_of_one_dataset_leaves_the_others(services: Services) -> None:
+    blobs = services.blobs
+    with services.database.transaction() as session:
+        mine, other = (blobs.put(session, "shard", b"", dataset_id=i).id for i in ("ds_1", "ds_2"))
+
+    assert blobs.sweep("ds_1") == 1
+
+    assert (_state(services, mine), _state(services, other)) == ("shredded", "pending")
 
 
 def test_what_was_given_up_cannot_be_adopted(services: Services) -> None:
     """A process that slept too long must not publish bytes that are gone."""
-    blob = services.blobs.put("weights", b"content")
-    _age(services, blob.id)
+    blob = pending(services.blobs, "weights", b"content")
     services.blobs.sweep()
 
     with pytest.raises(GoneError), services.database.transaction() as session:
@@ -136,9 +145,8 @@ def keys(services: Services) -> FileKeyStore:
 
 
 def _doomed(services: Services, blobs: Blobs, content: bytes) -> str:
-    blob = blobs.put("weights", content)
+    blob = live(blobs, "weights", content)
     with services.database.transaction() as session:
-        blobs.adopt(session, blob.id)
         blobs.doom(session, blob.id)
     return blob.id
 
@@ -219,14 +227,66 @@ def test_a_key_that_cannot_be_destroyed_leaves_its_blob_doomed_and_the_others_sh
     assert _state(services, stuck) == "shredded"
 
 
-def test_what_is_written_too_late_is_shredded_again(services: Services, keys: FileKeyStore) -> None:
-    """A process that slept through the shredding of its blob must not leave bytes or a key."""
-    blob_id = services.blobs.reserve("weights")
-    _age(services, blob_id)
+def _reserved(services: Services) -> str:
+    """Return a blob of a run that goes on."""
+    with services.database.transaction() as session:
+        return services.blobs.reserve_for_run(session, "weights", run_id="run", dataset_id="ds")
+
+
+def _take_over(services: Services) -> None:
+    """End the run's attempt, and shred what it has written so far."""
+    with services.database.transaction() as session:
+        doom_attempt(session, "run")
     services.blobs.sweep()
+
+
+def test_a_run_writes_across_transactions_and_sweeps(services: Services) -> None:
+    blob_id = _reserved(services)
+    services.blobs.sweep()
+    services.blobs.fill(blob_id, b"content")
+    services.blobs.sweep()
+    with services.database.transaction() as session:
+        services.blobs.adopt(session, blob_id)
+    _take_over(services)
+    assert services.blobs.read(blob_id) == b"content"
+
+
+def test_nothing_is_written_once_the_attempt_is_over(
+    services: Services, keys: FileKeyStore
+) -> None:
+    blob_id = _reserved(services)
+    _take_over(services)
 
     with pytest.raises(GoneError):
         services.blobs.fill(blob_id, b"content")
+
+    assert not keys.holds(blob_id)
+    assert not _file(services, blob_id).exists()
+
+
+class Overtaken(LocalObjectStore):
+    """An object store whose writer sleeps, before it writes, until its attempt is over."""
+
+    def __init__(self, services: Services, *, dies: bool) -> None:
+        super().__init__(services.settings.data_dir / "blobs")
+        self._services = services
+        self._dies = dies
+
+    def write(self, name: str, parts: Iterable[bytes]) -> None:
+        _take_over(self._services)
+        super().write(name, parts)
+        if self._dies:
+            raise SystemExit
+
+
+def test_a_writer_that_wakes_up_too_late_leaves_nothing(
+    services: Services, keys: FileKeyStore
+) -> None:
+    blob_id = _reserved(services)
+    late = Blobs(services.database, Overtaken(services, dies=False), keys)
+
+    with pytest.raises(GoneError):
+        late.fill(blob_id, b"content")
 
     assert not keys.holds(blob_id)
     services.blobs.sweep()
@@ -234,9 +294,58 @@ def test_what_is_written_too_late_is_shredded_again(services: Services, keys: Fi
     assert _state(services, blob_id) == "shredded"
 
 
+def test_a_writer_that_wakes_up_too_late_and_is_killed_leaves_bytes_that_nobody_can_read(
+    services: Services, keys: FileKeyStore
+) -> None:
+    blob_id = _reserved(services)
+    with pytest.raises(SystemExit):
+        Blobs(services.database, Overtaken(services, dies=True), keys).fill(blob_id, b"content")
+    assert _file(services, blob_id).exists()
+    assert not keys.holds(blob_id)
+
+    objects = LocalObjectStore(services.settings.data_dir / "blobs")
+    now = 0.0
+    blobs = Blobs(services.database, objects, keys, clock=lambda: now)
+    blobs.sweep()  # it looks for such objects at its start, and every hour
+    assert not _file(services, blob_id).exists()
+    objects.write(blob_id, [b"once more"])
+    keys.create(blob_id)
+    blobs.sweep()
+    assert _file(services, blob_id).exists()
+    now = 3601.0
+    blobs.sweep()
+    assert not _file(services, blob_id).exists()
+    assert not keys.holds(blob_id)
+
+
+@pytest.mark.parametrize("filled_before", [False, True])
+def test_a_transaction_that_stands_still_for_too_long_leaves_nothing(
+    services: Services, keys: FileKeyStore, filled_before: bool
+) -> None:
+    """Postgres ends it, as that of a process that is frozen; then it writes nothing more."""
+    impatient = Database(str(services.settings.database_url), idle_in_transaction_s=0.3)
+
+    def write() -> None:
+        with impatient.transaction() as session:
+            blob_ids.append(services.blobs.reserve(session, "shard"))
+            if filled_before:
+                services.blobs.fill(blob_ids[0], b"content", session=session)
+            until(lambda: services.blobs.sweep() == 1)
+            services.blobs.fill(blob_ids[0], b"content", session=session)
+
+    blob_ids: list[str] = []
+    with pytest.raises(DBAPIError):
+        write()
+    impatient.dispose()
+    assert not keys.holds(blob_ids[0])
+    services.blobs.sweep()
+    assert not _file(services, blob_ids[0]).exists()
+    assert _state(services, blob_ids[0]) == "shredded"
+
+
 def test_filling_twice_leaves_the_last_content(services: Services) -> None:
     """As after a commit whose answer was lost."""
-    blob_id = services.blobs.reserve("weights")
+    blob_id = _reserved(services)
     services.blobs.fill(blob_id, b"first")
     again = services.blobs.fill(blob_id, b"the second")
     assert services.blobs.read(blob_id) == b"the second"
@@ -251,7 +360,7 @@ def test_a_range_holds_just_its_bytes_in_chunks_of_bounded_size(
     services: Services, start: int
 ) -> None:
     content = os.urandom(PART_EDGES[-1])
-    blob = services.blobs.put("weights", content)
+    blob = pending(services.blobs, "weights", content)
     assert hashlib.sha256(content).hexdigest() == blob.sha256
     for stop in (edge for edge in PART_EDGES if edge >= start):
         part = services.blobs.open_range(blob.id, start, stop)
@@ -263,7 +372,7 @@ def test_a_range_holds_just_its_bytes_in_chunks_of_bounded_size(
 @pytest.mark.parametrize("size", [0, 1, MIB, 2 * MIB])
 def test_whole_blobs_of_any_size(services: Services, size: int) -> None:
     content = os.urandom(size)
-    blob = services.blobs.put("weights", content)
+    blob = pending(services.blobs, "weights", content)
     assert services.blobs.read(blob.id) == content
     stored = _file(services, blob.id).read_bytes()
     assert len(stored) == 16 + size + 16 * max(1, size // MIB)
@@ -273,7 +382,7 @@ def test_whole_blobs_of_any_size(services: Services, size: int) -> None:
 def test_a_range_reads_only_the_chunks_that_it_needs(services: Services) -> None:
     """A chunk that is forged does no harm to the others, and not a byte of it is handed out."""
     content = os.urandom(4 * MIB)
-    blob = services.blobs.put("weights", content)
+    blob = pending(services.blobs, "weights", content)
     stored = bytearray(_file(services, blob.id).read_bytes())
     stored[16 + 2 * (MIB + 16) + 500_000] ^= 1
     _file(services, blob.id).write_bytes(stored)
@@ -294,7 +403,7 @@ def test_a_range_reads_only_the_chunks_that_it_needs(services: Services) -> None
 def test_an_object_of_another_length_is_not_opened(
     services: Services, change: Callable[[bytes], bytes]
 ) -> None:
-    blob = services.blobs.put("weights", os.urandom(2 * MIB))
+    blob = pending(services.blobs, "weights", os.urandom(2 * MIB))
     path = _file(services, blob.id)
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(CorruptObjectError):
@@ -302,7 +411,10 @@ def test_an_object_of_another_length_is_not_opened(
 
 
 def test_two_objects_cannot_change_places_even_with_their_keys(services: Services) -> None:
-    one, two = services.blobs.put("weights", b"1" * 50), services.blobs.put("weights", b"2" * 50)
+    one, two = (
+        pending(services.blobs, "weights", b"1" * 50),
+        pending(services.blobs, "weights", b"2" * 50),
+    )
     _swap(_file(services, one.id), _file(services, two.id))
     for blob in (one, two):
         with pytest.raises(CorruptObjectError):
@@ -324,7 +436,7 @@ def test_a_reader_that_holds_the_key_is_stopped_when_it_is_destroyed(
     services: Services, keys: FileKeyStore
 ) -> None:
     content = os.urandom(3 * MIB)
-    blob = services.blobs.put("weights", content)
+    blob = pending(services.blobs, "weights", content)
     part = services.blobs.open_range(blob.id, 0, 3 * MIB)
     assert next(part) == content[:MIB]
     keys.destroy(blob.id)
@@ -336,7 +448,7 @@ def test_what_the_ledger_calls_shredded_is_not_read_whatever_the_stores_hold(
     services: Services,
 ) -> None:
     """As when a key store is restored from a backup."""
-    blob = services.blobs.put("weights", b"content")
+    blob = pending(services.blobs, "weights", b"content")
     with services.database.transaction() as session:
         session.get_one(BlobRow, blob.id).state = "shredded"
     for read in (lambda: services.blobs.read(blob.id), lambda: _part(services, blob.id)):
@@ -349,7 +461,7 @@ def _part(services: Services, blob_id: str) -> list[bytes]:
 
 
 def test_rotation_is_done_when_due_and_logged(services: Services, keys: FileKeyStore) -> None:
-    blob = services.blobs.put("weights", b"content")
+    blob = pending(services.blobs, "weights", b"content")
     services.rotate_keys()
     (period,) = (key_store_dir(services.settings) / "periods").iterdir()
     yesterday = time.time() - 86401

@@ -20,6 +20,7 @@ from app.services import Services, key_store_dir, open_services
 from app.settings import Settings
 from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
+from tests.support.stored import live
 from tests.support.workshop import Workshop
 
 CONTENT = b"weights of a version that will be retired" * 1000
@@ -50,14 +51,14 @@ def retired(workshop: Workshop, services: Services, settings: Settings, tmp_path
     held = workshop.lease()
     workshop.begin(held)
     version = workshop.publish(held, workshop.result(held, CONTENT))
-    live = services.blobs.put("weights", b"another version lives on")
+    other = live(services.blobs, "weights", b"another version lives on")
     shutil.copytree(settings.data_dir, tmp_path / "data-copy")
     shutil.copytree(key_store_dir(settings), tmp_path / "keys-copy")
     with services.database.transaction() as session:
         row = session.get_one(VersionRow, version.id)
         settlement.retire(session, services.blobs, row, reason="replaced")
     services.clean_up()
-    return Retired(version.blob_id, tmp_path / "data-copy", tmp_path / "keys-copy", live.id)
+    return Retired(version.blob_id, tmp_path / "data-copy", tmp_path / "keys-copy", other.id)
 
 
 def _read(settings: Settings, blob_id: str) -> bytes:

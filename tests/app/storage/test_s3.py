@@ -16,6 +16,7 @@ from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
 from app.storage.s3 import S3ObjectStore
 from tests.support.cutting import cutting_proxy
+from tests.support.stored import live
 
 MIB = 1024 * 1024
 ACCESS = {"access_key": "access", "secret_key": "secret", "region": "eu-central-1"}
@@ -154,9 +155,7 @@ def test_blobs_live_and_die_in_s3(
     blobs = Blobs(services.database, objects, FileKeyStore(key_store_dir(settings)))
     content = os.urandom(3 * MIB + 5)
 
-    blob = blobs.put("weights", content)
-    with services.database.transaction() as session:
-        blobs.adopt(session, blob.id)
+    blob = live(blobs, "weights", content)
     assert blobs.read(blob.id) == content
     assert (
         b"".join(blobs.open_range(blob.id, MIB - 3, 2 * MIB + 3)) == content[MIB - 3 : 2 * MIB + 3]

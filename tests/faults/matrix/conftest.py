@@ -123,7 +123,7 @@ def jump(service):
 
 
 @pytest.fixture(autouse=True)
-def facts(service, client, points, jump, forgotten, checkpoints, failed_runs, traces, downloads):
+def facts(service, client, points, forgotten, checkpoints, failed_runs, traces, downloads):
     """What must hold after each case, whatever it did."""
     expected = client.certified(MODEL)["number"] - len(forgotten)
     yield
@@ -132,13 +132,7 @@ def facts(service, client, points, jump, forgotten, checkpoints, failed_runs, tr
     until(lambda: points.waiting() == [])
     until(lambda: client.model(MODEL)["latest_run"]["state"] == "published")
     assert assert_only_the_head_is_served(client, MODEL) == expected + len(forgotten)
-
-    def only_what_is_current():
-        # An hour later: blobs that nobody has adopted are old enough to be given up.
-        jump("UPDATE blobs SET created_at = now() - :by WHERE state = 'pending'", by="61 min")
-        return only_what_is_current_is_stored(service)
-
-    until(only_what_is_current)
+    until(lambda: only_what_is_current_is_stored(service))
     with service.database() as database, database.transaction() as session:
         assert_ledger_in_order(session, failed_runs=failed_runs)
     for name in (listed["name"] for listed in client.models()):

@@ -1,0 +1,68 @@
+"""From certified to completed: the records are erased, and nothing of them is left anywhere.
+
+ 1. The records leave their shards, and the features made of these; one transaction a request.
+ 2. Every object of the dataset that was given up is shredded: what held the records before,
+    versions that were replaced, and whatever attempts have left that were killed or refused.
+ 3. The request is completed, unless a writer from before it was made is still at work.
+
+Requests wait for objects of their own dataset alone. Where one cannot be erased or shredded, others
+go on.
+"""
+
+from collections.abc import Collection, Sequence
+from itertools import groupby
+
+from app.database import Database
+from app.domain.errors import ExpungeError
+from app.ledger import repository, settlement
+from app.ledger.requests import ForgetRequests
+from app.storage.blobs import Blobs
+
+
+class Completion:
+    """Completes certified requests; any number of processes may do so at the same time."""
+
+    def __init__(self, database: Database, blobs: Blobs, requests: ForgetRequests) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._requests = requests
+
+    def complete(self, request_ids: Collection[str] | None = None) -> None:
+        """Complete those of the requests that are certified; without names, all.
+
+        Without names, those that another process is at work on are left to it.
+
+        Raises:
+            ExpungeError: a store failed; all that it does not concern was completed.
+        """
+        with self._database.transaction() as session:
+            certified = repository.certified_requests(session, request_ids)
+        failures: list[ExpungeError] = []
+        for dataset_id, found in groupby(certified, key=lambda row: row[0]):
+            ids = [request_id for _, request_id in found]
+            try:
+                self._complete(dataset_id, ids, failures, wait=request_ids is not None)
+            except ExpungeError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _complete(
+        self, dataset_id: str, ids: Sequence[str], failures: list[ExpungeError], *, wait: bool
+    ) -> None:
+        erased = []
+        for request_id in ids:
+            try:
+                with self._database.transaction() as session:
+                    if self._requests.erase(session, request_id, wait=wait):
+                        erased.append(request_id)
+            except ExpungeError as error:
+                failures.append(error)
+        try:
+            self._blobs.sweep(dataset_id)
+        finally:
+            with self._database.transaction() as session:
+                settlement.note_shredded(session)
+        for request_id in erased:
+            with self._database.transaction() as session:
+                self._requests.complete(session, request_id)

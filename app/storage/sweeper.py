@@ -1,0 +1,144 @@
+"""Shredding what was given up: the keys at once, the objects as soon as the object store can."""
+
+import logging
+from collections.abc import Callable
+
+from sqlalchemy import ARRAY, ColumnElement, String, any_, func, literal, select, true, update
+
+from app.database import Database
+from app.domain.errors import KeyStoreError, ObjectStoreError
+from app.domain.states import BlobState
+from app.points import reach
+from app.storage.keystore import KeyStore
+from app.storage.objects import ObjectStore
+from app.storage.tables import BlobRow
+
+_DELETIONS_AT_ONCE = 100
+_FAILURES_AT_ONCE = 3
+_RETRY_AFTER_S = 30.0
+_LISTING_INTERVAL_S = 3600.0
+_SWEEP_LOCK = 0x73776565
+"""Of an advisory lock of Postgres; the log's is another."""
+_log = logging.getLogger("expunge.storage")
+
+
+class Sweeper:
+    """Destroys keys and objects. Any number of sweepers may work at the same time."""
+
+    def __init__(
+        self,
+        database: Database,
+        objects: ObjectStore,
+        keys: KeyStore,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._database = database
+        self._objects = objects
+        self._keys = keys
+        self._clock = clock
+        self._next_deletion = self._next_listing = clock()
+
+    def sweep(self, dataset_id: str | None) -> int:
+        """Shred every blob that was given up, or those of one dataset; see ``Blobs.sweep``."""
+        shredded, failure = 0, None
+        for blob_id in self._doomed(dataset_id):
+            reach("before_shred")
+            try:
+                self._keys.destroy(blob_id)
+            except KeyStoreError as error:
+                failure = error
+                continue
+            reach("after_shred")
+            self._note_shredded(blob_id)
+            shredded += 1
+        if dataset_id is None:
+            self._look_for_late_writes()
+        self._delete_objects()
+        if failure is not None:
+            raise failure
+        return shredded
+
+    def _doomed(self, dataset_id: str | None) -> list[str]:
+        """Return what was given up, what no living transaction writes any more included."""
+        concerned: ColumnElement[bool] = true()
+        if dataset_id is not None:
+            concerned = BlobRow.dataset_id == dataset_id
+        unlocked = (
+            select(BlobRow.id)
+            .where(BlobRow.state == BlobState.PENDING, BlobRow.run_id.is_(None), concerned)
+            .with_for_update(skip_locked=True)
+        )
+        with self._database.transaction() as session:
+            # Another sweep's locks must not look like a writer's.
+            session.execute(select(func.pg_advisory_xact_lock(_SWEEP_LOCK)))
+            abandoned = session.scalars(unlocked).all()
+            session.execute(
+                update(BlobRow).where(BlobRow.id.in_(abandoned)).values(state=BlobState.DOOMED)
+            )
+            query = select(BlobRow.id).where(BlobRow.state == BlobState.DOOMED, concerned)
+            return list(session.scalars(query))
+
+    def _note_shredded(self, blob_id: str) -> None:
+        with self._database.transaction() as session:
+            row = session.get_one(BlobRow, blob_id)
+            row.state = BlobState.SHREDDED
+            row.sha256 = None
+            row.shredded_at = func.now()
+
+    def _look_for_late_writes(self) -> None:
+        """Shred again, once an hour, what writers that stood still have written since, and died.
+
+        Such an object has no key; a key, no object.
+        """
+        if self._clock() < self._next_listing:
+            return
+        try:
+            names = sorted({*self._keys.blob_ids(), *self._objects.names()})
+        except ObjectStoreError as error:
+            self._next_listing = self._clock() + _RETRY_AFTER_S
+            _log.warning("objects cannot be listed: %s", error)
+            return
+        self._next_listing = self._clock() + _LISTING_INTERVAL_S
+        late = (
+            update(BlobRow)
+            .where(
+                BlobRow.id == any_(literal(names, ARRAY(String))),
+                BlobRow.object_deleted_at.is_not(None),
+            )
+            .values(object_deleted_at=None)
+            .returning(BlobRow.id)
+        )
+        with self._database.transaction() as session:
+            for blob_id in session.scalars(late).all():
+                self._keys.destroy(blob_id)
+
+    def _delete_objects(self) -> None:
+        """Delete objects whose keys are gone; while the store fails, try again every 30 s."""
+        if self._clock() < self._next_deletion:
+            return
+        failures = 0
+        for blob_id in self._objects_left():
+            try:
+                self._objects.delete(blob_id)
+            except ObjectStoreError as error:
+                failures += 1
+                if failures == _FAILURES_AT_ONCE:
+                    break
+                _log.warning("an object whose key is gone has to wait: %s", error)
+                continue
+            with self._database.transaction() as session:
+                session.get_one(BlobRow, blob_id).object_deleted_at = func.now()
+        if failures:
+            self._next_deletion = self._clock() + _RETRY_AFTER_S
+
+    def _objects_left(self) -> list[str]:
+        """Return some of the shredded blobs whose objects are still stored, in no fixed order."""
+        query = (
+            select(BlobRow.id)
+            .where(BlobRow.state == BlobState.SHREDDED, BlobRow.object_deleted_at.is_(None))
+            .order_by(func.random())
+            .limit(_DELETIONS_AT_ONCE)
+        )
+        with self._database.transaction() as session:
+            return list(session.scalars(query))
