@@ -17,6 +17,7 @@ from app.main import create_app
 from app.registry.tables import VersionRow
 from app.services import Services
 from tests.support.serving import Unreliable, serve
+from tests.support.trust import trust, trust_in
 from tests.support.weights import network_weights
 from tests.support.workshop import Workshop
 
@@ -39,8 +40,8 @@ class Scene:
         return self.directory / f"{NAME}.part"
 
     def download(self, keys: bytes | None = None) -> download.Downloaded:
-        own = self.workshop.services.signer.public_key_pem.encode()
-        return self.client.download("model", self.directory, keys=keys or own)
+        own = trust_in(self.workshop.services)
+        return self.client.download("model", self.directory, trusted=keys or own)
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.directory.iterdir())
@@ -82,7 +83,7 @@ def test_a_verified_version_gets_its_name_and_nothing_else_is_left(scene: Scene)
 
     assert files.weights.read_bytes() == CONTENT
     assert json.loads(files.certificate.read_bytes()) == scene.client.version_bundle("model", 1)
-    assert scene.files() == ["model-v1.certificate.json", NAME]
+    assert scene.files() == ["log.checkpoint", "model-v1.certificate.json", NAME]
 
 
 def test_a_connection_that_breaks_is_continued_where_it_broke(scene: Scene) -> None:
@@ -117,7 +118,7 @@ def test_a_proxy_that_is_out_of_breath_is_asked_again(scene: Scene) -> None:
     (scene.directory / NAME).unlink()
     with pytest.raises(DownloadError, match=r"504.*they are kept"):
         scene.download()
-    assert scene.files() == ["model-v1.certificate.json", f"{NAME}.part"]
+    assert scene.files() == ["log.checkpoint", "model-v1.certificate.json", f"{NAME}.part"]
 
 
 def test_a_service_that_cannot_send_ranges_is_asked_for_the_whole(scene: Scene) -> None:
@@ -183,7 +184,9 @@ def test_partial_files_of_older_versions_are_removed_and_others_kept(scene: Scen
 
     scene.download()
 
-    assert scene.files() == sorted([*kept, "model-v2.certificate.json", "model-v2.safetensors"])
+    assert scene.files() == sorted(
+        [*kept, "log.checkpoint", "model-v2.certificate.json", "model-v2.safetensors"]
+    )
 
 
 def test_content_that_changed_after_the_announcement_is_refused(
@@ -207,7 +210,7 @@ def test_another_operators_key_is_refused_and_the_bytes_are_kept(
     stranger = StatementSigner.from_file(tmp_path / "stranger.pem", create=True)
 
     with pytest.raises(VerificationError, match="signature"):
-        scene.download(stranger.public_key_pem.encode())
+        scene.download(trust(stranger))
 
     assert scene.files() == [f"{NAME}.part"]
     assert scene.download().weights.read_bytes() == CONTENT
@@ -253,19 +256,19 @@ def test_two_downloads_of_one_file_do_not_mix(scene: Scene) -> None:
 
 
 def test_a_number_can_be_asked_for(scene: Scene, tmp_path: Path) -> None:
-    key = scene.workshop.services.signer.public_key_pem.encode()
-    files = scene.client.download("model", tmp_path, keys=key, number=1)
+    key = trust_in(scene.workshop.services)
+    files = scene.client.download("model", tmp_path, trusted=key, number=1)
     assert files.weights.read_bytes() == CONTENT
     with pytest.raises(DownloadError, match="no version 7"):
-        scene.client.download("model", tmp_path, keys=key, number=7)
+        scene.client.download("model", tmp_path, trusted=key, number=7)
 
 
 def test_a_retired_number_is_gone_and_leaves_nothing(scene: Scene) -> None:
-    key = scene.workshop.services.signer.public_key_pem.encode()
+    key = trust_in(scene.workshop.services)
     _replace(scene)
 
     with pytest.raises(ApiError, match="replaced by version 2") as refused:
-        scene.client.download("model", scene.directory, keys=key, number=1)
+        scene.client.download("model", scene.directory, trusted=key, number=1)
 
     assert refused.value.status == 410
     assert scene.files() == []
