@@ -278,8 +278,8 @@ class LogCheckpointRow(Base):
 class LogCosignatureRow(Base):
     """What a witness has signed about a checkpoint: one more line of its note.
 
-    ``witness`` is the witness's verifier key. No foreign key: whatever is done to a checkpoint, what
-    was said of it stays.
+    ``witness`` is the witness's verifier key. There is no foreign key: whatever is done to a
+    checkpoint, what was said of it stays.
     """
 
     __tablename__ = "log_cosignatures"

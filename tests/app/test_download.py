@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 
 from app import download
+from app.certificates.checkpoint import size_of
 from app.certificates.signing import StatementSigner
+from app.certificates.verification import VerifiedStep
 from app.client import ApiError, ExpungeClient
 from app.domain.errors import DownloadError, VerificationError
 from app.main import create_app
 from app.registry.tables import VersionRow
 from app.services import Services
+from tests.support.logbook import altered, bodies, rewrite, write
 from tests.support.serving import Unreliable, serve
 from tests.support.trust import trust, trust_in
 from tests.support.weights import network_weights
@@ -272,3 +276,75 @@ def test_a_retired_number_is_gone_and_leaves_nothing(scene: Scene) -> None:
 
     assert refused.value.status == 410
     assert scene.files() == []
+
+
+class TestKeptCheckpoint:
+    """What a client has seen of a log must be the beginning of what it sees later."""
+
+    @pytest.fixture(autouse=True)
+    def _first_seen(self, scene: Scene) -> None:
+        scene.download()
+
+    def _kept(self, scene: Scene) -> bytes:
+        return (scene.directory / "log.checkpoint").read_bytes()
+
+    def test_it_moves_with_the_log(self, scene: Scene) -> None:
+        before = self._kept(scene)
+        _replace(scene)
+        steps: list[VerifiedStep] = []
+
+        trusted = trust_in(scene.workshop.services)
+        scene.client.download("model", scene.directory, trusted=trusted, report=steps.append)
+
+        assert "history" in [step.name for step in steps]
+        assert size_of(self._kept(scene)) > size_of(before)
+        assert scene.download().weights.read_bytes() == SECOND
+
+    def test_a_rewritten_log_is_refused_without_being_asked_for(
+        self, scene: Scene, app_database: Engine
+    ) -> None:
+        """By the operator, or by whoever has the database and the key in use."""
+        before = self._kept(scene)
+        _replace(scene)
+        services = scene.workshop.services
+        first, second, *others = bodies(services)
+        rewrite(app_database, services, [first, altered(second), *others])
+
+        with pytest.raises(VerificationError, match="history"):
+            scene.download()
+
+        assert self._kept(scene) == before
+        assert "model-v2.safetensors" not in scene.files()
+        elsewhere = scene.directory / "elsewhere"
+        elsewhere.mkdir()
+        scene.client.download("model", elsewhere, trusted=trust_in(services))  # nothing was known
+
+    def test_a_log_that_lost_its_end_is_refused(self, scene: Scene, app_database: Engine) -> None:
+        services = scene.workshop.services
+        entries = bodies(services)
+        write(services, 5, sign=True)
+        scene.download()
+        rewrite(app_database, services, entries)
+
+        with pytest.raises(VerificationError, match="the log is shorter than the one known from"):
+            scene.download()
+
+    def test_a_file_of_ones_own_choice_serves_several_directories(
+        self, scene: Scene, app_database: Engine, tmp_path: Path
+    ) -> None:
+        services = scene.workshop.services
+        kept, other = tmp_path / "kept", tmp_path / "other"
+        other.mkdir()
+        trusted = trust_in(services)
+        scene.client.download("model", scene.directory, trusted=trusted, kept=kept)
+        first, second, *others = bodies(services)
+        rewrite(app_database, services, [first, altered(second), *others])
+
+        with pytest.raises(VerificationError, match="history"):
+            scene.client.download("model", other, trusted=trusted, kept=kept)
+
+    def test_a_file_that_holds_something_else_is_not_overwritten(self, scene: Scene) -> None:
+        (scene.directory / "log.checkpoint").write_text("notes")
+        with pytest.raises(DownloadError, match="holds no checkpoint"):
+            scene.download()
+        assert self._kept(scene) == b"notes"
