@@ -49,9 +49,9 @@ class Theft:
         return _bundle(self.services, self.version)
 
     def forgery(self, *, at: datetime) -> dict[str, Any]:
-        """Sign that the model forgot with epsilon 0.001, in a log of one's own, at some time."""
+        """Sign what never happened, in a log of one's own, as if it had been at some time."""
         statement = statement_of(json.dumps(self.old_bundle["envelope"]))
-        statement["predicate"]["software"] = {"forged": "by the thief"}
+        statement["predicate"]["software"]["expunge"] = "the thief's"
         moments = ("started_at", "certified_at")
         statement["predicate"]["times"] = dict.fromkeys(moments, at.isoformat())
         envelope = self.stolen.sign(statement).envelope
