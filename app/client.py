@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -32,8 +33,9 @@ from app.answers import (
     Run,
     Version,
 )
+from app.certificates import strict_json
 from app.certificates.verification import VerifiedStep
-from app.domain.errors import DownloadError
+from app.domain.errors import DownloadError, VerificationError
 from app.download import (
     Announced,
     Downloaded,
@@ -43,6 +45,7 @@ from app.download import (
     fetch,
     target_of,
 )
+from app.kept_checkpoint import CHECKPOINT_FILENAME, KeptCheckpoint, kept_checkpoint
 from app.retries import Retry, retry_after_s
 
 _TIMEOUT_S = 60.0
@@ -188,18 +191,22 @@ class ExpungeClient:
         answer = self._answer("GET", f"/v1/models/{name}/versions/{number}/model.sig")
         return dict(answer.json())
 
-    def version_bundle(self, name: str, number: int) -> Bundle:
-        """Return a version's certificate bundle."""
-        return self._object(Bundle, "GET", f"/v1/models/{name}/versions/{number}/certificate")
+    def version_bundle(self, name: str, number: int, *, since: int | None = None) -> Bundle:
+        """Return a version's certificate bundle.
+
+        With ``since``, the size of an older checkpoint, it proves that the log grew out of it.
+        """
+        params = {} if since is None else {"since": since}
+        path = f"/v1/models/{name}/versions/{number}/certificate"
+        return self._object(Bundle, "GET", path, params=params)
 
     def certificate(self, certificate_id: str) -> Bundle:
         """Return a certificate bundle."""
         return self._object(Bundle, "GET", f"/v1/certificates/{certificate_id}")
 
-    def public_key_pem(self) -> bytes:
-        """Return the service's public key, as the service itself says; compare it elsewhere."""
-        keys = self._answer("GET", "/.well-known/expunge-keys.json").json()["keys"]
-        return next(str(key["pem"]) for key in keys if key["algorithm"] == "ed25519").encode()
+    def trusted_keys(self) -> bytes:
+        """Return the dated list of keys, as the service itself says; compare it elsewhere."""
+        return self._answer("GET", "/.well-known/expunge-keys.json").content
 
     def forget(
         self,
@@ -393,7 +400,8 @@ class ExpungeClient:
         name: str,
         directory: Path,
         *,
-        keys: bytes,
+        trusted: bytes,
+        kept: Path | None = None,
         number: int | None = None,
         report: Callable[[VerifiedStep], None] = lambda _step: None,
     ) -> Downloaded:
@@ -405,7 +413,9 @@ class ExpungeClient:
         Args:
             name: the model.
             directory: where the files go.
-            keys: the operator's public key, from a channel other than this service.
+            trusted: the operator's list of trusted keys, from a channel other than this service.
+            kept: where the log's newest checkpoint is kept from one download to the next; a file in
+                ``directory`` if not given. The log must have grown out of what is there.
             number: the version; the current certified one if not given.
             report: told of each step of the verification that passed.
 
@@ -419,8 +429,29 @@ class ExpungeClient:
             discard_older(version, directory)
         target = target_of(version, directory)
         part = fetch(self._http, version, target, error_of=_error_of)
-        bundle = bundle_bytes(self.version_bundle(name, version.number))
-        return certify(version, part, target, bundle=bundle, keys=keys, report=report)
+        with kept_checkpoint(kept or directory / CHECKPOINT_FILENAME) as checkpoint:
+            bundle = self._bundle_since(name, version.number, checkpoint)
+            files = certify(
+                version,
+                part,
+                target,
+                bundle=bundle_bytes(bundle),
+                trusted=trusted,
+                consistent_with=checkpoint.note,
+                report=report,
+            )
+            checkpoint.replace(str(bundle["log"]["checkpoint"]))
+        return files
+
+    def _bundle_since(self, name: str, number: int, checkpoint: KeptCheckpoint) -> Bundle:
+        try:
+            return self.version_bundle(name, number, since=checkpoint.size)
+        except ApiError as error:
+            if checkpoint.size is None or error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+                raise
+            raise VerificationError(
+                "history", f"the log is shorter than the one known from {checkpoint.path}"
+            ) from error
 
     def _version(self, name: str, number: int | None) -> Version:
         if number is None:
@@ -463,7 +494,7 @@ class ExpungeClient:
         return self._object(kind, "GET", path, headers=headers, timeout=_TIMEOUT_S + wait_s)
 
     def _object(self, _: type[Seen], method: str, path: str, **options: Any) -> Seen:  # noqa: ANN401
-        return cast("Seen", self._answer(method, path, **options).json())
+        return cast("Seen", strict_json.loads(self._answer(method, path, **options).content))
 
     def _list(
         self,
@@ -477,7 +508,7 @@ class ExpungeClient:
         items: list[Seen] = []
         query = dict(params or {})
         while True:
-            page = self._answer(method, path, params=query).json()
+            page = strict_json.loads(self._answer(method, path, params=query).content)
             if isinstance(page, list):
                 return page
             items.extend(page["items"])

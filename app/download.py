@@ -5,7 +5,8 @@ The plan, for one version, whose number, size and digest the service announced:
 1. continue the partial file, if there is one, by a range under ``If-Range``
 2. again, while the connection breaks, or a proxy is out of breath, and bytes still come
 3. compare the digest
-4. verify the certificate, offline, with the operator's public key, and that it names this version
+4. verify the certificate, offline, with the operator's trusted keys, that it names this version,
+   and that the log grew out of the one known from the last download
 5. write the certificate, then rename the partial file into place
 
 A partial file whose content turns out wrong, or whose version is gone, is removed.
@@ -133,7 +134,8 @@ def certify(
     target: Path,
     *,
     bundle: bytes,
-    keys: bytes,
+    trusted: bytes,
+    consistent_with: bytes | None = None,
     report: Callable[[VerifiedStep], None] = lambda _: None,
 ) -> Downloaded:
     """Verify a complete partial file's certificate, then give both files their names.
@@ -142,7 +144,13 @@ def certify(
         VerificationError: the certificate does not hold, or is another version's. The partial file
             stays, so that another key can be tried, but does not get its name.
     """
-    predicate = verify(bundle=bundle, weights=part, keys=keys, report=report)
+    predicate = verify(
+        bundle=bundle,
+        weights=part,
+        trusted=trusted,
+        consistent_with=consistent_with,
+        report=report,
+    )
     if predicate.get("model") != {"name": version.model, "version": version.number}:
         raise VerificationError("subject", "the certificate names another model or version")
     report(VerifiedStep("subject", f"version {version.number} of {version.model}"))

@@ -17,6 +17,7 @@ from app.callbacks.events import Callbacks
 from app.callbacks.keys import CallbackKeys
 from app.callbacks.posting import Poster
 from app.callbacks.urls import UrlRules
+from app.certificates.cosignature import WitnessKey
 from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ProcessorSigner
 from app.certificates.signing import StatementSigner
@@ -43,6 +44,7 @@ from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore, ObjectStore
 from app.storage.s3 import S3ObjectStore
+from app.witnesses.asking import Asker
 
 _log = logging.getLogger("expunge.service")
 
@@ -129,6 +131,22 @@ class Services:
         return Deliverer(
             self.database, self.callbacks.keys, poster, lambda: self.processor_signer, terms
         )
+
+    def askers(self) -> list[Asker]:
+        """Return what asks the log's witnesses, one for each.
+
+        Raises:
+            NoteError: what should be a witness's verifier key is none.
+        """
+        return [
+            Asker(
+                self.database,
+                str(url),
+                WitnessKey.from_text(key),
+                poll_interval_s=self.settings.poll_interval_s,
+            )
+            for url, key in self.settings.witnesses.items()
+        ]
 
     def clean_up(self) -> None:
         """Erase what may be erased and shred what was given up; safe to repeat at any time."""
@@ -241,9 +259,21 @@ def signing_key_file(settings: Settings) -> Path:
     return settings.data_dir / "keys" / "signing-ed25519.pem"
 
 
-def public_key_file(settings: Settings) -> Path:
-    """Where ``expunge init`` leaves the public half of the signing key."""
-    return signing_key_file(settings).with_suffix(".pub")
+def trusted_keys_file(settings: Settings) -> Path:
+    """Where ``expunge init`` leaves what verifiers are to trust."""
+    return settings.data_dir / "keys" / "trusted-keys.json"
+
+
+def write_trusted_keys(settings: Settings, database: Database) -> Path:
+    """Write what verifiers are to trust, beside the signing key; return the file's path."""
+    signer = StatementSigner.from_file(signing_key_file(settings))
+    with database.transaction() as session:
+        if signing_keys.may_sign(session, signer):  # else there is a rotation to be ended
+            signing_keys.require_in_use(session, signer)
+    path = trusted_keys_file(settings)
+    with database.transaction() as session:
+        signing_keys.trusted(session).write(path)
+    return path
 
 
 def model_signing_key_file(settings: Settings) -> Path:

@@ -81,6 +81,7 @@ class Settings(BaseSettings):
             for.
         oidc_scope_claim: the member of a token that says what its bearer may do; dots lead inwards.
         oidc_scopes: what the issuer's own words for roles or groups allow here.
+        witnesses: where witnesses of the log are, each with its verifier key; at most 8.
     """
 
     model_config = SettingsConfigDict(env_prefix="EXPUNGE_", extra="ignore", frozen=True)
@@ -133,6 +134,7 @@ class Settings(BaseSettings):
     oidc_audience: str | None = Field(default=None, min_length=1)
     oidc_scope_claim: str = Field(default="scope", min_length=1)
     oidc_scopes: dict[str, tuple[Scope, ...]] = {}
+    witnesses: Annotated[dict[HttpUrl, str], Field(max_length=8)] = {}
 
     @model_validator(mode="after")
     def _whole_oidc(self) -> Self:

@@ -140,10 +140,10 @@ def _forget(client: ExpungeClient, record_id: str, folder: Path) -> Answer | Non
 
 def _check(client: ExpungeClient, certificate: dict[str, Any], folder: Path) -> None:
     """Require that a certificate holds and that its last run took no step."""
-    keys = client.public_key_pem()
-    files = client.download(_NAME, folder, keys=keys)
+    trusted = client.trusted_keys()
+    files = client.download(_NAME, folder, trusted=trusted)
     bundle = json.dumps(certificate["bundle"]).encode()
-    statement = verify(bundle=bundle, weights=files.weights, keys=keys)
+    statement = verify(bundle=bundle, weights=files.weights, trusted=trusted)
     history = History.from_json(statement["mechanism"]["parameters"]["history"])
     taken = [event for event in history.last_run if isinstance(event, Steps)]
     _require(not taken, "no step was needed")

@@ -12,6 +12,7 @@ from app.certificates.verification import verify
 from app.datasets.files import record_table, to_parquet
 from app.services import Services
 from tests.support.digits import DATASET, RECORDS_PER_SUBJECT, digits_parquet, model
+from tests.support.trust import trust_in
 
 
 def unlearnable_digits(records: int = 300) -> bytes:
@@ -57,7 +58,7 @@ def forget(
         predicate = verify(
             bundle=json.dumps(certificate["bundle"]).encode(),
             weights=weights,
-            keys=services.signer.public_key_pem.encode(),
+            trusted=trust_in(services),
         )
         return [*evaluations, predicate["evaluation"]]
 

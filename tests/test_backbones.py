@@ -25,6 +25,7 @@ from app.domain.recipe import TrainingRecipe
 from app.services import Services
 from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, RECIPE, digits_parquet
+from tests.support.trust import trust_in
 from workers.training.architectures import build
 from workers.training.data import Examples
 from workers.training.network import Network
@@ -99,7 +100,7 @@ def _verified(api: TestClient, services: Services, request: str, tmp_path: Path)
     predicate = verify(
         bundle=json.dumps(certificate["bundle"]).encode(),
         weights=weights,
-        keys=services.signer.public_key_pem.encode(),
+        trusted=trust_in(services),
     )
     return {"predicate": predicate, "tensors": safetensors.torch.load(weights.read_bytes())}
 

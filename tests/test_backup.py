@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 from app.cli.main import app as command_line
 from app.main import app_from_environment
 from app.registry.tables import VersionRow
-from app.services import object_dir, signing_key_file
+from app.services import object_dir, trusted_keys_file
 from app.storage.tables import BlobRow
 from tests.support.backups import dump, restore
 from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.trust import trust_in
 
 FORGOTTEN = {"dataset": "digits", "subject_ids": ["subject-0"]}  # ten records: not all held out
 
@@ -68,9 +69,9 @@ def run(*arguments):
 
 
 def fsck(services, *arguments):
-    key = signing_key_file(services.settings).with_suffix(".pub")
-    key.write_text(services.signer.public_key_pem)
-    return run("log", "fsck", "--key", str(key), *arguments)
+    trusted = trusted_keys_file(services.settings)
+    trusted.write_bytes(trust_in(services))
+    return run("log", "fsck", "--trusted", str(trusted), *arguments)
 
 
 def test_what_was_shredded_after_the_backup_stays_unreadable(restored, caplog):

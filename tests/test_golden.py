@@ -29,7 +29,7 @@ def test_a_golden_certificate_verifies(bundle: Path) -> None:
     verify(
         bundle=bundle.read_bytes(),
         weights=bundle.with_name(f"{case}.safetensors"),
-        keys=(bundle.parent / "keys.json").read_bytes(),
+        trusted=(bundle.parent / "trusted-keys.json").read_bytes(),
         report=steps.append,
         **given,
     )

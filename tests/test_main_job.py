@@ -10,6 +10,7 @@ from app.certificates.signing import statement_of
 from app.certificates.verification import verify
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.trust import trust_in
 
 
 def test_a_person_is_forgotten_and_the_proof_verifies_offline(
@@ -37,7 +38,7 @@ def test_a_person_is_forgotten_and_the_proof_verifies_offline(
     predicate = verify(
         bundle=json.dumps(certificate["bundle"]).encode(),
         weights=weights,
-        keys=services.signer.public_key_pem.encode(),
+        trusted=trust_in(services),
     )
     assert predicate["guarantee"]["epsilon"] <= 1.0
     touched = statement_of(json.dumps(certificate["bundle"]["envelope"]))["predicate"]["forgotten"]

@@ -13,6 +13,7 @@ from app.accounting import catalogue
 from app.certificates.verification import verify
 from app.services import Services
 from tests.support.digits import DATASET, RECIPE, digits_parquet, head, model
+from tests.support.trust import trust_in
 
 SCHEDULES = {
     "learning_rate": [0.2, 0.15, 0.1, 0.1, 0.05, 0.05],
@@ -172,7 +173,7 @@ def _forget(
     return verify(
         bundle=json.dumps(certificate["bundle"]).encode(),
         weights=weights,
-        keys=services.signer.public_key_pem.encode(),
+        trusted=trust_in(services),
     )
 
 

@@ -14,6 +14,7 @@ from app.embedded import EmbeddedServers
 from app.ledger import fsck
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.trust import trust_in
 
 # A sequence keeps its count when the transaction that drew from it is rolled back.
 FAILS_ONCE = """
@@ -77,4 +78,4 @@ def test_the_run_is_tried_again_and_the_log_shows_one_publication(
     weights = tmp_path / "weights"
     weights.write_bytes(api.get("/v1/models/digits-mlp/certified/weights").content)
     bundle = api.get("/v1/models/digits-mlp/versions/2/certificate").content
-    assert verify(bundle=bundle, weights=weights, keys=services.signer.public_key_pem.encode())
+    assert verify(bundle=bundle, weights=weights, trusted=trust_in(services))

@@ -12,6 +12,7 @@ from app.certificates.verification import verify
 from app.domain.errors import VerificationError
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.trust import trust_in
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def check(
     return verify(
         bundle=json.dumps(certificate["bundle"]).encode(),
         weights=weights,
-        keys=api.get("/.well-known/expunge-keys.json").content,
+        trusted=api.get("/.well-known/expunge-keys.json").content,
         receipt=receipt,
     )
 
@@ -97,7 +98,7 @@ def test_the_log_is_shown_to_have_grown(
     weights.write_bytes(trained.get("/v1/models/digits-mlp/certified/weights").content)
     arguments: dict[str, Any] = {
         "weights": weights,
-        "keys": services.signer.public_key_pem.encode(),
+        "trusted": trust_in(services),
         "consistent_with": old,
         "receipt": receipt,
     }

@@ -25,8 +25,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     shutil.copy(GOLDEN / f"{request.param}.safetensors", tmp_path / "model.safetensors")
     shutil.copy(GOLDEN / "receipt.json", tmp_path / "receipt.json")
     shutil.copy(GOLDEN / "checkpoint.txt", tmp_path / "old.checkpoint")
-    keys = json.loads((GOLDEN / "keys.json").read_text())["keys"]
-    (tmp_path / "key.pem").write_text(keys[0]["pem"])
+    shutil.copy(GOLDEN / "trusted-keys.json", tmp_path / "trusted-keys.json")
     return tmp_path
 
 

@@ -116,7 +116,8 @@ def _run(client: ExpungeClient, digits: Digits, folder: Path) -> None:
     _step("forget one more person; the first version is gone")
     _forget(client, [next(name for name in people if name not in first)])
     try:
-        client.download("digits-mlp", folder, keys=_key_file(folder).read_bytes(), number=1)
+        trusted = _trusted_keys(folder).read_bytes()
+        client.download("digits-mlp", folder, trusted=trusted, number=1)
     except ApiError as error:
         _require(error.status == 410, f"version 1 answers {error.status}: {error}")
     else:
@@ -151,17 +152,17 @@ def _forget(client: ExpungeClient, people: list[str]) -> tuple[Run, float]:
 
 
 def _download_and_verify(client: ExpungeClient, folder: Path) -> Path:
-    key = _key_file(folder)
-    files = client.download("digits-mlp", folder, keys=key.read_bytes())
+    trusted = _trusted_keys(folder)
+    files = client.download("digits-mlp", folder, trusted=trusted.read_bytes())
     command = ["verify", str(files.certificate), "--weights", str(files.weights)]
-    command += ["--key", str(key)]
+    command += ["--trusted", str(trusted)]
     verified = subprocess.run([sys.executable, "-m", "app.cli", *command], check=False)
     _require(verified.returncode == 0, "the certificate holds")
     return files.weights
 
 
-def _key_file(folder: Path) -> Path:
-    return folder / "data" / "keys" / "signing-ed25519.pub"
+def _trusted_keys(folder: Path) -> Path:
+    return folder / "data" / "keys" / "trusted-keys.json"
 
 
 def _summarise(

@@ -115,7 +115,7 @@ class Dispatcher:
 
 
 def main() -> None:
-    """Dispatch, and deliver callbacks beside it, until SIGTERM or SIGINT.
+    """Dispatch, deliver callbacks and ask witnesses beside it, until SIGTERM or SIGINT.
 
     What fails now is tried again.
     """
@@ -124,7 +124,10 @@ def main() -> None:
     services = open_services(settings)
     dispatcher = Dispatcher(services, open_queue(redis_connection(settings)))
     deliverer = services.deliverer()
+    askers = services.askers()
     deliverer.start()
+    for asker in askers:
+        asker.start()
     failing: set[str] = set()
     while not stop.wait(_OUTAGE_DELAY_S if failing else settings.poll_interval_s):
         for step in dispatcher.steps:
@@ -138,4 +141,6 @@ def main() -> None:
             else:
                 failing.discard(name)
     deliverer.stop()
+    for asker in askers:
+        asker.stop()
     services.database.dispose()

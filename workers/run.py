@@ -28,8 +28,10 @@ from torch import nn
 
 from app.accounting import dp_sgd, retraining
 from app.certificates.audit import measured_audit, unmeasured_audit
+from app.certificates.checkpoint import origin_of
 from app.certificates.noise import Draws, Noise, draws_of, grid_of
 from app.certificates.statement import CertifyingPhase
+from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import verify
 from app.domain.plan import Plan
 from app.domain.schedules import until
@@ -300,10 +302,12 @@ def _publish(
     The transaction alone decides whether this worker still holds the run. The heartbeat cannot:
     after such a commit it finds the run over, as if another worker had ended it.
     """
-    keys = services.signer.public_key_pem.encode()
+    key = TrustedKey(services.signer.public_key)
 
     def examine(bundle: Mapping[str, Any]) -> None:
-        verify(bundle=json.dumps(bundle).encode(), weights=content, keys=keys)
+        origin = origin_of(bundle["log"]["checkpoint"].encode())
+        trusted = TrustedKeys(origin, (key,)).to_bytes()
+        verify(bundle=json.dumps(bundle).encode(), weights=content, trusted=trusted)
 
     def publish() -> None:
         with services.database.transaction() as session:

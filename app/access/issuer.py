@@ -7,7 +7,6 @@ outage; a key that it withdraws meanwhile is known as withdrawn only after that.
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
+from app.certificates import strict_json
 from app.domain.errors import InvalidCredentialsError, IssuerUnavailableError
 from app.domain.urls import is_safe_url
 
@@ -148,7 +148,7 @@ def _document(client: httpx.Client, url: str) -> dict[str, Any]:
             if len(content) > MAX_DOCUMENT_BYTES or time.monotonic() > deadline:
                 raise FetchError("the issuer's answer has no end")
     try:
-        document = json.loads(content)
+        document = strict_json.loads(content)
     except (ValueError, RecursionError) as error:
         raise FetchError("the issuer's answer is no JSON") from error
     if not isinstance(document, dict):

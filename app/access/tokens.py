@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jwt
+from jwt.utils import base64url_decode
 
 from app.access.issuer import ALGORITHMS, IssuerKeys
+from app.certificates import strict_json
 from app.domain.errors import ExpiredCredentialsError, InvalidCredentialsError
 from app.domain.scopes import Scope
 from app.settings import Settings
@@ -124,6 +126,8 @@ def _key_id(token: str) -> str:
     if len(token) > MAX_TOKEN_CHARS:
         raise InvalidCredentialsError("the access token is too long")
     try:
+        for part in token.split(".")[:2]:
+            strict_json.loads(base64url_decode(part))
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
         raise InvalidCredentialsError("this is neither an API key nor an access token") from error

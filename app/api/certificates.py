@@ -29,7 +29,8 @@ class BundleAnswer(Answer):
 class PublicKey(Answer):
     """A public key, and what it signs; the log is signed with those of certificates.
 
-    ``valid_from`` is null for the first key, ``valid_until`` for the one in use.
+    ``valid_from`` is null for the first key, ``valid_until`` for the one in use. What a key signed
+    from ``compromised_since`` on does not count.
     """
 
     key_id: str
@@ -38,11 +39,13 @@ class PublicKey(Answer):
     pem: str
     valid_from: datetime | None
     valid_until: datetime | None
+    compromised_since: datetime | None
 
 
 class PublicKeys(Answer):
-    """All public keys of this service."""
+    """All public keys of this service, and the name of the log that they sign."""
 
+    origin: str
     keys: list[PublicKey]
 
 
@@ -63,13 +66,15 @@ def get_certificate(
     """Return the bundle of one certificate of a released version."""
     with services.database.transaction() as session:
         certificate = repository.released_certificate(session, certificate_id)
-        return BundleAnswer(**bundles.bundle_of(session, certificate, since=since))
+        return BundleAnswer(
+            **bundles.bundle_of(session, certificate, signer=services.signer, since=since)
+        )
 
 
 @router.get("/.well-known/expunge-keys.json")
 def get_public_keys(services: ServicesOf) -> PublicKeys:
     """List all keys, the one in use first. Compare them with a copy from another channel."""
-    return PublicKeys(keys=_public_keys(services))
+    return _public_keys(services)
 
 
 @router.get(
@@ -79,35 +84,28 @@ def get_public_keys(services: ServicesOf) -> PublicKeys:
 )
 def get_public_key(key_id: str, services: ServicesOf) -> str:
     """Return one public key as a PEM file. Compare it with a copy from another channel."""
-    for key in _public_keys(services):
+    for key in _public_keys(services).keys:
         if key.key_id == key_id:
             return key.pem
     raise NotFoundError("key", key_id)
 
 
-def _public_keys(services: Services) -> list[PublicKey]:
+def _public_keys(services: Services) -> PublicKeys:
     with services.database.transaction() as session:
         signing_keys.require_in_use(session, services.signer)
-        certificates = [
-            PublicKey(
-                key_id=key.id,
-                algorithm="ed25519",
-                purpose="certificates",
-                pem=key.pem,
-                valid_from=key.valid_from,
-                valid_until=key.valid_until,
-            )
-            for key in signing_keys.all_keys(session)
-        ]
+    with services.database.transaction() as session:
+        trusted = signing_keys.trusted(session)
     models = services.model_signer
-    return [
-        *certificates,
-        PublicKey(
-            key_id=models.key_id,
-            algorithm=ALGORITHM,
-            purpose="model signatures",
-            pem=models.public_key_pem,
-            valid_from=None,
-            valid_until=None,
-        ),
-    ]
+    of_models = PublicKey(
+        key_id=models.key_id,
+        algorithm=ALGORITHM,
+        purpose="model signatures",
+        pem=models.public_key_pem,
+        valid_from=None,
+        valid_until=None,
+        compromised_since=None,
+    )
+    return PublicKeys(
+        origin=trusted.origin,
+        keys=[*(PublicKey(**key.to_json()) for key in trusted.keys), of_models],
+    )

@@ -235,6 +235,7 @@ def get_certificates(
                     **bundles.bundle_of(
                         session,
                         repository.certificate(session, obligation.certificate_id),
+                        signer=services.signer,
                         since=since,
                         request_id=request_id,
                     )

@@ -9,7 +9,7 @@ from app.api.access import GuardedRoute, LogReader, ServicesOf
 from app.api.errors import problem_responses
 from app.api.schemas import Answer
 from app.domain.merkle import leaf_hash
-from app.ledger import checkpoints, log, merkle
+from app.ledger import checkpoints, cosignatures, log, merkle
 from app.ledger.tables import LogEntryRow
 
 router = APIRouter(prefix="/v1/log", tags=["log"], route_class=GuardedRoute)
@@ -56,9 +56,13 @@ class ConsistencyAnswer(Answer):
 
 @router.get("/checkpoint", response_class=PlainTextResponse, responses=problem_responses(404))
 def get_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
-    """Return the newest checkpoint, a signed note as C2SP's tlog-checkpoint defines it."""
+    """Return the newest checkpoint, a signed note as C2SP's tlog-checkpoint defines it.
+
+    Witnesses' cosignatures are lines of it, as soon as they have answered.
+    """
     with services.database.transaction() as session:
-        return PlainTextResponse(checkpoints.latest(session).note)
+        newest = checkpoints.latest(session)
+        return PlainTextResponse(cosignatures.note_of(session, newest))
 
 
 @router.get("/entries", responses=problem_responses())

@@ -162,7 +162,9 @@ def get_version_certificate(
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
         certificate = repository.certificate(session, version.certificate_id)
-        return BundleAnswer(**bundles.bundle_of(session, certificate, since=since))
+        return BundleAnswer(
+            **bundles.bundle_of(session, certificate, signer=services.signer, since=since)
+        )
 
 
 @router.get(

@@ -121,7 +121,7 @@ def bundle_json(
     """Return a bundle as plain JSON values; ``envelope`` is the DSSE envelope's JSON text."""
     document = {
         "media_type": MEDIA_TYPE,
-        "envelope": json.loads(envelope),
+        "envelope": strict_json.loads(envelope),
         "log": log.to_json(),
     }
     if request is not None:

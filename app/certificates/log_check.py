@@ -1,7 +1,11 @@
-"""A certificate's place in the transparency log, and that log's past."""
+"""A certificate's place in the transparency log, and that log's past.
+
+The log that holds the certificate must be signed by a key that is in use now. It says when it was
+recorded, and the key that signed the certificate must have counted then.
+"""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -10,7 +14,7 @@ from app.certificates.bundle import LogProof
 from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.certificates.note import NoteKey
 from app.certificates.schema import Predicate
-from app.certificates.trusted_keys import TrustedKey
+from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.domain import merkle
 from app.domain.errors import NoteError, ProofError, VerificationError
 
@@ -19,15 +23,30 @@ _CLOCK_SKEW: Final = timedelta(minutes=1)
 
 
 def check_log(
-    proof: LogProof, payload: bytes, predicate: Predicate, trusted: Sequence[TrustedKey]
+    proof: LogProof,
+    payload: bytes,
+    predicate: Predicate,
+    *,
+    trusted: TrustedKeys,
+    signer: TrustedKey,
+    now: datetime,
 ) -> Checkpoint:
-    """Check that the log that a trusted key signed holds the certificate's entry.
+    """Check that the log, signed by a key in use, holds the certificate's entry.
+
+    Args:
+        proof: the bundle's.
+        payload: the certificate, as it was signed.
+        predicate: what it says.
+        trusted: the log's keys.
+        signer: the one that signed the certificate.
+        now: the present, in UTC.
 
     Raises:
-        VerificationError: it does not, or the entry says something else than the certificate.
+        VerificationError: it does not, the entry says something else than the certificate, or
+            records it at a time when its key did not count.
     """
-    _check_entry(proof.entry, payload, predicate)
-    checkpoint = _open("log", proof.checkpoint.encode(), trusted)
+    recorded_at = _check_entry(proof.entry, payload, predicate)
+    checkpoint = _open_in_use(proof.checkpoint.encode(), trusted, now)
     try:
         merkle.verify_inclusion(
             leaf=merkle.leaf_hash(proof.entry.encode()),
@@ -38,20 +57,24 @@ def check_log(
         )
     except ProofError as error:
         raise VerificationError("log", str(error)) from error
+    if not signer.vouches_for(recorded_at, now=now):
+        raise VerificationError(
+            "log", "its key did not count when it was recorded: download the bundle again"
+        )
     return checkpoint
 
 
 def check_history(
-    proof: LogProof, checkpoint: Checkpoint, older: bytes, trusted: Sequence[TrustedKey]
+    proof: LogProof, checkpoint: Checkpoint, older: bytes, trusted: TrustedKeys
 ) -> str:
     """Check that the log begins with the one that an older checkpoint is of; say so.
+
+    Whoever kept the older one vouches for its age, so any key of the log may have signed it.
 
     Raises:
         VerificationError: it does not, or the bundle does not prove it.
     """
-    old = _open("history", older, trusted)
-    if old.origin != checkpoint.origin:
-        raise VerificationError("history", "the checkpoint is of another log")
+    old = _open("history", older, trusted.origin, trusted.note_keys())
     if old.size > checkpoint.size:
         raise VerificationError(
             "history", "the checkpoint is newer than the bundle: download the bundle again"
@@ -73,7 +96,8 @@ def check_history(
     return f"the log of {checkpoint.size} entries begins with the {old.size} known before"
 
 
-def _check_entry(text: str, payload: bytes, predicate: Predicate) -> None:
+def _check_entry(text: str, payload: bytes, predicate: Predicate) -> datetime:
+    """Check what an entry says; return when it was recorded."""
     try:
         entry: dict[str, Any] = strict_json.loads(text)
         told = (entry["kind"], entry["sha256"], entry["basis"])
@@ -87,9 +111,24 @@ def _check_entry(text: str, payload: bytes, predicate: Predicate) -> None:
     if too_late:
         raise VerificationError("log", "certified after it was recorded in the log")
 
+    return recorded_at
 
-def _open(step: str, note: bytes, trusted: Sequence[TrustedKey]) -> Checkpoint:
+
+def _open_in_use(note: bytes, trusted: TrustedKeys, now: datetime) -> Checkpoint:
+    _open("log", note, trusted.origin, trusted.note_keys())
     try:
-        return open_checkpoint(note, [NoteKey(origin_of(note), key.public_key) for key in trusted])
+        return open_checkpoint(note, trusted.note_keys(in_use_at=now))
+    except NoteError as error:
+        raise VerificationError(
+            "log",
+            "its checkpoint is signed by a key that has ended: download the bundle again",
+        ) from error
+
+
+def _open(step: str, note: bytes, origin: str, keys: Collection[NoteKey]) -> Checkpoint:
+    if origin_of(note) != origin:
+        raise VerificationError(step, "the checkpoint is of another log than the keys are")
+    try:
+        return open_checkpoint(note, keys)
     except NoteError as error:
         raise VerificationError(step, str(error)) from error

@@ -7,8 +7,9 @@ other keys are ignored, as the specification asks; one that claims a given key m
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -17,7 +18,6 @@ from app.domain.errors import NoteError
 
 MAX_NOTE_BYTES = 64 * 1024
 MAX_SIGNATURES = 16
-_ED25519 = b"\x01"
 _ID_BYTES = 4
 _DASH = "\N{EM DASH} "
 
@@ -32,6 +32,8 @@ class NoteKey:
     name: str
     public_key: Ed25519PublicKey
 
+    algorithm: ClassVar[bytes] = b"\x01"
+
     def __post_init__(self) -> None:
         """Refuse a name that would not survive in a note."""
         if not _is_name(self.name):
@@ -40,12 +42,38 @@ class NoteKey:
     @property
     def id(self) -> bytes:
         """The first four bytes of SHA-256(name, newline, algorithm, public key)."""
-        content = self.name.encode() + b"\n" + _ED25519 + self.public_key.public_bytes_raw()
+        content = self.name.encode() + b"\n" + self.algorithm + self.public_key.public_bytes_raw()
         return hashlib.sha256(content).digest()[:_ID_BYTES]
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Read a key as ``str`` spells it: name+id+key.
+
+        Raises:
+            NoteError: it is no such key, or one of another algorithm.
+        """
+        name, _, rest = text.strip().partition("+")
+        _, _, encoded = rest.partition("+")
+        try:
+            raw = base64.b64decode(encoded, validate=True)
+            key = cls(name, Ed25519PublicKey.from_public_bytes(raw[1:]))
+        except (binascii.Error, ValueError) as error:
+            raise NoteError("not a verifier key: name+id+key") from error
+        if str(key) != text.strip():
+            raise NoteError("not a verifier key of this kind: name+id+key")
+        return key
+
+    def verify(self, signature: bytes, text: str) -> None:
+        """Check a signature of a text.
+
+        Raises:
+            InvalidSignature: it is not this key's.
+        """
+        self.public_key.verify(signature, text.encode())
 
     def __str__(self) -> str:
         """Spell the key as other tools read it: name+id+key."""
-        raw = base64.b64encode(_ED25519 + self.public_key.public_bytes_raw()).decode()
+        raw = base64.b64encode(self.algorithm + self.public_key.public_bytes_raw()).decode()
         return f"{self.name}+{self.id.hex()}+{raw}"
 
 
@@ -61,8 +89,12 @@ def sign_note(text: str, *, key: NoteKey, sign: Callable[[bytes], bytes]) -> str
         NoteError: the text cannot be a note's.
     """
     _check_text(text)
-    signature = base64.b64encode(key.id + sign(text.encode())).decode()
-    return f"{text}\n{_DASH}{key.name} {signature}\n"
+    return f"{text}\n{signature_line(key, sign(text.encode()))}"
+
+
+def signature_line(key: NoteKey, signature: bytes) -> str:
+    """Return the line that ends a note with a signature by a key."""
+    return f"{_DASH}{key.name} {base64.b64encode(key.id + signature).decode()}\n"
 
 
 def open_note(note: bytes, keys: Collection[NoteKey]) -> str:
@@ -72,20 +104,31 @@ def open_note(note: bytes, keys: Collection[NoteKey]) -> str:
         NoteError: it is too large, malformed, signed by none of the keys, or carries a signature
             in the name of one of them that is wrong.
     """
+    text, signed = signatures_by(note, keys)
+    if not signed:
+        raise NoteError("the note is not signed by a trusted key")
+    return text
+
+
+def signatures_by(note: bytes, keys: Collection[NoteKey]) -> tuple[str, Sequence[NoteKey]]:
+    """Return a note's text and those of the keys that have signed it.
+
+    Raises:
+        NoteError: it is too large, malformed, or carries a signature in the name of one of the
+            keys that is wrong.
+    """
     text, signatures = _split(note)
-    verified = False
+    signed: list[NoteKey] = []
     for name, key_id, signature in signatures:
         for key in keys:
             if (key.name, key.id) != (name, key_id):
                 continue
             try:
-                key.public_key.verify(signature, text.encode())
+                key.verify(signature, text)
             except InvalidSignature as error:
                 raise NoteError("the note's signature is wrong") from error
-            verified = True
-    if not verified:
-        raise NoteError("the note is not signed by a trusted key")
-    return text
+            signed.append(key)
+    return text, signed
 
 
 def _split(note: bytes) -> tuple[str, list[tuple[str, bytes, bytes]]]:

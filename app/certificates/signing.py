@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
 
+from app.certificates import strict_json
 from app.certificates.note import NoteKey, sign_note
 from app.certificates.private_keys import load_private_key
 from app.domain.errors import ConfigurationError, NoteError
@@ -82,11 +83,15 @@ class StatementSigner:
         payload = json.dumps(
             statement, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
         ).encode()
+        return SignedStatement(
+            envelope=self.sign_payload(payload), sha256=hashlib.sha256(payload).hexdigest()
+        )
+
+    def sign_payload(self, payload: bytes) -> str:
+        """Return a statement's exact text in a signed envelope, as JSON text."""
         envelope = Envelope(payload, PAYLOAD_TYPE, {})
         envelope.sign(self._signer)
-        return SignedStatement(
-            envelope=json.dumps(envelope.to_dict()), sha256=hashlib.sha256(payload).hexdigest()
-        )
+        return json.dumps(envelope.to_dict())
 
     def note_key(self, name: str) -> NoteKey:
         """Return the public key as notes under this name are verified with it."""
@@ -104,6 +109,16 @@ class StatementSigner:
 
 
 def statement_of(envelope: str) -> dict[str, Any]:
-    """Return what an envelope of our own says; nothing is checked."""
-    statement: dict[str, Any] = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
+    """Return what an envelope of our own says; no signature is checked."""
+    statement: dict[str, Any] = strict_json.loads(payload_of(envelope))
     return statement
+
+
+def payload_of(envelope: str) -> bytes:
+    """Return the exact text that an envelope of our own signs; no signature is checked."""
+    return base64.b64decode(strict_json.loads(envelope)["payload"])
+
+
+def signer_of(envelope: str) -> str:
+    """Return which key an envelope of our own says has signed it; no signature is checked."""
+    return str(strict_json.loads(envelope)["signatures"][0]["keyid"])

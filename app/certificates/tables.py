@@ -42,3 +42,5 @@ class SigningKeyRow(Base):
     pem: Mapped[str]
     valid_from: Mapped[datetime | None]
     valid_until: Mapped[datetime | None]
+    compromised_since: Mapped[datetime | None]
+    """From when on somebody else may have signed with it."""

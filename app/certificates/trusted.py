@@ -63,7 +63,7 @@ TRUSTED: Final = (
     Trusted(
         ("predicate.times.started_at", "predicate.times.certified_at"),
         "A clock cannot be checked afterwards. Checked: begun before it was certified, certified "
-        "before it was recorded in the log and while the key was in use.",
+        "before it was recorded in the log, recorded while the key counted.",
     ),
     Trusted(
         ("predicate.evaluation.*",),

@@ -1,23 +1,46 @@
-"""The public keys that a verifier trusts: PEM, or the list that a service publishes."""
+"""The keys that a verifier trusts: one log's, and from when to when each counts.
 
+    origin   the log's name, which its checkpoints begin with
+    keys     each with its PEM text, ``valid_from``, ``valid_until`` and ``compromised_since``
+
+The key in use has no end. It alone vouches for the log as it is now: whoever steals a key that has
+ended cannot make a log that a verifier with the present list accepts.
+"""
+
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]
 
 from app.certificates import strict_json
-from app.domain.errors import VerificationError
+from app.certificates.note import NoteKey
+from app.domain.errors import NoteError, VerificationError
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_KEYS: Final = 1000
 PURPOSE: Final = "certificates"
-_PEM_END: Final = b"-----END PUBLIC KEY-----"
+ALGORITHM: Final = "ed25519"
+_FIELDS: Final = {
+    "key_id",
+    "algorithm",
+    "purpose",
+    "pem",
+    "valid_from",
+    "valid_until",
+    "compromised_since",
+}
 
 
 @dataclass(frozen=True)
@@ -27,66 +50,128 @@ class TrustedKey:
     Attributes:
         public_key: the key.
         valid_from, valid_until: when it signed, in UTC; None for no bound.
+        compromised_since: from when on somebody else may have signed with it.
     """
 
     public_key: Ed25519PublicKey
     valid_from: datetime | None = None
     valid_until: datetime | None = None
+    compromised_since: datetime | None = None
 
-    @property
+    @cached_property
     def id(self) -> str:
         """What envelopes call the key."""
         return str(SSlibKey.from_crypto(self.public_key).keyid)
 
-    def was_valid(self, moment: datetime) -> bool:
-        """Say whether the key was in use."""
-        return (self.valid_from is None or self.valid_from <= moment) and (
-            self.valid_until is None or moment <= self.valid_until
+    @property
+    def end(self) -> datetime | None:
+        """From when on nothing that it signs counts; None for the key in use."""
+        ends = [end for end in (self.valid_until, self.compromised_since) if end is not None]
+        return min(ends, default=None)
+
+    def is_in_use(self, now: datetime) -> bool:
+        """Say whether the key may sign now."""
+        return self.end is None or now < self.end
+
+    def vouches_for(self, moment: datetime, *, now: datetime) -> bool:
+        """Say whether a certificate that the log recorded at some moment counts under this key.
+
+        The key in use also signs again what a compromised one had signed before it.
+        """
+        return self.is_in_use(now) or (
+            (self.valid_from is None or self.valid_from <= moment)
+            and (self.end is None or moment < self.end)
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        pem = self.public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        moments = {
+            name: None if (moment := getattr(self, name)) is None else moment.isoformat()
+            for name in ("valid_from", "valid_until", "compromised_since")
+        }
+        return {
+            "key_id": self.id,
+            "algorithm": ALGORITHM,
+            "purpose": PURPOSE,
+            "pem": pem.decode(),
+            **moments,
+        }
 
-def read_keys(content: bytes) -> list[TrustedKey]:
-    """Read one or more keys in PEM, or a service's ``/.well-known/expunge-keys.json``.
 
-    Of a list, the keys are taken whose purpose are certificates; they must be Ed25519 keys.
+@dataclass(frozen=True)
+class TrustedKeys:
+    """What a verifier knows of one service beforehand.
+
+    Attributes:
+        origin: its log's name.
+        keys: those that sign or have signed certificates and the log.
+    """
+
+    origin: str
+    keys: tuple[TrustedKey, ...]
+
+    def note_keys(self, *, in_use_at: datetime | None = None) -> list[NoteKey]:
+        """Return the keys as the log's notes are checked with them; all, or those in use."""
+        return [
+            NoteKey(self.origin, key.public_key)
+            for key in self.keys
+            if in_use_at is None or key.is_in_use(in_use_at)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"origin": self.origin, "keys": [key.to_json() for key in self.keys]}
+
+    def to_bytes(self) -> bytes:
+        """Return the list as the text of its file."""
+        return json.dumps(self.to_json(), indent=1).encode() + b"\n"
+
+    def write(self, path: Path) -> None:
+        """Put the list in a file's place at once."""
+        new = path.with_name(path.name + ".new")
+        new.write_bytes(self.to_bytes())
+        new.replace(path)
+
+
+def read_trusted_keys(content: bytes) -> TrustedKeys:
+    """Read a list as a service publishes it; keys for other purposes are passed over.
 
     Raises:
-        VerificationError: it holds no key, or something else.
+        VerificationError: it holds no Ed25519 key for certificates, or something else.
     """
     if len(content) > MAX_BYTES:
         raise VerificationError("keys", f"larger than {MAX_BYTES} bytes")
-    listed = _published(content) if content.lstrip().startswith(b"{") else _pems(content)
-    if not 1 <= len(listed) <= MAX_KEYS:
-        raise VerificationError("keys", f"the file must hold 1 to {MAX_KEYS} public keys")
-    return listed
-
-
-def remember_key(path: Path, pem: str) -> None:
-    """Put a key in front of those in a PEM file, which may be missing; once is enough."""
-    kept = path.read_text() if path.exists() else ""
-    if not kept.startswith(pem):
-        path.write_text(pem + kept.replace(pem, ""))
-
-
-def _pems(content: bytes) -> list[TrustedKey]:
-    parts = [part for part in content.split(_PEM_END) if part.strip()]
-    return [TrustedKey(_ed25519(part + _PEM_END + b"\n")) for part in parts[:MAX_KEYS]]
-
-
-def _published(content: bytes) -> list[TrustedKey]:
     try:
-        entries: Sequence[Mapping[str, Any]] = strict_json.loads(content)["keys"]
-        return [
-            TrustedKey(
-                _ed25519(entry["pem"].encode()),
-                valid_from=_moment(entry["valid_from"]),
-                valid_until=_moment(entry["valid_until"]),
-            )
-            for entry in entries
-            if entry["purpose"] == PURPOSE
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise VerificationError("keys", "not a list of public keys") from error
+        document: Mapping[str, Any] = strict_json.loads(content)
+        entries: Sequence[Mapping[str, Any]] = document["keys"]
+        _require(set(document) == {"origin", "keys"})
+        _require(all(set(entry) == _FIELDS for entry in entries))
+        keys = tuple(_key(entry) for entry in entries if entry["purpose"] == PURPOSE)
+        trusted = TrustedKeys(document["origin"], keys)
+        trusted.note_keys()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NoteError) as error:
+        raise VerificationError("keys", "not a list of trusted keys") from error
+    if not 1 <= len({key.id for key in keys}) == len(keys) <= MAX_KEYS:
+        raise VerificationError("keys", f"the file must hold 1 to {MAX_KEYS} different keys")
+    return trusted
+
+
+def _key(entry: Mapping[str, Any]) -> TrustedKey:
+    key = TrustedKey(
+        ed25519_of(entry["pem"]),
+        valid_from=_moment(entry["valid_from"]),
+        valid_until=_moment(entry["valid_until"]),
+        compromised_since=_moment(entry["compromised_since"]),
+    )
+    if (entry["key_id"], entry["algorithm"]) != (key.id, ALGORITHM):
+        raise VerificationError("keys", "a key is not the one that its id names")
+    return key
+
+
+def _require(condition: bool) -> None:  # noqa: FBT001
+    if not condition:
+        raise ValueError
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -98,11 +183,16 @@ def _moment(text: str | None) -> datetime | None:
     return moment
 
 
-def _ed25519(pem: bytes) -> Ed25519PublicKey:
+def ed25519_of(pem: str) -> Ed25519PublicKey:
+    """Read a public key in PEM.
+
+    Raises:
+        VerificationError: it is another kind of key, or none.
+    """
     try:
-        key = load_pem_public_key(pem)
+        key = load_pem_public_key(pem.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise VerificationError("keys", "the given key is not a PEM public key") from error
+        raise VerificationError("keys", "a key is not a PEM public key") from error
     if not isinstance(key, Ed25519PublicKey):
-        raise VerificationError("keys", "the given key is not an Ed25519 key")
+        raise VerificationError("keys", "a key is not an Ed25519 key")
     return key

@@ -5,13 +5,15 @@ The plan, each step of which is named where it runs:
 1. bundle     the file is a bundle of bounded size and depth, with one envelope
 2. signature  a trusted Ed25519 key signed the payload; nothing in it is parsed before
 3. statement  the payload is an in-toto statement of the known form, all of its fields known, and
-              they agree with each other; the key was in use
+              they agree with each other
 4. digest     the weight file is the subject
 5. weights    the file holds the tensors that the mechanism is said to have trained
 6. guarantee  all that is claimed is what follows from the parameters, no more and no less
-7. log        the certificate's entry is in the transparency log that a trusted key signed
-8. history    that log begins with the one of an older checkpoint (if one is given)
-9. receipt    the records of one forget request are among those accounted for (if one is given)
+7. log        the certificate's entry is in the transparency log that a key in use now has signed;
+              it was recorded while the key of step 2 counted
+8. witnesses  enough of some witnesses have cosigned that log (if some are given)
+9. history    that log begins with the one of an older checkpoint (if one is given)
+10. receipt   the records of one forget request are among those accounted for (if one is given)
 
 The algorithms are fixed here; they are never read from the document. What no step can check is
 listed in ``trusted``.
@@ -19,7 +21,7 @@ listed in ``trusted``.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from securesystemslib.dsse import Envelope
 
 from app.certificates.bundle import read_bundle
 from app.certificates.consistency_check import check_consistency
+from app.certificates.cosignature import WitnessKey, check_witnesses
 from app.certificates.guarantee_check import check_guarantee
 from app.certificates.log_check import check_history, check_log
 from app.certificates.parameters import read_parameters
@@ -35,7 +38,7 @@ from app.certificates.receipts import Receipt, check_receipt
 from app.certificates.schema import AsTrained, Predicate, Release, Statement, read_statement
 from app.certificates.signing import PAYLOAD_TYPE
 from app.certificates.tensor_check import check_tensors
-from app.certificates.trusted_keys import TrustedKey, read_keys
+from app.certificates.trusted_keys import TrustedKey, TrustedKeys, read_trusted_keys
 from app.certificates.weights_file import opened
 from app.domain.errors import VerificationError
 
@@ -55,9 +58,12 @@ def verify(
     *,
     bundle: bytes,
     weights: Path | bytes,
-    keys: bytes,
+    trusted: bytes,
     consistent_with: bytes | None = None,
+    witnesses: Sequence[WitnessKey] = (),
+    witnesses_required: int | None = None,
     receipt: bytes | None = None,
+    now: datetime | None = None,
     report: Report = lambda _: None,
 ) -> dict[str, Any]:
     """Check a certificate and return its predicate.
@@ -65,25 +71,40 @@ def verify(
     Args:
         bundle: the bundle's content.
         weights: the safetensors file that it should speak about, or its content.
-        keys: trusted Ed25519 public keys: PEM, or a list as the service publishes it.
+        trusted: the dated list of trusted keys, as the service publishes it.
         consistent_with: an older checkpoint of the same log.
+        witnesses: who may have cosigned the log.
+        witnesses_required: how many of them must have; all, if not given.
         receipt: of a forget request that the certificate should cover.
+        now: the present; this machine's clock, if not given.
         report: told of each step that passed.
 
     Raises:
         VerificationError: naming the first step that failed.
     """
-    trusted = read_keys(keys)
+    keys = read_trusted_keys(trusted)
     parts = read_bundle(bundle)
     report(VerifiedStep("bundle", "one signed envelope and its place in the log"))
-    signer = _check_signature(parts.envelope, trusted)
+    signer = _check_signature(parts.envelope, keys)
     report(VerifiedStep("signature", "made by a given key"))
     payload = parts.envelope.payload
-    predicate, stated = check_statement(payload, weights=weights, signer=signer, report=report)
-    checkpoint = check_log(parts.log, payload, predicate, trusted)
+    predicate, stated = check_statement(payload, weights=weights, report=report)
+    checkpoint = check_log(
+        parts.log,
+        payload,
+        predicate,
+        trusted=keys,
+        signer=signer,
+        now=now or datetime.now(UTC),
+    )
     report(VerifiedStep("log", f"entry {parts.log.index} of {checkpoint.size}"))
+    if witnesses:
+        required = len(witnesses) if witnesses_required is None else witnesses_required
+        note = parts.log.checkpoint.encode()
+        finding = check_witnesses(note, witnesses, required=required)
+        report(VerifiedStep("witnesses", finding))
     if consistent_with is not None:
-        finding = check_history(parts.log, checkpoint, consistent_with, trusted)
+        finding = check_history(parts.log, checkpoint, consistent_with, keys)
         report(VerifiedStep("history", finding))
     if receipt is not None:
         finding = check_receipt(Receipt.from_json(receipt), parts.request, **_roots(predicate))
@@ -95,7 +116,6 @@ def check_statement(
     payload: bytes,
     *,
     weights: Path | bytes,
-    signer: TrustedKey | None = None,
     report: Report = lambda _: None,
 ) -> tuple[Predicate, dict[str, Any]]:
     """Check what a certificate says, whoever signed it: steps 3 to 6.
@@ -103,7 +123,6 @@ def check_statement(
     Args:
         payload: the statement, as it is or will be signed.
         weights: the safetensors file that it should speak about, or its content.
-        signer: the key that signed it; None before it is signed.
         report: told of each step that passed.
 
     Returns:
@@ -119,8 +138,6 @@ def check_statement(
         None if mechanism is None else read_parameters(mechanism.name, mechanism.parameters)
     )
     check_consistency(predicate, parameters)
-    if signer is not None:
-        _check_validity(predicate, signer)
     report(VerifiedStep("statement", f"a certificate of basis {predicate.basis}"))
     with opened(weights) as file:
         _check_digest(statement, file.sha256())
@@ -130,11 +147,11 @@ def check_statement(
     return predicate, stated
 
 
-def _check_signature(envelope: Envelope, trusted: Sequence[TrustedKey]) -> TrustedKey:
+def _check_signature(envelope: Envelope, trusted: TrustedKeys) -> TrustedKey:
     if envelope.payload_type != PAYLOAD_TYPE:
         raise VerificationError("signature", "the payload is of another type")
     ((key_id, signature),) = envelope.signatures.items()
-    for key in trusted:
+    for key in trusted.keys:
         if key.id == key_id:
             try:
                 key.public_key.verify(bytes.fromhex(signature.signature), envelope.pae())
@@ -147,11 +164,6 @@ def _check_signature(envelope: Envelope, trusted: Sequence[TrustedKey]) -> Trust
 def _check_digest(statement: Statement, digest: str) -> None:
     if digest != statement.subject[0].digest.sha256:
         raise VerificationError("digest", "these are not the weights that were certified")
-
-
-def _check_validity(predicate: Predicate, signer: TrustedKey) -> None:
-    if not signer.was_valid(datetime.fromisoformat(predicate.times.certified_at)):
-        raise VerificationError("statement", "its key was not in use when it says it was made")
 
 
 def _roots(predicate: Predicate) -> dict[str, str]:

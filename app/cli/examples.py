@@ -31,7 +31,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "download": (
         "expunge download digits-mlp --out release",
-        "expunge download digits-mlp --key operator.pem --out release",
+        "expunge download digits-mlp --trusted trusted-keys.json --out release",
     ),
     "erase-check": (
         "expunge erase-check person-17 --dataset digits",
@@ -39,9 +39,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "verify": (
         "expunge verify release/digits-mlp-v2.certificate.json "
-        "--weights release/digits-mlp-v2.safetensors --key operator.pem",
-        "expunge verify proof.json --weights model.safetensors --key operator.pem "
+        "--weights release/digits-mlp-v2.safetensors --trusted trusted-keys.json",
+        "expunge verify proof.json --weights model.safetensors --trusted trusted-keys.json "
         "--receipt receipt.json",
+        "expunge verify proof.json --weights model.safetensors --trusted trusted-keys.json "
+        "--witness witness.example.org+f1bbdc7a+BDoUGmYkuApo4R1g6fS4sWXSCtJgCJ0zCE4AgR9QXcbs",
+    ),
+    "witness": (
+        "expunge witness --name witness.example.org --trusted trusted-keys.json --state seen.json",
     ),
     "plan": (
         "expunge plan --epsilon 1 --delta 1e-5",
@@ -81,7 +86,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "storage check": ("expunge storage check",),
     "log checkpoint": ("expunge log checkpoint > kept-in-march",),
     "log fsck": ("expunge log fsck", "expunge log fsck --consistent-with kept-in-march"),
-    "signing-key rotate": ("expunge signing-key rotate",),
+    "signing-key rotate": (
+        "expunge signing-key rotate",
+        "expunge signing-key rotate --compromised-since 2026-03-01T00:00:00Z",
+    ),
     "signing-key list": ("expunge signing-key list",),
 }
 

@@ -8,10 +8,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.certificates.note import NoteKey
-from app.certificates.trusted_keys import read_keys
+from app.certificates.trusted_keys import read_trusted_keys
 from app.cli.connection import connect, errors_in_words
 from app.ledger import fsck as ledger_fsck
-from app.services import database_at_rest, public_key_file
+from app.services import database_at_rest, trusted_keys_file
 from app.settings import Settings
 
 log = typer.Typer(help="The transparency log.", no_args_is_help=True)
@@ -27,8 +27,8 @@ def checkpoint() -> None:
 @log.command()
 def fsck(
     *,
-    key: Annotated[
-        Path | None, typer.Option(help="Public keys; by default those that 'expunge init' left.")
+    trusted: Annotated[
+        Path | None, typer.Option(help="Trusted keys; by default those that 'expunge init' left.")
     ] = None,
     consistent_with: Annotated[
         list[Path] | None,
@@ -38,10 +38,8 @@ def fsck(
     """Check every entry, node, checkpoint and certificate in the database; exit 1 on any fault."""
     with errors_in_words():
         settings = Settings()
-        keys = [
-            trusted.public_key
-            for trusted in read_keys((key or public_key_file(settings)).read_bytes())
-        ]
+        known = read_trusted_keys((trusted or trusted_keys_file(settings)).read_bytes())
+        keys = [key.public_key for key in known.keys]
         kept = [_kept(path, keys) for path in consistent_with or ()]
         with database_at_rest(settings) as database:
             summary = ledger_fsck.check(database, keys=keys, report=_print, kept=kept)

@@ -19,6 +19,7 @@ from app.cli import (
     signing_keys,
     storage,
     verification,
+    witnessing,
 )
 from app.cli.examples import epilog
 
@@ -52,7 +53,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         resources.certificates,
         erasure.erase_check,
     ),
-    "Use and verify": (resources.download, verification.verify),
+    "Use and verify": (resources.download, verification.verify, witnessing.witness),
     "Plan": (guarantees.plan, guarantees.account),
     "Administer": (audit.audit, restoring.reconcile),
 }

@@ -15,7 +15,8 @@ from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
 from app.datasets.files import RecordFile, read_record_file
 from app.domain.errors import ConfigurationError, InvalidInputError
-from app.services import public_key_file
+from app.download import bundle_bytes
+from app.services import trusted_keys_file
 from app.settings import Settings
 
 dataset = typer.Typer(help="Define datasets and push records.", no_args_is_help=True)
@@ -211,7 +212,7 @@ def certificates(
         out.mkdir(parents=True, exist_ok=True)
         for certificate in client.certificates_of(request_id, since=size):
             path = out / f"{request_id}-{certificate['model']}.certificate.json"
-            path.write_text(json.dumps(certificate["bundle"], indent=1))
+            path.write_bytes(bundle_bytes(certificate["bundle"]))
             typer.echo(path)
 
 
@@ -280,38 +281,46 @@ def cancel(
 def download(
     name: ModelName,
     *,
-    key: Annotated[
+    trusted: Annotated[
         Path | None,
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="The operator's public key; by default the one that 'expunge init' left here.",
+            help="The operator's trusted-keys.json; by default that of 'expunge init' here.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Directory to write to; made if missing.")] = Path(),
+    kept: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the log's newest checkpoint is kept; by default log.checkpoint in --out."
+        ),
+    ] = None,
 ) -> None:
     """Download and verify MODEL's current certified weights; continue what was interrupted.
 
-    The file gets its name only once its digest is right and its certificate holds.
+    The file gets its name only once its digest is right and its certificate holds, in a log that
+    has only grown since the last download.
     """
 
     def report(step: VerifiedStep) -> None:
         typer.echo(f"ok    {step.name:<10} {step.finding}")
 
     with errors_in_words(), connect() as client:
-        keys = _trusted_key(key).read_bytes()
+        keys = _trusted_keys(trusted).read_bytes()
         out.mkdir(parents=True, exist_ok=True)
-        files = client.download(name, out, keys=keys, report=report)
+        files = client.download(name, out, trusted=keys, kept=kept, report=report)
         typer.echo(f"{files.weights}\n{files.certificate}")
 
 
-def _trusted_key(key: Path | None) -> Path:
-    key = public_key_file(Settings()) if key is None else key
-    if not key.is_file():
+def _trusted_keys(trusted: Path | None) -> Path:
+    trusted = trusted_keys_file(Settings()) if trusted is None else trusted
+    if not trusted.is_file():
         raise ConfigurationError(
-            "give the operator's public key with --key; get it through a channel that you trust"
+            "give the operator's trusted-keys.json with --trusted; get it through a channel that "
+            "you trust"
         )
-    return key
+    return trusted
 
 
 def _exists(client: ExpungeClient, name: str) -> bool:

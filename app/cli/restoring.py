@@ -7,7 +7,7 @@ import typer
 from app.cli.connection import errors_in_words
 from app.ledger import reconciliation
 from app.ledger.reconciliation import Findings
-from app.services import Services, embedded_postgres, open_services
+from app.services import Services, embedded_postgres, open_services, write_trusted_keys
 from app.settings import Settings
 
 
@@ -28,6 +28,8 @@ def reconcile(
             services = open_services(settings)
             try:
                 found = _reconcile(services, apply=apply)
+                if apply:
+                    write_trusted_keys(settings, services.database)
             finally:
                 services.database.dispose()
     _tell(found)

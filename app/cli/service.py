@@ -14,8 +14,6 @@ from app import schema
 from app.api.watching import Watcher
 from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
-from app.certificates.signing import StatementSigner
-from app.certificates.trusted_keys import remember_key
 from app.cli.connection import admin_key_file, errors_in_words
 from app.database import Database
 from app.domain.scopes import Scope
@@ -31,8 +29,7 @@ from app.services import (
     opendsr_certificate_file,
     opendsr_domain,
     opendsr_key_file,
-    public_key_file,
-    signing_key_file,
+    write_trusted_keys,
 )
 from app.settings import Settings
 from app.stopping import StopSignal
@@ -72,14 +69,15 @@ def init() -> None:
         schema.upgrade(migration_url(settings), service_url=database_url(settings))
         create_keys(settings)
         _set_up_opendsr(settings)
-        public = public_key_file(settings)
-        remember_key(public, StatementSigner.from_file(signing_key_file(settings)).public_key_pem)
         model_key = model_signing_key_file(settings)
         model_signer = ModelSigner.from_file(model_key)
         model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
         create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
         _create_bucket(settings)
-        typer.echo(f"ready: data in {settings.data_dir}, public key in {public}")
+        database = Database(database_url(settings))
+        trusted = write_trusted_keys(settings, database)
+        database.dispose()
+        typer.echo(f"ready: data in {settings.data_dir}, trusted keys in {trusted}")
 
 
 def up() -> None:

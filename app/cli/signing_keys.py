@@ -1,27 +1,41 @@
 """Commands about the key that signs certificates and the log."""
 
 import os
+from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from app.certificates.signing import StatementSigner
-from app.certificates.trusted_keys import remember_key
 from app.cli.connection import errors_in_words
+from app.domain.errors import InvalidInputError
 from app.ledger import actor, signing_keys
-from app.services import database_at_rest, public_key_file, signing_key_file
+from app.services import database_at_rest, signing_key_file, write_trusted_keys
 from app.settings import Settings
 
 signing_key = typer.Typer(help="The key that signs certificates.", no_args_is_help=True)
 
 
 @signing_key.command()
-def rotate() -> None:
+def rotate(
+    *,
+    compromised_since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="From when on somebody else may have had the old key, as "
+            "2026-03-01T00:00:00+00:00: what it signed from then on counts no more.",
+        ),
+    ] = None,
+) -> None:
     """Take a new signing key and destroy the old private key. Stop the service before.
 
-    Certificates that the old key signed stay valid: its public half stays listed, with its dates.
+    Certificates that the old key signed stay valid: it stays listed in trusted-keys.json, with its
+    dates. Those of a compromised key are served under the new key's signature.
     """
     with errors_in_words():
+        since = None if compromised_since is None else _moment(compromised_since)
         settings = Settings()
         path = signing_key_file(settings)
         next_path = path.with_suffix(".next")
@@ -32,10 +46,16 @@ def rotate() -> None:
             database.transaction() as session,
         ):
             if not signing_keys.is_in_use(session, new):  # else it was interrupted after this
-                signing_keys.rotate(session, old=StatementSigner.from_file(path), new=new)
+                signing_keys.rotate(
+                    session,
+                    old=StatementSigner.from_file(path),
+                    new=new,
+                    compromised_since=since,
+                )
         _replace(path, next_path)
-        remember_key(public_key_file(settings), new.public_key_pem)
-    typer.echo(f"signing with {new.key_id}; give the new public key to whoever verifies")
+        with database_at_rest(settings) as database:
+            trusted = write_trusted_keys(settings, database)
+    typer.echo(f"signing with {new.key_id}; give {trusted} to whoever verifies")
 
 
 @signing_key.command("list")
@@ -49,7 +69,21 @@ def list_keys() -> None:
         for key in signing_keys.all_keys(session):
             start = key.valid_from.isoformat() if key.valid_from else "the beginning"
             end = key.valid_until.isoformat() if key.valid_until else "now: it is in use"
-            typer.echo(f"{key.id}  from {start} to {end}")
+            doubt = key.compromised_since
+            note = "" if doubt is None else f", compromised since {doubt.isoformat()}"
+            typer.echo(f"{key.id}  from {start} to {end}{note}")
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInputError(
+            "compromised-since: must be a time such as 2026-03-01T00:00:00Z"
+        ) from error
+    if moment.tzinfo is None:
+        raise InvalidInputError("compromised-since: must name its time zone, as in ...T00:00:00Z")
+    return moment
 
 
 def _replace(path: Path, new: Path) -> None:

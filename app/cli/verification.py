@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from app.certificates import verification
+from app.certificates.cosignature import WitnessKey
 from app.certificates.plain_words import guarantee_in_words
 from app.certificates.verification import VerifiedStep
-from app.domain.errors import VerificationError
+from app.domain.errors import NoteError, VerificationError
 
 
 def verify(
@@ -20,10 +21,12 @@ def verify(
     ],
     *,
     weights: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="The weights.")],
-    key: Annotated[
+    trusted: Annotated[
         Path,
         typer.Option(
-            exists=True, dir_okay=False, help="Trusted public keys: PEM, or expunge-keys.json."
+            exists=True,
+            dir_okay=False,
+            help="The operator's trusted-keys.json, by another way than the certificate.",
         ),
     ],
     consistent_with: Annotated[
@@ -33,6 +36,14 @@ def verify(
             dir_okay=False,
             help="A checkpoint that was kept: is the log still the same, only longer?",
         ),
+    ] = None,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option(help="The verifier key of a witness of the log; repeat for more."),
+    ] = None,
+    witnesses_required: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many of them must have cosigned the log; by default all."),
     ] = None,
     receipt: Annotated[
         Path | None,
@@ -46,10 +57,13 @@ def verify(
     """Check a certificate BUNDLE offline; exit with 1 and the step that failed.
 
     No service and no network are needed. Checked are the signature, the weights and their digest,
-    the place in the log, and all that the certificate claims, which is computed anew. What is
-    guaranteed is then printed in words.
+    the place in the log, which a key in use now has signed, and all that the certificate claims,
+    which is computed anew. What is guaranteed is then printed in words.
     """
     passed = 0
+    witnesses = _witnesses(witness or [])
+    if witnesses_required is not None and witnesses_required > len(witnesses):
+        raise typer.BadParameter("more witnesses are required than are given with --witness")
 
     def report(step: VerifiedStep) -> None:
         nonlocal passed
@@ -60,8 +74,10 @@ def verify(
         predicate = verification.verify(
             bundle=bundle.read_bytes(),
             weights=weights,
-            keys=key.read_bytes(),
+            trusted=trusted.read_bytes(),
             consistent_with=None if consistent_with is None else consistent_with.read_bytes(),
+            witnesses=witnesses,
+            witnesses_required=witnesses_required,
             receipt=None if receipt is None else receipt.read_bytes(),
             report=report,
         )
@@ -71,3 +87,10 @@ def verify(
     for paragraph in guarantee_in_words(predicate):
         typer.echo(f"\n{paragraph.replace('**', '')}")
     typer.echo("\nthe certificate holds")
+
+
+def _witnesses(texts: list[str]) -> list[WitnessKey]:
+    try:
+        return [WitnessKey.from_text(text) for text in texts]
+    except NoteError as error:
+        raise typer.BadParameter(f"--witness: {error}") from error

@@ -1,6 +1,5 @@
 """The log as an audit trail: who did what, newest first."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +8,7 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from app.certificates import strict_json
 from app.ledger.tables import ApiKeyRow, LogEntryRow
 
 # As the index has it. Within a value the quotes would be escaped, so this can only be the member.
@@ -60,7 +60,9 @@ def deeds(
         query = query.where(LogEntryRow.kind == kind)
     if before is not None:
         query = query.where(LogEntryRow.index < before)
-    entries = [(index, json.loads(body)) for index, body in session.execute(query.limit(limit))]
+    entries = [
+        (index, strict_json.loads(body)) for index, body in session.execute(query.limit(limit))
+    ]
     names = _names(session, {facts.get("by") for _, facts in entries})
     return [_deed(index, facts, names) for index, facts in entries]
 

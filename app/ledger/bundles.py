@@ -1,5 +1,6 @@
 """Bundles: a certificate with its place in the log, and with what a request needs to see."""
 
+import hashlib
 from dataclasses import asdict
 from typing import Any
 
@@ -7,12 +8,20 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.certificates.bundle import LeafProof, LogProof, RequestProof, bundle_json
-from app.certificates.signing import statement_of
-from app.certificates.tables import CertificateRow
+from app.certificates.signing import StatementSigner, payload_of, signer_of, statement_of
+from app.certificates.tables import CertificateRow, SigningKeyRow
 from app.domain import multiproof
 from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.states import Basis
-from app.ledger import certifying, checkpoints, merkle, repository, restating
+from app.ledger import (
+    certifying,
+    checkpoints,
+    cosignatures,
+    merkle,
+    repository,
+    restating,
+    signing_keys,
+)
 from app.ledger.certifying import Accounted
 from app.registry.tables import ModelRow, VersionRow
 
@@ -29,26 +38,44 @@ def bundle_of(
     session: Session,
     certificate: CertificateRow,
     *,
+    signer: StatementSigner,
     since: int | None = None,
     request_id: str | None = None,
 ) -> dict[str, Any]:
-    """Return a certificate's bundle under the newest checkpoint, as plain JSON values.
+    """Return a certificate's bundle under a checkpoint by the key in use, as plain JSON values.
 
     Args:
         session: of the ledger.
         certificate: the certificate.
+        signer: signs anew what a compromised key has signed.
         since: size of an older checkpoint, from which to prove that the log grew.
         request_id: a request of which to show which records the certificate accounts for.
 
     Raises:
+        ConfigurationError: it must be signed anew, and the signer's key is not the one in use.
         InvalidInputError: the log was never as large as ``since``.
         CorruptLogError: the log does not hold the certificate.
     """
     return bundle_json(
-        envelope=certificate.envelope,
+        envelope=_envelope(session, certificate, signer),
         log=_log_proof(session, certificate.id, since=since),
         request=None if request_id is None else _request_proof(session, certificate, request_id),
     )
+
+
+def _envelope(session: Session, certificate: CertificateRow, signer: StatementSigner) -> str:
+    """Return a certificate as it was signed, or signed anew if its key was compromised.
+
+    What is signed is the same text, of which the log holds the digest.
+    """
+    signed_by = session.get(SigningKeyRow, signer_of(certificate.envelope))
+    if signed_by is None or signed_by.compromised_since is None:
+        return certificate.envelope
+    signing_keys.require_in_use(session, signer)
+    payload = payload_of(certificate.envelope)
+    if hashlib.sha256(payload).hexdigest() != certificate.sha256:
+        raise CorruptLogError("a certificate is not the one recorded; run 'expunge log fsck'")
+    return signer.sign_payload(payload)
 
 
 def _log_proof(session: Session, certificate_id: str, *, since: int | None) -> LogProof:
@@ -56,14 +83,19 @@ def _log_proof(session: Session, certificate_id: str, *, since: int | None) -> L
     if found is None:
         raise CorruptLogError("the log does not hold this certificate; run 'expunge log fsck'")
     index, body = found
-    checkpoint = checkpoints.latest(session)
-    if since is not None and since > checkpoint.size:
-        raise InvalidInputError(f"since: must be at most {checkpoint.size}, the log's size")
+    newest = checkpoints.latest(session)
+    if since is not None and since > newest.size:
+        raise InvalidInputError(f"since: must be at most {newest.size}, the log's size")
+    checkpoint = cosignatures.best_checkpoint(
+        session,
+        least_size=max(index + 1, since or 0),
+        in_use=signing_keys.note_key(session),
+    )
     return LogProof(
         entry=body,
         index=index,
         inclusion=tuple(merkle.inclusion_proof(session, index=index, size=checkpoint.size)),
-        checkpoint=checkpoint.note,
+        checkpoint=cosignatures.note_of(session, checkpoint),
         old_size=since,
         consistency=()
         if since is None

@@ -7,8 +7,9 @@ from sqlalchemy.orm import Session
 
 from app.certificates.checkpoint import Checkpoint
 from app.certificates.signing import StatementSigner
+from app.certificates.tables import SigningKeyRow
 from app.domain import merkle
-from app.domain.errors import CorruptLogError, NotReadyError
+from app.domain.errors import ConfigurationError, CorruptLogError, NotReadyError
 from app.domain.merkle import Frontier
 from app.ledger.tables import LogCheckpointRow, LogEntryRow
 
@@ -73,8 +74,12 @@ def issue(session: Session, signer: StatementSigner, frontier: Frontier) -> None
     """Sign the log as it is, unless that has been done. The caller holds the log's lock.
 
     Raises:
+        ConfigurationError: another key is in use, perhaps since a moment ago.
         CorruptLogError: an earlier checkpoint covers entries that are not there.
     """
+    in_use = session.scalar(select(SigningKeyRow.id).where(SigningKeyRow.valid_until.is_(None)))
+    if in_use not in (None, signer.key_id):
+        raise ConfigurationError("the signing key was changed: start the service again")
     signed = session.scalar(select(func.max(LogCheckpointRow.size))) or 0
     if signed > frontier.size:
         raise CorruptLogError("the log is shorter than its checkpoints; run 'expunge log fsck'")

@@ -6,7 +6,6 @@ that nobody wrote all of it anew; a checkpoint that was kept elsewhere shows tha
 """
 
 import heapq
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,6 +15,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy import Connection, Executable, select, text
 
+from app.certificates import strict_json
 from app.certificates.checkpoint import Checkpoint, open_checkpoint
 from app.certificates.note import NoteKey
 from app.database import Database
@@ -187,7 +187,7 @@ class _Check:
         """Return what an entry says if it is about a certificate."""
         index, kind, body = entry
         try:
-            facts = json.loads(body)
+            facts = strict_json.loads(body)
             agrees = facts["kind"] == kind
         except (ValueError, KeyError, TypeError, RecursionError):
             self._fault(f"entry {index}", "not an entry's JSON")

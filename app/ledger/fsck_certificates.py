@@ -1,7 +1,6 @@
 """Checking that certificates and the log's entries about them are one to one."""
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from securesystemslib.dsse import Envelope
 from sqlalchemy import Connection, func, select, text
 
+from app.certificates import strict_json
 from app.certificates.tables import CertificateRow
 
 # By pattern and not as JSON: one damaged entry must not end the search.
@@ -66,7 +66,7 @@ class CertificateCheck:
 
     def _check_envelope(self, where: str, envelope_json: str, sha256: str) -> None:
         try:
-            envelope = Envelope.from_dict(json.loads(envelope_json))
+            envelope = Envelope.from_dict(strict_json.loads(envelope_json))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self._fault(where, "its envelope cannot be read")
             return

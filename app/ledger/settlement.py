@@ -98,7 +98,9 @@ def publish(
         statement=_statement(session, run, model, version, result, basis=basis),
     )
     version.certificate_id = certificate.id
-    log.examine_at_commit(session, lambda at_end: examine(bundle_of(at_end, certificate)))
+    log.examine_at_commit(
+        session, lambda at_end: examine(bundle_of(at_end, certificate, signer=signer))
+    )
     if previous is not None:
         retire(session, blobs, previous, reason=_retirement_reason(run, version))
     session.flush()

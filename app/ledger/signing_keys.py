@@ -5,15 +5,18 @@ process that still holds a retired one publishes nothing.
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from app.certificates.note import NoteKey
 from app.certificates.signing import StatementSigner
 from app.certificates.tables import SigningKeyRow
-from app.domain.errors import ConfigurationError
-from app.ledger import actor, log
+from app.certificates.trusted_keys import TrustedKey, TrustedKeys, ed25519_of
+from app.domain.errors import ConfigurationError, InvalidInputError, NotReadyError
+from app.ledger import actor, checkpoints, log, merkle
 
 
 def require_in_use(session: Session, signer: StatementSigner) -> None:
@@ -46,14 +49,24 @@ def may_sign(session: Session, signer: StatementSigner) -> bool:
     return in_use is None or in_use.id == signer.key_id
 
 
-def rotate(session: Session, *, old: StatementSigner, new: StatementSigner) -> None:
+def rotate(
+    session: Session,
+    *,
+    old: StatementSigner,
+    new: StatementSigner,
+    compromised_since: datetime | None = None,
+) -> None:
     """Retire the key in use and take another; from the commit on, the old one signs no more.
+
+    With ``compromised_since``, what the old key signed from then on counts no more; what the log
+    holds of it is served under the new key's signature.
 
     Raises:
         ConfigurationError: the old key is not in use, or the new one was used before.
+        InvalidInputError: ``compromised_since`` lies in the future.
     """
     require_in_use(session, old)
-    _succeed(session, old.key_id, new)
+    _succeed(session, old.key_id, new, compromised_since=compromised_since)
 
 
 def succeed_lost(session: Session, new: StatementSigner) -> bool:
@@ -71,16 +84,58 @@ def succeed_lost(session: Session, new: StatementSigner) -> bool:
     return True
 
 
-def _succeed(session: Session, old_id: str, new: StatementSigner) -> None:
+def _succeed(
+    session: Session,
+    old_id: str,
+    new: StatementSigner,
+    *,
+    compromised_since: datetime | None = None,
+) -> None:
     if session.get(SigningKeyRow, new.key_id) is not None:
         raise ConfigurationError("the new signing key was used before")
+    # The log's lock first: what the old key still signs is recorded before its end.
+    now, _ = merkle.frontier(session)
+    facts = {}
+    if compromised_since is not None:
+        if compromised_since > now:
+            raise InvalidInputError("compromised-since: must not lie in the future")
+        facts = {"compromised_since": compromised_since.astimezone(UTC).isoformat()}
     row = session.get_one(SigningKeyRow, old_id, with_for_update=True)
-    row.valid_until = func.clock_timestamp()
+    row.valid_until, row.compromised_since = now, compromised_since
     session.flush()
-    log.append(session, "key.retired", key=old_id)
-    session.refresh(row)
-    _add(session, new, valid_from=row.valid_until)
+    log.append(session, "key.retired", key=old_id, **facts)
+    _add(session, new, valid_from=now)
     log.checkpoint_at_commit(session, new)
+
+
+def trusted(session: Session) -> TrustedKeys:
+    """Return what verifiers are to trust.
+
+    Raises:
+        NotReadyError: the log is empty, so it has no name yet.
+    """
+    keys = [
+        TrustedKey(
+            ed25519_of(row.pem),
+            valid_from=row.valid_from,
+            valid_until=row.valid_until,
+            compromised_since=row.compromised_since,
+        )
+        for row in all_keys(session)
+    ]
+    return TrustedKeys(checkpoints.origin(session), tuple(keys))
+
+
+def note_key(session: Session) -> NoteKey:
+    """Return the key in use, as the log's notes are checked with it.
+
+    Raises:
+        NotReadyError: nothing was signed yet.
+    """
+    in_use = _in_use(session)
+    if in_use is None:
+        raise NotReadyError("nothing was signed yet")
+    return NoteKey(checkpoints.origin(session), ed25519_of(in_use.pem))
 
 
 def all_keys(session: Session) -> Sequence[SigningKeyRow]:

@@ -272,3 +272,17 @@ class LogCheckpointRow(Base):
     root: Mapped[bytes]
     note: Mapped[str]
     issued_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class LogCosignatureRow(Base):
+    """What a witness has signed about a checkpoint: one more line of its note.
+
+    ``witness`` is the witness's verifier key. There is no foreign key: whatever is done to a
+    checkpoint, what was said of it stays.
+    """
+
+    __tablename__ = "log_cosignatures"
+
+    size: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    witness: Mapped[str] = mapped_column(primary_key=True)
+    line: Mapped[str]

@@ -166,13 +166,13 @@ def _verification(facts: CardFacts) -> list[str]:
     url = f'"$EXPUNGE_API_URL/v1/models/{facts.model}/versions/{facts.number}'
     fetch = 'curl --fail --silent --show-error --header "Authorization: Bearer $EXPUNGE_API_KEY"'
     told = [
-        "Get the operator's two public keys, `signing-ed25519.pub` and `model-signing-p256.pub`, "
-        "through a channel that you trust; what the service says of its own keys proves nothing.",
+        "Get the operator's `trusted-keys.json` and `model-signing-p256.pub` through a channel "
+        "that you trust; what the service says of its own keys proves nothing.",
     ]
     if facts.state == VersionState.CERTIFIED:
         told += [
             "Download; this verifies before the file gets its name:",
-            _shell(f"expunge download {facts.model} --key signing-ed25519.pub"),
+            _shell(f"expunge download {facts.model} --trusted trusted-keys.json"),
         ]
     else:
         told += [
@@ -181,7 +181,7 @@ def _verification(facts: CardFacts) -> list[str]:
         ]
     told += [
         "The certificate, offline and again at any later time:",
-        _shell(f"expunge verify {bundle} --weights {weights} --key signing-ed25519.pub"),
+        _shell(f"expunge verify {bundle} --weights {weights} --trusted trusted-keys.json"),
     ]
     if facts.state == VersionState.CERTIFIED:
         told += [

@@ -17,7 +17,13 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-APPEND_ONLY = ("log_entries", "log_nodes", "log_checkpoints", "certificates")
+APPEND_ONLY = (
+    "log_entries",
+    "log_nodes",
+    "log_checkpoints",
+    "log_cosignatures",
+    "certificates",
+)
 BATCH = 1000
 
 
@@ -49,6 +55,13 @@ def upgrade() -> None:
         sa.CheckConstraint("length(root) = 32", name=op.f("ck_log_checkpoints_root")),
         sa.PrimaryKeyConstraint("size", name=op.f("pk_log_checkpoints")),
     )
+    op.create_table(
+        "log_cosignatures",
+        sa.Column("size", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("witness", sa.String(), nullable=False),
+        sa.Column("line", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("size", "witness", name=op.f("pk_log_cosignatures")),
+    )
     _build_tree()
     _make_append_only()
 
@@ -57,6 +70,7 @@ def downgrade() -> None:
     for table in APPEND_ONLY:
         op.execute(f"DROP TRIGGER append_only ON {table}")
     op.execute("DROP FUNCTION refuse_change")
+    op.drop_table("log_cosignatures")
     op.drop_table("log_checkpoints")
     op.drop_table("log_nodes")
     _shift(+1)

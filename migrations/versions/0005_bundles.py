@@ -20,6 +20,7 @@ def upgrade() -> None:
         sa.Column("pem", sa.String(), nullable=False),
         sa.Column("valid_from", sa.DateTime(timezone=True), nullable=True),
         sa.Column("valid_until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("compromised_since", sa.DateTime(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_signing_keys")),
     )
     op.create_index(

@@ -8,15 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 
 from app import download
+from app.certificates.checkpoint import size_of
 from app.certificates.signing import StatementSigner
+from app.certificates.verification import VerifiedStep
 from app.client import ApiError, ExpungeClient
 from app.domain.errors import DownloadError, VerificationError
 from app.main import create_app
 from app.registry.tables import VersionRow
 from app.services import Services
+from tests.support.logbook import altered, bodies, rewrite, write
 from tests.support.serving import Unreliable, serve
+from tests.support.trust import trust, trust_in
 from tests.support.weights import network_weights
 from tests.support.workshop import Workshop
 
@@ -39,8 +44,8 @@ class Scene:
         return self.directory / f"{NAME}.part"
 
     def download(self, keys: bytes | None = None) -> download.Downloaded:
-        own = self.workshop.services.signer.public_key_pem.encode()
-        return self.client.download("model", self.directory, keys=keys or own)
+        own = trust_in(self.workshop.services)
+        return self.client.download("model", self.directory, trusted=keys or own)
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.directory.iterdir())
@@ -82,7 +87,7 @@ def test_a_verified_version_gets_its_name_and_nothing_else_is_left(scene: Scene)
 
     assert files.weights.read_bytes() == CONTENT
     assert json.loads(files.certificate.read_bytes()) == scene.client.version_bundle("model", 1)
-    assert scene.files() == ["model-v1.certificate.json", NAME]
+    assert scene.files() == ["log.checkpoint", "model-v1.certificate.json", NAME]
 
 
 def test_a_connection_that_breaks_is_continued_where_it_broke(scene: Scene) -> None:
@@ -117,7 +122,7 @@ def test_a_proxy_that_is_out_of_breath_is_asked_again(scene: Scene) -> None:
     (scene.directory / NAME).unlink()
     with pytest.raises(DownloadError, match=r"504.*they are kept"):
         scene.download()
-    assert scene.files() == ["model-v1.certificate.json", f"{NAME}.part"]
+    assert scene.files() == ["log.checkpoint", "model-v1.certificate.json", f"{NAME}.part"]
 
 
 def test_a_service_that_cannot_send_ranges_is_asked_for_the_whole(scene: Scene) -> None:
@@ -183,7 +188,9 @@ def test_partial_files_of_older_versions_are_removed_and_others_kept(scene: Scen
 
     scene.download()
 
-    assert scene.files() == sorted([*kept, "model-v2.certificate.json", "model-v2.safetensors"])
+    assert scene.files() == sorted(
+        [*kept, "log.checkpoint", "model-v2.certificate.json", "model-v2.safetensors"]
+    )
 
 
 def test_content_that_changed_after_the_announcement_is_refused(
@@ -207,7 +214,7 @@ def test_another_operators_key_is_refused_and_the_bytes_are_kept(
     stranger = StatementSigner.from_file(tmp_path / "stranger.pem", create=True)
 
     with pytest.raises(VerificationError, match="signature"):
-        scene.download(stranger.public_key_pem.encode())
+        scene.download(trust(stranger))
 
     assert scene.files() == [f"{NAME}.part"]
     assert scene.download().weights.read_bytes() == CONTENT
@@ -253,19 +260,91 @@ def test_two_downloads_of_one_file_do_not_mix(scene: Scene) -> None:
 
 
 def test_a_number_can_be_asked_for(scene: Scene, tmp_path: Path) -> None:
-    key = scene.workshop.services.signer.public_key_pem.encode()
-    files = scene.client.download("model", tmp_path, keys=key, number=1)
+    key = trust_in(scene.workshop.services)
+    files = scene.client.download("model", tmp_path, trusted=key, number=1)
     assert files.weights.read_bytes() == CONTENT
     with pytest.raises(DownloadError, match="no version 7"):
-        scene.client.download("model", tmp_path, keys=key, number=7)
+        scene.client.download("model", tmp_path, trusted=key, number=7)
 
 
 def test_a_retired_number_is_gone_and_leaves_nothing(scene: Scene) -> None:
-    key = scene.workshop.services.signer.public_key_pem.encode()
+    key = trust_in(scene.workshop.services)
     _replace(scene)
 
     with pytest.raises(ApiError, match="replaced by version 2") as refused:
-        scene.client.download("model", scene.directory, keys=key, number=1)
+        scene.client.download("model", scene.directory, trusted=key, number=1)
 
     assert refused.value.status == 410
     assert scene.files() == []
+
+
+class TestKeptCheckpoint:
+    """What a client has seen of a log must be the beginning of what it sees later."""
+
+    @pytest.fixture(autouse=True)
+    def _first_seen(self, scene: Scene) -> None:
+        scene.download()
+
+    def _kept(self, scene: Scene) -> bytes:
+        return (scene.directory / "log.checkpoint").read_bytes()
+
+    def test_it_moves_with_the_log(self, scene: Scene) -> None:
+        before = self._kept(scene)
+        _replace(scene)
+        steps: list[VerifiedStep] = []
+
+        trusted = trust_in(scene.workshop.services)
+        scene.client.download("model", scene.directory, trusted=trusted, report=steps.append)
+
+        assert "history" in [step.name for step in steps]
+        assert size_of(self._kept(scene)) > size_of(before)
+        assert scene.download().weights.read_bytes() == SECOND
+
+    def test_a_rewritten_log_is_refused_without_being_asked_for(
+        self, scene: Scene, app_database: Engine
+    ) -> None:
+        """By the operator, or by whoever has the database and the key in use."""
+        before = self._kept(scene)
+        _replace(scene)
+        services = scene.workshop.services
+        first, second, *others = bodies(services)
+        rewrite(app_database, services, [first, altered(second), *others])
+
+        with pytest.raises(VerificationError, match="history"):
+            scene.download()
+
+        assert self._kept(scene) == before
+        assert "model-v2.safetensors" not in scene.files()
+        elsewhere = scene.directory / "elsewhere"
+        elsewhere.mkdir()
+        scene.client.download("model", elsewhere, trusted=trust_in(services))  # nothing was known
+
+    def test_a_log_that_lost_its_end_is_refused(self, scene: Scene, app_database: Engine) -> None:
+        services = scene.workshop.services
+        entries = bodies(services)
+        write(services, 5, sign=True)
+        scene.download()
+        rewrite(app_database, services, entries)
+
+        with pytest.raises(VerificationError, match="the log is shorter than the one known from"):
+            scene.download()
+
+    def test_a_file_of_ones_own_choice_serves_several_directories(
+        self, scene: Scene, app_database: Engine, tmp_path: Path
+    ) -> None:
+        services = scene.workshop.services
+        kept, other = tmp_path / "kept", tmp_path / "other"
+        other.mkdir()
+        trusted = trust_in(services)
+        scene.client.download("model", scene.directory, trusted=trusted, kept=kept)
+        first, second, *others = bodies(services)
+        rewrite(app_database, services, [first, altered(second), *others])
+
+        with pytest.raises(VerificationError, match="history"):
+            scene.client.download("model", other, trusted=trusted, kept=kept)
+
+    def test_a_file_that_holds_something_else_is_not_overwritten(self, scene: Scene) -> None:
+        (scene.directory / "log.checkpoint").write_text("notes")
+        with pytest.raises(DownloadError, match="holds no checkpoint"):
+            scene.download()
+        assert self._kept(scene) == b"notes"

@@ -270,8 +270,8 @@ def test_a_person_is_forgotten_by_the_composed_services(machine: Machine) -> Non
         request = client.forget("digits", subject_ids=["subject-3"])
         request = client.wait_for_request(request["id"], timeout_s=120)
         assert request["state"] == "completed"
-        public = (machine.folder / "keys/keys/signing-ed25519.pub").read_bytes()
-        files = client.download("digits-mlp", machine.folder, keys=public)
+        public = (machine.folder / "keys/keys/trusted-keys.json").read_bytes()
+        files = client.download("digits-mlp", machine.folder, trusted=public)
 
     assert files.weights.name == "digits-mlp-v2.safetensors"
     until(lambda: all(machine.is_well(service) for service in SERVICES), START_S)

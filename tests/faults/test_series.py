@@ -175,13 +175,13 @@ def forget(service, client, database, names, *, subject, kills, rng):
 
 def outcome_of(client, database, name, request, directory):
     """Download, verify offline, and read what the ledger remembers."""
-    keys = client.public_key_pem()
-    weights = client.download(name, directory, keys=keys).weights
+    trusted = client.trusted_keys()
+    weights = client.download(name, directory, trusted=trusted).weights
     certificates = {c["model"]: c["bundle"] for c in client.certificates_of(request["id"])}
     predicate = verify(
         bundle=json.dumps(certificates[name]).encode(),
         weights=weights,
-        keys=keys,
+        trusted=trusted,
     )
     with database.transaction() as session:
         model = model_named(session, name)

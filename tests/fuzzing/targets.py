@@ -20,7 +20,7 @@ from app.certificates.bundle import read_bundle
 from app.certificates.checkpoint import size_of
 from app.certificates.receipts import Receipt
 from app.certificates.signing import StatementSigner
-from app.certificates.trusted_keys import read_keys
+from app.certificates.trusted_keys import read_trusted_keys
 from app.certificates.verification import verify
 from app.datasets.uploads import parse_upload
 from app.domain.architecture import ArchitectureSpec
@@ -36,6 +36,7 @@ from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.ledger.lineage import check_weights
 from tests.support.bundles import signed_payload
+from tests.support.trust import trust
 from tests.support.workshop import records_parquet
 
 SLOWEST_S = 5.0
@@ -49,9 +50,10 @@ _OF_ONE_SHAPE = (
     "retraining",
     "dp_sgd",
 )
-_KEYS = (_GOLDEN / "keys.json").read_bytes()
+_KEYS = (_GOLDEN / "trusted-keys.json").read_bytes()
 _SCHEMA = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
 _SIGNER = StatementSigner(Ed25519PrivateKey.generate())
+_TRUST = trust(_SIGNER)
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,12 @@ def _weights(content: bytes) -> None:
 
 
 def _bundle(content: bytes) -> None:
-    verify(bundle=content, weights=_WEIGHTS, keys=_KEYS)
+    verify(bundle=content, weights=_WEIGHTS, trusted=_KEYS)
 
 
 def _signed_statement(payload: bytes) -> None:
     bundle = json.dumps(signed_payload(payload, _SIGNER)).encode()
-    verify(bundle=bundle, weights=_WEIGHTS, keys=_SIGNER.public_key_pem.encode())
+    verify(bundle=bundle, weights=_WEIGHTS, trusted=_TRUST)
 
 
 def _receipt(content: bytes) -> None:
@@ -160,7 +162,7 @@ TARGETS = {
     "bundle": Target(_bundle, (VerificationError,), _golden("gradient_clipping.certificate.json")),
     "statement": Target(_signed_statement, (VerificationError,), _statements()),
     "receipt": Target(_receipt, (VerificationError,), _golden("receipt.json")),
-    "keys": Target(read_keys, (VerificationError,), _golden("keys.json")),
+    "keys": Target(read_trusted_keys, (VerificationError,), _golden("trusted-keys.json")),
     "checkpoint": Target(size_of, (NoteError,), _golden("checkpoint.txt")),
     "model": Target(_model, _BODY_REFUSALS, _json(_MODEL)),
     "plans": Target(_plan, _BODY_REFUSALS, _json(_PLANS)),

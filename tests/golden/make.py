@@ -114,8 +114,7 @@ def make(folder: Path) -> None:
             for name, case in kept.items():
                 _keep(client, folder, case, name, bundles[name])
         _exclude(client, folder, since=checkpoint)
-        keys = client._http.get("/.well-known/expunge-keys.json").text
-        (folder / "keys.json").write_text(keys)
+        (folder / "trusted-keys.json").write_bytes(client.trusted_keys())
 
 
 def _define(client: ExpungeClient) -> None:

@@ -22,6 +22,7 @@ class SmallLog:
 
     def __init__(self, signer: StatementSigner, *, others: int = 5) -> None:
         self.signer = signer
+        self.origin = ORIGIN
         self.entries = [f'{{"kind":"other","number":{number}}}' for number in range(others)]
 
     def append(self, payload: bytes, **facts: str) -> int:
@@ -46,8 +47,8 @@ class SmallLog:
     def checkpoint(self, *, size: int | None = None, signer: StatementSigner | None = None) -> str:
         """Sign the first ``size`` entries, by default all."""
         leaves = self.leaves()[:size]
-        text = Checkpoint(ORIGIN, len(leaves), merkle.root(leaves)).text()
-        return (signer or self.signer).sign_note(text, name=ORIGIN)
+        text = Checkpoint(self.origin, len(leaves), merkle.root(leaves)).text()
+        return (signer or self.signer).sign_note(text, name=self.origin)
 
     def proof(self, index: int, *, old_size: int | None = None) -> LogProof:
         """Prove an entry, by a tree that is built from its definition."""

@@ -7,7 +7,13 @@ from sqlalchemy import Connection, text
 
 from app.schema import all_tables
 
-APPEND_ONLY = ("log_entries", "log_nodes", "log_checkpoints", "certificates")
+APPEND_ONLY = (
+    "log_entries",
+    "log_nodes",
+    "log_checkpoints",
+    "log_cosignatures",
+    "certificates",
+)
 _LARGE_BYTES = 2_000_000
 _LARGEST = text(
     "SELECT max(pg_relation_size(oid)) FROM pg_class"

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from app.certificates.checkpoint import open_checkpoint, origin_of
 from app.certificates.note import NoteKey
 from app.certificates.tables import CertificateRow
-from app.certificates.trusted_keys import read_keys
+from app.certificates.trusted_keys import read_trusted_keys
 from app.client import ExpungeClient
 from app.datasets.tables import ShardRow
 from app.domain.states import BlobState, VersionState
@@ -108,7 +108,7 @@ def only_what_is_current_is_stored(service: Service) -> bool:
 
 def assert_head_verifies(client: ExpungeClient, model: str, directory: Path) -> Path:
     """Check the current version's weights and certificate offline; return the weights' file."""
-    return client.download(model, directory, keys=client.public_key_pem()).weights
+    return client.download(model, directory, trusted=client.trusted_keys()).weights
 
 
 def assert_log_without_fault(service: Service, client: ExpungeClient, *, kept: bytes) -> bytes:
@@ -121,7 +121,7 @@ def assert_log_without_fault(service: Service, client: ExpungeClient, *, kept: b
     Returns:
         The newest checkpoint.
     """
-    keys = [trusted.public_key for trusted in read_keys(client.public_key_pem())]
+    keys = [key.public_key for key in read_trusted_keys(client.trusted_keys()).keys]
     note = client.log_checkpoint().encode()
     faults: list[fsck.Fault] = []
     with service.database() as database:

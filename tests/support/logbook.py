@@ -69,7 +69,9 @@ def rewrite(owner: Engine, services: Services, entries: Sequence[bytes]) -> None
     """Write the whole log anew: entries, nodes and, with the service's own key, checkpoints."""
     with forging(owner) as connection:
         sizes = connection.scalars(select(LogCheckpointRow.size)).all()
-        connection.execute(text("TRUNCATE log_entries, log_nodes, log_checkpoints"))
+        connection.execute(
+            text("TRUNCATE log_entries, log_nodes, log_checkpoints, log_cosignatures")
+        )
         with Session(connection, join_transaction_mode="create_savepoint") as session:
             for size, body in enumerate(entries, 1):
                 _, frontier = merkle.frontier(session)

@@ -29,6 +29,28 @@ export function fromBase64(text) {
   return Uint8Array.from(raw, (character) => character.charCodeAt(0));
 }
 
+const TOKEN = /"(?:[^"\\]|\\.)*"|[{}[\],:]/gs;
+
+/** Parse JSON that means one thing: no object names a field twice. */
+export function strictJson(text) {
+  const document = JSON.parse(text);
+  const open = [];
+  let last = null;
+  for (const [token] of text.matchAll(TOKEN)) {
+    if (token === "{") open.push(new Set());
+    else if (token === "[") open.push(null);
+    else if (token === "}" || token === "]") open.pop();
+    else if (token === ":") {
+      const names = open.at(-1);
+      const name = JSON.parse(last);
+      if (names.has(name)) throw new Malformed("an object names a field twice");
+      names.add(name);
+    }
+    last = token;
+  }
+  return document;
+}
+
 export function concat(...parts) {
   const whole = new Uint8Array(parts.reduce((length, part) => length + part.length, 0));
   let at = 0;

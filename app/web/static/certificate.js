@@ -5,13 +5,14 @@
 // 3. statement  the payload is an in-toto statement of the known predicate type
 // 4. digest     the weight file is the subject
 // 5. guarantee  not checked here: it needs the accountants
-// 6. log        the certificate's entry is in the log that a trusted key signed
+// 6. log        the certificate's entry is in the log that a key in use now has signed; it was
+//               recorded while the key of step 2 counted
 //
 // The algorithms are fixed here; they are never read from the document.
 
-import { Malformed, concat, fromBase64, hex, textOf, utf8 } from "./bytes.js";
+import { Malformed, concat, fromBase64, hex, strictJson, textOf, utf8 } from "./bytes.js";
 import { Sha256, digestOfFile } from "./sha256.js";
-import { hindrance, isSignedBy, readKeys } from "./signatures.js";
+import { countsAt, hindrance, isInUse, isSignedBy, moment, readKeys } from "./signatures.js";
 import { HASH_BYTES, checkInclusion, leafHash, openCheckpoint } from "./transparency.js";
 
 const MEDIA_TYPE = "application/vnd.expunge.bundle.v1+json";
@@ -22,6 +23,8 @@ const BASES = ["certified_release", "unlearned", "excluded_from_training", "rele
 const MOST_BYTES = 64 * 1024 * 1024;
 const MOST_KEY_BYTES = 1024 * 1024;
 const MOST_PROOF = 128;
+const CLOCK_SKEW_MS = 60 * 1000;
+const ENDED = "its checkpoint is signed by a key that has ended: download the bundle again";
 
 /**
  * Check a certificate; return true if every step that can be taken here holds.
@@ -60,13 +63,16 @@ async function readTrusted(facts, keys) {
   const why = hindrance();
   if (why !== null) throw new Malformed(why);
   if (keys.length > MOST_KEY_BYTES) throw new Malformed("the file of keys is too large");
-  facts.keys = await readKeys(keys);
+  const { origin, keys: listed } = await readKeys(keys);
+  facts.origin = origin;
+  facts.keys = listed;
+  facts.now = Date.now();
   return facts.keys.map((key) => `${key.id.slice(0, 16)}…`).join(", ");
 }
 
 function readBundle(facts, bytes) {
   if (bytes.length > MOST_BYTES) throw new Malformed("larger than 64 MiB");
-  const document = JSON.parse(textOf(bytes));
+  const document = strictJson(textOf(bytes));
   requireFields(document, ["media_type", "envelope", "log"], ["request"]);
   if (document.media_type !== MEDIA_TYPE) throw new Malformed("of a type that is not known here");
   const { envelope, log } = document;
@@ -109,18 +115,15 @@ function preAuthenticated(payload) {
 }
 
 function readStatement(facts) {
-  const statement = JSON.parse(textOf(facts.payload));
+  const statement = strictJson(textOf(facts.payload));
   const { predicate, subject } = statement;
   if (statement._type !== STATEMENT_TYPE || statement.predicateType !== PREDICATE_TYPE) {
     throw new Malformed("of a type that is not known here");
   }
   if (!BASES.includes(predicate.basis)) throw new Malformed("of a basis that is not known here");
   const time = Date.parse(predicate.times.certified_at);
-  const { from, until } = facts.signer;
   if (Number.isNaN(time)) throw new Malformed("it does not say when it was made");
-  if ((from !== null && time < from) || (until !== null && time > until)) {
-    throw new Malformed("its key was not in use when it says it was made");
-  }
+  facts.certified = time;
   facts.subject = subject;
   const { name, version } = predicate.model;
   return `${name} version ${version}, basis ${predicate.basis.replaceAll("_", " ")}`;
@@ -137,12 +140,18 @@ async function checkDigest(facts, weights, progress) {
 }
 
 async function checkLog(facts) {
-  const entry = JSON.parse(facts.entry);
+  const entry = strictJson(facts.entry);
   const digest = hex(new Sha256().update(facts.payload).digest());
   if (entry.kind !== "certificate.issued" || entry.sha256 !== digest) {
     throw new Malformed("the entry is about something else");
   }
-  const checkpoint = await openCheckpoint(facts.note, facts.keys);
+  const recorded = moment(entry.recorded_at);
+  if (facts.certified > recorded + CLOCK_SKEW_MS) {
+    throw new Malformed("certified after it was recorded in the log");
+  }
+  await openCheckpoint(facts.note, facts.keys, facts.origin);
+  const inUse = facts.keys.filter((key) => isInUse(key, facts.now));
+  const checkpoint = await openCheckpoint(facts.note, inUse, facts.origin, ENDED);
   checkInclusion({
     leaf: leafHash(facts.entry),
     index: facts.index,
@@ -150,6 +159,9 @@ async function checkLog(facts) {
     proof: facts.proof,
     root: checkpoint.root,
   });
+  if (!countsAt(facts.signer, recorded, facts.now)) {
+    throw new Malformed("its key did not count when it was recorded: download the bundle again");
+  }
   return `entry ${facts.index} of ${checkpoint.size} in ${checkpoint.origin}`;
 }
 

@@ -46,10 +46,15 @@ export function checkInclusion({ leaf, index, size, proof, root }) {
   if (!equal(hashed, root)) throw new Malformed("the entry is not in the tree with this root");
 }
 
-/** Return origin, size and root of a checkpoint that one of the keys signed in the log's name. */
-export async function openCheckpoint(note, keys) {
+const UNSIGNED = "the checkpoint is not signed by a trusted key";
+
+/** Return size and root of a checkpoint that one of the keys signed in the log's name. */
+export async function openCheckpoint(note, keys, origin, otherwise = UNSIGNED) {
   const { text, signatures } = split(note);
   const checkpoint = parse(text);
+  if (checkpoint.origin !== origin) {
+    throw new Malformed("the checkpoint is of another log than the keys are");
+  }
   let verified = false;
   for (const { name, id, signature } of signatures) {
     for (const key of keys) {
@@ -60,7 +65,7 @@ export async function openCheckpoint(note, keys) {
       verified = true;
     }
   }
-  if (!verified) throw new Malformed("the checkpoint is not signed by a trusted key");
+  if (!verified) throw new Malformed(otherwise);
   return checkpoint;
 }
 

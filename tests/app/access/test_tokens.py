@@ -71,6 +71,25 @@ def test_a_token_that_is_not_for_us(issuer: Issuer, changed: dict) -> None:
     assert "person" not in str(caught.value)
 
 
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_token_that_names_a_member_twice_is_refused(issuer: Issuer, part: int) -> None:
+    """What one reader takes for the subject, another might not."""
+
+    class Doubled(dict):
+        """Written as JSON, it has its first member twice."""
+
+        def items(self):
+            first, *others = super().items()
+            return [first, first, *others]
+
+    algorithm, private = issuer.private["first"]
+    parts = [{"alg": algorithm, "kid": "first", "typ": "at+jwt"}, issuer.claims()]
+    assert _check(_tokens(issuer), signed(*parts, private, algorithm=algorithm)).scopes
+    parts[part] = Doubled(parts[part])
+    with pytest.raises(InvalidCredentialsError):
+        _check(_tokens(issuer), signed(*parts, private, algorithm=algorithm))
+
+
 def test_an_expired_token_is_told_so_and_clocks_may_differ_a_little(issuer: Issuer) -> None:
     tokens = _tokens(issuer)
     assert _check(tokens, issuer.token(exp=int(time.time()) - LEEWAY_S // 2))

@@ -3,6 +3,7 @@
 import base64
 import json
 from copy import deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from app.certificates.bundle import bundle_json
 from app.certificates.checkpoint import Checkpoint
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Coverage, Subject, Times, exclusion_statement
+from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import VerifiedStep, verify
 from app.domain import merkle
 from app.domain.errors import VerificationError
-from tests.support.bundles import SmallLog
+from tests.support.bundles import ORIGIN, SmallLog
 from tests.support.statements import digest_of
+from tests.support.trust import trust
 from tests.support.weights import WEIGHTS
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -59,38 +62,29 @@ def payload(text: str) -> bytes:
     return base64.b64decode(json.loads(text)["payload"])
 
 
-def logged(log: SmallLog, text: str, *, old_size: int | None = None) -> dict[str, Any]:
-    index = log.append(payload(text))
+def logged(
+    log: SmallLog, text: str, *, old_size: int | None = None, recorded_at: datetime | None = None
+) -> dict[str, Any]:
+    facts = {} if recorded_at is None else {"recorded_at": recorded_at.isoformat()}
+    index = log.append(payload(text), **facts)
     log.grow(4)
     return bundle_json(envelope=text, log=log.proof(index, old_size=old_size))
 
 
 def step_of(bundle: Any, weights: Path, keys: bytes, **options: Any) -> str:
     with pytest.raises(VerificationError) as caught:
-        verify(bundle=json.dumps(bundle).encode(), weights=weights, keys=keys, **options)
+        verify(bundle=json.dumps(bundle).encode(), weights=weights, trusted=keys, **options)
     return caught.value.step
 
 
-def pem(*signers: StatementSigner) -> bytes:
-    return "".join(signer.public_key_pem for signer in signers).encode()
-
-
-def published(*keys: tuple[StatementSigner, datetime | None, datetime | None]) -> bytes:
-    return json.dumps(
-        {
-            "keys": [
-                {
-                    "key_id": signer.key_id,
-                    "algorithm": "none",
-                    "purpose": "certificates",
-                    "pem": signer.public_key_pem,
-                    "valid_from": None if start is None else start.isoformat(),
-                    "valid_until": None if end is None else end.isoformat(),
-                }
-                for signer, start, end in keys
-            ]
-        }
-    ).encode()
+def published(
+    *keys: tuple[StatementSigner, datetime | None, datetime | None],
+    compromised_since: datetime | None = None,
+) -> bytes:
+    """Return a dated list; what is compromised is the last one."""
+    listed = [TrustedKey(s.public_key, valid_from=a, valid_until=b) for s, a, b in keys]
+    listed[-1] = replace(listed[-1], compromised_since=compromised_since)
+    return TrustedKeys(ORIGIN, tuple(listed)).to_bytes()
 
 
 class TestLog:
@@ -98,18 +92,18 @@ class TestLog:
         log = SmallLog(SIGNER)
         index = log.append(b"another certificate")
         bundle = bundle_json(envelope=envelope(), log=log.proof(index))
-        assert step_of(bundle, weights, pem(SIGNER)) == "log"
+        assert step_of(bundle, weights, trust(SIGNER)) == "log"
 
     def test_a_log_that_a_stranger_signed_does_not_do(self, weights: Path) -> None:
         bundle = logged(SmallLog(STRANGER), envelope())
-        assert step_of(bundle, weights, pem(SIGNER)) == "log"
+        assert step_of(bundle, weights, trust(SIGNER)) == "log"
 
     def test_an_entry_that_was_taken_out_is_missed(self, weights: Path) -> None:
         log = SmallLog(SIGNER)
         bundle = logged(log, envelope())
         del log.entries[5]
         bundle["log"]["checkpoint"] = log.checkpoint()
-        assert step_of(bundle, weights, pem(SIGNER)) == "log"
+        assert step_of(bundle, weights, trust(SIGNER)) == "log"
 
 
 class TestHistory:
@@ -123,7 +117,7 @@ class TestHistory:
             verify(
                 bundle=json.dumps(bundle).encode(),
                 weights=weights,
-                keys=pem(SIGNER),
+                trusted=trust(SIGNER),
                 consistent_with=old,
                 report=steps.append,
             )
@@ -134,64 +128,125 @@ class TestHistory:
         old = log.checkpoint().encode()
         log.entries[2] = log.entries[2].replace("2", "7")
         bundle = logged(log, envelope(), old_size=5)
-        assert step_of(bundle, weights, pem(SIGNER), consistent_with=old) == "history"
+        assert step_of(bundle, weights, trust(SIGNER), consistent_with=old) == "history"
 
     def test_a_checkpoint_of_another_log_does_not_do(self, weights: Path) -> None:
         log = SmallLog(SIGNER)
         text = Checkpoint("expunge/other", 5, merkle.root(log.leaves())).text()
         old = SIGNER.sign_note(text, name="expunge/other").encode()
         bundle = logged(log, envelope(), old_size=5)
-        assert step_of(bundle, weights, pem(SIGNER), consistent_with=old) == "history"
+        assert step_of(bundle, weights, trust(SIGNER), consistent_with=old) == "history"
 
     def test_a_shorter_log_or_a_missing_proof_is_told(self, weights: Path) -> None:
         log = SmallLog(SIGNER)
         bundle = logged(log, envelope(), old_size=3)
         old = log.checkpoint(size=5).encode()
-        assert step_of(bundle, weights, pem(SIGNER), consistent_with=old) == "history"
+        assert step_of(bundle, weights, trust(SIGNER), consistent_with=old) == "history"
         log.grow(1)
         newer = log.checkpoint().encode()
-        assert step_of(bundle, weights, pem(SIGNER), consistent_with=newer) == "history"
+        assert step_of(bundle, weights, trust(SIGNER), consistent_with=newer) == "history"
 
     @pytest.mark.parametrize("old", [b"", b"junk", b"\xff\n\n", b"a\n1\nAA==\n\nx\n"])
     def test_a_checkpoint_that_is_none(self, weights: Path, old: bytes) -> None:
         bundle = logged(SmallLog(SIGNER), envelope())
-        assert step_of(bundle, weights, pem(SIGNER), consistent_with=old) == "history"
+        assert step_of(bundle, weights, trust(SIGNER), consistent_with=old) == "history"
 
 
 class TestKeys:
     def test_an_old_certificate_passes_under_a_retired_key(self, weights: Path) -> None:
         log = SmallLog(LATER)  # whoever asks now gets a checkpoint by the key in use
-        bundle = json.dumps(logged(log, envelope(SIGNER))).encode()
+        bundle = logged(log, envelope(SIGNER), recorded_at=NOW)
         keys = published((LATER, NOW + DAY, None), (SIGNER, None, NOW + DAY))
-        assert verify(bundle=bundle, weights=weights, keys=keys)
-        assert verify(bundle=bundle, weights=weights, keys=pem(SIGNER, LATER))
+        assert verify(bundle=json.dumps(bundle).encode(), weights=weights, trusted=keys)
 
     @pytest.mark.parametrize(
-        ("start", "end"), [(None, NOW - DAY), (NOW + DAY, None), (NOW + DAY, NOW + 2 * DAY)]
+        ("start", "end"), [(None, NOW - DAY), (NOW + DAY, NOW + 2 * DAY), (NOW - DAY, NOW)]
     )
-    def test_a_key_signs_only_while_it_is_valid(
+    def test_a_key_that_has_ended_counts_for_what_was_recorded_in_its_time(
         self, weights: Path, start: datetime | None, end: datetime | None
     ) -> None:
-        bundle = logged(SmallLog(LATER), envelope(SIGNER))
+        bundle = logged(SmallLog(LATER), envelope(SIGNER), recorded_at=NOW)
         keys = published((LATER, None, None), (SIGNER, start, end))
-        assert step_of(bundle, weights, keys) == "statement"
+        assert step_of(bundle, weights, keys) == "log"
+
+    def test_a_checkpoint_by_a_key_that_has_ended_does_not_do(self, weights: Path) -> None:
+        bundle = logged(SmallLog(SIGNER), envelope(SIGNER), recorded_at=NOW)
+        keys = published((LATER, NOW + DAY, None), (SIGNER, None, NOW + DAY))
+        with pytest.raises(VerificationError, match="key that has ended: download the bundle"):
+            verify(bundle=json.dumps(bundle).encode(), weights=weights, trusted=keys)
+
+    def test_a_key_ends_when_it_ends(self, weights: Path) -> None:
+        """Also where nothing else says so than the verifier's clock."""
+        bundle = json.dumps(logged(SmallLog(SIGNER), envelope(SIGNER), recorded_at=NOW)).encode()
+        keys = published((SIGNER, None, NOW + DAY))
+        assert verify(bundle=bundle, weights=weights, trusted=keys, now=NOW)
+        with pytest.raises(VerificationError, match="key that has ended"):
+            verify(bundle=bundle, weights=weights, trusted=keys, now=NOW + DAY)
+
+    @pytest.mark.parametrize(("after", "holds"), [(timedelta(), False), (DAY, True)])
+    def test_a_compromised_key_counts_until_it_was(
+        self, weights: Path, after: timedelta, holds: bool
+    ) -> None:
+        bundle = logged(SmallLog(LATER), envelope(SIGNER), recorded_at=NOW)
+        keys = published(
+            (LATER, NOW + 2 * DAY, None),
+            (SIGNER, None, NOW + 2 * DAY),
+            compromised_since=NOW + after,
+        )
+        if holds:
+            assert verify(bundle=json.dumps(bundle).encode(), weights=weights, trusted=keys)
+        else:
+            assert step_of(bundle, weights, keys) == "log"
+
+    def test_the_key_in_use_signs_again_what_is_older(self, weights: Path) -> None:
+        bundle = logged(SmallLog(LATER), envelope(LATER), recorded_at=NOW)
+        keys = published((LATER, NOW + DAY, None), (SIGNER, None, NOW + DAY), compromised_since=NOW)
+        assert verify(bundle=json.dumps(bundle).encode(), weights=weights, trusted=keys)
+
+    def test_a_log_of_another_name_does_not_do(self, weights: Path) -> None:
+        bundle = logged(SmallLog(SIGNER), envelope())
+        assert step_of(bundle, weights, trust(SIGNER, origin="expunge/other")) == "log"
 
     @pytest.mark.parametrize(
         "keys",
         [
             b"{}",
             b'{"keys": []}',
-            b'{"keys": [5]}',
-            b'{"keys": [{"purpose": "certificates", "pem": 5}]}',
-            b'{"keys": [{"purpose": "model signatures", "pem": "x"}]}',
+            b'{"origin": "a", "keys": []}',
+            b'{"origin": "a", "keys": [5]}',
+            b'{"origin": "a", "keys": [{"purpose": "certificates", "pem": 5}]}',
             b'{"keys": ' + b"[" * 100_000,
             published((SIGNER, datetime(2026, 1, 1), None)),  # noqa: DTZ001 - no time zone
-            pem(SIGNER) + b"junk",
+            published((SIGNER, None, NOW), (SIGNER, None, None)),
+            trust(SIGNER, origin="two words"),
+            trust(SIGNER).replace(b'"origin"', b'"origin": "expunge/test", "origin"'),
+            trust(SIGNER).replace(b'"valid_until"', b'"valid_until": null, "valid_until"'),
+            trust(SIGNER).replace(b'"compromised_since"', b'"compromised"'),
+            trust(SIGNER).replace(SIGNER.key_id.encode(), LATER.key_id.encode()),
+            SIGNER.public_key_pem.encode(),
+            trust(SIGNER) + b"junk",
             b"x" * (1024 * 1024 + 1),
         ],
     )
     def test_what_is_no_list_of_keys(self, weights: Path, keys: bytes) -> None:
         assert step_of(logged(SmallLog(SIGNER), envelope()), weights, keys) == "keys"
+
+
+@pytest.mark.parametrize(
+    ("honest", "twice"),
+    [
+        (b'{"media_type"', b'{"log": {}, "media_type"'),
+        (b'"envelope": {', b'"envelope": {"payload": "", '),
+        (b'"keyid"', b'"keyid": "", "keyid"'),
+        (b'"index"', b'"index": 0, "index"'),
+    ],
+)
+def test_a_field_that_is_named_twice_is_refused(weights: Path, honest: bytes, twice: bytes) -> None:
+    """Other readers take the first, the last, or both: what they see must be what was checked."""
+    bundle = json.dumps(logged(SmallLog(SIGNER), envelope())).encode()
+    assert honest in bundle
+    with pytest.raises(VerificationError, match="bundle"):
+        verify(bundle=bundle.replace(honest, twice, 1), weights=weights, trusted=trust(SIGNER))
 
 
 HONEST = logged(SmallLog(SIGNER), envelope(), old_size=3)
@@ -235,7 +290,7 @@ def test_any_mutation_of_a_bundle_fails_with_our_own_error(weights, path: tuple,
     if bundle == HONEST:
         return
     old = SmallLog(SIGNER).checkpoint(size=3).encode()
-    step_of(bundle, weights, pem(SIGNER), consistent_with=old)
+    step_of(bundle, weights, trust(SIGNER), consistent_with=old)
 
 
 @given(st.sampled_from(_paths(HONEST)), st.data())
@@ -254,4 +309,4 @@ def test_any_changed_character_fails_with_our_own_error(weights, path: tuple, da
     if node[path[-1]] == before:
         return
     old = SmallLog(SIGNER).checkpoint(size=3).encode()
-    step_of(bundle, weights, pem(SIGNER), consistent_with=old)
+    step_of(bundle, weights, trust(SIGNER), consistent_with=old)

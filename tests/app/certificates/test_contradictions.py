@@ -19,9 +19,10 @@ from app.domain.errors import VerificationError
 from tests.support import parameters, statements
 from tests.support.bundles import signed_payload
 from tests.support.statements import Case, synthetic
+from tests.support.trust import trust
 
 SIGNER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"k" * 32))
-KEYS = SIGNER.public_key_pem.encode()
+KEYS = trust(SIGNER)
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -29,7 +30,7 @@ def refused(statement: dict[str, Any], weights: bytes) -> str:
     """Return why the statement is refused."""
     bundle = json.dumps(signed_payload(json.dumps(statement).encode(), SIGNER)).encode()
     with pytest.raises(VerificationError) as caught:
-        verify(bundle=bundle, weights=weights, keys=KEYS)
+        verify(bundle=bundle, weights=weights, trusted=KEYS)
     assert caught.value.step in ("statement", "weights", "guarantee", "log")
     return str(caught.value)
 
@@ -68,7 +69,7 @@ def put(path: str, value: object) -> Change:
 def test_what_is_not_changed_is_accepted(name: str) -> None:
     case = synthetic()[name]
     bundle = json.dumps(signed_payload(case.payload, SIGNER)).encode()
-    assert verify(bundle=bundle, weights=case.weights, keys=KEYS) == case.statement["predicate"]
+    assert verify(bundle=bundle, weights=case.weights, trusted=KEYS) == case.statement["predicate"]
 
 
 class TestHistories:
@@ -276,14 +277,14 @@ class TestForm:
         twice = text.replace('"basis":', '"basis": "unlearned", "basis":', 1).encode()
         bundle = json.dumps(signed_payload(twice, SIGNER)).encode()
         with pytest.raises(VerificationError, match="statement: not a certificate"):
-            verify(bundle=bundle, weights=case.weights, keys=KEYS)
+            verify(bundle=bundle, weights=case.weights, trusted=KEYS)
 
     @pytest.mark.parametrize("facts", [{"basis": "certified_release"}, {"sha256": "00" * 32}])
     def test_an_entry_of_the_log_that_says_something_else(self, facts: dict[str, str]) -> None:
         case = synthetic()["gradient_clipping"]
         bundle = json.dumps(signed_payload(case.payload, SIGNER, **facts)).encode()
         with pytest.raises(VerificationError, match="log: the entry is about something else"):
-            verify(bundle=bundle, weights=case.weights, keys=KEYS)
+            verify(bundle=bundle, weights=case.weights, trusted=KEYS)
 
     @pytest.mark.parametrize(("seconds", "accepted"), [(-90, False), (-30, True), (30, True)])
     def test_certified_after_it_was_recorded(self, seconds: int, accepted: bool) -> None:
@@ -293,7 +294,7 @@ class TestForm:
         facts = {"recorded_at": recorded_at}
         bundle = json.dumps(signed_payload(case.payload, SIGNER, **facts)).encode()
         try:
-            verify(bundle=bundle, weights=case.weights, keys=KEYS)
+            verify(bundle=bundle, weights=case.weights, trusted=KEYS)
         except VerificationError as error:
             assert not accepted and error.step == "log"  # noqa: PT018, PT017
         else:

@@ -30,9 +30,10 @@ from app.domain.errors import VerificationError
 from app.domain.states import Basis
 from tests.support.bundles import signed_payload
 from tests.support.statements import cases
+from tests.support.trust import trust
 
 SIGNER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"k" * 32))
-KEYS = SIGNER.public_key_pem.encode()
+KEYS = trust(SIGNER)
 FEWEST_VARIANTS = 5_000
 MECHANISMS = 11
 NAMES = sorted(cases())
@@ -182,7 +183,7 @@ def _with(original: Any, path: Path, value: Any, *, remove: bool = False) -> dic
 def _holds(statement: dict[str, Any], weights: bytes) -> bool:
     bundle = signed_payload(json.dumps(statement).encode(), SIGNER, others=0)
     try:
-        verify(bundle=json.dumps(bundle).encode(), weights=weights, keys=KEYS)
+        verify(bundle=json.dumps(bundle).encode(), weights=weights, trusted=KEYS)
     except VerificationError:
         return False
     return True

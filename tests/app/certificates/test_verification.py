@@ -26,12 +26,13 @@ from app.domain.states import Basis
 from tests.support import parameters, statements
 from tests.support.bundles import signed_payload
 from tests.support.statements import synthetic
+from tests.support.trust import trust
 
 CASE = synthetic()[gradient_clipping.NAME]
 WEIGHTS = CASE.weights
 SIGNER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"k" * 32))
 STRANGER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"s" * 32))
-KEY = SIGNER.public_key_pem.encode()
+KEY = trust(SIGNER)
 
 
 def _statement() -> dict[str, Any]:
@@ -52,7 +53,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _verify(bundle: object, weights: Path, key: bytes = KEY) -> dict[str, Any]:
     content = bundle if isinstance(bundle, bytes) else json.dumps(bundle).encode()
-    return verify(bundle=content, weights=weights, keys=key)
+    return verify(bundle=content, weights=weights, trusted=key)
 
 
 def _step(bundle: object, weights: Path, key: bytes = KEY) -> str:
@@ -68,7 +69,7 @@ def test_an_honest_certificate_passes_every_step(weights: Path) -> None:
     predicate = verify(
         bundle=json.dumps(_bundle(_statement())).encode(),
         weights=weights,
-        keys=KEY,
+        trusted=KEY,
         report=steps.append,
     )
     names = [step.name for step in steps]
@@ -83,8 +84,8 @@ def test_weights_may_be_on_disk_or_in_memory(name: str, tmp_path: Path) -> None:
     file.write_bytes(case.weights)
     bundle = json.dumps(_bundle(case.statement)).encode()
 
-    assert verify(bundle=bundle, weights=file, keys=KEY) == verify(
-        bundle=bundle, weights=case.weights, keys=KEY
+    assert verify(bundle=bundle, weights=file, trusted=KEY) == verify(
+        bundle=bundle, weights=case.weights, trusted=KEY
     )
 
 
@@ -425,7 +426,7 @@ _JSON = st.recursive(
 @settings(max_examples=150, deadline=None)
 def test_nothing_but_a_verification_error_comes_of_garbage(content: bytes) -> None:
     with pytest.raises(VerificationError):
-        verify(bundle=content, weights=Path("/nowhere"), keys=KEY)
+        verify(bundle=content, weights=Path("/nowhere"), trusted=KEY)
 
 
 @given(

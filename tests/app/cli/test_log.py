@@ -8,17 +8,21 @@ from typer.testing import CliRunner
 
 from app.certificates.signing import StatementSigner
 from app.cli.main import app
-from app.services import Services, signing_key_file
+from app.ledger import signing_keys
+from app.services import Services, trusted_keys_file
 from tests.support.logbook import altered, bodies, forging, opened, rewrite, sign, write
+from tests.support.trust import trust_in
 
 runner = CliRunner()
 
 
 @pytest.fixture
 def public_key(services: Services) -> Path:
-    """The public key where ``expunge init`` leaves it."""
-    path = signing_key_file(services.settings).with_suffix(".pub")
-    path.write_text(services.signer.public_key_pem)
+    """The trusted keys where ``expunge init`` leaves them."""
+    with services.database.transaction() as session:
+        signing_keys.require_in_use(session, services.signer)
+    path = trusted_keys_file(services.settings)
+    path.write_bytes(trust_in(services))
     return path
 
 
@@ -37,7 +41,7 @@ def test_a_log_in_order_passes(services: Services, public_key: Path, tmp_path: P
     write(services, 2)
     answer = runner.invoke(app, ["log", "fsck", "--consistent-with", str(kept)])
     assert answer.exit_code == 0, answer.output
-    assert "8 entries, 1 checkpoints, 0 certificates, root " in answer.stdout
+    assert "9 entries, 1 checkpoints, 0 certificates, root " in answer.stdout
     assert answer.stdout.endswith("no fault\n")
 
 
@@ -63,8 +67,8 @@ def test_a_rewritten_log_fails_against_a_kept_checkpoint(
     assert runner.invoke(app, ["log", "fsck"]).exit_code == 0
     answer = runner.invoke(app, ["log", "fsck", "--consistent-with", str(kept)])
     assert answer.exit_code == 1
-    assert "kept checkpoint 6: its root is not that of the entries\n" in answer.stdout
-    assert "kept checkpoint 6: it is of a log that began otherwise\n" in answer.stdout
+    assert "kept checkpoint 7: its root is not that of the entries\n" in answer.stdout
+    assert "kept checkpoint 7: it is of a log that began otherwise\n" in answer.stdout
 
 
 def test_keys_and_checkpoints_that_cannot_be_used_are_told_in_words(
@@ -78,9 +82,9 @@ def test_keys_and_checkpoints_that_cannot_be_used_are_told_in_words(
     forged.write_text(stranger.sign_note(note.decode().rpartition("\n\n")[0] + "\n", name=origin))
     for arguments, words in (
         (["--consistent-with", str(forged)], "not signed by a trusted key"),
-        (["--consistent-with", str(public_key)], "name must hold neither"),
+        (["--consistent-with", str(public_key)], "has no signatures"),
         (["--consistent-with", str(tmp_path / "nowhere")], "No such file"),
-        (["--key", str(forged)], "is not a PEM public key"),
+        (["--trusted", str(forged)], "not a list of trusted keys"),
     ):
         answer = runner.invoke(app, ["log", "fsck", *arguments])
         assert answer.exit_code == 1

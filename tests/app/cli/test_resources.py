@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from app.certificates.signing import StatementSigner
 from app.cli.main import app
-from app.services import public_key_file
+from app.services import trusted_keys_file
+from tests.support.trust import trust, trust_in
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import DATASET, Workshop
 
@@ -78,15 +79,15 @@ def test_download_verifies_and_writes_weights_and_certificate(
     workshop.define()
     workshop.work()
     out = tmp_path / "out"
-    assert "--key" in _fail("download", "model", "--out", str(out))
-    key = public_key_file(workshop.services.settings)
-    key.write_text(workshop.services.signer.public_key_pem)
+    assert "--trusted" in _fail("download", "model", "--out", str(out))
+    key = trusted_keys_file(workshop.services.settings)
+    key.write_bytes(trust_in(workshop.services))
 
     answer = runner.invoke(app, ["download", "model", "--out", str(out)])
 
     assert answer.exit_code == 0, answer.output
     names = {path.name: path for path in out.iterdir()}
-    assert set(names) == {"model-v1.safetensors", "model-v1.certificate.json"}
+    assert set(names) == {"log.checkpoint", "model-v1.safetensors", "model-v1.certificate.json"}
     assert names["model-v1.safetensors"].read_bytes() == WEIGHTS
     steps = [line.split()[1] for line in answer.stdout.splitlines() if line.startswith("ok")]
     assert {"signature", "digest", "guarantee", "subject"} <= set(steps)
@@ -98,10 +99,10 @@ def test_a_certificate_by_another_key_is_told_in_one_line(
     workshop.define()
     workshop.work()
     stranger = StatementSigner.from_file(tmp_path / "stranger.pem", create=True)
-    key = tmp_path / "stranger.pub"
-    key.write_text(stranger.public_key_pem)
+    key = tmp_path / "stranger.json"
+    key.write_bytes(trust(stranger))
 
-    told = _fail("download", "model", "--key", str(key), "--out", str(tmp_path / "out"))
+    told = _fail("download", "model", "--trusted", str(key), "--out", str(tmp_path / "out"))
 
     assert told == "error: signature: made by a key that was not given\n"
     assert not (tmp_path / "out" / "model-v1.safetensors").exists()

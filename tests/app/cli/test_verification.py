@@ -10,6 +10,7 @@ from app.certificates.signing import StatementSigner
 from app.cli.main import app
 from app.ledger import bundles, repository
 from app.services import Services
+from tests.support.trust import trust, trust_in
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import Workshop
 
@@ -28,15 +29,15 @@ class TestVerify:
         version = workshop.work()
         with workshop.transaction() as session:
             certificate = repository.certificate(session, version.certificate_id)
-            bundle = bundles.bundle_of(session, certificate)
-        files = {name: tmp_path / name for name in ("bundle", "weights", "key")}
+            bundle = bundles.bundle_of(session, certificate, signer=workshop.services.signer)
+        files = {name: tmp_path / name for name in ("bundle", "weights", "trusted")}
         files["bundle"].write_text(json.dumps(bundle))
         files["weights"].write_bytes(WEIGHTS)
-        files["key"].write_text(workshop.services.signer.public_key_pem)
+        files["trusted"].write_bytes(trust_in(workshop.services))
         return files
 
     def _run(self, files: dict[str, Path]) -> tuple[int, str]:
-        options = ["--weights", str(files["weights"]), "--key", str(files["key"])]
+        options = ["--weights", str(files["weights"]), "--trusted", str(files["trusted"])]
         answer = runner.invoke(app, ["verify", str(files["bundle"]), *options])
         assert answer.exception is None or isinstance(answer.exception, SystemExit)
         return answer.exit_code, answer.stdout
@@ -56,7 +57,7 @@ class TestVerify:
         changes = {
             "weights": (WEIGHTS + b"?", "digest"),
             "bundle": (b"{}", "bundle"),
-            "key": (stranger.public_key_pem.encode(), "signature"),
+            "trusted": (trust(stranger), "signature"),
         }
         for name, (content, step) in changes.items():
             honest = files[name].read_bytes()

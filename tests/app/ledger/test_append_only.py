@@ -10,6 +10,7 @@ from app import main, schema
 from app.database import Database
 from app.embedded import EmbeddedServers
 from app.ledger import api_keys
+from app.ledger.tables import LogCosignatureRow
 from app.services import Services
 from tests.support.emptying import APPEND_ONLY
 from tests.support.logbook import write
@@ -19,6 +20,7 @@ CHANGES = {
     "log_entries": "UPDATE log_entries SET body = ''",
     "log_nodes": "UPDATE log_nodes SET hash = hash",
     "log_checkpoints": "UPDATE log_checkpoints SET note = ''",
+    "log_cosignatures": "UPDATE log_cosignatures SET line = ''",
     "certificates": "UPDATE certificates SET envelope = ''",
 }
 STATEMENTS = [
@@ -32,10 +34,12 @@ STATEMENTS = [
 
 @pytest.fixture
 def written(workshop: Workshop) -> Services:
-    """A log, its nodes, a checkpoint and a certificate."""
+    """A log, its nodes, a checkpoint, a cosignature of it and a certificate."""
     workshop.define()
     workshop.work()
     with workshop.services.database.transaction() as session:
+        session.add(LogCosignatureRow(size=1, witness="w", line="l"))
+        session.flush()
         for table in APPEND_ONLY:
             assert session.scalar(text(f"SELECT count(*) FROM {table}")) > 0
     return workshop.services

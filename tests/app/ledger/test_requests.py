@@ -23,6 +23,7 @@ from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, LogEntryRow,
 from app.registry import repository as registry
 from tests.support.dumps import everything_in_postgres
 from tests.support.markers import Marker, search_bytes
+from tests.support.trust import trust_in
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import DATASET, Workshop, record_ids
 
@@ -195,13 +196,15 @@ def test_held_out_records_complete_at_once_with_an_exclusion_certificate_that_ve
     assert (obligation.state, obligation.basis) == ("certified", "excluded_from_training")
     with workshop.transaction() as session:
         certificate = repository.certificate(session, obligation.certificate_id)
-        bundle = bundles.bundle_of(session, certificate, request_id=request_id)
+        bundle = bundles.bundle_of(
+            session, certificate, signer=workshop.services.signer, request_id=request_id
+        )
     weights = tmp_path / "weights"
     weights.write_bytes(WEIGHTS)
     predicate = verify(
         bundle=json.dumps(bundle).encode(),
         weights=weights,
-        keys=workshop.services.signer.public_key_pem.encode(),
+        trusted=trust_in(workshop.services),
     )
     assert predicate["basis"] == "excluded_from_training"
     assert predicate["forgotten"]["records"] == 2

@@ -22,6 +22,7 @@ from app.registry.card import CardFacts, model_card
 from app.registry.tables import VersionRow
 from app.services import Services
 from tests.support.serving import serve
+from tests.support.trust import trust_in
 from tests.support.weights import weights_of_version
 from tests.support.workshop import Workshop
 
@@ -198,7 +199,7 @@ def test_the_commands_on_the_card_run_and_succeed(
     _forget(workshop, workshop.split()[0][0])
     commands = re.findall(r"^```sh\n(.*?)\n```$", _card(api, 2), re.MULTILINE | re.DOTALL)
     assert len(commands) == 3
-    (tmp_path / "signing-ed25519.pub").write_text(services.signer.public_key_pem)
+    (tmp_path / "trusted-keys.json").write_bytes(trust_in(services))
     (tmp_path / "model-signing-p256.pub").write_text(services.model_signer.public_key_pem)
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from playwright.sync_api import Browser, Page
 
+from app.certificates.bundle import bundle_json
 from app.certificates.signing import StatementSigner
+from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import verify
 from app.domain import merkle
 from app.domain.errors import VerificationError
@@ -21,6 +24,9 @@ from app.main import create_app
 from app.services import Services
 from tests.support import browser as browsers
 from tests.support import trees
+from tests.support.bundles import ORIGIN, SmallLog
+from tests.support.statements import synthetic
+from tests.support.trust import trust
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import Workshop
 
@@ -28,7 +34,7 @@ pytestmark = pytest.mark.skipif(browsers.CHROMIUM is None, reason=browsers.MISSI
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
 CASES = sorted(path.name.partition(".")[0] for path in GOLDEN.glob("*.certificate.json"))
-KEYS = (GOLDEN / "keys.json").read_bytes()
+KEYS = (GOLDEN / "trusted-keys.json").read_bytes()
 Document = dict[str, Any]
 
 
@@ -91,14 +97,6 @@ def test_golden_certificates_hold(page: Page, case: str) -> None:
     assert "The keys were yours." in verdict
 
 
-def test_a_pem_file_of_the_key_is_enough(page: Page) -> None:
-    bundle, weights = _golden(CASES[0])
-    pem = json.loads(KEYS)["keys"][0]["pem"].encode()
-    other = StatementSigner(Ed25519PrivateKey.generate()).public_key_pem.encode()
-
-    assert _check(page, bundle=bundle, weights=weights, keys=other + pem)[0]["log"] == "ok"
-
-
 def _resigned(document: Document, change: Callable[[Document], None]) -> None:
     """Change the statement without the key that signed it."""
     statement = json.loads(base64.b64decode(document["envelope"]["payload"]))
@@ -111,12 +109,6 @@ def _flip(text: str) -> str:
     raw = bytearray(base64.b64decode(text))
     raw[-1] ^= 1
     return base64.b64encode(raw).decode()
-
-
-def _line(text: str, number: int, change: Callable[[str], str]) -> str:
-    lines = text.split("\n")
-    lines[number] = change(lines[number])
-    return "\n".join(lines)
 
 
 def _looser(text: str) -> str:
@@ -136,6 +128,11 @@ def _set(path: str, value: object) -> Callable[[Document], None]:
         place[name] = value(place[name]) if callable(value) else value
 
     return change
+
+
+def _larger(note: str) -> str:
+    origin, size, rest = note.split("\n", 2)
+    return f"{origin}\n{int(size) + 1}\n{rest}"
 
 
 TAMPERED: dict[str, tuple[str, Callable[[Document], None]]] = {
@@ -169,7 +166,7 @@ TAMPERED: dict[str, tuple[str, Callable[[Document], None]]] = {
         "log",
         _set("log.entry", lambda old: old.replace("certificate.issued", "request.accepted")),
     ),
-    "a larger log": ("log", _set("log.checkpoint", lambda old: _line(old, 1, lambda n: f"{n}0"))),
+    "a larger log": ("log", _set("log.checkpoint", _larger)),
     "another root": (
         "log",
         _set("log.checkpoint", lambda old: old.replace(old.split("\n")[2], "A" * 43 + "=")),
@@ -207,7 +204,7 @@ def test_tampered_bundles_fail_at_the_step_that_the_command_names(page: Page, tm
         assert document != json.loads(bundle), name
         tampered = json.dumps(document).encode()
         with pytest.raises(VerificationError) as refusal:
-            verify(bundle=tampered, weights=file, keys=KEYS)
+            verify(bundle=tampered, weights=file, trusted=KEYS)
         assert (name, refusal.value.step) == (name, step)
 
         steps, verdict = _check(page, bundle=tampered, weights=weights, keys=KEYS)
@@ -231,10 +228,14 @@ def test_what_is_no_bundle_fails(page: Page, bundle: bytes) -> None:
         b"not a key",
         b"{}",
         b'{"keys":[]}',
-        b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+        json.loads(KEYS)["keys"][0]["pem"].encode(),
         # The service's other key, for weight files: ECDSA, and not for certificates.
-        json.loads(KEYS)["keys"][1]["pem"].encode(),
-        json.dumps({"keys": json.loads(KEYS)["keys"][1:]}).encode(),
+        json.dumps(json.loads(KEYS) | {"keys": json.loads(KEYS)["keys"][1:]}).encode(),
+        KEYS.replace(b'"purpose":"model signatures"', b'"purpose":"certificates"'),
+        KEYS.replace(b'"origin"', b'"origin":"x","origin"'),
+        KEYS.replace(b'"valid_until"', b'"valid_until":null,"valid\\u005funtil"'),
+        KEYS.replace(b'"compromised_since"', b'"compromised"'),
+        json.dumps(json.loads(KEYS) | {"more": 1}).encode(),
     ],
 )
 def test_what_is_no_key_fails(page: Page, keys: bytes) -> None:
@@ -243,21 +244,61 @@ def test_what_is_no_key_fails(page: Page, keys: bytes) -> None:
     assert _check(page, bundle=bundle, weights=weights, keys=keys)[0] == {"keys": "failed"}
 
 
-def test_a_key_that_was_not_in_use_fails(page: Page) -> None:
+@pytest.mark.parametrize("bound", ["valid_until", "compromised_since"])
+def test_a_checkpoint_by_a_key_that_has_ended_fails(page: Page, bound: str) -> None:
     bundle, weights = _golden(CASES[0])
-    for bound, moment in (
-        ("valid_from", "2099-01-01T00:00:00+00:00"),
-        ("valid_until", "2001-01-01T00:00:00+00:00"),
+    keys = json.loads(KEYS)
+    keys["keys"][0][bound] = "2001-01-01T00:00:00+00:00"
+
+    steps, verdict = _check(page, bundle=bundle, weights=weights, keys=json.dumps(keys).encode())
+
+    assert steps["log"] == "failed"
+    assert "a key that has ended: download the bundle again" in verdict
+
+
+def test_a_retired_key_counts_for_what_was_recorded_in_its_time(page: Page) -> None:
+    """As the command decides, for a bundle whose checkpoint is by the key in use."""
+    now = datetime.now(UTC)
+    old, new = (StatementSigner(Ed25519PrivateKey.generate()) for _ in range(2))
+    case = synthetic()["as_trained"]
+    log = SmallLog(new)
+    recorded_at = now - timedelta(days=2)
+    index = log.append(case.payload, recorded_at=recorded_at.isoformat())
+    bundle = json.dumps(
+        bundle_json(envelope=old.sign_payload(case.payload), log=log.proof(index))
+    ).encode()
+    for end, compromised, holds in (
+        (timedelta(days=1), None, True),
+        (timedelta(days=3), None, False),
+        (timedelta(days=1), timedelta(days=1.5), True),
+        (timedelta(days=1), timedelta(days=2.5), False),
     ):
-        keys = json.loads(KEYS)
-        keys["keys"][0][bound] = moment
-
-        steps, verdict = _check(
-            page, bundle=bundle, weights=weights, keys=json.dumps(keys).encode()
+        retired = TrustedKey(
+            old.public_key,
+            valid_until=now - end,
+            compromised_since=None if compromised is None else now - compromised,
         )
+        keys = TrustedKeys(ORIGIN, (TrustedKey(new.public_key), retired)).to_bytes()
+        if holds:
+            verify(bundle=bundle, weights=case.weights, trusted=keys)
+        else:
+            with pytest.raises(VerificationError, match="its key did not count"):
+                verify(bundle=bundle, weights=case.weights, trusted=keys)
+        steps, _ = _check(page, bundle=bundle, weights=case.weights, keys=keys)
+        assert steps["log"] == ("ok" if holds else "failed")
 
-        assert steps["statement"] == "failed"
-        assert "its key was not in use" in verdict
+
+def test_a_field_that_is_named_twice_is_refused(page: Page) -> None:
+    bundle, weights = _golden(CASES[0])
+    for honest, twice in (
+        (b'"media_type"', b'"log": {}, "media_type"'),
+        (b'"index"', b'"ind\\u0065x": 0, "index"'),
+        (b'"keyid"', b'"keyid": "", "keyid"'),
+    ):
+        assert honest in bundle
+        doubled = bundle.replace(honest, twice, 1)
+        steps, _ = _check(page, bundle=doubled, weights=weights, keys=KEYS)
+        assert steps == {"keys": "ok", "bundle": "failed"}
 
 
 def test_other_weights_fail(page: Page) -> None:
@@ -282,7 +323,7 @@ def test_a_version_is_verified_with_the_services_own_keys(
     assert "model version 1, basis certified release" in verdict
     assert "compare them with a copy from another channel" in verdict
     assert _check(page, weights=b"others")[0]["digest"] == "failed"
-    stranger = StatementSigner(Ed25519PrivateKey.generate()).public_key_pem.encode()
+    stranger = trust(StatementSigner(Ed25519PrivateKey.generate()))
     assert _check(page, weights=WEIGHTS, keys=stranger)[0]["signature"] == "failed"
 
 

@@ -1,0 +1,92 @@
+"""Cosignatures of checkpoints by witnesses, as https://c2sp.org/tlog-cosignature defines them.
+
+A witness states when it saw a checkpoint, and that the log of the same name has only grown between
+all that it ever cosigned. Such a statement is one more signature line of the checkpoint's note.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from app.certificates.note import NoteKey, signature_line, signatures_by
+from app.certificates.private_keys import load_private_key
+from app.domain.errors import ConfigurationError, NoteError, VerificationError
+
+_TIME = struct.Struct(">Q")
+_MOST_SECONDS = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class WitnessKey(NoteKey):
+    """A witness's public key, under the name that it cosigns with."""
+
+    algorithm: ClassVar[bytes] = b"\x04"
+
+    def verify(self, signature: bytes, text: str) -> None:
+        """Check a cosignature of a checkpoint's text.
+
+        Raises:
+            InvalidSignature: it is not this key's.
+        """
+        if len(signature) <= _TIME.size:
+            raise InvalidSignature
+        (time_s,) = _TIME.unpack(signature[: _TIME.size])
+        if time_s > _MOST_SECONDS:
+            raise InvalidSignature
+        self.public_key.verify(signature[_TIME.size :], _message(text, time_s))
+
+
+class WitnessSigner:
+    """Holds a witness's private key."""
+
+    def __init__(self, private_key: Ed25519PrivateKey, *, name: str) -> None:
+        self._private_key = private_key
+        self.key = WitnessKey(name, private_key.public_key())
+
+    @classmethod
+    def from_file(cls, path: Path, *, name: str) -> "WitnessSigner":
+        """Read the key from a PEM file of mode 0600; make it if it is missing.
+
+        Raises:
+            ConfigurationError: the file is readable by others, or no Ed25519 key.
+            NoteError: the name cannot be a key's.
+        """
+        key = load_private_key(path, Ed25519PrivateKey.generate, create=True)
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ConfigurationError(f"{path} is not an Ed25519 key")
+        return cls(key, name=name)
+
+    def cosign(self, text: str, *, time_s: int) -> str:
+        """Return the signature line for a checkpoint's text at a time, in seconds since 1970."""
+        signature = self._private_key.sign(_message(text, time_s))
+        return signature_line(self.key, _TIME.pack(time_s) + signature)
+
+
+def check_witnesses(note: bytes, witnesses: Sequence[WitnessKey], *, required: int) -> str:
+    """Check that enough of some witnesses have cosigned a checkpoint; say how many.
+
+    Raises:
+        VerificationError: too few have, or a cosignature in the name of one is wrong.
+    """
+    try:
+        _, signed = signatures_by(note, witnesses)
+    except NoteError as error:
+        raise VerificationError("witnesses", str(error)) from error
+    # One key under two names is one witness.
+    found = {key.public_key.public_bytes_raw() for key in signed}
+    told = f"{len(found)} of {len(witnesses)} have cosigned its checkpoint"
+    if len(found) < required:
+        raise VerificationError(
+            "witnesses",
+            f"{told}, {required} are required: perhaps they had no time yet; download it again",
+        )
+    return told
+
+
+def _message(text: str, time_s: int) -> bytes:
+    return f"cosignature/v1\ntime {time_s}\n{text}".encode()

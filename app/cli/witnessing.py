@@ -1,0 +1,57 @@
+"""Being a witness of somebody's log."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.certificates.cosignature import WitnessSigner
+from app.certificates.trusted_keys import read_trusted_keys
+from app.cli.connection import errors_in_words
+from app.witnesses.server import WitnessServer
+from app.witnesses.witness import Witness
+
+
+def witness(
+    *,
+    name: Annotated[
+        str, typer.Option(help="The name to cosign with, such as witness.example.org.")
+    ],
+    trusted: Annotated[
+        list[Path],
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="The trusted-keys.json of a log to watch; repeat for more. Read at each call.",
+        ),
+    ],
+    state: Annotated[
+        Path, typer.Option(help="Where to keep what was cosigned last. Never lose it.")
+    ] = Path("witness.json"),
+    key: Annotated[
+        Path, typer.Option(help="The private key, a PEM file of mode 0600; made if missing.")
+    ] = Path("witness.pem"),
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port.")] = 8110,
+) -> None:
+    """Cosign the checkpoints of logs that only grow (C2SP tlog-witness), until interrupted.
+
+    Run it where the log's operator has no access: it keeps the size and root that it saw last, and
+    refuses a log that did not grow out of them. It prints its verifier key, for EXPUNGE_WITNESSES
+    of the service and --witness of 'expunge verify'.
+    """
+    with errors_in_words():
+        for path in trusted:
+            read_trusted_keys(path.read_bytes())
+        signer = WitnessSigner.from_file(key, name=name)
+        cosigner = Witness(signer, state, trusted)
+        server = WitnessServer((host, port), cosigner)
+        typer.echo(f"{signer.key}")
+        typer.echo(f"listening on http://{host}:{server.server_address[1]} (Ctrl-C stops)")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.server_close()
+            cosigner.close()

@@ -1,0 +1,70 @@
+"""The checkpoint that a client keeps from one download to the next.
+
+With the first bundle that it sees, a client pins the log: each later one must prove that its log
+grew out of the one before. Whoever makes another log, with a stolen key too, is found out.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from app.certificates.checkpoint import size_of
+from app.certificates.note import MAX_NOTE_BYTES
+from app.domain.errors import DownloadError, NoteError
+
+CHECKPOINT_FILENAME: Final = "log.checkpoint"
+
+
+@dataclass(frozen=True)
+class KeptCheckpoint:
+    """What is known of a log from before.
+
+    Attributes:
+        path: where it is kept.
+        note: the checkpoint; None before the first download.
+        size: how many entries the log had; None likewise.
+    """
+
+    path: Path
+    note: bytes | None
+    size: int | None
+
+    def replace(self, note: str) -> None:
+        """Keep a newer checkpoint, which was verified against this one."""
+        new = self.path.with_name(self.path.name + ".new")
+        new.write_text(note)
+        new.replace(self.path)
+
+
+@contextmanager
+def kept_checkpoint(path: Path) -> Iterator[KeptCheckpoint]:
+    """Read what is kept; other downloads that keep theirs there wait meanwhile.
+
+    Raises:
+        DownloadError: the file holds no checkpoint.
+    """
+    with _held(path.parent):
+        try:
+            note = path.read_bytes()[: MAX_NOTE_BYTES + 1]
+        except FileNotFoundError:
+            yield KeptCheckpoint(path, None, None)
+            return
+        try:
+            size = size_of(note)
+        except NoteError as error:
+            raise DownloadError(f"{path} holds no checkpoint of a log") from error
+        yield KeptCheckpoint(path, note, size)
+
+
+@contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

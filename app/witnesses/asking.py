@@ -1,0 +1,151 @@
+"""Asking witnesses to cosign the log, beside whatever else the process does.
+
+Each witness has a thread of its own, so that one that does not answer holds up nothing: neither
+publication, which never waits for a witness, nor the other witnesses. Any number of processes may
+ask; a cosignature is kept once.
+"""
+
+import logging
+import threading
+from dataclasses import dataclass
+
+import httpx
+
+from app.certificates.cosignature import WitnessKey
+from app.certificates.note import open_note
+from app.database import Database
+from app.domain.errors import NoteError
+from app.ledger import cosignatures, merkle
+from app.ledger.cosignatures import Uncosigned
+from app.logs import describe
+from app.witnesses.submission import PATH, SIZE_MEDIA_TYPE, Submission
+
+_log = logging.getLogger("expunge.witnesses")
+_TIMEOUT_S = 10.0
+_MAX_ANSWER_BYTES = 16 * 1024
+_LONGEST_DELAY_S = 60.0
+_STOP_S = 1.0
+
+
+class WitnessError(Exception):
+    """A witness did not cosign."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    media_type: str
+    text: str
+
+
+class Asker:
+    """Has one witness cosign the newest checkpoint, again and again.
+
+    Args:
+        database: of the ledger.
+        url: where the witness is; ``/add-checkpoint`` is added.
+        witness: its key.
+        poll_interval_s: how often to look for a newer checkpoint.
+        timeout_s: how long the witness may take for an answer.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        url: str,
+        witness: WitnessKey,
+        *,
+        poll_interval_s: float,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
+        self._database = database
+        self._url = url.rstrip("/") + PATH
+        self._witness = witness
+        self._poll_interval_s = poll_interval_s
+        self._timeout_s = timeout_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
+
+    def start(self) -> None:
+        """Ask in the background until ``stop``."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stop.set()
+        self._thread.join(_STOP_S)
+
+    def tick(self) -> bool:
+        """Have the newest checkpoint cosigned if it is not; say whether there was one to cosign.
+
+        Raises:
+            WitnessError: the witness refuses, or answers something else.
+            httpx.HTTPError: it cannot be reached.
+        """
+        with self._database.transaction() as session:
+            wanted = cosignatures.uncosigned(session, self._witness)
+        if wanted is None:
+            return False
+        answer = self._ask(wanted, wanted.old_size)
+        if answer.status == httpx.codes.CONFLICT and answer.media_type == SIZE_MEDIA_TYPE:
+            known = _size_in(answer.text)
+            if known > wanted.size:
+                raise WitnessError("it knows a longer log: was this one restored from a backup?")
+            if known == wanted.old_size:
+                raise WitnessError("it knows another log of this name")
+            answer = self._ask(wanted, known)
+        if answer.status != httpx.codes.OK:
+            raise WitnessError(f"it answered {answer.status}")
+        line = _own_line(wanted.note, answer.text, self._witness)
+        with self._database.transaction() as session:
+            cosignatures.store(session, self._witness, size=wanted.size, line=line)
+        return True
+
+    def _ask(self, wanted: Uncosigned, old_size: int) -> _Answer:
+        with self._database.transaction() as session:
+            proof = merkle.consistency_proof(session, old_size=old_size, new_size=wanted.size)
+        body = Submission(old_size, proof, wanted.note).to_bytes()
+        content = b""
+        with httpx.stream(
+            "POST", self._url, content=body, timeout=self._timeout_s, follow_redirects=False
+        ) as answer:
+            for part in answer.iter_bytes():
+                content += part
+                if len(content) > _MAX_ANSWER_BYTES:
+                    raise WitnessError("its answer has no end")
+            media_type = answer.headers.get("content-type", "").partition(";")[0].strip()
+            return _Answer(
+                answer.status_code, media_type, content.decode("utf-8", errors="replace")
+            )
+
+    def _run(self) -> None:
+        delay_s = self._poll_interval_s
+        failing = False
+        while not self._stop.wait(delay_s):
+            try:
+                self.tick()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                if not failing:
+                    why = str(error) if isinstance(error, WitnessError) else describe(error)
+                    _log.warning("witness %s has not cosigned: %s", self._witness.name, why)
+                failing = True
+                delay_s = min(max(1.0, 2 * delay_s), _LONGEST_DELAY_S)
+            else:
+                failing, delay_s = False, self._poll_interval_s
+
+
+def _size_in(text: str) -> int:
+    if not text.endswith("\n") or not text[:-1].isascii() or not text[:-1].isdigit():
+        raise WitnessError("it names no size")
+    return int(text[:19])
+
+
+def _own_line(note: str, lines: str, witness: WitnessKey) -> str:
+    """Return the line that is the witness's own; those by other keys are passed over."""
+    for line in lines.splitlines(keepends=True):
+        try:
+            open_note((note + line).encode(), [witness])
+        except NoteError:
+            continue
+        return line
+    raise WitnessError("its answer holds no cosignature of its own")

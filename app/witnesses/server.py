@@ -1,0 +1,79 @@
+"""A witness over HTTP, with nothing but Python's own server: put TLS in front of it."""
+
+import re
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+from app.domain.errors import VerificationError
+from app.witnesses.submission import MAX_BYTES, PATH
+from app.witnesses.witness import Reply, Witness
+
+_TIMEOUT_S: Final = 10.0
+_MOST_AT_ONCE: Final = 32
+_LENGTH = re.compile(r"[0-9]{1,9}", re.ASCII)
+
+
+class WitnessServer(ThreadingHTTPServer):
+    """Serves one witness. Who is slow is cut off, and no more than some are served at once."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], witness: Witness) -> None:
+        super().__init__(address, _Handler)
+        self.witness = witness
+        self.places = threading.BoundedSemaphore(_MOST_AT_ONCE)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Reads one call after another from a connection."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "expunge-witness"
+    sys_version = ""
+    timeout = _TIMEOUT_S
+    server: WitnessServer
+
+    def handle(self) -> None:
+        """Serve a connection if there is a place for it."""
+        if not self.server.places.acquire(blocking=False):
+            return
+        try:
+            super().handle()
+        except ConnectionError:
+            pass
+        finally:
+            self.server.places.release()
+
+    def do_POST(self) -> None:
+        """Answer ``add-checkpoint``."""
+        if self.path != PATH:
+            self._send(Reply(HTTPStatus.NOT_FOUND, "there is only add-checkpoint here\n"))
+            return
+        length = self.headers.get("Content-Length", "")
+        if (
+            "Transfer-Encoding" in self.headers
+            or _LENGTH.fullmatch(length) is None
+            or int(length) > MAX_BYTES
+        ):
+            self.close_connection = True
+            self._send(Reply(HTTPStatus.BAD_REQUEST, "its length must be told, and be small\n"))
+            return
+        try:
+            reply = self.server.witness.add_checkpoint(self.rfile.read(int(length)))
+        except (OSError, VerificationError):
+            self.close_connection = True
+            reply = Reply(HTTPStatus.SERVICE_UNAVAILABLE, "the witness cannot read its files\n")
+        self._send(reply)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is given
+        """Write nothing: who calls is not of interest."""
+
+    def _send(self, reply: Reply) -> None:
+        body = reply.body.encode()
+        self.send_response(reply.status)
+        self.send_header("Content-Type", reply.media_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
