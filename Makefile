@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 TESTS_AT_ONCE ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTS_AT_ONCE) --dist loadfile
 
-.PHONY: api-reference demo test test-guides test-slow lint serve clean install
+.PHONY: api-reference demo test test-guides test-slow storm lint serve clean install
 
 demo: $(STAMP)
 	$(BIN)/expunge demo
@@ -26,6 +26,10 @@ test-slow: $(STAMP)
 # The commands of docs/how-to, from the pages themselves; each guide starts a service of its own.
 test-guides: $(STAMP)
 	$(BIN)/python -m pytest -m guides
+
+# Minutes of faults over a whole service; SEEDS="1 2 3" has them again.
+storm: $(STAMP)
+	$(BIN)/python -m tests.storm $(SEEDS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

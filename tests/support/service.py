@@ -26,6 +26,7 @@ from tests.support.slow import FACTORY
 Result = TypeVar("Result")
 
 LEASE_S = 2
+START_TIMEOUT_S = 180.0
 _REPOSITORY = Path(__file__).parents[2]
 PARTS = ("api", "dispatcher", "worker")
 _MODULES = {"api": "app.cli serve", "dispatcher": "workers dispatcher", "worker": "workers worker"}
@@ -51,11 +52,11 @@ class Service:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "app.cli", "up"],
                 cwd=_REPOSITORY,
-                env=self._environment(),
+                env=self.environment(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        until(lambda: httpx.get(f"{self.url}/readyz").status_code == 200)
+        until(lambda: httpx.get(f"{self.url}/readyz").status_code == 200, START_TIMEOUT_S)
 
     def stop(self) -> int:
         """Stop the service with SIGTERM; return its exit code."""
@@ -113,20 +114,24 @@ class Service:
     @contextmanager
     def second_worker(self) -> Iterator[psutil.Process]:
         """Have another worker for a while, as on another machine."""
+        process = self.start_worker()
+        worker = psutil.Process(process.pid)
+        try:
+            yield worker
+        finally:
+            kill([worker, *worker.children(recursive=True)])
+            process.wait()
+
+    def start_worker(self) -> subprocess.Popen[bytes]:
+        """Start another worker, which the supervisor knows nothing of."""
         with self.log.open("ab") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "workers", "worker"],
                 cwd=_REPOSITORY,
-                env=self._environment(),
+                env=self.environment(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        try:
-            yield psutil.Process(process.pid)
-        finally:
-            worker = psutil.Process(process.pid)
-            kill([worker, *worker.children(recursive=True)])
-            process.wait()
 
     def frozen(self, number: int = 1) -> list[psutil.Process]:
         """Return the processes that stand still at a point, once there are so many."""
@@ -136,7 +141,8 @@ class Service:
         """Return the processes that stand still at a point."""
         return [p for p in self.processes() if p.status() == psutil.STATUS_STOPPED]
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Return the environment of every process of the service."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("EXPUNGE_")}
         return environment | {
             "EXPUNGE_DATA_DIR": str(self.data_dir),

@@ -1,0 +1,89 @@
+"""Three datasets of made-up people, and six models of as many mechanisms."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.client import ExpungeClient
+from tests.support.digits import DATASET, RECIPE, RECORDS_PER_SUBJECT
+from tests.support.people import People
+from tests.support.slow import FACTORY
+
+SUBJECTS = 60
+_HEAD = {
+    "architecture": {"name": "linear_head"},
+    "recipe": {"epochs": 5, "batch_size": 64, "held_out_fraction": 0.2},
+}
+_NETWORK = {"architecture": {"name": "mlp", "options": {"hidden": [16]}}, "recipe": RECIPE}
+_SLOW = {
+    "architecture": {"name": "custom", "factory": FACTORY},
+    "recipe": {**RECIPE, "batch_size": 128},
+}
+_LOOSE = {"epsilon": 8.0}
+MODELS: dict[str, dict[str, Any]] = {
+    "tracked": {
+        "dataset": "alpha",
+        **_HEAD,
+        "policy": {"mechanism": "tracked_release", "epsilon": 4.0},
+    },
+    "projected": {
+        "dataset": "alpha",
+        **_HEAD,
+        "policy": {"mechanism": "projected_noisy_sgd", **_LOOSE},
+    },
+    "clipped": {
+        "dataset": "beta",
+        **_SLOW,
+        "policy": {
+            "mechanism": "gradient_clipping",
+            "parameters": {"steps": 60},
+            "budget_epochs": 20,
+            "first_release": "as_trained",
+        },
+    },
+    "descended": {
+        "dataset": "beta",
+        **_HEAD,
+        "policy": {"mechanism": "delete_to_descent", **_LOOSE},
+    },
+    "retrained": {"dataset": "gamma", **_NETWORK, "policy": {"mechanism": "retraining"}},
+    "perturbed": {"dataset": "gamma", **_NETWORK, "policy": {"mechanism": "output_perturbation"}},
+}
+
+
+@dataclass
+class Crowd:
+    """The people of one dataset.
+
+    Attributes:
+        dataset: its name.
+        at_first: who is there before the models are trained.
+        later: those who are pushed meanwhile, in order; each is a crowd of its own.
+    """
+
+    dataset: str
+    at_first: People = field(
+        default_factory=lambda: People.invent(SUBJECTS * RECORDS_PER_SUBJECT), repr=False
+    )
+    later: list[People] = field(default_factory=list, repr=False)
+
+    def everyone(self) -> list[People]:
+        """Return all people of this dataset."""
+        return [self.at_first, *self.later]
+
+
+def build(client: ExpungeClient) -> list[Crowd]:
+    """Have the datasets pushed and the models trained; return the people."""
+    crowds = [Crowd(name) for name in ("alpha", "beta", "gamma")]
+    for crowd in crowds:
+        client.define_dataset(crowd.dataset, features=DATASET["features"], classes=10)
+        client.push_records(crowd.dataset, crowd.at_first.parquet())
+    for name, definition in MODELS.items():
+        client.define_model({"name": name, **definition})
+    for name in MODELS:
+        client.wait_for_model(name, timeout_s=180)
+    return crowds
+
+
+def models_of(dataset: str) -> list[str]:
+    """Return the names of the models that are trained on a dataset."""
+    return [name for name, definition in MODELS.items() if definition["dataset"] == dataset]
