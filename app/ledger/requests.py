@@ -16,10 +16,18 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, ExpungeError
 from app.domain.ids import new_id
 from app.domain.states import Basis, ObligationState, RequestState
-from app.ledger import actor, certifying, log, outbox, repository, restating
+from app.ledger import (
+    actor,
+    certifying,
+    digests,
+    log,
+    obligations,
+    outbox,
+    repository,
+    restating,
+)
 from app.ledger.accepting import Acceptance, Taken
 from app.ledger.demands import Call, ForgetDemand, hashed
-from app.ledger.obligations import reopen_failed, settle_request
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 from app.ledger.transitions import enter
 from app.registry.tables import ModelRow, VersionRow
@@ -87,17 +95,17 @@ class ForgetRequests:
                 certificate_id = self._certify_again(session, request, model, head)
             else:
                 certificate_id = self._certify_exclusion(session, request, model, head)
-            session.add(
-                ObligationRow(
-                    id=new_id("ob"),
-                    request_id=request.id,
-                    model_id=model.id,
-                    state=ObligationState.CERTIFIED,
-                    basis=settled.basis,
-                    certificate_id=certificate_id,
-                )
+            obligation = ObligationRow(
+                id=new_id("ob"),
+                request_id=request.id,
+                model_id=model.id,
+                state=ObligationState.CERTIFIED,
+                basis=settled.basis,
+                certificate_id=certificate_id,
             )
-        settle_request(session, request)
+            session.add(obligation)
+            obligations.record(session, obligation)
+        obligations.settle_request(session, request)
 
     def _certify_again(
         self, session: Session, request: ForgetRequestRow, model: ModelRow, head: VersionRow
@@ -149,8 +157,15 @@ class ForgetRequests:
         seqs = [record.seq for record in repository.records_of(session, request.id)]
         erased = self._records.erase(session, seqs)
         request.completed_at = self._clock()
-        log.append(session, "records.erased", request=request.id, records=erased)
-        enter(session, request, RequestState.COMPLETED)
+        log.append(
+            session,
+            "records.erased",
+            request=request.id,
+            dataset=request.dataset_id,
+            records=erased,
+        )
+        completed_at = request.completed_at.astimezone(UTC).isoformat()
+        enter(session, request, RequestState.COMPLETED, completed_at=completed_at)
         return True
 
     def cancel(self, session: Session, request_id: str, *, restore: bool) -> ForgetRequestRow:
@@ -172,9 +187,10 @@ class ForgetRequests:
         request.state = RequestState.CANCELLED  # before records are restored, which looks at it
         for obligation in repository.obligations_of_request(session, request.id):
             if obligation.state == ObligationState.OPEN:
-                obligation.state = ObligationState.CANCELLED
+                obligations.enter(session, obligation, ObligationState.CANCELLED)
         restored = repository.restore_records(session, request) if restore else 0
-        enter(session, request, RequestState.CANCELLED, restored=restored)
+        marks = digests.marks_of(session, request) if restored else {}
+        enter(session, request, RequestState.CANCELLED, restored=restored, **marks)
         return request
 
     def retry(self, session: Session, request_id: str) -> ForgetRequestRow:
@@ -189,8 +205,8 @@ class ForgetRequests:
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.FAILED:
             raise ConflictError(f"the request is {request.state}; only a failed one can be retried")
-        reopen_failed(repository.obligations_of_request(session, request.id))
+        obligations.reopen_failed(session, repository.obligations_of_request(session, request.id))
         for model in models:
             outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
-        settle_request(session, request)
+        obligations.settle_request(session, request)
         return request

@@ -5,6 +5,7 @@ process that still holds a retired one publishes nothing.
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -77,8 +78,8 @@ def _succeed(session: Session, old_id: str, new: StatementSigner) -> None:
     row = session.get_one(SigningKeyRow, old_id, with_for_update=True)
     row.valid_until = func.clock_timestamp()
     session.flush()
-    log.append(session, "key.retired", key=old_id)
     session.refresh(row)
+    log.append(session, "key.retired", key=old_id, valid_until=_iso(row.valid_until))
     _add(session, new, valid_from=row.valid_until)
     log.checkpoint_at_commit(session, new)
 
@@ -93,7 +94,11 @@ def _in_use(session: Session) -> SigningKeyRow | None:
     return session.scalar(select(SigningKeyRow).where(SigningKeyRow.valid_until.is_(None)))
 
 
-def _add(session: Session, signer: StatementSigner, *, valid_from: object = None) -> None:
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat()
+
+
+def _add(session: Session, signer: StatementSigner, *, valid_from: datetime | None = None) -> None:
     """Note a key as the one in use, unless another process did so at the same moment."""
     added = session.scalar(
         insert(SigningKeyRow)
@@ -102,4 +107,10 @@ def _add(session: Session, signer: StatementSigner, *, valid_from: object = None
         .returning(SigningKeyRow.id)
     )
     if added is not None:
-        log.append(session, "key.activated", key=signer.key_id, pem=signer.public_key_pem)
+        log.append(
+            session,
+            "key.activated",
+            key=signer.key_id,
+            pem=signer.public_key_pem,
+            valid_from=_iso(valid_from),
+        )

@@ -11,7 +11,7 @@ from app.database import Database
 from app.embedded import EmbeddedServers
 from app.ledger import api_keys
 from app.services import Services
-from tests.support.emptying import APPEND_ONLY
+from migrations.guards import APPEND_ONLY
 from tests.support.logbook import write
 from tests.support.workshop import Workshop
 
@@ -20,6 +20,7 @@ CHANGES = {
     "log_nodes": "UPDATE log_nodes SET hash = hash",
     "log_checkpoints": "UPDATE log_checkpoints SET note = ''",
     "certificates": "UPDATE certificates SET envelope = ''",
+    "forget_request_records": "UPDATE forget_request_records SET commitment = ''",
 }
 STATEMENTS = [
     *CHANGES.values(),
@@ -32,9 +33,10 @@ STATEMENTS = [
 
 @pytest.fixture
 def written(workshop: Workshop) -> Services:
-    """A log, its nodes, a checkpoint and a certificate."""
+    """A log, its nodes, a checkpoint, a certificate and a request."""
     workshop.define()
     workshop.work()
+    workshop.forget("record-1")
     with workshop.services.database.transaction() as session:
         for table in APPEND_ONLY:
             assert session.scalar(text(f"SELECT count(*) FROM {table}")) > 0
