@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.orm import Session
 
 from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
-from app.ledger import checkpoints, fsck, log, merkle
+from app.ledger import checkpoints, fsck, log, merkle, signing_keys
 from app.ledger.log import canonical_json
 from app.ledger.tables import LogEntryRow
 from app.services import Services
@@ -48,9 +49,11 @@ def bodies(services: Services) -> list[bytes]:
 def faults(services: Services, *kept: bytes) -> list[fsck.Fault]:
     """Return what a check of the log finds."""
     found: list[fsck.Fault] = []
+    with services.database.transaction() as session:
+        pems = [row.pem.encode() for row in signing_keys.all_keys(session)]
     summary = fsck.check(
         services.database,
-        keys=[services.signer.public_key],
+        keys=[services.signer.public_key, *map(load_pem_public_key, pems)],
         report=found.append,
         kept=[opened(services, note) for note in kept],
     )

@@ -74,6 +74,8 @@ class Workshop:
 
     def __init__(self, services: Services) -> None:
         self.services = services
+        self.forged = False
+        """Whether the test changed rows behind the log's back."""
         self.transaction = services.database.transaction
         with self.transaction() as session:
             self.key_id = api_keys.create_key(session, name="test", scopes=[Scope.ADMIN])[0].id
