@@ -79,7 +79,7 @@ REFUSED = {
         "obligation",
     ),
     "repoint an obligation to another model": (
-        "UPDATE obligations SET model_id = 'model_other' WHERE request_id = :open",
+        "UPDATE obligations SET model_id = model_id || '_other' WHERE request_id = :open",
         "obligation",
     ),
     "remove an obligation": ("DELETE FROM obligations WHERE request_id = :open", "obligation"),
@@ -152,13 +152,14 @@ REFUSED = {
     ),
     "repoint a model to another dataset": ("UPDATE models SET dataset_id = 'ds_other'", "model"),
     "remove a model": ("DELETE FROM models", "model"),
-    "run for another model": ("UPDATE runs SET model_id = 'model_other'", "run"),
+    "run for another model": ("UPDATE runs SET model_id = model_id || '_other'", "run"),
     "fail a published run": (
         "UPDATE runs SET state = 'failed' WHERE state = 'published'",
         "run",
     ),
     "queue a published run": (
-        "UPDATE runs SET state = 'queued' WHERE state = 'published'",
+        "UPDATE runs SET state = 'queued' WHERE id ="
+        " (SELECT min(id) FROM runs WHERE state = 'published')",
         "run",
     ),
     "remove a run": ("DELETE FROM runs WHERE state = 'failed'", "run"),
@@ -228,7 +229,7 @@ FOUND = {
     ),
     "add a record": (
         "INSERT INTO records (dataset_id, record_key, shard_id)"
-        " SELECT dataset_id, 'key', id FROM shards",
+        " SELECT dataset_id, 'key', id FROM shards LIMIT 1",
         "dataset",
     ),
     "add a request": (
@@ -240,7 +241,8 @@ FOUND = {
     ),
     "add an obligation": (
         "INSERT INTO obligations (id, request_id, model_id, state, basis) SELECT 'ob_stray',"
-        " :bare, model_id, 'open', 'unlearned' FROM obligations WHERE request_id = :open",
+        " :bare, model_id, 'open', 'unlearned' FROM obligations WHERE request_id = :open"
+        " LIMIT 1",
         "obligation ob_stray",
     ),
     "cancel an obligation": (
@@ -271,7 +273,7 @@ FOUND = {
     ),
     "let a lineage remember otherwise": ("UPDATE models SET tracking = '{}'", "model"),
     "serve another version": (
-        "UPDATE models SET head_version_id = (SELECT id FROM versions WHERE number = 1)"
+        "UPDATE models SET head_version_id = (SELECT min(id) FROM versions)"
         " WHERE head_version_id IS NOT NULL",
         "model",
     ),
@@ -320,7 +322,8 @@ def ids(workshop: Workshop, services: Services) -> dict[str, str]:
     for name in ("one", "two"):
         workshop.define(name)
         workshop.work(name)
-    trained, held_out = workshop.split("one")
+    (ones, held_out), (twos, _) = workshop.split("one"), workshop.split("two")
+    trained = sorted(set(ones) & set(twos))
     done = workshop.forget(trained[0])
     workshop.forget(held_out[0])
     workshop.dispatch()
