@@ -138,6 +138,7 @@ def _warn_of_excess_rights(services: Services) -> None:
     """Tell the operator that nothing but good will keeps this process from rewriting the log."""
     try:
         excessive = schema.may_rewrite_log(services.database)
+        large_objects = schema.may_store_large_objects(services.database)
     except DBAPIError:
         return
     if excessive:
@@ -145,6 +146,11 @@ def _warn_of_excess_rights(services: Services) -> None:
             "the service's database role owns the log and could rewrite it: give it a role of its "
             "own in EXPUNGE_DATABASE_URL, the owner's in EXPUNGE_MIGRATION_URL, and run "
             "'expunge init'"
+        )
+    if large_objects:
+        _log.warning(
+            "the service's database role may store large objects, which nothing here erases: take "
+            "that from it as PostgreSQL's superuser (docs/log.md)"
         )
 
 

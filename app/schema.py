@@ -21,12 +21,14 @@ from app.database import Base, Database
 _EXCESS = text(
     """
     SELECT relname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
-    WHERE tgname = 'append_only' AND (
+    WHERE tgname IN ('append_only', 'guard') AND (
         pg_has_role(relowner, 'USAGE')
-        OR has_table_privilege(tgrelid, 'UPDATE, DELETE, TRUNCATE, TRIGGER')
+        OR has_table_privilege(tgrelid, 'DELETE, TRUNCATE, TRIGGER')
+        OR tgname = 'append_only' AND has_table_privilege(tgrelid, 'UPDATE')
     )
     """
 )
+_LARGE_OBJECTS = text("SELECT has_function_privilege('lo_from_bytea(oid, bytea)', 'EXECUTE')")
 
 
 def all_tables() -> MetaData:
@@ -93,6 +95,12 @@ def role_of(url: str) -> str | None:
 
 
 def may_rewrite_log(database: Database) -> bool:
-    """Say whether the service's own role could change or unprotect what must only grow."""
+    """Say whether the service's own role could rewrite the log, or remove what it tells of."""
     with database.transaction() as session:
         return session.scalar(_EXCESS) is not None
+
+
+def may_store_large_objects(database: Database) -> bool:
+    """Say whether the service's own role could store what no table refers to and nothing erases."""
+    with database.transaction() as session:
+        return bool(session.scalar(_LARGE_OBJECTS))

@@ -29,7 +29,6 @@ from fastapi.responses import FileResponse
 
 from app import schema
 from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
 from app.domain.architecture import ArchitectureSpec
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
@@ -37,6 +36,7 @@ from app.domain.states import FirstRelease, WeightsSource
 from app.embedded import EmbeddedServers
 from app.ledger import api_keys, lineage, repository, runs, settlement
 from app.ledger.api_keys import Scope
+from app.ledger.datasets import define_dataset
 from app.registry import repository as registry
 from app.services import (
     Services,

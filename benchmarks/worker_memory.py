@@ -22,13 +22,13 @@ from sklearn.datasets import load_digits
 
 from app import schema
 from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
 from app.domain.architecture import ArchitectureSpec
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
 from app.domain.states import WeightsSource
 from app.embedded import EmbeddedServers
 from app.ledger import lineage, repository
+from app.ledger.datasets import define_dataset
 from app.registry import repository as registry
 from app.services import (
     Services,

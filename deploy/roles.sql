@@ -8,3 +8,8 @@ CREATE ROLE expunge_service LOGIN PASSWORD :'service_password';
 CREATE DATABASE expunge OWNER expunge_owner;
 REVOKE ALL ON DATABASE expunge FROM PUBLIC;
 GRANT CONNECT ON DATABASE expunge TO expunge_service;
+-- Large objects lie outside of tables, where nothing looks for what is to be forgotten.
+\connect expunge
+SELECT format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', oid::regprocedure) FROM pg_proc
+WHERE pronamespace = 'pg_catalog'::regnamespace
+AND (proname LIKE 'lo\_%' OR proname IN ('loread', 'lowrite')) \gexec

@@ -35,7 +35,7 @@ def fsck(
         typer.Option(help="A checkpoint that was kept elsewhere. May be repeated."),
     ] = None,
 ) -> None:
-    """Check every entry, node, checkpoint and certificate in the database; exit 1 on any fault."""
+    """Check the whole log, and every row of the ledger against it; exit 1 on any fault."""
     with errors_in_words():
         settings = Settings()
         known = read_trusted_keys((trusted or trusted_keys_file(settings)).read_bytes())
@@ -45,7 +45,7 @@ def fsck(
             summary = ledger_fsck.check(database, keys=keys, report=_print, kept=kept)
     typer.echo(
         f"{summary.size} entries, {summary.checkpoints} checkpoints, "
-        f"{summary.certificates} certificates, root {summary.root.hex()}"
+        f"{summary.certificates} certificates, {summary.rows} rows, root {summary.root.hex()}"
     )
     if summary.faults:
         typer.secho(f"{summary.faults} fault(s)", fg="red", err=True)

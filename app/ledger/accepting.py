@@ -4,10 +4,11 @@ What is decided about one demand is decided as if it had come alone, in the orde
 each has an epoch, a salt and an answer of its own, and one that is refused leaves no trace.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -20,9 +21,10 @@ from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.states import Basis, ObligationState, RequestState
-from app.ledger import acceptance_rows, actor, repository
+from app.ledger import acceptance_rows, actor, digests, repository
 from app.ledger.demands import Call, Recognition
 from app.ledger.naming import Known, Named
+from app.ledger.obligations import record as record_obligation
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 from app.ledger.transitions import enter
 from app.registry.membership import Membership, membership_of
@@ -211,7 +213,9 @@ class _Batch:
                         api_key_id=row.api_key_id,
                         request_id=row.id,
                     )
-                enter(session, row, RequestState.ACCEPTED, records=row.record_count)
+                enter(session, row, RequestState.ACCEPTED, **_facts(taken, row, epochs))
+                for _, obligation in taken.owed:
+                    record_obligation(session, obligation)
 
     def _decide(self, new: Sequence[Taken], epochs: dict[int, int]) -> dict[str, float]:
         """Note what each model owes each request; return when to wake those that owe something."""
@@ -278,6 +282,23 @@ def _epochs(new: Sequence[Taken]) -> dict[int, int]:
                 if record.forgotten_epoch is None:
                     epochs.setdefault(record.seq, taken.row.forget_epoch)
     return epochs
+
+
+def _facts(taken: Taken, row: ForgetRequestRow, epochs: Mapping[int, int]) -> dict[str, Any]:
+    """Return what the log says about a new request: all that its row will ever have to say."""
+    marked = [r.seq for r, _ in taken.records if epochs.get(r.seq) == row.forget_epoch]
+    part_of = row.subject_request_id
+    return {
+        "dataset": row.dataset_id,
+        "key": row.api_key_id,
+        "epoch": row.forget_epoch,
+        "records": row.record_count,
+        "names": digests.of_names(taken.records),
+        **digests.marks(marked),
+        "received_at": row.received_at.astimezone(UTC).isoformat(),
+        "due_at": row.due_at.astimezone(UTC).isoformat(),
+        **({} if part_of is None else {"subject_request": part_of}),
+    }
 
 
 def _obligation(request_id: str, model_id: str) -> ObligationRow:

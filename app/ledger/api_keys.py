@@ -89,7 +89,14 @@ def create_key(
     session.flush()
     session.refresh(row)
     until = {} if expires_at is None else {"expires_at": expires_at.astimezone(UTC).isoformat()}
-    log.append(session, "key.created", key=row.id, scopes=row.scopes, **until)
+    log.append(
+        session,
+        "key.created",
+        key=row.id,
+        scopes=row.scopes,
+        fingerprint=fingerprint(row.key_hash),
+        **until,
+    )
     return row, secret
 
 
@@ -186,6 +193,11 @@ def digest_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
+def fingerprint(key_hash: bytes) -> str:
+    """Return what the log says of a caller's hash: enough to know it, too little to be let in."""
+    return hashlib.sha256(key_hash).hexdigest()
+
+
 @dataclass(frozen=True)
 class _Found:
     row: ApiKeyRow
@@ -211,7 +223,7 @@ def _add(session: Session, identity: bytes) -> _Found:
     statement = insert(ApiKeyRow).values(key_hash=identity, **values).on_conflict_do_nothing()
     added = session.scalar(statement.returning(ApiKeyRow.id))
     if added is not None:
-        log.append(session, "caller.added", caller=added)
+        log.append(session, "caller.added", key=added, fingerprint=fingerprint(identity))
     found = _seek(session, CallerKind.OIDC, identity)
     if found is None:
         raise InvalidCredentialsError("this caller cannot be told from another one")

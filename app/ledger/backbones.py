@@ -10,7 +10,7 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.schema import FeatureSchema
-from app.ledger import log
+from app.ledger import digests, log
 from app.storage.blobs import Blobs
 
 
@@ -62,7 +62,7 @@ def define_backbone(session: Session, definition: BackboneDefinition) -> Backbon
     )
     session.add(row)
     session.flush()
-    log.append(session, "backbone.defined", backbone=row.id)
+    log.append(session, "backbone.defined", backbone=row.id, definition=digests.of_backbone(row))
     return row
 
 

@@ -70,6 +70,11 @@ def is_due(session: Session, *, interval_s: float) -> bool:
     return bool(session.scalar(query))
 
 
+def signed_size(session: Session) -> int:
+    """Return how many entries the newest checkpoint covers; 0 if there is none."""
+    return session.scalar(select(func.max(LogCheckpointRow.size))) or 0
+
+
 def issue(session: Session, signer: StatementSigner, frontier: Frontier) -> None:
     """Sign the log as it is, unless that has been done. The caller holds the log's lock.
 
@@ -80,7 +85,7 @@ def issue(session: Session, signer: StatementSigner, frontier: Frontier) -> None
     in_use = session.scalar(select(SigningKeyRow.id).where(SigningKeyRow.valid_until.is_(None)))
     if in_use not in (None, signer.key_id):
         raise ConfigurationError("the signing key was changed: start the service again")
-    signed = session.scalar(select(func.max(LogCheckpointRow.size))) or 0
+    signed = signed_size(session)
     if signed > frontier.size:
         raise CorruptLogError("the log is shorter than its checkpoints; run 'expunge log fsck'")
     if signed == frontier.size:

@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session
 from app.datasets import repository, service
 from app.datasets.tables import DatasetRow
 from app.domain.schema import FeatureSchema
-from app.ledger import log
+from app.ledger import digests, log
 
 
 def define_dataset(session: Session, *, name: str, schema: FeatureSchema) -> DatasetRow:
@@ -17,5 +17,6 @@ def define_dataset(session: Session, *, name: str, schema: FeatureSchema) -> Dat
     is_new = repository.find_dataset(session, name) is None
     row = service.define_dataset(session, name=name, schema=schema)
     if is_new:
-        log.append(session, "dataset.defined", dataset=row.id)
+        definition = digests.of_dataset(row)
+        log.append(session, "dataset.defined", dataset=row.id, definition=definition)
     return row

@@ -1,8 +1,9 @@
-"""Checking the whole log against itself: every entry, node, checkpoint and certificate.
+"""Checking the log against itself, and the ledger against the log.
 
-The tree is built again from the entries alone and compared with all that is stored beside them.
+The tree is built again from the entries alone and compared with every node, checkpoint and
+certificate that is stored beside them; then the entries tell what each row of the ledger must say.
 Entries are streamed, so memory does not grow with the log. What a consistent log cannot show is
-that nobody wrote all of it anew; a checkpoint that was kept elsewhere shows that.
+that somebody wrote all of it anew; a checkpoint that was kept elsewhere shows that.
 """
 
 import heapq
@@ -24,6 +25,8 @@ from app.domain.errors import NoteError
 from app.domain.merkle import Frontier, NodeRun
 from app.ledger.checkpoints import origin_from
 from app.ledger.fsck_certificates import CertificateCheck
+from app.ledger.replay import Replay
+from app.ledger.stories import STORIES
 from app.ledger.tables import LogCheckpointRow, LogEntryRow, LogNodeRow
 
 _CHUNK = 8192
@@ -62,6 +65,7 @@ class Summary:
         size: how many entries there are, up to the first gap.
         root: root of the tree over them.
         checkpoints, certificates: how many are stored.
+        rows: how many others the log tells of.
         faults: how many faults were reported.
     """
 
@@ -69,6 +73,7 @@ class Summary:
     root: bytes
     checkpoints: int
     certificates: int
+    rows: int
     faults: int
 
 
@@ -93,7 +98,7 @@ def check(
     """Check the log as it is at this moment; the service may go on meanwhile.
 
     Args:
-        database: where the log is; SELECT on its tables and on certificates is enough.
+        database: where the ledger is; SELECT is enough.
         keys: the keys that sign checkpoints and certificates.
         report: told of each fault.
         kept: verified checkpoints from elsewhere, which the log must still agree with.
@@ -121,6 +126,8 @@ class _Check:
         self._frontier = Frontier()
         self._origin = ""
         self._checkpoints = 0
+        self._announced: set[int] = set()
+        self._signed: set[int] = set()
         self._certificates = CertificateCheck(connection, keys, self._fault)
 
     def run(self, kept: Sequence[Checkpoint]) -> Summary:
@@ -137,6 +144,7 @@ class _Check:
             runs += self._grow(leaves, end, end)
             self._check_nodes(runs)
             self._certificates.see([facts for row in rows if (facts := self._facts(row))])
+            self._check_signed()
         while claim is not None:
             self._check_claim(claim)
             claim = next(claims, None)
@@ -148,6 +156,7 @@ class _Check:
             root=self._frontier.root(),
             checkpoints=self._checkpoints,
             certificates=self._certificates.finish(),
+            rows=Replay(self._connection, self._fault).run(STORIES),
             faults=self._faults,
         )
 
@@ -194,6 +203,8 @@ class _Check:
             return None
         if not agrees:
             self._fault(f"entry {index}", "its kind is not the one in its body")
+        if facts.get("signed"):
+            self._announced.add(index + 1)
         return {**facts, "index": index} if facts["kind"] == "certificate.issued" else None
 
     def _grow(self, leaves: Sequence[bytes], size: int, end: int) -> list[NodeRun]:
@@ -242,7 +253,17 @@ class _Check:
         if claim.origin not in (None, self._origin):
             self._fault(claim.name, "it is of a log that began otherwise")
         if claim.note is not None:
+            self._signed.add(claim.size)
             self._check_note(claim, claim.note)
+
+    def _check_signed(self) -> None:
+        """Compare the checkpoints up to here with the entries that say that there is one."""
+        for size in sorted(self._announced - self._signed):
+            self._fault(f"checkpoint {size}", f"entry {size - 1} says that it was signed: missing")
+        for size in sorted(self._signed - self._announced):
+            self._fault(f"checkpoint {size}", "no entry says that it was signed")
+        self._announced.clear()
+        self._signed.clear()
 
     def _check_note(self, claim: _Claim, note: str) -> None:
         try:

@@ -19,8 +19,8 @@ from app.domain.ids import new_id
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import FirstRelease, RunKind, WeightsSource
-from app.ledger import log, repository
-from app.ledger.runs import create_run, plan_for
+from app.ledger import digests, log, repository
+from app.ledger.runs import create_run, membership_facts, plan_for
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs
@@ -71,7 +71,14 @@ def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
     )
     session.add(model)
     session.flush()
-    log.append(session, "model.defined", model=model.id, dataset=dataset.id)
+    log.append(
+        session,
+        "model.defined",
+        model=model.id,
+        dataset=dataset.id,
+        definition=digests.of_model(model),
+        policy=model.policy,
+    )
     plan = plan_for(session, model)
     if definition.weights_source is WeightsSource.UPLOAD:
         return model
@@ -143,7 +150,7 @@ def import_weights(session: Session, blobs: Blobs, name: str, content: bytes) ->
     epoch = session.get_one(DatasetRow, model.dataset_id).forget_epoch
     model.trained_through = datasets.highest_seq(session, model.dataset_id)
     model.trained_after_epoch = epoch
-    log.append(session, "weights.imported", model=model.id)
+    log.append(session, "weights.imported", **membership_facts(model))
     create_run(session, model, RunKind.CERTIFY)
     return model
 

@@ -31,9 +31,10 @@ def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
 
     ``facts`` hold the service's own ids, counts and digests, never an owner's id. The entry also
     says ``by`` whom it was caused and when it was ``recorded_at``, by the database's clock, in UTC.
+    The last one before a checkpoint says that the log was ``signed`` with it.
     """
-    if facts.keys() & {"by", "recorded_at"}:
-        raise TypeError("by and recorded_at are the log's own")
+    if facts.keys() & {"by", "recorded_at", "signed"}:
+        raise TypeError("by, recorded_at and signed are the log's own")
     session.info.setdefault(_PENDING, []).append({"kind": kind, "by": actor.current(), **facts})
 
 
@@ -77,6 +78,8 @@ def _write_pending(session: Session) -> None:
     if not pending and signer is None:
         return
     now, frontier = merkle.frontier(session)
+    if signer is not None:
+        _announce(session, pending, frontier.size)
     if pending:
         moment = now.astimezone(UTC).isoformat(timespec="microseconds")
         kinds = [entry["kind"] for entry in pending]
@@ -86,6 +89,14 @@ def _write_pending(session: Session) -> None:
         checkpoints.issue(session, signer, frontier)
     if examine is not None:
         examine(session)
+
+
+def _announce(session: Session, pending: list[dict[str, Any]], size: int) -> None:
+    """Let the last entry that a checkpoint covers say that there is one, or it could vanish."""
+    if not pending and checkpoints.signed_size(session) < size:
+        pending.append({"kind": "log.signed", "by": actor.current()})
+    if pending:
+        pending[-1]["signed"] = True
 
 
 @event.listens_for(Session, "after_soft_rollback")

@@ -5,11 +5,30 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy.orm import Session
 
 from app.domain.states import ObligationState, RequestState
-from app.ledger import repository
+from app.ledger import log, repository, transitions
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
-from app.ledger.transitions import enter
 
 _SETTLED = {ObligationState.CERTIFIED, ObligationState.CANCELLED}
+
+
+def enter(session: Session, obligation: ObligationRow, state: ObligationState) -> None:
+    """Have an obligation enter a state; all else about it must be set already."""
+    obligation.state = state
+    record(session, obligation)
+
+
+def record(session: Session, obligation: ObligationRow) -> None:
+    """Tell the log what an obligation is now."""
+    log.append(
+        session,
+        f"obligation.{obligation.state}",
+        obligation=obligation.id,
+        request=obligation.request_id,
+        model=obligation.model_id,
+        basis=obligation.basis,
+        run=obligation.run_id,
+        certificate=obligation.certificate_id,
+    )
 
 
 def start_obligations(session: Session, run: RunRow) -> None:
@@ -19,8 +38,8 @@ def start_obligations(session: Session, run: RunRow) -> None:
     ):
         request = repository.request(session, obligation.request_id, lock=True)
         if run.forget_epoch is not None and request.forget_epoch <= run.forget_epoch:
-            obligation.state = ObligationState.RUNNING
             obligation.run_id = run.id
+            enter(session, obligation, ObligationState.RUNNING)
             settle_request(session, request)
 
 
@@ -28,8 +47,8 @@ def certify_obligations(session: Session, run: RunRow, certificate_id: str) -> i
     """End a run's obligations with its certificate; return how many."""
     obligations = repository.obligations_of_run(session, run.id)
     for obligation in obligations:
-        obligation.state = ObligationState.CERTIFIED
         obligation.certificate_id = certificate_id
+        enter(session, obligation, ObligationState.CERTIFIED)
     _settle_requests_of(session, obligations)
     return len(obligations)
 
@@ -37,24 +56,24 @@ def certify_obligations(session: Session, run: RunRow, certificate_id: str) -> i
 def fail_obligations(session: Session, obligations: Sequence[ObligationRow], reason: str) -> None:
     """End obligations in failure; the reason reaches the requests."""
     for obligation in obligations:
-        obligation.state = ObligationState.FAILED
         obligation.failure_reason = reason
+        enter(session, obligation, ObligationState.FAILED)
     _settle_requests_of(session, obligations)
 
 
 def reopen_obligations(session: Session, run: RunRow) -> None:
     """Give a failed run's obligations another chance with the model's next run."""
-    reopened = reopen_failed(repository.obligations_of_run(session, run.id))
+    reopened = reopen_failed(session, repository.obligations_of_run(session, run.id))
     _settle_requests_of(session, reopened)
 
 
-def reopen_failed(obligations: Iterable[ObligationRow]) -> list[ObligationRow]:
+def reopen_failed(session: Session, obligations: Iterable[ObligationRow]) -> list[ObligationRow]:
     """Open those obligations that failed again and return them; the caller settles requests."""
     failed = [o for o in obligations if o.state == ObligationState.FAILED]
     for obligation in failed:
-        obligation.state = ObligationState.OPEN
         obligation.run_id = None
         obligation.failure_reason = None
+        enter(session, obligation, ObligationState.OPEN)
     return failed
 
 
@@ -64,8 +83,8 @@ def void_obligations(session: Session, model_id: str, reason: str) -> None:
         session, model_id, (ObligationState.OPEN, ObligationState.RUNNING)
     )
     for obligation in obligations:
-        obligation.state = ObligationState.CANCELLED
         obligation.failure_reason = reason
+        enter(session, obligation, ObligationState.CANCELLED)
     _settle_requests_of(session, obligations)
 
 
@@ -86,7 +105,7 @@ def settle_request(session: Session, request: ForgetRequestRow) -> None:
     else:
         state = RequestState.ACCEPTED
     if state != request.state:
-        enter(session, request, state)
+        transitions.enter(session, request, state)
     if state != RequestState.FAILED:
         request.failure_reason = None
 

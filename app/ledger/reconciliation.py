@@ -30,7 +30,7 @@ from app.datasets.shards import decode_shard
 from app.datasets.tables import DatasetRow, FeatureShardRow, RecordRow, ShardRow
 from app.domain.errors import CalibrationError, ConfigurationError, ParameterError, PlanError
 from app.domain.states import BlobState, RunKind, WeightsSource
-from app.ledger import log, repository, runs, settlement, signing_keys
+from app.ledger import digests, log, repository, runs, settlement, signing_keys
 from app.ledger.obligations import reopen_obligations
 from app.registry import repository as registry
 from app.registry.membership import membership_of
@@ -162,7 +162,18 @@ def _forget(session: Session, dataset_id: str, seqs: Collection[int], found: Fin
         dataset.forget_epoch += 1
         session.flush()
         datasets.mark_forgotten(session, [r.seq for r in remembered], epoch=dataset.forget_epoch)
+        epoch = dataset.forget_epoch
+        log.append(
+            session,
+            "records.lost",
+            dataset=dataset_id,
+            epoch=epoch,
+            mark=f"{dataset_id}:{epoch}",
+            **digests.marks([r.seq for r in remembered]),
+        )
+    erased = sum(row.erased_at is None for row in rows)
     datasets.mark_erased(session, seqs)
+    log.append(session, "records.erased", dataset=dataset_id, records=erased)
     found.records_forgotten += len(remembered)
     return models
 
@@ -185,6 +196,7 @@ def _begin_anew(
     found.versions.append(f"{model.name} {head.number}")
     model.head_version_id = None
     model.tracking = None
+    log.append(session, "model.withdrawn", model=model.id)
     active = repository.active_run(session, model.id)
     if active is not None:
         runs.give_up_attempt(session, active, reason=REASON, permanent=True, max_attempts=1)
@@ -214,5 +226,6 @@ def _drop_others(session: Session, lost: Collection[str], found: Findings) -> No
     for backbone in session.scalars(select(BackboneRow)).all():
         if backbone.blob_id in lost:
             backbone.blob_id = backbone.sha256 = backbone.size_bytes = None
+            log.append(session, "backbone.lost", backbone=backbone.id)
             found.other_objects += 1
             found.attention.append(f"backbone {backbone.name!r}: bring its weights again")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -16,10 +17,18 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, ExpungeError
 from app.domain.ids import new_id
 from app.domain.states import Basis, ObligationState, RequestState
-from app.ledger import actor, certifying, log, outbox, repository, restating
+from app.ledger import (
+    actor,
+    certifying,
+    digests,
+    log,
+    obligations,
+    outbox,
+    repository,
+    restating,
+)
 from app.ledger.accepting import Acceptance, Taken
 from app.ledger.demands import Call, ForgetDemand, hashed
-from app.ledger.obligations import reopen_failed, settle_request
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 from app.ledger.transitions import enter
 from app.registry.tables import ModelRow, VersionRow
@@ -88,17 +97,17 @@ class ForgetRequests:
                 certificate_id = self._certify_again(session, request, model, head)
             else:
                 certificate_id = self._certify_exclusion(session, request, model, head)
-            session.add(
-                ObligationRow(
-                    id=new_id("ob"),
-                    request_id=request.id,
-                    model_id=model.id,
-                    state=ObligationState.CERTIFIED,
-                    basis=settled.basis,
-                    certificate_id=certificate_id,
-                )
+            obligation = ObligationRow(
+                id=new_id("ob"),
+                request_id=request.id,
+                model_id=model.id,
+                state=ObligationState.CERTIFIED,
+                basis=settled.basis,
+                certificate_id=certificate_id,
             )
-        settle_request(session, request)
+            session.add(obligation)
+            obligations.record(session, obligation)
+        obligations.settle_request(session, request)
 
     def _certify_again(
         self, session: Session, request: ForgetRequestRow, model: ModelRow, head: VersionRow
@@ -155,7 +164,13 @@ class ForgetRequests:
         seqs = [record.seq for record in repository.records_of(session, request.id)]
         erased = self._records.erase(session, seqs)
         if erased:
-            log.append(session, "records.erased", request=request.id, records=erased)
+            log.append(
+                session,
+                "records.erased",
+                request=request.id,
+                dataset=request.dataset_id,
+                records=erased,
+            )
         return True
 
     def complete(self, session: Session, request_id: str) -> bool:
@@ -170,7 +185,8 @@ class ForgetRequests:
         ):
             return False
         request.completed_at = self._clock()
-        enter(session, request, RequestState.COMPLETED)
+        completed_at = request.completed_at.astimezone(UTC).isoformat()
+        enter(session, request, RequestState.COMPLETED, completed_at=completed_at)
         return True
 
     def cancel(self, session: Session, request_id: str, *, restore: bool) -> ForgetRequestRow:
@@ -195,12 +211,15 @@ class ForgetRequests:
         request.state = RequestState.CANCELLED  # before records are restored, which looks at it
         for obligation in repository.obligations_of_request(session, request.id):
             if obligation.state == ObligationState.OPEN:
-                obligation.state = ObligationState.CANCELLED
-        restored = 0
+                obligations.enter(session, obligation, ObligationState.CANCELLED)
+        facts: dict[str, Any] = {"restored": 0}
         if restore:
             dataset.forget_epoch += 1
             restored = repository.restore_records(session, request, epoch=dataset.forget_epoch)
-        enter(session, request, RequestState.CANCELLED, restored=restored)
+            facts = {"restored": restored, "returned_at": dataset.forget_epoch}
+            facts |= {"dataset": dataset.id} | digests.marks_of(session, request)
+            facts |= digests.returns_of(session, request)
+        enter(session, request, RequestState.CANCELLED, **facts)
         return request
 
     def retry(self, session: Session, request_id: str) -> ForgetRequestRow:
@@ -215,8 +234,8 @@ class ForgetRequests:
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.FAILED:
             raise ConflictError(f"the request is {request.state}; only a failed one can be retried")
-        reopen_failed(repository.obligations_of_request(session, request.id))
+        obligations.reopen_failed(session, repository.obligations_of_request(session, request.id))
         for model in models:
             outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
-        settle_request(session, request)
+        obligations.settle_request(session, request)
         return request

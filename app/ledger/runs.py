@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import Connection, func, update
 from sqlalchemy.orm import Session
@@ -20,7 +21,7 @@ from app.domain.ids import new_id
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.states import ObligationState, RunKind, RunState
-from app.ledger import log, outbox, repository
+from app.ledger import digests, log, outbox, repository
 from app.ledger.audited import audited_records
 from app.ledger.obligations import (
     fail_obligations,
@@ -64,7 +65,8 @@ def create_run(session: Session, model: ModelRow, kind: RunKind) -> RunRow:
     session.add(row)
     session.flush()
     outbox.post(session, outbox.Topic.ENQUEUE_RUN, row.id)
-    log.append(session, "run.queued", run=row.id, model=model.id, run_kind=kind)
+    plan = digests.of_document(row.plan)
+    log.append(session, "run.queued", run=row.id, model=model.id, run_kind=kind, plan=plan)
     return row
 
 
@@ -176,7 +178,14 @@ def begin(session: Session, run_id: str, fencing_token: int, *, dimension: int) 
     training_set = TrainingSet(session, model)
     plan = plan_for(session, model, training_set, dimension=dimension)
     row.plan = plan.to_json()
-    log.append(session, "run.running", run=row.id, forget_epoch=row.forget_epoch)
+    log.append(
+        session,
+        "run.running",
+        run=row.id,
+        forget_epoch=row.forget_epoch,
+        plan=digests.of_document(row.plan),
+        **(membership_facts(model) if row.kind == RunKind.TRAIN else {}),
+    )
     return _select(session, row, model, plan, training_set)
 
 
@@ -265,21 +274,31 @@ def give_up_attempt(
     row.state = RunState.FAILED
     row.failure_reason = reason
     row.finished_at = func.clock_timestamp()
-    log.append(session, "run.failed", run=row.id, attempt=row.attempt)
-    if row.kind == RunKind.TRAIN:
-        _forget_training(session, row.model_id)
+    untrained = _forget_training(session, row.model_id) if row.kind == RunKind.TRAIN else {}
+    log.append(session, "run.failed", run=row.id, attempt=row.attempt, **untrained)
+    if untrained:
         return
     fail_obligations(session, repository.obligations_of_run(session, row.id), reason)
     # Those that came too late for this run would otherwise wait for ever.
     outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)
 
 
-def _forget_training(session: Session, model_id: str) -> None:
+def membership_facts(model: ModelRow) -> dict[str, Any]:
+    """Return what the log says about which records are part of a model."""
+    return {
+        "model": model.id,
+        "trained_through": model.trained_through,
+        "trained_after_epoch": model.trained_after_epoch,
+    }
+
+
+def _forget_training(session: Session, model_id: str) -> dict[str, Any]:
     """Note that no weights of a model exist: training failed, and they were in memory alone."""
     model = session.get_one(ModelRow, model_id, with_for_update=True)
     model.trained_through = None
     model.trained_after_epoch = None
     void_obligations(session, model_id, "training failed, so no weights of this model exist")
+    return membership_facts(model)
 
 
 def retry_run(session: Session, run_id: str) -> RunRow:

@@ -26,7 +26,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.ids import new_id
 from app.domain.policy import Policy
 from app.domain.states import Basis, FirstRelease, ObligationState, RunKind, RunState, VersionState
-from app.ledger import certifying, log, outbox, repository
+from app.ledger import certifying, digests, log, outbox, repository
 from app.ledger.bundles import bundle_of
 from app.ledger.obligations import certify_obligations
 from app.ledger.runs import holder
@@ -118,7 +118,19 @@ def publish(
     run.phase = run.step = run.total_steps = None
     run.phase_seconds = dict(result.phase_seconds)
     run.lease_expires_at = None
-    log.append(session, "version.published", version=version.id, model=model.id, run=run.id)
+    log.append(
+        session,
+        "version.published",
+        version=version.id,
+        model=model.id,
+        run=run.id,
+        number=version.number,
+        state=version.state,
+        certificate=certificate.id,
+        sha256=version.sha256,
+        covers_epoch=version.covers_epoch,
+        tracking=digests.of_document(model.tracking),
+    )
     certify_obligations(session, run, certificate.id)
     if repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)

@@ -103,7 +103,7 @@ def _succeed(
     row = session.get_one(SigningKeyRow, old_id, with_for_update=True)
     row.valid_until, row.compromised_since = now, compromised_since
     session.flush()
-    log.append(session, "key.retired", key=old_id, **facts)
+    log.append(session, "key.retired", key=old_id, valid_until=_iso(now), **facts)
     _add(session, new, valid_from=now)
     log.checkpoint_at_commit(session, new)
 
@@ -148,7 +148,11 @@ def _in_use(session: Session) -> SigningKeyRow | None:
     return session.scalar(select(SigningKeyRow).where(SigningKeyRow.valid_until.is_(None)))
 
 
-def _add(session: Session, signer: StatementSigner, *, valid_from: object = None) -> None:
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat()
+
+
+def _add(session: Session, signer: StatementSigner, *, valid_from: datetime | None = None) -> None:
     """Note a key as the one in use, unless another process did so at the same moment."""
     added = session.scalar(
         insert(SigningKeyRow)
@@ -157,4 +161,10 @@ def _add(session: Session, signer: StatementSigner, *, valid_from: object = None
         .returning(SigningKeyRow.id)
     )
     if added is not None:
-        log.append(session, "key.activated", key=signer.key_id, pem=signer.public_key_pem)
+        log.append(
+            session,
+            "key.activated",
+            key=signer.key_id,
+            pem=signer.public_key_pem,
+            valid_from=_iso(valid_from),
+        )

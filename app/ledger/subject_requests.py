@@ -104,7 +104,7 @@ class SubjectRequests:
             api_key_id=api_key_id,
             subject_request_id=row.id,
         )
-        log.append(session, "subject_request.received", subject_request=row.id)
+        log.append(session, "subject_request.received", subject_request=row.id, key=api_key_id)
         for dataset in self._datasets(session, demand):
             known = self._known(session, dataset, demand.subject_ids)
             if known:

@@ -1,4 +1,4 @@
-"""The log becomes a Merkle tree, signed and append-only.
+"""The log becomes a Merkle tree, signed and append-only; what the ledger settles stays settled.
 
 Entries count from 0 and say themselves when they were recorded, so that the tree covers it.
 
@@ -12,18 +12,13 @@ from datetime import UTC
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import guards
+
 revision = "0004"
 down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-APPEND_ONLY = (
-    "log_entries",
-    "log_nodes",
-    "log_checkpoints",
-    "log_cosignatures",
-    "certificates",
-)
 BATCH = 1000
 
 
@@ -63,14 +58,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("size", "witness", name=op.f("pk_log_cosignatures")),
     )
     _build_tree()
-    _make_append_only()
+    guards.make_append_only()
+    guards.guard_ledger()
 
 
 def downgrade() -> None:
-    for table in APPEND_ONLY:
-        op.execute(f"DROP TRIGGER append_only ON {table}")
-    op.execute("DROP FUNCTION refuse_change")
-    op.drop_table("log_cosignatures")
+    guards.drop()
     op.drop_table("log_checkpoints")
     op.drop_table("log_nodes")
     _shift(+1)
@@ -137,22 +130,3 @@ def _build_tree() -> None:
         END $$
         """
     )
-
-
-def _make_append_only() -> None:
-    op.execute(
-        """
-        CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN
-            RAISE EXCEPTION '% is append-only', TG_TABLE_NAME
-                USING ERRCODE = 'insufficient_privilege';
-        END $$
-        """
-    )
-    for table in APPEND_ONLY:
-        op.execute(
-            f"CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table}"
-            " FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
-        )
-        # Also for sessions that replay changes, which ordinary triggers let pass.
-        op.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER append_only")

@@ -7,6 +7,8 @@ Revises: 0004
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.guards import guard
+
 revision = "0005"
 down_revision = "0004"
 branch_labels = None
@@ -29,6 +31,11 @@ def upgrade() -> None:
         [sa.text("(valid_until IS NULL)")],
         unique=True,
         postgresql_where=sa.text("valid_until IS NULL"),
+    )
+    guard(
+        "signing_keys",
+        "n.id <> o.id OR n.pem <> o.pem OR n.valid_from IS DISTINCT FROM o.valid_from"
+        " OR o.valid_until IS NOT NULL AND n.valid_until IS DISTINCT FROM o.valid_until",
     )
     op.create_index(
         "ix_log_entries_certificate",

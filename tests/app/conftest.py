@@ -1,5 +1,7 @@
 """Fixtures of the tests that need no worker: one database for all of them, emptied for each."""
 
+from collections.abc import Iterator
+
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
@@ -7,6 +9,7 @@ from app.embedded import EmbeddedServers
 from app.schema import all_tables
 from app.services import Services
 from tests.support.emptying import empty
+from tests.support.logbook import faults
 from tests.support.workshop import Workshop
 
 
@@ -31,9 +34,12 @@ def database_url(servers: EmbeddedServers, app_database: Engine) -> str:
 
 
 @pytest.fixture
-def workshop(services: Services) -> Workshop:
-    """A dataset of forty records, and every step of a run by hand."""
-    return Workshop(services)
+def workshop(services: Services) -> Iterator[Workshop]:
+    """A dataset of forty records, and every step of a run by hand; the log tells all of it."""
+    workshop = Workshop(services)
+    yield workshop
+    if not workshop.forged:
+        assert faults(services) == []
 
 
 def _url(servers: EmbeddedServers, database: str) -> str:

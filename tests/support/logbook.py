@@ -4,15 +4,16 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.orm import Session
 
 from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
-from app.ledger import checkpoints, fsck, log, merkle
+from app.ledger import checkpoints, fsck, log, merkle, signing_keys
 from app.ledger.log import canonical_json
-from app.ledger.tables import LogCheckpointRow, LogEntryRow
+from app.ledger.tables import LogEntryRow
 from app.services import Services
-from tests.support.emptying import unprotected
+from tests.support.emptying import unguarded
 
 
 def write(services: Services, *counts: int, sign: bool = False) -> None:
@@ -48,9 +49,11 @@ def bodies(services: Services) -> list[bytes]:
 def faults(services: Services, *kept: bytes) -> list[fsck.Fault]:
     """Return what a check of the log finds."""
     found: list[fsck.Fault] = []
+    with services.database.transaction() as session:
+        pems = [row.pem.encode() for row in signing_keys.all_keys(session)]
     summary = fsck.check(
         services.database,
-        keys=[services.signer.public_key],
+        keys=[services.signer.public_key, *map(load_pem_public_key, pems)],
         report=found.append,
         kept=[opened(services, note) for note in kept],
     )
@@ -60,24 +63,28 @@ def faults(services: Services, *kept: bytes) -> list[fsck.Fault]:
 
 @contextmanager
 def forging(owner: Engine) -> Iterator[Connection]:
-    """Let the tables' owner change what is append-only."""
-    with owner.begin() as connection, unprotected(connection):
+    """Let the tables' owner change what triggers protect."""
+    with owner.begin() as connection, unguarded(connection):
         yield connection
 
 
 def rewrite(owner: Engine, services: Services, entries: Sequence[bytes]) -> None:
-    """Write the whole log anew: entries, nodes and, with the service's own key, checkpoints."""
+    """Write the whole log anew: entries, nodes and, with the service's own key, checkpoints.
+
+    The last entry says that there is one.
+    """
+    *earlier, last = entries
+    entries = [*earlier, canonical_json({**json.loads(last), "signed": True}).encode()]
     with forging(owner) as connection:
-        sizes = connection.scalars(select(LogCheckpointRow.size)).all()
         connection.execute(
             text("TRUNCATE log_entries, log_nodes, log_checkpoints, log_cosignatures")
         )
         with Session(connection, join_transaction_mode="create_savepoint") as session:
-            for size, body in enumerate(entries, 1):
+            for body in entries:
                 _, frontier = merkle.frontier(session)
-                kind = json.loads(body)["kind"]
-                merkle.extend(session, frontier, kinds=[kind], bodies=[body.decode()])
-                if size in sizes or size == len(entries):
+                facts = json.loads(body)
+                merkle.extend(session, frontier, kinds=[facts["kind"]], bodies=[body.decode()])
+                if facts.get("signed"):
                     checkpoints.issue(session, services.signer, frontier)
             session.commit()
 

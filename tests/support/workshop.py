@@ -14,7 +14,6 @@ from app.certificates.noise import Noise, draws_of, grid_of
 from app.certificates.statement import CertifyingPhase
 from app.datasets import repository as datasets
 from app.datasets.files import record_table, to_parquet
-from app.datasets.service import define_dataset
 from app.datasets.tables import RecordRow
 from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
@@ -26,6 +25,7 @@ from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
 from app.domain.states import Basis, FirstRelease, RunKind, WeightsSource
 from app.ledger import api_keys, lineage, outbox, repository, runs, settlement
+from app.ledger.datasets import define_dataset
 from app.ledger.demands import ForgetDemand
 from app.ledger.runs import Selection
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
@@ -75,6 +75,8 @@ class Workshop:
 
     def __init__(self, services: Services) -> None:
         self.services = services
+        self.forged = False
+        """Whether the test changed rows behind the log's back."""
         self.transaction = services.database.transaction
         with self.transaction() as session:
             self.key_id = api_keys.create_key(session, name="test", scopes=[Scope.ADMIN])[0].id

@@ -69,6 +69,7 @@ def _learned(workshop: Workshop, number: int) -> str:
 
 
 def _let_pass(workshop: Workshop, days: float) -> None:
+    workshop.forged = True
     with workshop.transaction() as session:
         session.execute(
             text(
@@ -273,6 +274,7 @@ def test_a_key_is_needed_unless_the_operator_makes_the_figures_public(
 def test_a_hundred_thousand_finished_requests_are_one_number(
     workshop: Workshop, scrape: Figures, redis: Redis
 ) -> None:
+    workshop.forged = True
     request = workshop.forget("record-1")
     with workshop.transaction() as session:
         session.execute(

@@ -41,7 +41,7 @@ def test_a_log_in_order_passes(services: Services, public_key: Path, tmp_path: P
     write(services, 2)
     answer = runner.invoke(app, ["log", "fsck", "--consistent-with", str(kept)])
     assert answer.exit_code == 0, answer.output
-    assert "9 entries, 1 checkpoints, 0 certificates, root " in answer.stdout
+    assert "9 entries, 1 checkpoints, 0 certificates, 0 rows, root " in answer.stdout
     assert answer.stdout.endswith("no fault\n")
 
 

@@ -12,7 +12,7 @@ from app.embedded import EmbeddedServers
 from app.ledger import api_keys
 from app.ledger.tables import LogCosignatureRow
 from app.services import Services
-from tests.support.emptying import APPEND_ONLY
+from migrations.guards import APPEND_ONLY
 from tests.support.logbook import write
 from tests.support.workshop import Workshop
 
@@ -22,6 +22,7 @@ CHANGES = {
     "log_checkpoints": "UPDATE log_checkpoints SET note = ''",
     "log_cosignatures": "UPDATE log_cosignatures SET line = ''",
     "certificates": "UPDATE certificates SET envelope = ''",
+    "forget_request_records": "UPDATE forget_request_records SET commitment = ''",
 }
 STATEMENTS = [
     *CHANGES.values(),
@@ -34,9 +35,10 @@ STATEMENTS = [
 
 @pytest.fixture
 def written(workshop: Workshop) -> Services:
-    """A log, its nodes, a checkpoint, a cosignature of it and a certificate."""
+    """A log, its nodes, a checkpoint, a cosignature of it, a certificate and a request."""
     workshop.define()
     workshop.work()
+    workshop.forget("record-1")
     with workshop.services.database.transaction() as session:
         session.add(LogCosignatureRow(size=1, witness="w", line="l"))
         session.flush()

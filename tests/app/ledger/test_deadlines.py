@@ -29,6 +29,7 @@ def _forget(workshop: Workshop, number: int) -> str:
 
 def _let_pass(workshop: Workshop, request_id: str, days: float) -> None:
     """Let a request have been received earlier by so many days."""
+    workshop.forged = True
     with workshop.transaction() as session:
         session.execute(
             text(

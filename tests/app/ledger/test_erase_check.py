@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from sqlalchemy import select, update
+from sqlalchemy import Engine, select, update
 
 from app.datasets import features, repository
 from app.datasets.shards import encode_shard
@@ -23,6 +23,7 @@ from app.ledger.tables import ForgetRequestRow
 from app.services import Services, key_store_dir, redis_connection
 from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
+from tests.support.logbook import forging
 from tests.support.stored import live, pending
 from tests.support.workshop import DATASET, Workshop
 
@@ -189,12 +190,14 @@ def test_a_completed_request_whose_record_is_stored_is_a_fault(
     workshop: Workshop, search: Search
 ) -> None:
     request_id = workshop.forget(RECORD)
+    workshop.forged = True
     with workshop.transaction() as session:
-        session.execute(
-            update(ForgetRequestRow)
-            .where(ForgetRequestRow.id == request_id)
-            .values(state="completed")
-        )
+        for state in ("certified", "completed"):
+            session.execute(
+                update(ForgetRequestRow)
+                .where(ForgetRequestRow.id == request_id)
+                .values(state=state)
+            )
     (fault,) = _faults(search(RECORD))
     assert "the request is completed, the record is stored" in fault
 
@@ -211,14 +214,18 @@ def test_a_raw_id_is_found_in_every_store(
     services: Services,
     redis: Redis,
     forgotten: str,
+    app_database: Engine,
 ) -> None:
     raw = RECORD.encode()
     with workshop.transaction() as session:
         log.append(session, "test.careless", record=RECORD)
         request = session.get_one(ForgetRequestRow, forgotten)
         request.failure_reason = f"ticket about {RECORD}"
-        (record,) = session.scalars(select(RecordRow).limit(1)).all()
-        record.subject_key = raw
+        seq = session.scalar(select(RecordRow.seq).limit(1))
+    with forging(app_database) as connection:
+        where = RecordRow.seq == seq
+        connection.execute(update(RecordRow).where(where).values(subject_key=raw))
+    workshop.forged = True
     pending(services.blobs, "weights", b"\0" * (1024 * 1024 - 4) + raw)
     redis.set("plain", raw)
     redis.hset("job", "data", zlib.compress(b'{"id": "' + raw + b'"}'))

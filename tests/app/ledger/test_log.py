@@ -87,7 +87,10 @@ def test_every_change_of_state_is_logged(workshop: Workshop) -> None:
     entries = [(entry.kind, json.loads(entry.body)) for entry in _entries(workshop.services)]
     assert [kind for kind, body in entries if body.get("request") == request_id] == [
         "request.accepted",
+        "obligation.open",
+        "obligation.running",
         "request.unlearning",
+        "obligation.certified",
         "request.certified",
         "records.erased",
         "request.completed",
@@ -95,11 +98,13 @@ def test_every_change_of_state_is_logged(workshop: Workshop) -> None:
     assert [kind for kind, body in entries if body.get("run") == held.run_id] == [
         "run.queued",
         "run.leased",
+        "obligation.running",
         "run.running",
         "run.requeued",
         "run.leased",
         "run.running",
         "version.published",
+        "obligation.certified",
     ]
     assert [kind for kind, _ in entries].count("version.retired") == 1
     assert [kind for kind, _ in entries].count("version.shredded") == 1

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import safetensors.numpy
 from numpy import zeros
-from sqlalchemy import func, select, text
+from sqlalchemy import Engine, func, select, text
 
 from app.certificates.signing import StatementSigner
 from app.datasets.tables import RecordRow, ShardRow
@@ -166,11 +166,13 @@ def test_a_lineage_that_cannot_be_planned_again_is_named(workshop: Workshop) -> 
     assert workshop.active_run() is None
 
 
-def test_what_the_ledger_does_not_know_is_told_and_can_be_shredded(released: Workshop) -> None:
+def test_what_the_ledger_does_not_know_is_told_and_can_be_shredded(
+    released: Workshop, app_database: Engine
+) -> None:
     blobs = released.services.blobs
     stray = pending(blobs, "weights", b"released after the backup").id
-    with released.transaction() as session:
-        session.execute(text("DELETE FROM blobs WHERE id = :id"), {"id": stray})
+    with app_database.begin() as connection:
+        connection.execute(text("DELETE FROM blobs WHERE id = :id"), {"id": stray})
     assert _reconcile(released).strays == {stray}
     blobs.shred_stray(stray)
     assert stray not in set(blobs._objects.names())

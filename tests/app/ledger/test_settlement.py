@@ -24,7 +24,7 @@ from app.registry.tables import VersionRow
 from app.schema import all_tables
 from app.services import Services
 from app.storage.tables import BlobRow
-from tests.support.emptying import empty, unprotected
+from tests.support.emptying import empty, unguarded
 from tests.support.weights import weights_of_version
 from tests.support.workshop import DATASET, Workshop, record_ids
 
@@ -111,7 +111,7 @@ def test_neither_a_version_nor_a_certificate_can_stand_alone(
     row = version.id if table == "versions" else version.certificate_id
 
     def point_to_nothing() -> None:
-        with app_database.begin() as connection, unprotected(connection):
+        with app_database.begin() as connection, unguarded(connection):
             statement = f"UPDATE {table} SET {column} = 'nothing' WHERE id = :id"
             connection.execute(text(statement), {"id": row})
             connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))

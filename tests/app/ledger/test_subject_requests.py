@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import select, text
 
 from app.callbacks.tables import CallbackEventRow
-from app.datasets.service import define_dataset
 from app.domain.errors import ConflictError
 from app.domain.schema import FeatureSchema
 from app.domain.states import SubjectRequestStatus
+from app.ledger.datasets import define_dataset
 from app.ledger.subject_requests import SubjectDemand
 from app.ledger.subject_status import status_of
 from app.ledger.tables import ForgetRequestRow, LogEntryRow, SubjectRequestRow

@@ -1,0 +1,122 @@
+"""Checking that the ledger's rows are what the log's entries make them, both ways.
+
+Each story is one table as the log tells it. Its entries are sorted by the row that they name, and
+so are the rows, in Postgres; the two go side by side. So what a row must say follows from entries
+alone, and memory grows neither with the log nor with the ledger.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, Text, collate, func, literal, select
+
+from app.ledger.tables import LogEntryRow
+
+_CHUNK = 4096
+
+Columns = dict[str, Any]
+Rule = Callable[[Mapping[str, Any], Columns], Mapping[str, Any]]
+"""From an entry's facts, and the row as told so far, to what it changes of the row."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """One table as the log tells it.
+
+    Attributes:
+        name: what faults call a row.
+        field: the fact by which an entry names its row.
+        rows: the rows, whose first column is ``id``.
+        read: from a row to what entries tell of it.
+        rules: what entries of each kind do.
+        births: the kinds that make a row.
+        ends: the kinds that nothing follows.
+    """
+
+    name: str
+    field: str
+    rows: Select[*tuple[Any, ...]]
+    read: Callable[[Row[Any]], Columns]
+    rules: Mapping[str, Rule]
+    births: frozenset[str]
+    ends: frozenset[str] = frozenset()
+
+
+class Replay:
+    """Tells stories from the entries, and compares them with the rows."""
+
+    def __init__(self, connection: Connection, fault: Callable[[str, str], None]) -> None:
+        self._connection = connection
+        self._fault = fault
+
+    def run(self, stories: Sequence[Story]) -> int:
+        """Report every difference; return how many rows were compared."""
+        return sum(self._compare(story) for story in stories)
+
+    def _compare(self, story: Story) -> int:
+        rows = self._rows(story)
+        row = next(rows, None)
+        seen = 0
+        for row_id, entries in groupby(self._entries(story), key=attrgetter("id")):
+            where = f"{story.name} {_shown(row_id)}"
+            while row is not None and row.id < row_id:
+                self._untold(story, row)
+                row, seen = next(rows, None), seen + 1
+            told = self._tell(story, where, entries)
+            if row is None or row.id != row_id:
+                self._fault(where, "the log tells of it, but it is missing")
+                continue
+            self._check(story, where, told, row)
+            row, seen = next(rows, None), seen + 1
+        for left in chain(() if row is None else (row,), rows):
+            self._untold(story, left)
+            seen += 1
+        return seen
+
+    def _tell(self, story: Story, where: str, entries: Iterator[Row[Any]]) -> Columns:
+        """Return what a row must say after all of its entries."""
+        told: Columns = {}
+        ended = False
+        for entry in entries:
+            if ended or (not told and entry.kind not in story.births):
+                when = "after its end" if ended else "before its beginning"
+                self._fault(where, f"entry {entry.index}, {_shown(entry.kind)}, comes {when}")
+                continue
+            try:
+                told.update(story.rules[entry.kind](json.loads(entry.body), told))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                self._fault(where, f"entry {entry.index} does not fit those before it")
+            ended = entry.kind in story.ends
+        return told
+
+    def _check(self, story: Story, where: str, told: Columns, row: Row[Any]) -> None:
+        actual = story.read(row)
+        for column, value in told.items():
+            if actual[column] != value:
+                self._fault(where, f"its {column} is not what the log tells")
+
+    def _untold(self, story: Story, row: Row[Any]) -> None:
+        self._fault(f"{story.name} {_shown(row.id)}", "no entry tells of it")
+
+    def _entries(self, story: Story) -> Iterator[Row[Any]]:
+        # By pattern and not as JSON: one damaged entry must not end the search.
+        entry = LogEntryRow
+        row_id = func.substring(entry.body, literal(f'"{story.field}":"([^"]*)"', Text))
+        query = select(row_id.label("id"), entry.index, entry.kind, entry.body)
+        query = query.where(entry.kind.in_(story.rules), row_id.is_not(None))
+        return self._stream(query.order_by(collate(row_id, "C"), entry.index))
+
+    def _rows(self, story: Story) -> Iterator[Row[Any]]:
+        return self._stream(story.rows.order_by(collate(story.rows.selected_columns.id, "C")))
+
+    def _stream(self, query: Select[*tuple[Any, ...]]) -> Iterator[Row[Any]]:
+        with self._connection.execute(query, execution_options={"yield_per": _CHUNK}) as result:
+            yield from result
+
+
+def _shown(word: str) -> str:
+    return word if word.isascii() and word.isprintable() else ascii(word)

@@ -1,0 +1,134 @@
+"""Triggers that refuse to change what was decided, whoever asks; fsck finds what gets round them.
+
+A guard looks at a row as it was and as it is to be. It holds for sessions that replay changes, too.
+"""
+
+from alembic import op
+
+APPEND_ONLY = (
+    "log_entries",
+    "log_nodes",
+    "log_checkpoints",
+    "log_cosignatures",
+    "certificates",
+    "forget_request_records",
+)
+
+# What a row says from its beginning on.
+FIXED = {
+    "datasets": (
+        *("id", "name", "feature_shape", "feature_dtype", "feature_offset", "feature_scale"),
+        "classes",
+    ),
+    "records": ("seq", "dataset_id", "record_key", "subject_key"),
+    "forget_requests": ("id", "dataset_id", "api_key_id", "forget_epoch", "record_count"),
+    "obligations": ("id", "request_id", "model_id", "basis"),
+    "models": (
+        *("id", "name", "dataset_id", "architecture", "recipe", "weights_source", "split_salt"),
+    ),
+    "runs": ("id", "model_id", "kind"),
+    "versions": (
+        *("id", "model_id", "run_id", "number", "blob_id", "certificate_id", "sha256"),
+        *("size_bytes", "covers_epoch"),
+    ),
+    "api_keys": ("id", "key_hash", "scopes"),
+}
+
+# What must not become of a row; o is how it was, n how it is to be.
+FORBIDDEN = {
+    "datasets": "n.forget_epoch < o.forget_epoch",
+    "records": "o.erased_at IS NOT NULL AND n.erased_at IS DISTINCT FROM o.erased_at",
+    "forget_requests": (
+        "n.state <> o.state AND (o.state IN ('completed', 'cancelled')"
+        " OR (o.state = 'certified') <> (n.state = 'completed')"
+        " OR n.state = 'cancelled' AND o.state <> 'accepted')"
+    ),
+    "obligations": "o.state IN ('certified', 'cancelled') AND n.state <> o.state"
+    " OR o.certificate_id <> n.certificate_id",
+    "runs": "o.state IN ('published', 'failed') AND n.state <> o.state"
+    " OR n.fencing_token < o.fencing_token",
+    "versions": "n.state <> o.state AND (o.state = 'shredded'"
+    " OR (o.state = 'retired') <> (n.state = 'shredded'))",
+    "api_keys": "o.revoked_at IS NOT NULL AND n.revoked_at IS DISTINCT FROM o.revoked_at",
+}
+
+
+def make_append_only() -> None:
+    """Refuse UPDATE, DELETE and TRUNCATE on tables that only grow."""
+    op.execute(
+        """
+        CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            RAISE EXCEPTION '% is append-only', TG_TABLE_NAME
+                USING ERRCODE = 'insufficient_privilege';
+        END $$
+        """
+    )
+    for table in APPEND_ONLY:
+        op.execute(
+            f"CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table}"
+            " FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
+        )
+        # Also for sessions that replay changes, which ordinary triggers let pass.
+        op.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER append_only")
+
+
+def guard_ledger() -> None:
+    """Refuse to repoint what is owed, to take back what is settled, and to un-forget."""
+    op.execute(
+        """
+        CREATE FUNCTION refuse_rewriting() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            RAISE EXCEPTION 'what % say is settled', TG_TABLE_NAME
+                USING ERRCODE = 'insufficient_privilege';
+        END $$
+        """
+    )
+    op.execute(
+        """
+        CREATE FUNCTION refuse_unforgetting() RETURNS trigger LANGUAGE plpgsql AS $$
+        DECLARE taken_back boolean;
+        BEGIN
+            -- By its schema: a session may have a temporary table of this name.
+            EXECUTE format(
+                'SELECT EXISTS (SELECT FROM %1$I.forget_requests AS r'
+                ' JOIN %1$I.datasets AS d ON d.id = r.dataset_id WHERE d.id = $1'
+                ' AND r.forget_epoch = $2 AND r.state = ''cancelled'''
+                ' AND $3 = coalesce($4, ''{}'') || ARRAY[$2, d.forget_epoch])', TG_TABLE_SCHEMA
+            ) INTO taken_back
+            USING OLD.dataset_id, OLD.forgotten_epoch, NEW.absences, OLD.absences;
+            IF NOT taken_back OR NEW.forgotten_epoch IS NOT NULL THEN
+                RAISE EXCEPTION 'what is forgotten stays forgotten'
+                    USING ERRCODE = 'insufficient_privilege';
+            END IF;
+            RETURN NEW;
+        END $$
+        """
+    )
+    guard(
+        "records",
+        "o.forgotten_epoch IS NOT NULL AND n.forgotten_epoch IS DISTINCT FROM o.forgotten_epoch"
+        " OR n.absences IS DISTINCT FROM o.absences",
+        name="forgotten",
+        function="refuse_unforgetting",
+    )
+    for table, columns in FIXED.items():
+        fixed = " OR ".join(f"n.{name} IS DISTINCT FROM o.{name}" for name in columns)
+        guard(table, f"{FORBIDDEN[table]} OR {fixed}" if table in FORBIDDEN else fixed)
+
+
+def guard(
+    table: str, forbidden: str, *, name: str = "guard", function: str = "refuse_rewriting"
+) -> None:
+    """Refuse changes of rows; ``forbidden`` tells which, with o for the old and n for the new."""
+    condition = forbidden.replace("o.", "OLD.").replace("n.", "NEW.")
+    op.execute(
+        f"CREATE TRIGGER {name} BEFORE UPDATE ON {table} FOR EACH ROW WHEN ({condition})"
+        f" EXECUTE FUNCTION {function}()"
+    )
+    op.execute(f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}")
+
+
+def drop() -> None:
+    """Drop every trigger of these with its function."""
+    op.execute("DROP FUNCTION refuse_change, refuse_rewriting, refuse_unforgetting CASCADE")
