@@ -64,7 +64,8 @@ _MARKED_AT = (
     .group_by(RecordRow.dataset_id, RecordRow.forgotten_epoch)
     .subquery()
 )
-_FIRST = func.generate_series(1, func.cardinality(RecordRow.absences), 2).table_valued("first")
+_ODD = func.generate_series(1, func.cardinality(RecordRow.absences), 2)
+_FIRST = _ODD.table_valued("first").render_derived()
 _FORGOTTEN = RecordRow.absences[_FIRST.c.first]
 _RETURNED = RecordRow.absences[_FIRST.c.first + 1]
 _RETURNED_AT = (
