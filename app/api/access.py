@@ -70,6 +70,17 @@ async def authenticate(request: Request) -> Caller:
     return caller
 
 
+async def authenticate_again(request: Request) -> None:
+    """Look once more at the caller of a call that lasts, without counting another call.
+
+    Raises:
+        UnauthenticatedError: the key was revoked or has expired meanwhile.
+    """
+    gate: Gate = request.app.state.gate
+    sent: HTTPAuthorizationCredentials | None = await _bearer(request)
+    await gate.caller_of(None if sent is None else sent.credentials, address_of(request))
+
+
 class Needs:
     """Lets in who has a scope; nobody else reaches the endpoint."""
 

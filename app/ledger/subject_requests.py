@@ -93,7 +93,9 @@ class SubjectRequests:
             received_at=now,
             due_at=now,
         )
-        row = session.scalar(mine.on_conflict_do_nothing().returning(SubjectRequestRow))
+        row: SubjectRequestRow | None = session.scalar(
+            mine.on_conflict_do_nothing().returning(SubjectRequestRow)
+        )
         if row is None:
             earlier = find(session, demand.subject_request_id, api_key_id=api_key_id)
             if earlier.request_digest != digest:
