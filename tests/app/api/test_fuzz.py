@@ -19,11 +19,11 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from app.datasets.uploads import parse_upload
 from app.domain.errors import InvalidInputError, InvalidRecordsError
 from app.domain.schema import FeatureSchema
 from app.ledger.lineage import check_weights
 from tests.support.mutations import mutated
+from tests.support.uploads import parse_upload
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
 LONGEST_S = 5.0

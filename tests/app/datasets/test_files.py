@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.datasets.files import RecordFile, read_record_file
-from app.datasets.uploads import Upload, parse_upload
+from app.datasets.uploads import Upload
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
+from tests.support.uploads import parse_upload
 
 
 def _parsed(file: RecordFile) -> Upload:
