@@ -269,8 +269,8 @@ def _features(column: pa.Array, first: int, schema: FeatureSchema, problems: _Pr
         return pa.nulls(len(column), kind)
     flat = pc.list_flatten(storage)
     if flat.null_count:
-        rows = _marks(flat.is_null()).reshape(-1, schema.size).any(axis=1)
-        problems.add_where(rows, first, "features", "contains null")
+        null = np.any(_marks(flat.is_null()).reshape(-1, schema.size), axis=1)
+        problems.add_where(null, first, "features", "contains null")
         return pa.nulls(len(column), kind)
     converted = _converted(_numbers(flat).reshape(-1, schema.size), first, schema, problems)
     return pa.FixedSizeListArray.from_arrays(pa.array(converted.reshape(-1)), schema.size)
