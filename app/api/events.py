@@ -33,9 +33,13 @@ LastEventId = Annotated[
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events of what is watched for as long as they are sent."""
+    """Server-sent events."""
 
     media_type = "text/event-stream"
+
+
+class _WatchedEvents(EventStream):
+    """Events of what is watched for as long as they are sent."""
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ def event_stream(
     progress = facts.progress
     if progress is not None and progress.has_ended and last_event_id == _id_of(progress):
         return Response(status_code=204)
-    return EventStream(
+    return _WatchedEvents(
         watcher.watch(Kind.RUN, run_id, facts, caller_id=caller_id),
         lambda watch: _events(watch, last_event_id, look_again),
     )

@@ -109,7 +109,7 @@ def test_what_unpacks_to_too_much_is_refused_with_both_numbers(
     monkeypatch.setattr("app.datasets.files.MAX_UNPACKED_BYTES", 100_000)
     columns = {"record_id": ["a"], "label": [1], "features": np.zeros((1, 100_000))}
     np.savez_compressed(tmp_path / "data.npz", **columns)
-    columns["features"] = pa.array([range(100_000)])
+    columns["features"] = pa.array([np.arange(100_000)])
     pq.write_table(pa.table(columns), tmp_path / "data.parquet")
 
     for name in ("data.npz", "data.parquet"):
