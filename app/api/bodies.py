@@ -13,6 +13,7 @@ from app.domain.errors import ExpungeError, PayloadTooLargeError, UnsupportedMed
 from app.settings import Settings
 
 _JSON_METHODS = ("POST", "PATCH")
+_BODY_METHODS = (*_JSON_METHODS, "PUT")
 _FILES_AT_ONCE = 2
 
 
@@ -32,7 +33,8 @@ class Bodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limited = _Limited(receive, self._limit(scope), self._hold)
+        has_body = scope["method"] in _BODY_METHODS
+        limited = _Limited(receive, self._limit(scope), self._hold, has_body=has_body)
         try:
             limited.expect(Headers(scope=scope).get("content-length"))
         except ExpungeError as error:
@@ -59,7 +61,10 @@ class Bodies:
 class _Limited:
     """Receives a body, and stops where the limit is passed."""
 
-    def __init__(self, receive: Receive, limit: int, hold: Callable[[int], None]) -> None:
+    def __init__(
+        self, receive: Receive, limit: int, hold: Callable[[int], None], *, has_body: bool
+    ) -> None:
+        self._is_awaited = has_body
         self._receive = receive
         self._limit = limit
         self._hold = hold
@@ -71,6 +76,9 @@ class _Limited:
 
     async def __call__(self) -> Message:
         message = await self._receive()
+        if message["type"] == "http.disconnect" and self._is_awaited:
+            raise HTTPException(400, "the body ended early")
+        self._is_awaited = self._is_awaited and message.get("more_body", False)
         size = len(message.get("body", b""))
         self.size += size
         # FastAPI passes on no other errors than these that occur while it reads a body.

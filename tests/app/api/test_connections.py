@@ -115,12 +115,25 @@ def test_a_head_that_drips_is_not_waited_for(serve: Serve) -> None:
     pytest.fail("the connection is still open")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        (b"POST", "/v1/plans", ["Content-Type: application/json"]),
+        (b"POST", "/v1/plans", ["Content-Type: application/json", "Idempotency-Key: k"]),
+        (b"PUT", f"/v1/datasets/{DATASET}/records", []),
+    ],
+    ids=["once", "repeatable", "file"],
+)
 def test_a_body_that_does_not_come_is_not_waited_for(
-    serve: Serve, admin_key: str, caplog: pytest.LogCaptureFixture
+    serve: Serve,
+    admin_key: str,
+    caplog: pytest.LogCaptureFixture,
+    method: bytes,
+    path: str,
+    headers: list[str],
 ) -> None:
-    half = _post(
-        "/v1/plans", admin_key, "Content-Type: application/json", "Content-Length: 99", body=b"{"
-    )
+    half = _post(path, admin_key, *headers, "Content-Length: 99", body=b"{")
+    half = half.replace(b"POST", method, 1)
     assert _answer(_rest(_connect(serve(**SHORT), half))) == (408, "request-timeout")
     assert "Traceback" not in caplog.text
 
