@@ -72,9 +72,11 @@ def checked_parts(
     row_bytes = schema.size * np.dtype(schema.dtype).itemsize
     _require_room(file.metadata.num_rows, announced, max_bytes)
     _require_room(file.metadata.num_rows, file.metadata.num_rows * row_bytes, max_bytes)
+    first_rows: dict[str, int] = {}
     rows = size = 0
     for part in _parts(file, min(_MAX_PART_ROWS, 1 + _PART_BYTES // (8 * schema.size))):
         checked = _checked(part, rows, schema, problems)
+        _find_duplicates(checked["record_id"].to_pylist(), rows, first_rows, problems)
         rows += part.num_rows
         size += checked.nbytes
         _require_room(rows, size, max_bytes)
@@ -86,11 +88,7 @@ def checked_parts(
 
 
 def joined(parts: Iterable[pa.RecordBatch]) -> Upload:
-    """Put parts together that were checked; there is at least one.
-
-    Raises:
-        InvalidRecordsError: a record's id occurs twice.
-    """
+    """Put parts together that were checked; there is at least one."""
     record_ids: list[str] = []
     subject_ids: list[str | None] = []
     labels, features = [], []
@@ -100,7 +98,6 @@ def joined(parts: Iterable[pa.RecordBatch]) -> Upload:
         labels.append(part["label"].to_numpy())
         column = part["features"]
         features.append(column.flatten().to_numpy().reshape(-1, column.type.list_size))
-    _refuse_duplicates(record_ids)
     return Upload(record_ids, subject_ids, np.concatenate(labels), np.concatenate(features))
 
 
@@ -236,13 +233,12 @@ def _ids(
     return column.cast(pa.string())
 
 
-def _refuse_duplicates(record_ids: list[str]) -> None:
-    problems = _Problems()
-    first_row: dict[str, int] = {}
-    for row, value in enumerate(record_ids):
-        if first_row.setdefault(value, row) != row:
-            problems.add(row, "record_id", f"is the same as in row {first_row[value]}")
-    problems.raise_any()
+def _find_duplicates(
+    record_ids: list[str | None], first: int, first_rows: dict[str, int], problems: _Problems
+) -> None:
+    for row, value in enumerate(record_ids, first):
+        if value is not None and first_rows.setdefault(value, row) != row:
+            problems.add(row, "record_id", f"is the same as in row {first_rows[value]}")
 
 
 def _labels(
