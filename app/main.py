@@ -67,7 +67,9 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     app.state.gate = _gate(services)
     app.state.forgetting = Forgetting(services)
-    app.state.watcher = Watcher(services.database)
+    app.state.watcher = Watcher(
+        services.database, most_per_caller=services.settings.max_waits_per_caller
+    )
     app.state.metrics = ApiMetrics()
     app.state.metrics.registry.register(ServiceCollector(services.database, services.probe))
     errors.install(app)

@@ -23,6 +23,7 @@ from app.certificates.processor_signing import ProcessorSigner
 from app.certificates.signing import StatementSigner
 from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
+from app.datasets.reading import readers_of
 from app.datasets.service import Records
 from app.embedded import EmbeddedServers
 from app.ledger import (
@@ -376,7 +377,13 @@ def open_services(settings: Settings) -> Services:
     blobs = open_blobs(settings, database)
     pseudonyms = Pseudonyms.from_file(pseudonym_key_file(settings))
     signer = StatementSigner.from_file(signing_key_file(settings))
-    records = Records(database, blobs, pseudonyms, journal=log.append)
+    records = Records(
+        database,
+        blobs,
+        pseudonyms,
+        readers=readers_of(settings.max_upload_bytes),
+        journal=log.append,
+    )
     callbacks = Callbacks(
         CallbackKeys.from_file(callback_key_file(settings)),
         UrlRules(

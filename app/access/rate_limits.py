@@ -150,7 +150,7 @@ class FailureLimit:
             self._counters.hit("failures", self._item, self._who(address))
 
     def _who(self, address: str) -> str:
-        return self._counters.bucket_of("failures", _network_of(address))
+        return self._counters.bucket_of("failures", network_of(address))
 
 
 def limits_of(settings: Settings, counters: Counters) -> tuple[CallLimits, FailureLimit]:
@@ -171,7 +171,8 @@ def _answer(
     return allowed, Quota(name, item.amount, window_s, remaining, reset_s)
 
 
-def _network_of(address: str) -> str:
+def network_of(address: str) -> str:
+    """Return what counts as one address: an IPv4 address, or an IPv6 network of /64."""
     try:
         ip = ip_address(address)
     except ValueError:

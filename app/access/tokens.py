@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import jwt
 from jwt.utils import base64url_decode
@@ -100,7 +100,7 @@ class Tokens:
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise InvalidCredentialsError(f"the access token {_fault(error)}") from error
         subject = claims["sub"]
-        if not isinstance(subject, str) or not 0 < len(subject) <= _MAX_SUBJECT_CHARS:
+        if not _is_name(subject):
             raise InvalidCredentialsError("the access token names nobody")
         return Bearer(self._issuer, subject, self._scopes(claims))
 
@@ -119,6 +119,13 @@ class Tokens:
                 granted |= {scope for scope in Scope if scope == word}
                 granted |= set(self._meanings.get(word, ()))
         return frozenset(granted)
+
+
+def _is_name(subject: object) -> TypeGuard[str]:
+    """Say whether a subject is text; JSON may hold half a surrogate pair, which is not."""
+    if not isinstance(subject, str) or not 0 < len(subject) <= _MAX_SUBJECT_CHARS:
+        return False
+    return not any("\ud800" <= character <= "\udfff" for character in subject)
 
 
 def _key_id(token: str) -> str:

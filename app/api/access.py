@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from app import log_context
 from app.access.gate import Gate
+from app.api.idempotency import execute_once
 from app.api.quotas import limit_calls
 from app.domain.errors import ForbiddenError
 from app.domain.scopes import Scope
@@ -30,7 +31,6 @@ _bearer = HTTPBearer(
 )
 _NO_ADDRESS = "local"
 _CALLER = "expunge.caller"  # in the scope, which is certain to be this request's own
-_NEEDED = "expunge.needed"
 
 
 def services_of(request: Request) -> Services:
@@ -70,6 +70,17 @@ async def authenticate(request: Request) -> Caller:
     return caller
 
 
+async def authenticate_again(request: Request) -> None:
+    """Look once more at the caller of a call that lasts, without counting another call.
+
+    Raises:
+        UnauthenticatedError: the key was revoked or has expired meanwhile.
+    """
+    gate: Gate = request.app.state.gate
+    sent: HTTPAuthorizationCredentials | None = await _bearer(request)
+    await gate.caller_of(None if sent is None else sent.credentials, address_of(request))
+
+
 class Needs:
     """Lets in who has a scope; nobody else reaches the endpoint."""
 
@@ -92,7 +103,6 @@ class Needs:
         """Do the same before anything of the request but its head has been read."""
         caller = await authenticate(request)
         require_scope(caller, self.scope)
-        request.scope[_NEEDED] = needed_scopes(request) | {self.scope}
         return caller
 
 
@@ -102,14 +112,8 @@ def require_scope(caller: Caller, scope: Scope) -> None:
         raise ForbiddenError(scope)
 
 
-def needed_scopes(request: Request) -> frozenset[Scope]:
-    """Return what a request that was let in needed for it."""
-    needed: frozenset[Scope] = request.scope.get(_NEEDED, frozenset())
-    return needed
-
-
 class GuardedRoute(APIRoute):
-    """A route that reads nothing from those whom it does not let in."""
+    """A route that reads nothing from callers whom it does not let in."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """Return the handler, with what its endpoint needs asked first."""
@@ -117,9 +121,12 @@ class GuardedRoute(APIRoute):
         needs = _needs(self.dependant)
 
         async def guarded(request: Request) -> Response:
+            caller = None
             for need in needs:
-                await need.admit(request)
-            return await handle(request)
+                caller = await need.admit(request)
+            if caller is None:
+                return await handle(request)
+            return await execute_once(request, caller, handle)
 
         return guarded
 

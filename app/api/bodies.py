@@ -1,5 +1,6 @@
 """What a request's body may be: its size and its media type, before anything reads it."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -12,27 +13,44 @@ from app.domain.errors import ExpungeError, PayloadTooLargeError, UnsupportedMed
 from app.settings import Settings
 
 _JSON_METHODS = ("POST", "PATCH")
+_BODY_METHODS = (*_JSON_METHODS, "PUT")
+_FILES_AT_ONCE = 2
 
 
 class Bodies:
-    """Refuses bodies that are too large (413): PUT takes files; POST and PATCH take JSON."""
+    """Refuses bodies that are too large (413): PUT takes files; POST and PATCH take JSON.
+
+    All bodies that are held at once are as large as two of the largest files; beyond that, 503.
+    """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._settings = settings
+        self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what may be read; the limit also holds for bodies of unannounced length."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limited = _Limited(receive, self._limit(scope))
+        has_body = scope["method"] in _BODY_METHODS
+        limited = _Limited(receive, self._limit(scope), self._hold, has_body=has_body)
         try:
             limited.expect(Headers(scope=scope).get("content-length"))
         except ExpungeError as error:
             await problem_of(error)(scope, receive, send)
             return
-        await self._app(scope, limited, send)
+        try:
+            await self._app(scope, limited, send)
+        finally:
+            self._held_bytes -= limited.size
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        largest = max(self._settings.max_upload_bytes, self._settings.max_json_bytes)
+        if self._held_bytes > _FILES_AT_ONCE * largest:
+            detail = "the service holds as much of uploads as it takes at once"
+            raise HTTPException(503, detail, {"Retry-After": "5"})
 
     def _limit(self, scope: Scope) -> int:
         if scope["method"] == "PUT":
@@ -43,10 +61,14 @@ class Bodies:
 class _Limited:
     """Receives a body, and stops where the limit is passed."""
 
-    def __init__(self, receive: Receive, limit: int) -> None:
+    def __init__(
+        self, receive: Receive, limit: int, hold: Callable[[int], None], *, has_body: bool
+    ) -> None:
+        self._is_awaited = has_body
         self._receive = receive
         self._limit = limit
-        self._size = 0
+        self._hold = hold
+        self.size = 0
 
     def expect(self, announced: str | None) -> None:
         if announced is not None and announced.isdecimal() and int(announced) > self._limit:
@@ -54,9 +76,14 @@ class _Limited:
 
     async def __call__(self) -> Message:
         message = await self._receive()
-        self._size += len(message.get("body", b""))
-        if self._size > self._limit:
-            # FastAPI passes on no other error that occurs while it reads a body.
+        if message["type"] == "http.disconnect" and self._is_awaited:
+            raise HTTPException(400, "the body ended early")
+        self._is_awaited = self._is_awaited and message.get("more_body", False)
+        size = len(message.get("body", b""))
+        self.size += size
+        # FastAPI passes on no other errors than these that occur while it reads a body.
+        self._hold(size)
+        if self.size > self._limit:
             raise HTTPException(413, str(self._too_large()))
         return message
 

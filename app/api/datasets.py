@@ -1,8 +1,10 @@
 """``/v1/datasets``."""
 
 from datetime import datetime
+from functools import partial
 from typing import Literal
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
@@ -14,11 +16,14 @@ from app.api.errors import problem_responses
 from app.api.headers import answer_headers
 from app.api.schemas import Answer, Body, Name
 from app.datasets import repository, service
+from app.datasets.reading import READERS
 from app.datasets.tables import DatasetRow
 from app.domain.schema import FeatureSchema
 from app.ledger import datasets
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=GuardedRoute)
+_PUSHES = CapacityLimiter(READERS)
+"""Pushes wait for each other, and not in the threads that all other calls need."""
 
 
 class FeaturesBody(Body):
@@ -118,9 +123,12 @@ def get_dataset(name: str, services: ServicesOf, _: ModelsReader) -> DatasetAnsw
         }
     },
 )
-def push_records(name: str, services: ServicesOf, _: DataWriter, content: RawBody) -> PushAnswer:
+async def push_records(
+    name: str, services: ServicesOf, _: DataWriter, content: RawBody
+) -> PushAnswer:
     """Add records from a Parquet file: all of them or, where a row is faulty, none."""
-    result = services.records.push(name, content)
+    push = partial(services.records.push, name, content)
+    result = await to_thread.run_sync(push, limiter=_PUSHES)
     return PushAnswer(added=result.added, already_present=result.already_present)
 
 

@@ -45,6 +45,8 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], str], ...] = (
     (errors.CalibrationError, "no-plan"),
     (errors.InvalidInputError, "invalid-input"),
     (errors.TooManyRequestsError, "too-many-requests"),
+    (errors.SlowRequestError, "request-timeout"),
+    (errors.OverloadedError, "overloaded"),
     (errors.CorruptLogError, "corrupt-log"),
     (errors.CorruptObjectError, "corrupt-object"),
     (errors.IssuerUnavailableError, "issuer-unavailable"),
@@ -57,6 +59,7 @@ _OF_STATUS = {
     405: "method-not-allowed",
     413: "payload-too-large",
     415: "unsupported-media-type",
+    503: "overloaded",
 }
 
 
@@ -178,7 +181,7 @@ def _challenge(error: Exception) -> str | None:
 def _retry_after_s(error: Exception) -> int | None:
     if isinstance(error, errors.TooManyRequestsError | errors.CallInFlightError):
         return error.retry_after_s
-    if isinstance(error, errors.IssuerUnavailableError):
+    if isinstance(error, errors.IssuerUnavailableError | errors.OverloadedError):
         return 5
     if isinstance(error, errors.ObjectStoreError | errors.KeyStoreError):
         return 30

@@ -7,19 +7,25 @@ is what it knows already. A run that has ended answers 204 then, which tells a b
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Header
 from fastapi.sse import format_sse_event
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from app.api.watching import Watcher
+from app.api.watching import Watch, Watcher
+from app.domain.errors import ExpungeError, UnauthenticatedError
 from app.ledger.changes import Facts, Kind, RunProgress
 
-_KEEP_ALIVE_S = 15.0
-_LONGEST_S = 3600.0  # then the caller comes back, and its key is looked at again
+_KEEP_ALIVE_S = 5.0
+"""After that much silence a comment is sent, and the caller's key is looked at again."""
+
+_LONGEST_S = 3600.0
 
 LastEventId = Annotated[
     str | None, Header(max_length=100, description="The id of the last event that was received")
@@ -30,6 +36,26 @@ class EventStream(StreamingResponse):
     """Server-sent events."""
 
     media_type = "text/event-stream"
+
+
+class _WatchedEvents(EventStream):
+    """Events of what is watched for as long as they are sent."""
+
+    def __init__(
+        self,
+        watching: AbstractContextManager[Watch],
+        events: Callable[[Watch], AsyncIterator[bytes]],
+    ) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(iter(()), headers=headers)
+        self._watching = watching
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them, unless the caller holds too many streams."""
+        with self._watching as watch:
+            self.body_iterator = self._events(watch)
+            await super().__call__(scope, receive, send)
 
 
 EVENT_CONTENT: dict[str, Any] = {
@@ -50,33 +76,54 @@ EVENT_CONTENT: dict[str, Any] = {
 
 
 def event_stream(
-    watcher: Watcher, run_id: str, facts: Facts, *, last_event_id: str | None
+    watcher: Watcher,
+    run_id: str,
+    facts: Facts,
+    *,
+    last_event_id: str | None,
+    caller_id: str,
+    look_again: Callable[[], Awaitable[None]],
 ) -> Response:
-    """Return the events of a run from now on, the present state first."""
+    """Return the events of a run from now on, the present state first.
+
+    They end when ``look_again`` raises ``UnauthenticatedError``; an outage is no reason to end.
+    """
     progress = facts.progress
     if progress is not None and progress.has_ended and last_event_id == _id_of(progress):
         return Response(status_code=204)
-    return EventStream(
-        _events(watcher, run_id, facts, last_event_id),
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    return _WatchedEvents(
+        watcher.watch(Kind.RUN, run_id, facts, caller_id=caller_id),
+        lambda watch: _events(watch, last_event_id, look_again),
     )
 
 
 async def _events(
-    watcher: Watcher, run_id: str, facts: Facts, known: str | None
+    watch: Watch, known: str | None, look_again: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[bytes]:
     """Yield an event for each change, and a comment where there was none for a while."""
     until = time.monotonic() + _LONGEST_S
-    with watcher.watch(Kind.RUN, run_id, facts) as watch:
-        while watch.facts is not None and watch.facts.progress is not None:
-            progress = watch.facts.progress
-            if _id_of(progress) != known:
-                known = _id_of(progress)
-                yield _event(progress)
-            if progress.has_ended or watch.closed or time.monotonic() > until:
-                return
-            if not await watch.wait(_KEEP_ALIVE_S):
-                yield format_sse_event(comment="keep-alive")
+    while watch.facts is not None and watch.facts.progress is not None:
+        progress = watch.facts.progress
+        if _id_of(progress) != known:
+            known = _id_of(progress)
+            yield _event(progress)
+        if progress.has_ended or watch.closed or time.monotonic() > until:
+            return
+        has_news = await watch.wait(_KEEP_ALIVE_S)
+        if not await _is_let_in(look_again):
+            return
+        if not has_news:
+            yield format_sse_event(comment="keep-alive")
+
+
+async def _is_let_in(look_again: Callable[[], Awaitable[None]]) -> bool:
+    try:
+        await look_again()
+    except UnauthenticatedError:
+        return False
+    except (ExpungeError, SQLAlchemyError):
+        return True
+    return True
 
 
 def _event(progress: RunProgress) -> bytes:

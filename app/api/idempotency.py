@@ -1,12 +1,12 @@
 """``Idempotency-Key`` on every POST: the same call again gets the answer that it had.
 
-One middleware for all operations. Only answers that say that a call took effect (2xx) are kept: an
-error changed nothing, so the call may be made again under its key.
+It is looked at once a caller has been let in, before the body is read. Only answers that say that a
+call took effect (2xx) are kept: an error changed nothing, so the call may be made again under its
+key.
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated
 
@@ -14,15 +14,12 @@ from fastapi import Depends, Request
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.access import authenticate, needed_scopes, require_scope, services_of
 from app.api.errors import problem_of
-from app.domain.errors import ExpungeError, InvalidInputError
+from app.domain.errors import InvalidInputError
 from app.ledger import idempotency
+from app.ledger.api_keys import Caller
 from app.ledger.idempotency import Answer, Call, Claim
 from app.logs import describe
 from app.points import reach
@@ -44,54 +41,36 @@ async def _call_id_of(request: Request) -> str | None:
 CallId = Annotated[str | None, Depends(_call_id_of)]
 
 
-class Idempotency:
-    """Replays the answers of POSTs that come again under the same key."""
+async def execute_once(
+    request: Request, caller: Caller, handle: Callable[[Request], Awaitable[Response]]
+) -> Response:
+    """Return the answer to a call: from what is kept under its key, or from ``handle``.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    The answer is kept before it is sent, so that whoever saw it can repeat the call. A call that is
+    cut off leaves its claim to run out, and one that failed ends it. Either may have taken effect,
+    so the next attempt is made under the same call id.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer from what is kept, or have the call executed and keep its answer."""
-        key = Headers(scope=scope).get(HEADER) if _is_post(scope) else None
-        if key is None:
-            await self._app(scope, receive, send)
-            return
-        request = Request(scope, receive)
-        try:
-            found = await _claim(request, key)
-        except (ExpungeError, HTTPException, SQLAlchemyError) as error:
-            await problem_of(error)(scope, receive, send)
-            return
-        if isinstance(found, Answer):
-            await _replay(found)(scope, receive, send)
-            return
-        body = _Body(await request.body(), receive)
-        scope.setdefault("state", {})[_STATE] = found.call_id
-        await self._execute(scope, body, send, _Attempt(services_of(request), found))
-
-    async def _execute(
-        self, scope: Scope, receive: Receive, send: Send, attempt: "_Attempt"
-    ) -> None:
-        """Execute a call; its answer is kept before it is sent, so that whoever saw it can repeat.
-
-        A call that is cut off leaves its claim to run out, and one that failed ends it. Either may
-        have taken effect, so the next attempt is made under the same call id.
-        """
-        messages: list[Message] = []
-
-        async def hold_back(message: Message) -> None:
-            messages.append(message)
-
-        try:
-            await self._app(scope, receive, hold_back)
-        except Exception:
-            await run_in_threadpool(attempt.release)
-            raise
-        reach("answer")
-        answer = replace(_answer_in(messages), scopes=needed_scopes(Request(scope)))
-        await run_in_threadpool(attempt.end, answer)
-        for message in messages:
-            await send(message)
+    Raises:
+        InvalidInputError: the key is too long, or came with another body before.
+        CallInFlightError: the call is going on.
+    """
+    key = request.headers.get(HEADER) if request.method == "POST" else None
+    if key is None:
+        return await handle(request)
+    found = await _claim(request, caller, key)
+    if isinstance(found, Answer):
+        return _replay(found)
+    setattr(request.state, _STATE, found.call_id)
+    attempt = _Attempt(request.app.state.services, found)
+    try:
+        response = await handle(request)
+    except Exception as error:
+        status = problem_of(error).status_code
+        await run_in_threadpool(attempt.end, Answer(status, (), b""))
+        raise
+    reach("answer")
+    await run_in_threadpool(attempt.end, _answer_in(response))
+    return response
 
 
 class _Attempt:
@@ -120,26 +99,10 @@ class _Attempt:
             _log.warning("an answer could not be kept for its key: %s", describe(error))
 
 
-class _Body:
-    """Gives a body that was read already to whoever reads it next."""
-
-    def __init__(self, content: bytes, receive: Receive) -> None:
-        self._content: bytes | None = content
-        self._receive = receive
-
-    async def __call__(self) -> Message:
-        if self._content is None:
-            return await self._receive()
-        message = {"type": "http.request", "body": self._content, "more_body": False}
-        self._content = None
-        return message
-
-
-async def _claim(request: Request, key: str) -> Claim | Answer:
+async def _claim(request: Request, caller: Caller, key: str) -> Claim | Answer:
     if not 1 <= len(key) <= MAX_KEY_LENGTH:
         raise InvalidInputError(f"{HEADER} must have 1 to {MAX_KEY_LENGTH} characters")
-    caller = await authenticate(request)
-    services = services_of(request)
+    services: Services = request.app.state.services
     call = Call(
         caller_id=caller.key_id,
         method=request.method,
@@ -153,22 +116,12 @@ async def _claim(request: Request, key: str) -> Claim | Answer:
         with services.database.transaction() as session:
             return services.idempotency_keys.claim(session, call)
 
-    found = await run_in_threadpool(claim)
-    if isinstance(found, Answer):  # a token may allow less than the one that it was given to
-        for scope in sorted(found.scopes):
-            require_scope(caller, scope)
-    return found
+    return await run_in_threadpool(claim)
 
 
-def _is_post(scope: Scope) -> bool:
-    return bool(scope["type"] == "http" and scope["method"] == "POST")
-
-
-def _answer_in(messages: list[Message]) -> Answer:
-    start = messages[0]
-    headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in start["headers"])
-    body = b"".join(message.get("body", b"") for message in messages[1:])
-    return Answer(start["status"], headers, body)
+def _answer_in(response: Response) -> Answer:
+    headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in response.raw_headers)
+    return Answer(response.status_code, headers, bytes(response.body))
 
 
 def _replay(answer: Answer) -> Response:

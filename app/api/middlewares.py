@@ -5,7 +5,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from app.api.bodies import Bodies
 from app.api.etags import EntityTags
-from app.api.idempotency import HEADER, REPLAYED_HEADER, Idempotency
+from app.api.idempotency import HEADER, REPLAYED_HEADER
 from app.api.observation import REQUEST_ID
 from app.settings import Settings
 
@@ -40,7 +40,6 @@ _SENDABLE = (
 
 def install(app: FastAPI, settings: Settings) -> None:
     """Put the layers around an application; the last one added is the outermost."""
-    app.add_middleware(Idempotency)
     app.add_middleware(EntityTags)
     app.add_middleware(Bodies, settings=settings)
     if settings.cors_origins:

@@ -103,6 +103,13 @@ _TYPES = (
         "this path takes GET, POST",
     ),
     ProblemType(
+        "request-timeout",
+        408,
+        "The request came too slowly: `EXPUNGE_HEAD_TIMEOUT_S` and `EXPUNGE_BODY_TIMEOUT_S` are "
+        "the operator's limits. The connection is closed; nothing was stored.",
+        "the body of the request came too slowly",
+    ),
+    ProblemType(
         "conflict",
         409,
         "The call contradicts the present state: a name that is taken, a request that can no "
@@ -206,8 +213,9 @@ _TYPES = (
     ProblemType(
         "too-many-requests",
         429,
-        "The key's limit of calls is reached, or too many attempts to authenticate failed from "
-        "this address. Repeat the call after `Retry-After` seconds.",
+        "The key's limit of calls, or of waits and streams at once, is reached, or this address "
+        "failed too often to authenticate or holds too many connections. Repeat the call after "
+        "`Retry-After` seconds.",
         "too many calls: 60 a minute are allowed",
     ),
     ProblemType(
@@ -221,6 +229,13 @@ _TYPES = (
         500,
         "A stored object is not what was stored: the operator restores it or retires the version.",
         "object blob_5b0c is not what was stored: chunk 0 is forged",
+    ),
+    ProblemType(
+        "overloaded",
+        503,
+        "The service holds as many connections, or as much of uploads, as it takes at once. Repeat "
+        "the call after `Retry-After` seconds.",
+        "the service has as many connections as it takes",
     ),
     ProblemType(
         "unavailable",

@@ -1,13 +1,20 @@
 """``/v1/runs``: progress, and another try."""
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
+from app.api.access import (
+    GuardedRoute,
+    ModelsReader,
+    ModelsWriter,
+    ServicesOf,
+    authenticate_again,
+)
 from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
 from app.api.errors import problem_responses
 from app.api.events import EVENT_CONTENT, EventStream, LastEventId, event_stream
@@ -100,9 +107,10 @@ async def get_run(
 )
 async def stream_events(
     run_id: str,
+    request: Request,
     services: ServicesOf,
     watcher: WatcherOf,
-    _: ModelsReader,
+    caller: ModelsReader,
     last_event_id: LastEventId = None,
 ) -> Response:
     """Follow a run: its state, phase, step and epsilon so far, until it has ended."""
@@ -113,7 +121,14 @@ async def stream_events(
             return facts_of(session, Kind.RUN, [row.id])[row.id]
 
     facts = await run_in_threadpool(look)
-    return event_stream(watcher, run_id, facts, last_event_id=last_event_id)
+    return event_stream(
+        watcher,
+        run_id,
+        facts,
+        last_event_id=last_event_id,
+        caller_id=caller.key_id,
+        look_again=partial(authenticate_again, request),
+    )
 
 
 @router.post(

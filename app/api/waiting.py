@@ -14,7 +14,7 @@ from fastapi import Header, Request, Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from app.api.access import services_of
+from app.api.access import authenticate, authenticate_again, services_of
 from app.api.conditions import names
 from app.api.etags import etag_of
 from app.api.schemas import Answer
@@ -72,8 +72,10 @@ async def answer_with_news(
     if wait_s is None:
         return json_response(found.answer)
     if not found.is_final and _has_seen(request, found):
-        with watcher.watch(kind, found.subject_id, facts) as watch:
+        caller = await authenticate(request)
+        with watcher.watch(kind, found.subject_id, facts, caller_id=caller.key_id) as watch:
             await _until_news(request, watch, facts, wait_s)
+        await authenticate_again(request)
         found, _ = await run_in_threadpool(look)
     response = json_response(found.answer)
     response.headers["Preference-Applied"] = f"wait={wait_s}"

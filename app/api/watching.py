@@ -8,6 +8,7 @@ for each caller.
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -15,10 +16,12 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from app.database import Database
+from app.domain.errors import TooManyRequestsError
 from app.ledger.changes import Facts, Kind, facts_of
 from app.logs import describe
 
 _INTERVAL_S = 0.25
+_RETRY_AFTER_S = 10
 _log = logging.getLogger("expunge.api")
 
 
@@ -67,11 +70,21 @@ class Watch:
 
 
 class Watcher:
-    """Looks for changes on behalf of all waiters of a process."""
+    """Looks for changes on behalf of all waiters of a process.
 
-    def __init__(self, database: Database, *, interval_s: float = _INTERVAL_S) -> None:
+    Args:
+        database: where to look.
+        most_per_caller: how many waits and streams one caller may hold at once.
+        interval_s: how often to look.
+    """
+
+    def __init__(
+        self, database: Database, *, most_per_caller: int, interval_s: float = _INTERVAL_S
+    ) -> None:
         self._database = database
+        self._most_per_caller = most_per_caller
         self._interval_s = interval_s
+        self._held: Counter[str] = Counter()
         self._lock = threading.RLock()  # close() may come as a signal, in the midst of watch()
         self._watches: set[Watch] = set()
         self._thread: threading.Thread | None = None
@@ -79,10 +92,22 @@ class Watcher:
         self._failing = False
 
     @contextmanager
-    def watch(self, kind: Kind, subject_id: str, seen: Facts | None) -> Iterator[Watch]:
-        """Watch one thing for as long as the block lasts; ``seen`` is what is no news."""
+    def watch(
+        self, kind: Kind, subject_id: str, seen: Facts | None, *, caller_id: str
+    ) -> Iterator[Watch]:
+        """Watch one thing for as long as the block lasts; ``seen`` is what is no news.
+
+        Raises:
+            TooManyRequestsError: the caller holds as many watches as one may.
+        """
         watch = Watch(kind, subject_id, seen)
         with self._lock:
+            if self._held[caller_id] >= self._most_per_caller:
+                raise TooManyRequestsError(
+                    f"this caller holds {self._most_per_caller} waits and streams already",
+                    retry_after_s=_RETRY_AFTER_S,
+                )
+            self._held[caller_id] += 1
             self._watches.add(watch)
             watch.closed = self._closing.is_set()
             if self._thread is None:
@@ -93,6 +118,8 @@ class Watcher:
         finally:
             with self._lock:
                 self._watches.discard(watch)
+                self._held[caller_id] -= 1
+                self._held += Counter()  # without the callers that hold none
 
     def close(self) -> None:
         """Wake everyone for good: the process is about to stop."""

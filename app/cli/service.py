@@ -11,6 +11,7 @@ import typer
 import uvicorn
 
 from app import schema
+from app.api.connections import Connections
 from app.api.watching import Watcher
 from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
@@ -120,10 +121,15 @@ def serve() -> None:
 
 
 def server_options(settings: Settings) -> dict[str, Any]:
-    """Return how uvicorn serves the API. It believes nobody about addresses who is not named."""
+    """Return how uvicorn serves the API, for one server.
+
+    Only trusted proxies are believed about addresses.
+    """
     return {
         "host": settings.host,
         "port": settings.port,
+        "http": Connections(settings).protocol,
+        "ws": "none",
         "log_config": None,
         "access_log": False,
         "forwarded_allow_ips": [str(proxy) for proxy in settings.trusted_proxies],

@@ -14,6 +14,9 @@ import pyarrow.parquet as pq
 
 from app.domain.errors import InvalidInputError
 
+MAX_UNPACKED_BYTES = 8 << 30
+"""What a file on the owner's side may unpack to; the service takes far less at once."""
+
 # Ids are text, whatever they look like: 007 is not 7.
 _CSV_CONVERSION = pyarrow.csv.ConvertOptions(
     column_types={"record_id": pa.string(), "subject_id": pa.string()},
@@ -53,10 +56,18 @@ def read_record_file(path: Path) -> RecordFile:
     if path.suffix not in readers:
         raise InvalidInputError(f"{path.name}: expected a .parquet, .csv or .npz file")
     try:
+        _refuse_bomb(path)
         table = readers[path.suffix](path)
     except InvalidInputError:
         raise
-    except (pa.ArrowException, OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        TypeError,
+        MemoryError,
+        zipfile.BadZipFile,
+    ) as error:
         raise InvalidInputError(f"{path.name} cannot be read: {type(error).__name__}") from error
     for column in ("record_id", "label", "features"):
         if column not in table.column_names:
@@ -96,6 +107,22 @@ def to_parquet(table: pa.Table) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink)
     return sink.getvalue()
+
+
+def _refuse_bomb(path: Path) -> None:
+    """Refuse what announces that it unpacks to too much; zip members end where they announce."""
+    unpacked = path.stat().st_size
+    if path.suffix == ".npz":
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+    elif path.suffix == ".parquet":
+        metadata = pq.read_metadata(path)
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        unpacked = sum(group.total_byte_size for group in groups)
+    if unpacked > MAX_UNPACKED_BYTES:
+        raise InvalidInputError(
+            f"{path.name} unpacks to {unpacked} bytes; {MAX_UNPACKED_BYTES} are read at once"
+        )
 
 
 def _read_csv(path: Path) -> pa.Table:

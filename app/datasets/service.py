@@ -9,9 +9,10 @@ from sqlalchemy.orm import Session
 from app.database import Database
 from app.datasets import features, repository
 from app.datasets.pseudonyms import Pseudonyms
+from app.datasets.reading import Readers
 from app.datasets.shards import encode_shard, without_rows
 from app.datasets.tables import DatasetRow, ShardRow
-from app.datasets.uploads import MAX_REPORTED_PROBLEMS, Upload, parse_upload
+from app.datasets.uploads import MAX_REPORTED_PROBLEMS, Upload
 from app.domain.errors import ConflictError, InvalidRecordsError, RowProblem
 from app.domain.ids import new_id
 from app.domain.schema import FeatureSchema
@@ -73,11 +74,18 @@ class Records:
     """Pushing records in and erasing them."""
 
     def __init__(
-        self, database: Database, blobs: Blobs, pseudonyms: Pseudonyms, *, journal: Journal
+        self,
+        database: Database,
+        blobs: Blobs,
+        pseudonyms: Pseudonyms,
+        *,
+        readers: Readers,
+        journal: Journal,
     ) -> None:
         self._database = database
         self._blobs = blobs
         self._pseudonyms = pseudonyms
+        self._readers = readers
         self._journal = journal
 
     def push(self, name: str, content: bytes) -> PushResult:
@@ -86,10 +94,11 @@ class Records:
         Raises:
             NotFoundError: there is no such dataset.
             InvalidRecordsError: a row is faulty, or its id is taken or was forgotten.
+            PayloadTooLargeError: the file unpacks to more than is taken at once.
         """
         with self._database.transaction() as session:
             dataset = repository.dataset_named(session, name)
-        upload = parse_upload(content, schema_of(dataset))
+        upload = self._readers.read(content, schema_of(dataset))
         digest = self._pseudonyms.upload(dataset.id, content)
         record_keys = [self._pseudonyms.record(dataset.id, i) for i in upload.record_ids]
         with self._database.transaction() as session:

@@ -197,6 +197,14 @@ class TooManyRequestsError(ExpungeError):
         self.retry_after_s = retry_after_s
 
 
+class SlowRequestError(ExpungeError):
+    """A request came more slowly than the service waits for it."""
+
+
+class OverloadedError(ExpungeError):
+    """The service holds as much at once as it takes; nothing is wrong with the call."""
+
+
 class ForbiddenError(ExpungeError):
     """The caller is known but lacks a scope.
 

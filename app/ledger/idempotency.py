@@ -21,7 +21,6 @@ from sqlalchemy.orm import Session
 from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import CallInFlightError, IdempotencyKeyReusedError
 from app.domain.ids import new_id
-from app.domain.scopes import Scope
 from app.ledger.tables import IdempotencyKeyRow
 
 LIFETIME = timedelta(hours=24)
@@ -56,13 +55,11 @@ class Answer:
     Attributes:
         status, body: of the answer.
         headers: names and values, Latin-1 texts.
-        scopes: what a caller needs to be given it again.
     """
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
-    scopes: frozenset[Scope] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -168,13 +165,7 @@ def _held_by(claim: Claim) -> tuple[ColumnElement[bool], ...]:
 
 
 def _encrypt(cipher: AESGCM, key_digest: bytes, answer: Answer) -> bytes:
-    head = json.dumps(
-        {
-            "status": answer.status,
-            "headers": answer.headers,
-            "scopes": sorted(answer.scopes),
-        }
-    ).encode()
+    head = json.dumps({"status": answer.status, "headers": answer.headers}).encode()
     nonce = os.urandom(_NONCE_BYTES)
     plain = len(head).to_bytes(4, "big") + head + answer.body
     return nonce + cipher.encrypt(nonce, plain, key_digest)
@@ -185,5 +176,4 @@ def _decrypt(cipher: AESGCM, key_digest: bytes, stored: bytes) -> Answer:
     end = 4 + int.from_bytes(plain[:4], "big")
     head = json.loads(plain[4:end])
     headers = tuple((str(name), str(value)) for name, value in head["headers"])
-    scopes = frozenset(Scope(scope) for scope in head.get("scopes", ()))
-    return Answer(int(head["status"]), headers, plain[end:], scopes)
+    return Answer(int(head["status"]), headers, plain[end:])

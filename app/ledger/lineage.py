@@ -14,7 +14,7 @@ from app.datasets.service import schema_of
 from app.datasets.tables import DatasetRow
 from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
-from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.errors import ConflictError, InvalidInputError, PayloadTooLargeError
 from app.domain.ids import new_id
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
@@ -26,6 +26,7 @@ from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs
 
 _SALT_BYTES = 32
+_MAX_HEADER_BYTES = 4 << 20
 _DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
 
 
@@ -113,8 +114,14 @@ def check_weights(content: bytes) -> None:
     Raises:
         InvalidInputError: the body cannot be read, or holds no tensor, or one of a type that no
             model has.
+        PayloadTooLargeError: its header is larger than that of any model.
     """
-    try:
+    header_bytes = int.from_bytes(content[:8], "little")
+    if _MAX_HEADER_BYTES < header_bytes <= len(content):
+        raise PayloadTooLargeError(
+            f"the file's header has {header_bytes} bytes; {_MAX_HEADER_BYTES} are taken"
+        )
+    try:  # which compares all that the header says with what is there before it copies any of it
         tensors = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
     except (safetensors.SafetensorError, ValueError) as error:
         raise InvalidInputError("the body is not a safetensors file") from error

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.callbacks.events import Callbacks
@@ -20,7 +21,7 @@ from app.domain.ids import new_id
 from app.ledger import log, repository
 from app.ledger.demands import ForgetDemand
 from app.ledger.requests import ForgetRequests, utc_now
-from app.ledger.subject_status import find, find_if_any, settle
+from app.ledger.subject_status import find, settle
 from app.ledger.tables import SubjectRequestRow
 
 
@@ -80,13 +81,9 @@ class SubjectRequests:
             InvalidInputError: the id was used before with another body, or a bad address.
         """
         digest = self._digest(demand)
-        earlier = find_if_any(session, demand.subject_request_id, api_key_id)
-        if earlier is not None:
-            if earlier.request_digest != digest:
-                raise InvalidInputError("subject_request_id was used before with another body")
-            return earlier
         now = self._clock()
-        row = SubjectRequestRow(
+        # Of two that come at once, the second waits here until the first is committed.
+        mine = insert(SubjectRequestRow).values(
             id=new_id("dsr"),
             api_key_id=api_key_id,
             subject_request_id=demand.subject_request_id,
@@ -96,8 +93,14 @@ class SubjectRequests:
             received_at=now,
             due_at=now,
         )
-        session.add(row)
-        session.flush()
+        row: SubjectRequestRow | None = session.scalar(
+            mine.on_conflict_do_nothing().returning(SubjectRequestRow)
+        )
+        if row is None:
+            earlier = find(session, demand.subject_request_id, api_key_id=api_key_id)
+            if earlier.request_digest != digest:
+                raise InvalidInputError("subject_request_id was used before with another body")
+            return earlier
         self._callbacks.register(
             session,
             demand.status_callback_urls,

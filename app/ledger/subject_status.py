@@ -32,20 +32,13 @@ def status_of(states: Collection[str]) -> SubjectRequestStatus:
     return SubjectRequestStatus.IN_PROGRESS
 
 
-def find_if_any(
-    session: Session, subject_request_id: str, api_key_id: str
-) -> SubjectRequestRow | None:
-    """Return a caller's subject request, or None."""
+def find(session: Session, subject_request_id: str, *, api_key_id: str) -> SubjectRequestRow:
+    """Return a caller's subject request; ``NotFoundError`` if it has none of this id."""
     query = select(SubjectRequestRow).where(
         SubjectRequestRow.api_key_id == api_key_id,
         SubjectRequestRow.subject_request_id == subject_request_id,
     )
-    return session.scalar(query)
-
-
-def find(session: Session, subject_request_id: str, *, api_key_id: str) -> SubjectRequestRow:
-    """Return a caller's subject request; ``NotFoundError`` if it has none of this id."""
-    row = find_if_any(session, subject_request_id, api_key_id)
+    row = session.scalar(query)
     if row is None:
         raise NotFoundError("subject request", subject_request_id)
     return row

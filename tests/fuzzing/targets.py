@@ -22,7 +22,6 @@ from app.certificates.receipts import Receipt
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import read_trusted_keys
 from app.certificates.verification import verify
-from app.datasets.uploads import parse_upload
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import (
     InvalidInputError,
@@ -37,6 +36,7 @@ from app.domain.schema import FeatureSchema
 from app.ledger.lineage import check_weights
 from tests.support.bundles import signed_payload
 from tests.support.trust import trust
+from tests.support.uploads import parse_upload
 from tests.support.workshop import records_parquet
 
 SLOWEST_S = 5.0

@@ -19,11 +19,11 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from app.datasets.uploads import parse_upload
-from app.domain.errors import InvalidInputError, InvalidRecordsError
+from app.domain.errors import InvalidInputError, InvalidRecordsError, PayloadTooLargeError
 from app.domain.schema import FeatureSchema
 from app.ledger.lineage import check_weights
 from tests.support.mutations import mutated
+from tests.support.uploads import parse_upload
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
 LONGEST_S = 5.0
@@ -100,6 +100,12 @@ def test_weights_that_pass_can_be_read_by_a_worker(content: bytes) -> None:
         except InvalidInputError:
             return
         safetensors.torch.load(content)
+
+
+def test_weights_with_a_header_of_many_megabytes_are_refused_with_both_numbers() -> None:
+    head = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'.ljust(5 << 20)
+    with pytest.raises(PayloadTooLargeError, match=f"{5 << 20} bytes; {4 << 20} are taken"):
+        check_weights(len(head).to_bytes(8, "little") + head + bytes(4))
 
 
 @pytest.mark.parametrize("dtype", ["F4", "F8_E4M3", "C64"])

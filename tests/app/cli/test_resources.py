@@ -48,8 +48,8 @@ def test_faulty_rows_are_listed_line_by_line(served: None, tmp_path: Path) -> No
 
     lines = _fail("dataset", "push", "people", str(path)).splitlines()
 
-    assert "row 1, column record_id: is the same as in row 0" in lines[1]
-    assert "row 1, column features" in lines[2]
+    assert "row 1, column features" in lines[1]
+    assert "row 1, column record_id: is the same as in row 0" in lines[2]
 
 
 def test_forget_status_and_cancel(served: None, workshop: Workshop) -> None:

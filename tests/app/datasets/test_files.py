@@ -8,9 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.datasets.files import RecordFile, read_record_file
-from app.datasets.uploads import Upload, parse_upload
+from app.datasets.uploads import Upload
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
+from tests.support.uploads import parse_upload
 
 
 def _parsed(file: RecordFile) -> Upload:
@@ -100,6 +101,28 @@ def test_fractional_labels_in_npz_are_refused_rather_than_cut_off(tmp_path: Path
 
     with pytest.raises(InvalidInputError, match="whole numbers"):
         read_record_file(path)
+
+
+def test_what_unpacks_to_too_much_is_refused_with_both_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.datasets.files.MAX_UNPACKED_BYTES", 100_000)
+    columns = {"record_id": ["a"], "label": [1], "features": np.zeros((1, 100_000))}
+    np.savez_compressed(tmp_path / "data.npz", **columns)
+    columns["features"] = pa.array([np.arange(100_000)])
+    pq.write_table(pa.table(columns), tmp_path / "data.parquet")
+
+    for name in ("data.npz", "data.parquet"):
+        with pytest.raises(InvalidInputError, match=r"unpacks to \d+ bytes; 100000 are read"):
+            read_record_file(tmp_path / name)
+
+
+def test_objects_in_npz_are_refused(tmp_path: Path) -> None:
+    ids = np.array([{"a": 1}], dtype=object)
+    np.savez(tmp_path / "data.npz", record_id=ids, label=[1], features=np.zeros((1, 2)))
+
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        read_record_file(tmp_path / "data.npz")
 
 
 def test_a_single_array_is_no_record_file(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.datasets.uploads import parse_upload
 from app.domain.errors import InvalidRecordsError
 from app.domain.schema import FeatureSchema
+from tests.support.uploads import parse_upload
 
 SCHEMA = FeatureSchema(shape=(2, 2), dtype="float32", offset=0.0, scale=1.0, classes=3)
 BYTES = FeatureSchema(shape=(2, 2), dtype="uint8", offset=0.0, scale=1.0, classes=3)

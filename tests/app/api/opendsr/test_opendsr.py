@@ -5,8 +5,10 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from threading import Barrier
 from uuid import uuid4
 
 import httpx
@@ -194,6 +196,24 @@ def test_the_same_request_again_has_the_same_answer(api: TestClient, trained: Wo
     other = api.post(f"{BASE}/requests", json={**demand, "regulation": "ccpa"})
     assert other.status_code == 400
     assert "used before" in other.json()["error"]["message"]
+
+
+def test_the_same_request_several_times_at_once_has_one_answer(
+    api: TestClient, trained: Workshop
+) -> None:
+    start = Barrier(4)
+
+    def send(demand: dict[str, object]) -> httpx.Response:
+        start.wait(30)
+        return api.post(f"{BASE}/requests", json=demand)
+
+    for subject in ("subject-1", "subject-2", "nobody"):
+        with ThreadPoolExecutor(4) as threads:
+            answers = list(threads.map(send, [body(subject)] * 4))
+        assert [answer.status_code for answer in answers] == [201] * 4
+        assert len({answer.content for answer in answers}) == 1
+    with trained.transaction() as session:
+        assert len(session.scalars(select(SubjectRequestRow)).all()) == 3
 
 
 def test_requests_of_two_controllers_do_not_meet(

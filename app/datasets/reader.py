@@ -1,0 +1,94 @@
+"""The process that reads uploaded files: little memory, no secrets, and nothing left behind.
+
+Its input and output are frames, a length of eight bytes and so many bytes. It is given orders, each
+in two frames: what is wanted as JSON, then a file. It answers with the file's parts as Arrow record
+batches, each in a frame, and an empty frame, or JSON that says what is wrong. It prints nothing.
+"""
+
+import contextlib
+import ctypes
+import json
+import resource
+import sys
+from typing import IO, Any, Final
+
+import pyarrow as pa
+
+from app.datasets.uploads import checked_parts
+from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
+from app.domain.schema import FeatureSchema
+
+_LENGTH_BYTES: Final = 8
+_PR_SET_DUMPABLE: Final = 4
+
+
+def send(file: IO[bytes], content: bytes | bytearray | pa.Buffer) -> None:
+    """Write a frame."""
+    file.write(len(content).to_bytes(_LENGTH_BYTES, "big"))
+    file.write(content)
+    file.flush()
+
+
+def receive(file: IO[bytes], *, most: int) -> bytearray:
+    """Read a frame of ``most`` bytes or fewer.
+
+    Raises:
+        EOFError: there is no more, or the frame is longer.
+    """
+    length = int.from_bytes(_exactly(file, _LENGTH_BYTES), "big")
+    if length > most:
+        raise EOFError
+    return _exactly(file, length)
+
+
+def _exactly(file: IO[bytes], count: int) -> bytearray:
+    content = bytearray(count)
+    with memoryview(content) as view:
+        filled = 0
+        while filled < count:
+            read = file.readinto(view[filled:])  # type: ignore[attr-defined]
+            if not read:
+                raise EOFError
+            filled += read
+    return content
+
+
+def _confine(memory_bytes: int) -> None:
+    """Take no more memory than this, write no file, leave no core dump, be read by no debugger."""
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+
+
+def _carry_out(order: dict[str, Any], content: bytearray, answers: IO[bytes]) -> None:
+    shape = tuple(order["schema"].pop("shape"))
+    schema = FeatureSchema(shape=shape, **order["schema"])
+    try:
+        for part in checked_parts(content, schema, max_bytes=order["max_bytes"]):
+            send(answers, part.serialize())
+        verdict = b""
+    except InvalidRecordsError as error:
+        problems = [[problem.row, problem.column, problem.reason] for problem in error.problems]
+        verdict = json.dumps({"problems": problems, "count": error.count}).encode()
+    except PayloadTooLargeError as error:
+        verdict = json.dumps({"too_large": str(error)}).encode()
+    send(answers, verdict)
+
+
+def main() -> None:
+    """Carry out orders until there are no more, or one is more than this process may do."""
+    orders, answers = sys.stdin.buffer, sys.stdout.buffer
+    memory_bytes, most = int(sys.argv[1]), int(sys.argv[2])
+    _confine(memory_bytes)
+    while True:
+        order = json.loads(receive(orders, most=most))
+        _carry_out(order, receive(orders, most=most), answers)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(EOFError, BrokenPipeError, MemoryError):
+        main()

@@ -1,0 +1,164 @@
+"""Reading uploaded files in a process of their own, whose memory is limited.
+
+A small file can unpack to any size, and decoders have had faults of their own. So whatever comes
+from outside is decoded by ``app.datasets.reader``, which inherits no secret and no open file. What
+it gives back is checked once more for what Arrow itself relies on. A process that did well reads
+the next file; one that read a large file, or failed, is not used again.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+import app
+from app.datasets.reader import receive, send
+from app.datasets.uploads import Upload, joined, part_schema
+from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
+from app.domain.schema import FeatureSchema
+
+READERS: Final = 2
+"""How many files are read at once; others wait."""
+
+WORKING_BYTES: Final = 512 << 20
+"""What reading a file may take beside the file itself."""
+
+LONGEST_S: Final = 300.0
+_FEW_BYTES: Final = 16 << 20
+_PART_OVERHEAD_BYTES: Final = 64 << 20
+_ENVIRONMENT: Final = {
+    "PYTHONPATH": str(Path(app.__file__).resolve().parents[1]),
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve more than they use
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+class Readers:
+    """The processes that read files of ``max_bytes`` or fewer, packed and unpacked."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._turns = threading.BoundedSemaphore(READERS)
+        self._idle: list[_Reader] = []
+
+    def read(self, content: bytes, schema: FeatureSchema) -> Upload:
+        """Read and check a Parquet file.
+
+        Raises:
+            InvalidRecordsError: with the row and column of each of the first faults.
+            PayloadTooLargeError: it is larger than may be, unpacked or while it is read.
+        """
+        with self._turns:
+            reader = self._taken()
+            does_well = False
+            try:
+                upload = joined(reader.parts(content, schema, max_bytes=self._max_bytes))
+                does_well = len(content) + upload.features.nbytes < _FEW_BYTES
+            except InvalidRecordsError:
+                does_well = len(content) < _FEW_BYTES
+                raise
+            finally:
+                if does_well and reader.is_done and not self._idle:
+                    self._idle.append(reader)
+                else:
+                    reader.end()
+            return upload
+
+    def _taken(self) -> "_Reader":
+        with suppress(IndexError):  # another thread may be faster
+            reader = self._idle.pop()
+            if reader.is_alive:
+                return reader
+            reader.end()
+        return _Reader(self._max_bytes)
+
+
+@cache
+def readers_of(max_bytes: int) -> Readers:
+    """Return this process's readers of files of this size."""
+    return Readers(max_bytes)
+
+
+class _Reader:
+    """One process.
+
+    Attributes:
+        is_done: whether it has said all that it had to say.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.is_done = True
+        limits = (str(max_bytes + WORKING_BYTES), str(max_bytes + _PART_OVERHEAD_BYTES))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-B", "-m", "app.datasets.reader", *limits],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # a traceback could quote what stands in the file
+            env=_ENVIRONMENT,
+            cwd=os.sep,
+            start_new_session=True,  # Ctrl-C is for the service, which lets calls end
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """Stop it, whatever it does."""
+        self._process.kill()
+        with suppress(BrokenPipeError):
+            self._process.communicate()
+
+    def parts(
+        self, content: bytes, schema: FeatureSchema, *, max_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the parts of a file."""
+        self.is_done = False
+        alarm = threading.Timer(LONGEST_S, self._process.kill)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            yield from self._read(content, schema, max_bytes)
+        except (EOFError, BrokenPipeError) as error:
+            raise PayloadTooLargeError(
+                f"reading the file of {len(content)} bytes took more than {WORKING_BYTES} bytes of "
+                f"memory beside it, or {LONGEST_S:.0f} s; send it in parts"
+            ) from error
+        finally:
+            alarm.cancel()
+
+    def _read(
+        self, content: bytes, schema: FeatureSchema, max_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        orders, answers = self._process.stdin, self._process.stdout
+        if orders is None or answers is None:
+            raise EOFError
+        send(orders, json.dumps({"schema": asdict(schema), "max_bytes": max_bytes}).encode())
+        send(orders, content)
+        columns = part_schema(schema)
+        while frame := receive(answers, most=max_bytes + _PART_OVERHEAD_BYTES):
+            if frame[:1] == b"{":
+                self.is_done = True
+                _refuse(json.loads(frame))
+            part = pa.ipc.read_record_batch(pa.py_buffer(frame), columns)
+            part.validate(full=True)
+            yield part
+        self.is_done = True
+
+
+def _refuse(verdict: dict[str, Any]) -> None:
+    if "too_large" in verdict:
+        raise PayloadTooLargeError(verdict["too_large"])
+    problems = [RowProblem(*problem) for problem in verdict["problems"]]
+    raise InvalidRecordsError(problems, verdict["count"])
