@@ -21,6 +21,7 @@ from app.cli import (
     verification,
 )
 from app.cli.examples import epilog
+from app.hardening import harden
 
 _EPILOG = """Exit codes:
 
@@ -107,5 +108,6 @@ app = _assembled()
 
 def main() -> None:
     """Run the command line."""
+    harden()
     logs.configure()
     app()

@@ -100,7 +100,7 @@ def _bytes_of(values: Any) -> bytes:
 
 def _main(run_id: str, pipe: str, *options: str) -> None:
     from workers import jobs, run
-    from workers.hardening import harden
+    from app.hardening import harden
 
     sending = Connection(int(pipe), readable=False)
     chosen = dict(option.partition("=")[::2] for option in options)
