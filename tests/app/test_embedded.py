@@ -182,7 +182,7 @@ def test_stop_keeps_the_database_and_drops_the_queue(servers, data_dir):
         assert not path.is_file() or b"private-queue-content" not in path.read_bytes(), path
     servers.start()
     assert remembered(servers) == "ledger"
-    assert redis.from_url(servers.redis_url).dbsize() == 0
+    assert not list(redis.from_url(servers.redis_url).scan_iter())
 
 
 def test_servers_stop_and_start_one_by_one(servers):
@@ -466,14 +466,79 @@ def test_nothing_listens_on_tcp(running):
     for pid in matching(running._postgres._is_ours) + matching(running._redis._is_ours):
         assert psutil.Process(pid).net_connections("inet") == []
     assert sql(running, "SHOW listen_addresses") == ""
-    assert redis.from_url(running.redis_url).config_get("port") == {"port": "0"}
 
 
 def test_redis_never_saves_by_itself_and_never_evicts(running):
     client = redis.from_url(running.redis_url)
-    assert client.config_get("save") == {"save": ""}
-    assert client.config_get("appendonly") == {"appendonly": "no"}
-    assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+    persistence = client.info("persistence")
+    assert (persistence["aof_enabled"], persistence["rdb_bgsave_in_progress"]) == (0, 0)
+    assert client.info("memory")["maxmemory_policy"] == "noeviction"
+    for n in range(20_000):  # the default would save after 10,000 changes
+        client.set("word", n)
+    assert client.info("persistence")["rdb_last_save_time"] == persistence["rdb_last_save_time"]
+    assert not list(running._home.sockets.glob("*.rdb"))
+
+
+def test_redis_answers_nobody_without_the_password(running):
+    where = str(running._home.sockets / "redis.sock")
+    for user, password in ((None, None), (None, "guess"), ("expunge", "guess"), ("expunge", "")):
+        stranger = redis.Redis(unix_socket_path=where, username=user, password=password)
+        with pytest.raises(redis.AuthenticationError):
+            stranger.ping()
+
+
+def test_redis_obeys_its_user_in_what_is_listed_alone(running):
+    client = redis.from_url(running.redis_url)
+    assert client.set("word", "kept")
+    for command in (
+        ("EVAL", "return 1", 0),
+        ("EVALSHA", "0" * 40, 0),
+        ("SCRIPT", "LOAD", "return 1"),
+        ("CONFIG", "GET", "*"),
+        ("CONFIG", "SET", "dir", "/tmp"),
+        ("MODULE", "LOAD", "/nonexistent"),
+        ("DEBUG", "SEGFAULT"),
+        ("ACL", "LIST"),
+        ("SAVE",),
+        ("BGSAVE",),
+        ("REPLICAOF", "127.0.0.1", 1),
+        ("MIGRATE", "127.0.0.1", 1, "word", 0, 1),
+        ("RESTORE", "word", 0, ""),
+        ("MONITOR",),
+        ("KEYS", "*"),
+        ("CLIENT", "KILL", "TYPE", "normal"),
+        ("SHUTDOWN",),
+    ):
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client.execute_command(*command)
+    assert running.redis_running()
+
+
+def test_the_password_of_redis_is_told_in_one_private_file_alone(running, data_dir):
+    path = running._home.data_dir / "keys" / "redis-password"
+    assert mode(path) == 0o600
+    assert path.stat().st_uid == os.geteuid()
+    assert mode(running._home.sockets / "redis.acl") == 0o600
+    password = path.read_bytes()
+    assert len(password) == 64
+    others = EmbeddedServers(data_dir)
+    others.start_redis()
+    assert (data_dir / "keys" / "redis-password").read_bytes() != password
+    for file in [*running._home.sockets.iterdir(), *running._home.log.iterdir()]:
+        assert not file.is_file() or password not in file.read_bytes()
+    for pid in matching(running._redis._is_ours):
+        assert password.decode() not in " ".join(psutil.Process(pid).cmdline())
+
+
+def test_a_redis_that_does_not_know_the_password_is_replaced(servers, data_dir, monkeypatch):
+    monkeypatch.setattr("app.embedded.redis.HUNG_AFTER_S", 0.2)
+    servers.start_redis()
+    old = servers.redis_pid()
+    (data_dir / "keys" / "redis-password").unlink()
+    assert not servers.redis_running()
+    servers.start_redis()
+    assert servers.redis_pid() not in (None, old)
+    assert redis.from_url(servers.redis_url).ping()
 
 
 def test_postgres_logs_no_statement_and_no_value(servers, data_dir):
