@@ -79,7 +79,7 @@ def cover(closed: Iterable[Path], folders: Iterable[Path]) -> None:
 
 
 def mount(source: str, target: Path, kind: str, flags: int, options: str = "") -> None:
-    """Mount as mount(2) does.
+    """Mount something, as the system call does.
 
     Raises:
         OSError: the kernel refuses.
