@@ -5,6 +5,7 @@
 \set service_password `cat "${SECRETS_DIR:-/run/secrets}/postgres_service_password"`
 CREATE ROLE expunge_owner LOGIN PASSWORD :'owner_password';
 CREATE ROLE expunge_service LOGIN PASSWORD :'service_password';
-CREATE DATABASE expunge OWNER expunge_owner;
+-- Whatever the server's own databases have.
+CREATE DATABASE expunge OWNER expunge_owner ENCODING 'UTF8' TEMPLATE template0;
 REVOKE ALL ON DATABASE expunge FROM PUBLIC;
 GRANT CONNECT ON DATABASE expunge TO expunge_service;
