@@ -1,10 +1,10 @@
-# syntax=docker/dockerfile:1
 # The service's image, for processors (--target cpu) and for NVIDIA's GPUs (--target cuda):
 #   docker build --target cpu  -t expunge:cpu  .
 #   docker build --target cuda -t expunge:cuda .
 # What is built holds no keys and no settings: those come as files when a container starts.
 
-ARG PYTHON=python:3.11-slim-bookworm
+# deploy/pin-images brings its digest, and those of the compose file, up to date.
+ARG PYTHON=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
 # The wheels of PyTorch with CUDA bring CUDA along; the host brings the driver.
 FROM ${PYTHON} AS installer
@@ -12,8 +12,11 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/expunge
 ENV PATH=/opt/expunge/bin:$PATH
 WORKDIR /source
-COPY constraints.txt ./
+COPY constraints.txt requirements.lock ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --no-deps --only-binary :all: --require-hashes --requirement requirements.lock
 
+# Which build of PyTorch is right depends on the machine, so its version alone is fixed.
 FROM installer AS torch-cpu
 ARG TORCH_INDEX_CPU=https://download.pytorch.org/whl/cpu
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -29,14 +32,14 @@ COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY workers workers
 COPY migrations migrations
-RUN --mount=type=cache,target=/root/.cache/pip pip install --constraint constraints.txt .
+RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM torch-cuda AS build-cuda
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY workers workers
 COPY migrations migrations
-RUN --mount=type=cache,target=/root/.cache/pip pip install --constraint constraints.txt .
+RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM ${PYTHON} AS runtime
 RUN groupadd --gid 10001 expunge \

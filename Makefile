@@ -1,5 +1,5 @@
-# Everything runs in .venv, which is made when it is missing and brought up to date when the pins
-# change. CPU builds of PyTorch come from wherever pip is configured to look.
+# Everything runs in .venv, which is made when it is missing and brought up to date when the locks
+# change.
 # Threads that spin at barriers starve each other where other programs run too.
 export OMP_WAIT_POLICY ?= PASSIVE
 
@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 TESTS_AT_ONCE ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTS_AT_ONCE) --dist loadfile
 
-.PHONY: api-reference demo test test-guides test-slow storm lint serve clean install
+.PHONY: api-reference demo test test-guides test-slow storm lint serve clean install lock
 
 demo: $(STAMP)
 	$(BIN)/expunge demo
@@ -46,12 +46,24 @@ serve: $(STAMP)
 
 install: $(STAMP)
 
-# torch comes first and alone: its pin keeps pip from looking at builds for other accelerators.
-$(STAMP): constraints.txt pyproject.toml
+# What is installed has the hash that a lock names, but torch: which build of it is right depends on
+# the machine, and comes from wherever pip is configured to look.
+$(STAMP): requirements-dev.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --no-deps --only-binary :all: --require-hashes \
+		--requirement requirements-dev.lock
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
+
+# The locks, from pyproject.toml and constraints.txt: after each change of one of them.
+LOCK := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \
+	--no-header --constraint constraints.txt --no-emit-package torch pyproject.toml
+lock:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/uv || $(BIN)/pip install --quiet --constraint constraints.txt uv
+	$(LOCK) --output-file requirements.lock
+	$(LOCK) --all-extras --output-file requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

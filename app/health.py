@@ -12,6 +12,7 @@ import urllib.request
 
 import psutil  # type: ignore[import-untyped]
 
+from app.hardening import harden
 from app.settings import Settings
 
 PARTS = ("api", "dispatcher", "worker")
@@ -44,14 +45,24 @@ def _is_part(process: psutil.Process, part: str) -> bool:
             process.cmdline()[-3:] == ["-m", "workers", part]
             and process.status() != psutil.STATUS_ZOMBIE
             and time.time() - process.create_time() >= MIN_AGE_S
-            and all(process.environ().get(name) == os.environ.get(name) for name in _SAME)
+            and _has_our_settings(process)
         )
     except psutil.Error:
         return False
 
 
+def _has_our_settings(process: psutil.Process) -> bool:
+    """Compare settings; a hardened process shows them to root alone, else its account must do."""
+    try:
+        theirs = process.environ()
+    except psutil.AccessDenied:
+        return bool(process.uids().effective == os.geteuid())
+    return all(theirs.get(name) == os.environ.get(name) for name in _SAME)
+
+
 def main() -> None:
     """Exit with 0 if the part named on the command line is well, else with 1."""
+    harden()
     if len(sys.argv) != 2 or sys.argv[1] not in PARTS:
         sys.exit(f"usage: python -m app.health {'|'.join(PARTS)}")
     sys.exit(0 if is_well(sys.argv[1]) else 1)

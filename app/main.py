@@ -37,6 +37,7 @@ from app.api.observation import Observation
 from app.api.quotas import QuotaHeaders
 from app.api.watching import Watcher
 from app.domain.errors import KeyStoreError
+from app.hardening import harden
 from app.monitoring.api_metrics import ApiMetrics
 from app.monitoring.collector import ServiceCollector
 from app.services import Services, is_key_store_apart, open_services, redis_url
@@ -114,6 +115,7 @@ def _gate(services: Services) -> Gate:
 
 def app_from_environment() -> FastAPI:
     """Return the application as the environment configures it; for uvicorn's ``--factory``."""
+    harden()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     services = open_services(Settings())
     _warn_of_excess_rights(services)

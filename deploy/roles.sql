@@ -5,7 +5,8 @@
 \set service_password `cat "${SECRETS_DIR:-/run/secrets}/postgres_service_password"`
 CREATE ROLE expunge_owner LOGIN PASSWORD :'owner_password';
 CREATE ROLE expunge_service LOGIN PASSWORD :'service_password';
-CREATE DATABASE expunge OWNER expunge_owner;
+-- Whatever the server's own databases have.
+CREATE DATABASE expunge OWNER expunge_owner ENCODING 'UTF8' TEMPLATE template0;
 REVOKE ALL ON DATABASE expunge FROM PUBLIC;
 GRANT CONNECT ON DATABASE expunge TO expunge_service;
 -- Large objects lie outside of tables, where nothing looks for what is to be forgotten.

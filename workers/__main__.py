@@ -5,6 +5,7 @@ import os
 import sys
 
 from app import logs
+from app.hardening import harden
 from app.supervisor import stop_with_supervisor
 
 _PARTS = ("worker", "dispatcher", "demo")
@@ -12,6 +13,7 @@ _PARTS = ("worker", "dispatcher", "demo")
 
 def main() -> None:
     """Run the part named on the command line; only that part is imported."""
+    harden()
     if len(sys.argv) != 2 or sys.argv[1] not in _PARTS:
         sys.exit(f"usage: python -m workers {'|'.join(_PARTS)}")
     logs.configure()

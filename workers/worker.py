@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import signal
+import sys
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -21,13 +22,13 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from app import log_context
+from app.hardening import harden, may_lock_memory
 from app.logs import describe
 from app.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_TTL_S
 from app.services import redis_connection
 from app.settings import Settings
 from app.stopping import StopSignal, stop_with_parent
 from workers import jobs
-from workers.hardening import harden, may_lock_memory
 from workers.queue import NAME
 
 _log = logging.getLogger("expunge.worker")
@@ -74,8 +75,10 @@ class RunWorker(Worker):
             stop_with_parent(self.pid)
 
     def main_work_horse(self, job: Job, queue: Queue) -> None:
-        """Harden the child before it reads anything."""
+        """Harden the child before it reads anything; what it compiles stays in no cache."""
         harden()
+        sys.dont_write_bytecode = True
+        os.environ["CUDA_CACHE_DISABLE"] = "1"
         super().main_work_horse(job, queue)
 
     def execute_job(self, job: Job, queue: Queue) -> None:

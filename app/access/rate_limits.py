@@ -51,6 +51,18 @@ class Quota:
     reset_s: int
 
 
+class _Shared(RedisStorage):
+    """Counters in a Redis that runs no scripts."""
+
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """Count in a window that begins with its first call."""
+        name = self.prefixed_key(key)
+        with self.storage.pipeline(transaction=True) as together:
+            together.set(name, 0, ex=expiry, nx=True)
+            together.incrby(name, amount)
+            return int(together.execute()[1])
+
+
 class Counters:
     """Fixed windows in Redis, or in this process while Redis is away.
 
@@ -67,9 +79,7 @@ class Counters:
             socket_connect_timeout=_REDIS_TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),
         )
-        shared = RedisStorage(
-            "redis://", connection_pool=pool, key_prefix=_PREFIX, wrap_exceptions=True
-        )
+        shared = _Shared("redis://", connection_pool=pool, key_prefix=_PREFIX, wrap_exceptions=True)
         self._shared = FixedWindowRateLimiter(shared)
         self._own = FixedWindowRateLimiter(MemoryStorage())
         self._away_until = -math.inf

@@ -22,6 +22,7 @@ from app.cli import (
     witnessing,
 )
 from app.cli.examples import epilog
+from app.hardening import harden
 
 _EPILOG = """Exit codes:
 
@@ -108,5 +109,6 @@ app = _assembled()
 
 def main() -> None:
     """Run the command line."""
+    harden()
     logs.configure()
     app()

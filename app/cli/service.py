@@ -63,7 +63,7 @@ def init() -> None:
     """
     with errors_in_words():
         settings = Settings()
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         servers = _embedded(settings)
         if servers is not None and settings.database_url is None:
             servers.start_postgres()

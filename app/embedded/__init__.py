@@ -40,7 +40,7 @@ class EmbeddedServers:
 
     @property
     def redis_url(self) -> str:
-        """The URL for redis-py; it follows from the directory alone."""
+        """The URL for redis-py, with the password that the first start of a server has made."""
         return self._redis.url
 
     def start(self) -> None:
@@ -56,6 +56,8 @@ class EmbeddedServers:
     def start_postgres(self) -> None:
         """Have PostgreSQL accept connections, after crash recovery if it needs any (60 s)."""
         with self._home.exclusive():
+            # What starts next may ask for Redis' URL before Redis was ever started.
+            self._redis.make_password()
             self._postgres.start()
 
     def start_redis(self) -> None:

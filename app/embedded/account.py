@@ -1,21 +1,16 @@
-"""Under which account the servers run, and what that account may read.
+"""Under which account the servers run.
 
 PostgreSQL refuses to run as root. Started by root, both servers run as a system user of their own.
 """
 
 import os
 import pwd
-import stat
 import subprocess
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from app.domain.errors import ConfigurationError
 
 SYSTEM_USER = "expunge"
-EVERYONE_READS = stat.S_IRGRP | stat.S_IROTH
-EVERYONE_ENTERS = stat.S_IXGRP | stat.S_IXOTH
 
 
 @dataclass(frozen=True)
@@ -64,37 +59,3 @@ def ensure_account() -> Account:
     if account.uid == 0:
         raise ConfigurationError(f"the system user {SYSTEM_USER!r} must not be root")
     return account
-
-
-def let_others_traverse(directory: Path) -> None:
-    """Let every user pass through a directory and its parents, without listing them.
-
-    Raises:
-        OSError: a mode cannot be changed.
-    """
-    for folder in (directory, *directory.parents):
-        mode = folder.stat().st_mode
-        if mode & EVERYONE_ENTERS != EVERYONE_ENTERS:
-            folder.chmod(stat.S_IMODE(mode) | EVERYONE_ENTERS)
-
-
-def let_others_run(trees: Iterable[Path]) -> None:
-    """Let every user read and run what a wheel holds: public files, whatever umask installed them.
-
-    Raises:
-        OSError: a mode cannot be changed.
-    """
-    passed: set[Path] = set()
-    for tree in trees:
-        for path in (tree, *tree.rglob("*")):
-            # Installers may link files to a cache elsewhere.
-            real = path.resolve()
-            mode = real.stat().st_mode
-            wanted = mode | EVERYONE_READS
-            if mode & stat.S_IXUSR:
-                wanted |= EVERYONE_ENTERS
-            if wanted != mode:
-                real.chmod(stat.S_IMODE(wanted))
-            if real.parent not in passed:
-                let_others_traverse(real.parent)
-                passed.add(real.parent)

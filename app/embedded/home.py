@@ -2,7 +2,7 @@
 
 Layout: ``postgres`` (the cluster), ``log``, ``run`` (sockets), ``embedded.lock``. All but the lock
 belong to the servers' account, mode 0700. Root keeps the data directory itself, so that an intruder
-in a server cannot swap what lies in it.
+in a server cannot swap what lies in it, and nobody else enters it: ``enter`` tells how servers do.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.domain.errors import ConfigurationError
-from app.embedded.account import Account, ensure_account, find_account, let_others_traverse
+from app.embedded.account import Account, ensure_account, find_account
 
 # sun_path holds 104 bytes on macOS and 108 on Linux, the terminating zero included.
 MAX_SOCKET_PATH_BYTES = 103
@@ -113,8 +113,6 @@ class Home:
                 ) from None
 
     def _prepare(self, account: Account) -> None:
-        if account.is_separate:
-            let_others_traverse(self.data_dir)
         self.refuse_foreign_sockets()
         for directory in (self.log, self.sockets):
             directory.mkdir(mode=0o700, exist_ok=True)

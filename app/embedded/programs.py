@@ -1,14 +1,18 @@
 """Finding the servers' programs in their wheels, and running them under the servers' account."""
 
+import json
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from app.domain.errors import ConfigurationError
-from app.embedded.account import ensure_account, let_others_run
+from app.embedded import enter
+from app.embedded.account import ensure_account
+from app.embedded.home import Home
 
 # The caller's environment may hold keys; a server's can be read through SQL.
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
@@ -30,25 +34,40 @@ def wheel_folder(package: str) -> Path:
 
 
 def run_program(
-    command: Sequence[str], *, trees: Sequence[Path], cwd: Path, log: Path, timeout_s: float
+    command: Sequence[str],
+    *,
+    home: Home,
+    folders: Sequence[Path],
+    cwd: Path,
+    log: Path,
+    timeout_s: float,
 ) -> None:
     """Run a program to its end. Daemons that it leaves behind are no hindrance.
 
     Args:
         command: the program and its arguments.
-        trees: folders that hold the program and what it loads.
+        home: whose servers' account it runs as.
+        folders: what holds the program, what it loads, and what it reads and writes. Where it runs
+            as an account of its own, it sees nothing else that this account may not pass through.
         cwd: where it runs.
         log: the file named to the user if it fails.
         timeout_s: after this many seconds it is killed.
 
     Raises:
         ConfigurationError: it cannot be run, fails or takes too long.
-        OSError: a file's mode cannot be changed.
     """
     account = ensure_account()
-    if account.is_separate:
-        let_others_run(trees)
     name = Path(command[0]).name
+    if account.is_separate:
+        wish = {
+            "command": [str(Path(command[0]).resolve()), *command[1:]],
+            "folders": [str(folder.resolve()) for folder in folders],
+            "uid": account.uid,
+            "gid": account.gid,
+            "data_dir": str(home.data_dir),
+            "cwd": str(cwd),
+        }
+        command = [sys.executable, "-I", str(Path(enter.__file__).resolve()), json.dumps(wish)]
     # A file, not a pipe: a daemon would keep the pipe open and us waiting.
     with tempfile.TemporaryFile() as output:
         try:
@@ -60,9 +79,6 @@ def run_program(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=timeout_s,
-                user=account.uid if account.is_separate else None,
-                group=account.gid if account.is_separate else None,
-                extra_groups=[] if account.is_separate else None,
                 umask=0o077,
                 start_new_session=True,
                 check=False,

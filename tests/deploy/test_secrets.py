@@ -2,11 +2,13 @@
 
 import json
 import subprocess
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 
+from app.embedded.redis import permissions
 from tests.support.compose import ROOT, compose
 
 
@@ -63,8 +65,12 @@ def test_each_url_leads_to_its_service_with_its_password(secrets: Path) -> None:
             f"expunge_{role}",
             made[f"postgres_{role}_password"],
         )
-    assert made["redis_url"] == f"redis://:{made['redis_password']}@redis:6379/0"
-    assert made["redis.conf"] == f"requirepass {made['redis_password']}"
+    assert made["redis_url"] == f"redis://expunge:{made['redis_password']}@redis:6379/0"
+    digest = sha256(made["redis_password"].encode()).hexdigest()
+    assert made["redis.conf"].splitlines() == [
+        "user default off",
+        f"user expunge on #{digest} ~* &* {permissions()}",
+    ]
     (identity,) = json.loads(made["s3.json"])["identities"]
     assert identity["credentials"] == [
         {"accessKey": made["s3_access_key"], "secretKey": made["s3_secret_key"]}

@@ -11,6 +11,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 _VARIABLE = re.compile(r"\$\$|\$\{(\w+)(?::-([^}]*))?\}")
+IMAGE = r"[a-z]+(/[a-z]+)?:[0-9][a-z0-9.-]*@sha256:[0-9a-f]{64}"
+"""How others' images are named: with a version for people, and a digest for machines."""
 APP_SERVICES = ("init", "api", "dispatcher", "cpu-worker", "gpu-worker")
 
 

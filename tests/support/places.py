@@ -54,7 +54,6 @@ class Places:
         with Redis.from_url(self._servers.redis_url) as redis:
             self._dumps = {
                 "the rows of Postgres": everything_in_postgres(engine).encode(),
-                "the dump of Redis": dump_of(redis),
                 "the values of Redis": everything_in_redis(redis),
                 "command lines": "\n".join(_command_lines(self._processes())).encode(),
             }
@@ -107,16 +106,6 @@ def checkpoint(servers: EmbeddedServers) -> None:
     url = servers.migration_url.replace("+psycopg", "")
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CHECKPOINT")
-
-
-def dump_of(redis: Redis) -> bytes:
-    """Return what Redis would save, if it saved anything; no file is left behind."""
-    redis.config_set("rdbcompression", "no")
-    redis.save()
-    dump = Path(redis.config_get("dir")["dir"], redis.config_get("dbfilename")["dbfilename"])
-    content = dump.read_bytes()
-    dump.unlink()  # a Redis that is started again would load it
-    return content
 
 
 def _command_lines(processes: Iterable[psutil.Process]) -> Iterator[str]:

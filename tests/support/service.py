@@ -160,6 +160,11 @@ class Service:
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
             return process.environ().get("EXPUNGE_DATA_DIR") == str(self.data_dir)
+        except psutil.AccessDenied:
+            # Hardened processes show their variables to root alone; descent is no secret.
+            return self.process is not None and any(
+                parent.pid == self.process.pid for parent in [process, *process.parents()]
+            )
         except psutil.Error:
             return False
 

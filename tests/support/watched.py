@@ -99,8 +99,8 @@ def _bytes_of(values: Any) -> bytes:
 
 
 def _main(run_id: str, pipe: str, *options: str) -> None:
+    from app.hardening import harden
     from workers import jobs, run
-    from workers.hardening import harden
 
     sending = Connection(int(pipe), readable=False)
     chosen = dict(option.partition("=")[::2] for option in options)

@@ -44,7 +44,7 @@ def trained(workshop, dispatcher, queue):
     """A model with a version, and nothing left to do."""
     dispatcher.tick()
     workshop.work()
-    queue.empty()
+    queue.connection.flushdb()
     return workshop
 
 
@@ -150,7 +150,7 @@ def test_the_window_holds_a_run_back_and_gathers_requests(services, dispatcher):
 def test_the_run_of_a_silent_worker_goes_to_another(workshop, services, dispatcher, queue):
     dispatcher.tick()
     held = workshop.lease()
-    queue.empty()
+    queue.connection.flushdb()
     dispatcher.tick()
     assert workshop.run(held.run_id).state == "leased"
     age(workshop, 3600)

@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parents[2]
 RUN = """
 import sys
 from workers import jobs
-from workers.hardening import harden
+from app.hardening import harden
 harden()
 jobs.execute_run(sys.argv[1])
 """

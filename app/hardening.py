@@ -2,28 +2,30 @@
 
 import ctypes
 import logging
-import os
 import resource
 import sys
 from pathlib import Path
 from typing import Final
 
-_log = logging.getLogger("expunge.worker")
+_log = logging.getLogger("expunge.hardening")
+_CORE_BYTES: Final = 1
+"""Too little for any file; and unlike 0 it keeps Linux from piping a core to a program, too."""
 _PR_SET_DUMPABLE: Final = 4
 _CURRENT_FUTURE_ON_FAULT: Final = 1 | 2 | 4  # of mlockall(2)
 _CAP_IPC_LOCK: Final = 14
 
 
 def harden() -> None:
-    """Harden this process and the memory that it will ever have; children start as ever.
+    """Harden this process and the memory that it will ever have; safe to repeat.
 
-    No core dumps, no compiled modules and no CUDA kernels left in caches. On Linux also no debugger
-    and no /proc/PID/mem but root's, and memory locked where ``may_lock_memory`` says that this is
-    allowed.
+    Every entry point calls it first. No core dumps, of the programs that it starts neither: they
+    cannot raise the limit again. On Linux also no debugger and no /proc/PID/mem but root's, and
+    memory locked where ``may_lock_memory`` says that this is allowed; forks inherit the former and
+    must call this for the latter, other programs inherit neither.
     """
-    sys.dont_write_bytecode = True
-    os.environ["CUDA_CACHE_DISABLE"] = "1"
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    limit = _CORE_BYTES if hard == resource.RLIM_INFINITY else min(_CORE_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
