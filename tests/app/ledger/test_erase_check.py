@@ -229,7 +229,7 @@ def test_a_raw_id_is_found_in_every_store(
     pending(services.blobs, "weights", b"\0" * (1024 * 1024 - 4) + raw)
     redis.set("plain", raw)
     redis.hset("job", "data", zlib.compress(b'{"id": "' + raw + b'"}'))
-    redis.lpush("list", base64.b64encode(b"x" + raw + b"yz"))
+    redis.rpush("list", base64.b64encode(b"x" + raw + b"yz"))
     redis.set(raw + b"-name", b"value")
     directory = Path(services.settings.data_dir)
     (directory / "deep").mkdir()

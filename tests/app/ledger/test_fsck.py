@@ -246,6 +246,7 @@ def test_any_change_to_a_certificate_is_found(
     workshop.define("two")
     version, other = workshop.work("one"), workshop.work("two")
     assert faults(workshop.services) == []
+    workshop.forged = True
     with forging(app_database) as connection:
         # Foreign keys do not look at what such a session does.
         connection.execute(text("SET LOCAL session_replication_role = replica"))

@@ -376,7 +376,8 @@ def test_a_cancelled_request_never_joins_a_run_that_begins_meanwhile(workshop: W
         selection = beginning.result(timeout=30)
     workshop.publish(held)
 
-    assert selection.retain >= workshop.seqs(trained[1])
+    # A restored record is a new one: this model lets go of it with the run.
+    assert not selection.retain & workshop.seqs(trained[1])
     assert workshop.request(cancelled).state == "cancelled"
 
 

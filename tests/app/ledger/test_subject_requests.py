@@ -79,7 +79,11 @@ def test_two_that_end_at_the_same_moment_complete_it_once(twice: tuple[Workshop,
     workshop, subject_id = twice
     with workshop.transaction() as session:
         first, second = session.scalars(select(ForgetRequestRow.id)).all()
-    complete = workshop.services.forget_requests.complete
+    requests = workshop.services.forget_requests
+    with workshop.transaction() as session:
+        assert requests.erase(session, first, wait=True)
+        assert requests.erase(session, second, wait=True)
+    complete = requests.complete
     with workshop.transaction() as one, workshop.transaction() as stale:
         # The second process has seen the first request before that was completed.
         seen = stale.get_one(ForgetRequestRow, first)
@@ -105,6 +109,9 @@ def test_who_changes_requests_of_the_same_people_in_another_order_does_not_wait(
         for request in session.scalars(select(ForgetRequestRow)):
             requests[request.subject_request_id, request.dataset_id] = request.id
     here, there = sorted({dataset for _, dataset in requests})
+    with workshop.transaction() as session:
+        for request_id in requests.values():
+            workshop.services.forget_requests.erase(session, request_id, wait=True)
     complete = workshop.services.forget_requests.complete
     with workshop.transaction() as one, workshop.transaction() as two:
         for session in (one, two):

@@ -86,10 +86,10 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(
     assert "Secure" not in cookie
     assert key[1] not in str(answer.headers)
     held = redis_connection(services.settings)
-    stored = [name for name in held.keys("*") if name.startswith(b"expunge:session:")]
+    stored = [name for name in held.scan_iter("*") if name.startswith(b"expunge:session:")]
     assert [held.get(name).partition(b" ")[0] for name in stored] == [key[0].encode()]
     secret = cookie.split("=", 1)[1].split(";")[0]
-    assert secret.encode() not in b" ".join(held.keys("*"))
+    assert secret.encode() not in b" ".join(held.scan_iter("*"))
     assert secret not in everything_in_postgres(services.database.engine)
 
 
@@ -132,7 +132,7 @@ def test_a_revoked_key_ends_its_sessions(
         api_keys.revoke(session, key[0])
 
     assert stranger.get("/").headers["location"] == "/login"
-    assert redis_connection(services.settings).keys("expunge:session:*") == []
+    assert list(redis_connection(services.settings).scan_iter("expunge:session:*")) == []
 
 
 def test_logging_out_ends_the_session_for_every_copy_of_the_cookie(
@@ -151,7 +151,7 @@ def test_logging_out_ends_the_session_for_every_copy_of_the_cookie(
 def test_sessions_expire(services: Services) -> None:
     held = replace(open_sessions(services), lifetime=timedelta(seconds=90))
     token = held.start("key_1")
-    (name,) = held.redis.keys("expunge:session:*")
+    (name,) = held.redis.scan_iter("expunge:session:*")
 
     assert held.key_of(token) == "key_1"
     assert 0 < held.redis.ttl(name) <= 90
