@@ -44,8 +44,11 @@ class Settings(BaseSettings):
         api_url, api_key: where the command line finds the API, and its key.
         allowed_factories: import paths of model factories that workers may call.
         max_upload_bytes: the largest file that is accepted.
-        max_json_bytes: the largest JSON body that is accepted; the default takes the ids of the
-            largest forget request.
+        max_ids_bytes: the largest JSON body that lists ids; the default takes 200,000 of 80 bytes.
+        max_json_bytes: the largest of all other JSON bodies.
+        max_parameters: how many weights an architecture of the zoo may have for its dataset.
+        plan_processes: how many plans and quotes each process of the API makes at once.
+        plan_timeout_s: how long it may take to make one.
         cors_origins: web pages' origins from which browsers may call the API; none by default.
         lease_s: how long a run stays with a worker that has gone silent.
         max_attempts: how often a run is tried before it has failed for good.
@@ -98,7 +101,11 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = None
     allowed_factories: tuple[str, ...] = ()
     max_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
-    max_json_bytes: int = Field(default=64 * 1024**2, ge=1)
+    max_ids_bytes: int = Field(default=16 * 1024**2, ge=1)
+    max_json_bytes: int = Field(default=64 * 1024, ge=1)
+    max_parameters: int = Field(default=100_000_000, ge=1)
+    plan_processes: int = Field(default=2, ge=1)
+    plan_timeout_s: float = Field(default=30.0, gt=0)
     cors_origins: tuple[str, ...] = ()
     lease_s: float = Field(default=30.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)

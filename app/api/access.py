@@ -4,18 +4,20 @@ A router whose routes are ``GuardedRoute`` settles this before it reads a byte o
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request, Security
 from fastapi.dependencies.models import Dependant
 from fastapi.params import Depends as DependsOn
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from app import log_context
 from app.access.gate import Gate
 from app.api.quotas import limit_calls
+from app.api.reading import read_body
 from app.domain.errors import ForbiddenError
 from app.domain.scopes import Scope
 from app.ledger import actor
@@ -109,16 +111,21 @@ def needed_scopes(request: Request) -> frozenset[Scope]:
 
 
 class GuardedRoute(APIRoute):
-    """A route that reads nothing from those whom it does not let in."""
+    """A route that reads nothing from those whom it does not let in, and JSON by itself."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """Return the handler, with what its endpoint needs asked first."""
         handle = super().get_route_handler()
         needs = _needs(self.dependant)
+        # Every body of the API is one model.
+        body = None if self.body_field is None else self.body_field.field_info.annotation
 
         async def guarded(request: Request) -> Response:
             for need in needs:
                 await need.admit(request)
+            if body is not None:
+                readers = request.app.state.readers
+                request = await read_body(request, cast("type[BaseModel]", body), readers)
             return await handle(request)
 
         return guarded

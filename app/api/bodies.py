@@ -8,10 +8,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import problem_of
+from app.api.reading import is_json
 from app.domain.errors import ExpungeError, PayloadTooLargeError, UnsupportedMediaTypeError
 from app.settings import Settings
 
 _JSON_METHODS = ("POST", "PATCH")
+_WITH_IDS = ("/v1/forget-requests", "/opendsr/v2/requests")
 
 
 class Bodies:
@@ -37,6 +39,8 @@ class Bodies:
     def _limit(self, scope: Scope) -> int:
         if scope["method"] == "PUT":
             return self._settings.max_upload_bytes
+        if scope["path"].rstrip("/") in _WITH_IDS:
+            return self._settings.max_ids_bytes
         return self._settings.max_json_bytes
 
 
@@ -84,11 +88,8 @@ async def require_media_type(request: Request) -> None:
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     if not has_body:
         return
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_json = kind == "application/json" or (
-        kind.startswith("application/") and kind.endswith("+json")
-    )
-    if request.method in _JSON_METHODS and not is_json:
+    if request.method in _JSON_METHODS and not is_json(request):
         raise UnsupportedMediaTypeError("send the body as application/json")
-    if request.method == "PUT" and (is_json or kind.startswith("multipart/")):
+    is_form = headers.get("content-type", "").strip().lower().startswith("multipart/")
+    if request.method == "PUT" and (is_json(request) or is_form):
         raise UnsupportedMediaTypeError("send the file itself as the body")

@@ -1,6 +1,7 @@
 """Errors as problems (RFC 9457): one table from our error classes to types of problems."""
 
 import json
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -43,6 +44,9 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], str], ...] = (
     (errors.ParameterError, "parameter-out-of-range"),
     (errors.PlanError, "no-plan"),
     (errors.CalibrationError, "no-plan"),
+    (errors.UnreadableError, "bad-request"),
+    (errors.TooCostlyError, "too-costly"),
+    (errors.OverloadedError, "overloaded"),
     (errors.InvalidInputError, "invalid-input"),
     (errors.TooManyRequestsError, "too-many-requests"),
     (errors.CorruptLogError, "corrupt-log"),
@@ -178,7 +182,7 @@ def _challenge(error: Exception) -> str | None:
 def _retry_after_s(error: Exception) -> int | None:
     if isinstance(error, errors.TooManyRequestsError | errors.CallInFlightError):
         return error.retry_after_s
-    if isinstance(error, errors.IssuerUnavailableError):
+    if isinstance(error, errors.IssuerUnavailableError | errors.OverloadedError):
         return 5
     if isinstance(error, errors.ObjectStoreError | errors.KeyStoreError):
         return 30
@@ -198,14 +202,27 @@ def _members(error: Exception) -> dict[str, Any]:
     return {}
 
 
+class BodyError(RequestValidationError):
+    """A body that is not as it should be.
+
+    Attributes:
+        count: how many faults there are; ``errors`` lists the first.
+    """
+
+    def __init__(self, faults: Sequence[Any], count: int) -> None:
+        super().__init__(faults)
+        self.count = count
+
+
 def _of_validation_error(error: RequestValidationError) -> Response:
     faults = error.errors()
+    count = error.count if isinstance(error, BodyError) else len(faults)
     problems = [
         {"field": ".".join(str(part) for part in fault["loc"]), "reason": fault["msg"]}
         for fault in faults[:MAX_LISTED]
     ]
     first = f"{problems[0]['field']}: {problems[0]['reason']}" if problems else "invalid"
-    return _problem("invalid-input", first, problem_count=len(faults), problems=problems)
+    return _problem("invalid-input", first, problem_count=count, problems=problems)
 
 
 def _of_http_exception(error: HTTPException) -> Response:

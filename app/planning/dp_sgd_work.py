@@ -5,13 +5,17 @@ wide that it takes about a second at most. Very wide ones tell nothing any more.
 """
 
 from app.accounting import dp_sgd
-from app.accounting.dp_sgd_resolution import resolution
+from app.accounting.dp_sgd_resolution import range_of_loss, resolution
 from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.errors import PlanError
 
 MOST_STEPS = 1_000_000
 # Nats: what a cell may add to epsilon for each step of a release that takes few.
 _COARSEST = 0.25
+# A cell's probability is a difference of deltas over its width; their roundings only count upwards:
+# so much is added to one step's total for each cell, over the width. Where all steps together gain
+# a factor of e, the composition tells little, and its range, which is what it costs, grows.
+_ROUNDING_PER_CELL = 3e-17
 
 
 def refuse_slow_accounting(
@@ -28,6 +32,12 @@ def refuse_slow_accounting(
     if rate == 1:  # one Gaussian: a formula
         return
     width = resolution(noise_multiplier=noise, sampling_rate=rate, steps=steps, group_size=group)
+    cells = range_of_loss(noise, rate, group) / width
+    if steps * cells * _ROUNDING_PER_CELL > width:
+        raise PlanError(
+            "so many steps, each with so little chance to take a record, cannot be accounted for "
+            "in floats: train in fewer steps, with larger batches"
+        )
     if not width <= _COARSEST:
         raise PlanError(
             "accounting for so little noise and so many forgotten records takes too long for a "

@@ -143,7 +143,7 @@ def test_a_quote_gives_schedules_back_as_lists(api: TestClient) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [True, "1", None, [True], ["1"], [[1.0]], [], [None] * 100_000, {}],
+    [True, "1", None, [True], ["1"], [[1.0]], [], [None] * 10_000, {}],
     ids=lambda value: str(value)[:9],
 )
 def test_what_is_neither_a_number_nor_a_list_of_numbers_is_a_problem(
