@@ -1,5 +1,6 @@
 """What a request's body may be: its size and its media type, before anything reads it."""
 
+from io import BytesIO
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -71,7 +72,11 @@ class _Limited:
 
 
 async def _raw_body(request: Request) -> bytes:
-    return await request.body()
+    # Not ``request.body``: it joins all chunks at once, for which everybody else would wait.
+    content = BytesIO()
+    async for chunk in request.stream():
+        content.write(chunk)
+    return content.getvalue()
 
 
 RawBody = Annotated[bytes, Depends(_raw_body)]
