@@ -202,8 +202,8 @@ _TYPES = (
         "too-costly",
         422,
         "Plans of such sizes, or a body with so much in it, take more time or memory than one call "
-        "may; `EXPUNGE_PLAN_TIMEOUT_S` is the operator's limit for plans. Ask for less: fewer steps, "
-        "records or releases.",
+        "may. `EXPUNGE_PLAN_TIMEOUT_S` is the operator's limit for plans. Ask for less: fewer "
+        "steps, records or releases.",
         "planning takes longer than the 30 s that one call may: ask for less",
     ),
     ProblemType(
