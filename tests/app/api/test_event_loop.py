@@ -24,7 +24,7 @@ from tests.support.serving import serve
 from tests.support.workshop import DATASET, Workshop
 
 MOST_S = 0.1
-FILE_BYTES = 192 * 1024**2
+FILE_BYTES = 256 * 1024**2
 JSON = {"Content-Type": "application/json"}
 NAMES = {"name": "model", "number": "1", "index": "0"}
 
