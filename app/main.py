@@ -6,7 +6,7 @@ import sys
 from fastapi import Depends, FastAPI
 from sqlalchemy.exc import DBAPIError
 
-from app import schema
+from app import json_reading, schema
 from app.access.gate import Gate
 from app.access.rate_limits import Counters, limits_of
 from app.access.tokens import Tokens
@@ -40,11 +40,15 @@ from app.domain.errors import KeyStoreError
 from app.hardening import harden
 from app.monitoring.api_metrics import ApiMetrics
 from app.monitoring.collector import ServiceCollector
+from app.process_pool import ProcessPool
 from app.services import Services, is_key_store_apart, open_services, redis_url
 from app.settings import Settings
 from app.web.installation import install as install_pages
 
 _log = logging.getLogger("expunge.api")
+_WAITING_BODIES = 16
+_READING_S = 20.0
+_READING_BYTES = 1 << 30
 _SWITCH_INTERVAL_S = 0.0005
 """Whoever has waited for the database goes on after that, not only when the event loop rests."""
 
@@ -70,6 +74,14 @@ def create_app(services: Services) -> FastAPI:
     app.state.forgetting = Forgetting(services)
     app.state.watcher = Watcher(
         services.database, most_per_caller=services.settings.max_waits_per_caller
+    )
+    app.state.readers = ProcessPool(
+        "reading a body",
+        size=1,
+        waiting=_WAITING_BODIES,
+        time_limit_s=_READING_S,
+        memory_bytes=_READING_BYTES,
+        preload=json_reading.__name__,
     )
     app.state.metrics = ApiMetrics()
     app.state.metrics.registry.register(ServiceCollector(services.database, services.probe))

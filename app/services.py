@@ -40,6 +40,7 @@ from app.ledger.idempotency import IdempotencyKeys
 from app.ledger.requests import ForgetRequests
 from app.ledger.subject_requests import SubjectRequests
 from app.logs import describe
+from app.planning.planners import Planners
 from app.settings import Settings
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
@@ -63,6 +64,12 @@ class Services:
     forget_requests: ForgetRequests
     subject_requests: SubjectRequests
     idempotency_keys: IdempotencyKeys
+
+    @cached_property
+    def planners(self) -> Planners:
+        """Makes plans and quotes for callers, in processes that start when they are needed."""
+        settings = self.settings
+        return Planners(processes=settings.plan_processes, time_limit_s=settings.plan_timeout_s)
 
     @cached_property
     def model_signer(self) -> ModelSigner:

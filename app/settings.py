@@ -44,14 +44,17 @@ class Settings(BaseSettings):
         api_url, api_key: where the command line finds the API, and its key.
         allowed_factories: import paths of model factories that workers may call.
         max_upload_bytes: the largest file that is accepted.
-        max_json_bytes: the largest JSON body that is accepted; the default takes the ids of the
-            largest forget request.
         head_timeout_s: how long the head of a request may take to arrive.
         body_timeout_s: how long its body may take, and 1 s more for each 10 kB of it.
         answer_timeout_s: how long a caller may take nothing of its answer.
         max_connections, max_connections_per_address: how many there may be at once; addresses of
             trusted proxies may have all.
         max_waits_per_caller: how many waits for news and streams one caller may hold at once.
+        max_ids_bytes: the largest JSON body that lists ids; the default takes 200,000 of 80 bytes.
+        max_json_bytes: the largest of all other JSON bodies.
+        max_parameters: how many weights an architecture of the zoo may have for its dataset.
+        plan_processes: how many plans and quotes each process of the API makes at once.
+        plan_timeout_s: how long it may take to make one.
         cors_origins: web pages' origins from which browsers may call the API; none by default.
         lease_s: how long a run stays with a worker that has gone silent.
         max_attempts: how often a run is tried before it has failed for good.
@@ -105,13 +108,17 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = None
     allowed_factories: tuple[str, ...] = ()
     max_upload_bytes: int = Field(default=512 * 1024**2, ge=1)
-    max_json_bytes: int = Field(default=64 * 1024**2, ge=1)
     head_timeout_s: float = Field(default=10.0, gt=0)
     body_timeout_s: float = Field(default=30.0, gt=0)
     answer_timeout_s: float = Field(default=30.0, gt=0)
     max_connections: int = Field(default=4096, ge=1)
     max_connections_per_address: int = Field(default=512, ge=1)
     max_waits_per_caller: int = Field(default=256, ge=1)
+    max_ids_bytes: int = Field(default=16 * 1024**2, ge=1)
+    max_json_bytes: int = Field(default=64 * 1024, ge=1)
+    max_parameters: int = Field(default=100_000_000, ge=1)
+    plan_processes: int = Field(default=2, ge=1)
+    plan_timeout_s: float = Field(default=30.0, gt=0)
     cors_origins: tuple[str, ...] = ()
     lease_s: float = Field(default=30.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)

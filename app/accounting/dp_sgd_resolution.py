@@ -30,7 +30,7 @@ def resolution(
     needed = min(
         _COARSEST_NEEDED, _loss_std(noise_multiplier, sampling_rate, group_size) / _CELLS_PER_STD
     )
-    single = _range_of_loss(noise_multiplier, sampling_rate, group_size)
+    single = range_of_loss(noise_multiplier, sampling_rate, group_size)
     squared_sum = (group_size * sampling_rate) ** 2
     squared_sum += group_size * sampling_rate * (1 - sampling_rate)
     expected = squared_sum / (2 * noise_multiplier**2)  # at most, as the divergence is convex
@@ -51,8 +51,8 @@ def _loss_std(noise: float, rate: float, group: int) -> float:
     return math.sqrt(np.sum(np.outer(chances, chances) * np.minimum(excess, 1e300)))
 
 
-def _range_of_loss(noise: float, rate: float, group: int) -> float:
-    """Return the range of the loss of one step: the mixture against no member of the group."""
+def range_of_loss(noise: float, rate: float, group: int) -> float:
+    """Return the range of one step's loss, in nats: the mixture against no member of the group."""
     taken = np.arange(group + 1.0)
     chances = np.array([_log_chance(group, count, rate) for count in range(group + 1)])
     most = taken[chances > _LOG_TAIL].max(initial=0.0)

@@ -4,19 +4,21 @@ A router whose routes are ``GuardedRoute`` settles this before it reads a byte o
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request, Security
 from fastapi.dependencies.models import Dependant
 from fastapi.params import Depends as DependsOn
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from app import log_context
 from app.access.gate import Gate
 from app.api.idempotency import execute_once
 from app.api.quotas import limit_calls
+from app.api.reading import read_body
 from app.domain.errors import ForbiddenError
 from app.domain.scopes import Scope
 from app.ledger import actor
@@ -113,20 +115,28 @@ def require_scope(caller: Caller, scope: Scope) -> None:
 
 
 class GuardedRoute(APIRoute):
-    """A route that reads nothing from callers whom it does not let in."""
+    """A route that reads nothing from those whom it does not let in, and JSON by itself."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """Return the handler, with what its endpoint needs asked first."""
         handle = super().get_route_handler()
         needs = _needs(self.dependant)
+        # Every body of the API is one model.
+        body = None if self.body_field is None else self.body_field.field_info.annotation
+
+        async def answer(request: Request) -> Response:
+            if body is not None:
+                readers = request.app.state.readers
+                request = await read_body(request, cast("type[BaseModel]", body), readers)
+            return await handle(request)
 
         async def guarded(request: Request) -> Response:
             caller = None
             for need in needs:
                 caller = await need.admit(request)
             if caller is None:
-                return await handle(request)
-            return await execute_once(request, caller, handle)
+                return await answer(request)
+            return await execute_once(request, caller, answer)
 
         return guarded
 

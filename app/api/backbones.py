@@ -81,6 +81,7 @@ def define_backbone(
         classes=body.classes,
         source=body.source,
     )
+    definition.require_parameters(services.settings.max_parameters)
     with services.database.transaction() as session:
         row = backbones.define_backbone(session, definition)
         session.refresh(row)

@@ -1,6 +1,7 @@
 """Errors as problems (RFC 9457): one table from our error classes to types of problems."""
 
 import json
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -43,10 +44,12 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], str], ...] = (
     (errors.ParameterError, "parameter-out-of-range"),
     (errors.PlanError, "no-plan"),
     (errors.CalibrationError, "no-plan"),
+    (errors.UnreadableError, "bad-request"),
+    (errors.TooCostlyError, "too-costly"),
+    (errors.OverloadedError, "overloaded"),
     (errors.InvalidInputError, "invalid-input"),
     (errors.TooManyRequestsError, "too-many-requests"),
     (errors.SlowRequestError, "request-timeout"),
-    (errors.OverloadedError, "overloaded"),
     (errors.CorruptLogError, "corrupt-log"),
     (errors.CorruptObjectError, "corrupt-object"),
     (errors.IssuerUnavailableError, "issuer-unavailable"),
@@ -201,14 +204,27 @@ def _members(error: Exception) -> dict[str, Any]:
     return {}
 
 
+class BodyError(RequestValidationError):
+    """A body that is not as it should be.
+
+    Attributes:
+        count: how many faults there are; ``errors`` lists the first.
+    """
+
+    def __init__(self, faults: Sequence[Any], count: int) -> None:
+        super().__init__(faults)
+        self.count = count
+
+
 def _of_validation_error(error: RequestValidationError) -> Response:
     faults = error.errors()
+    count = error.count if isinstance(error, BodyError) else len(faults)
     problems = [
         {"field": ".".join(str(part) for part in fault["loc"]), "reason": fault["msg"]}
         for fault in faults[:MAX_LISTED]
     ]
     first = f"{problems[0]['field']}: {problems[0]['reason']}" if problems else "invalid"
-    return _problem("invalid-input", first, problem_count=len(faults), problems=problems)
+    return _problem("invalid-input", first, problem_count=count, problems=problems)
 
 
 def _of_http_exception(error: HTTPException) -> Response:

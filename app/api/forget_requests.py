@@ -43,9 +43,9 @@ class ForgetBody(Body):
     """Who or what must be forgotten."""
 
     dataset: Name = Field(examples=["digits"])
-    record_ids: list[OwnerId] = Field(default_factory=list, max_length=_MAX_IDS)
+    record_ids: list[OwnerId] = Field(default_factory=list, max_length=_MAX_IDS, fail_fast=True)
     subject_ids: list[OwnerId] = Field(
-        default_factory=list, max_length=_MAX_IDS, examples=[["person-0017"]]
+        default_factory=list, max_length=_MAX_IDS, fail_fast=True, examples=[["person-0017"]]
     )
     external_id: ExternalId | None = Field(default=None, examples=["ticket-4711"])
     status_callback_urls: list[CallbackUrl] = Field(

@@ -14,6 +14,7 @@ from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, enco
 from app.api.errors import problem_responses
 from app.api.etags import etag_of
 from app.api.headers import answer_headers
+from app.api.leaving import Left
 from app.api.policies import PolicyBody
 from app.api.runs import RunAnswer, run_answer
 from app.api.schemas import Answer, Body, Name
@@ -22,9 +23,11 @@ from app.api.waiting import Found, Prefer, answer_with_news, json_response
 from app.api.watching import WatcherOf
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
+from app.domain.policy import Policy
 from app.domain.states import WeightsSource
 from app.ledger import lineage, policies, repository, serving
 from app.ledger.changes import Kind
+from app.ledger.shapes import shape_of
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 
@@ -77,7 +80,7 @@ class ModelPage(Answer):
     responses=problem_responses(404, 409, 422) | answer_headers(201, "Location"),
 )
 def define_model(
-    body: ModelBody, services: ServicesOf, _: ModelsWriter, response: Response
+    body: ModelBody, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
 ) -> ModelAnswer:
     """Define a model and start its training, or wait for weights from elsewhere."""
     definition = lineage.ModelDefinition(
@@ -88,8 +91,12 @@ def define_model(
         policy=body.policy.to_policy(),
         weights_source=WeightsSource(body.weights),
     )
+    most = services.settings.max_parameters
     with services.database.transaction() as session:
-        model = lineage.define_model(session, definition)
+        shape = lineage.shape_of_new(session, definition, max_parameters=most)
+    plan = services.planners.plan(policy=definition.policy, shape=shape, left=left)
+    with services.database.transaction() as session:
+        model = lineage.define_model(session, definition, plan)
         session.refresh(model)
         response.headers["Location"] = f"/v1/models/{model.name}"
         return _model_answer(session, model)
@@ -127,7 +134,12 @@ async def get_model(
 
 @router.patch("/{name}", responses=problem_responses(404, 409, 412, 422))
 def change_model(
-    name: str, body: ModelChange, services: ServicesOf, _: ModelsWriter, if_match: IfMatch = None
+    name: str,
+    body: ModelChange,
+    services: ServicesOf,
+    _: ModelsWriter,
+    left: Left,
+    if_match: IfMatch = None,
 ) -> ModelAnswer:
     """Change a model's policy from its next run on: the fields that are given, no others.
 
@@ -135,8 +147,12 @@ def change_model(
     """
     changes = body.policy.model_dump(exclude_unset=True)
     with services.database.transaction() as session:
+        change = policies.proposed_change(session, name, changes)
+    if not change.is_none:  # that there is a plan is all that matters now
+        services.planners.plan(policy=change.policy, shape=change.shape, left=left)
+    with services.database.transaction() as session:
         before = _model_answer(session, registry.model_named(session, name, lock=True))
-        changed = policies.change_policy(session, name, changes)
+        changed = policies.change_policy(session, name, change)
         require_match(if_match, etag_of(bytes(json_response(before).body)))
         return _model_answer(session, changed)
 
@@ -155,12 +171,17 @@ def change_model(
     },
 )
 def import_weights(
-    name: str, services: ServicesOf, _: ModelsWriter, content: RawBody
+    name: str, services: ServicesOf, _: ModelsWriter, content: RawBody, left: Left
 ) -> ModelAnswer:
     """Bring safetensors weights trained elsewhere; their first release is certified next."""
     lineage.check_weights(content)
     with services.database.transaction() as session:
-        model = lineage.import_weights(session, services.blobs, name, content)
+        model = registry.model_named(session, name)
+        lineage.require_awaits_weights(session, model)
+        policy, shape = Policy.from_json(model.policy), shape_of(session, model)
+    plan = services.planners.plan(policy=policy, shape=shape, left=left)
+    with services.database.transaction() as session:
+        model = lineage.import_weights(session, services.blobs, name, content, plan)
         return _model_answer(session, model)
 
 

@@ -7,11 +7,11 @@ from pydantic import Field
 
 from app.api.access import GuardedRoute, ModelsReader, ServicesOf
 from app.api.errors import problem_responses
+from app.api.leaving import Left
 from app.api.policies import PolicyBody
 from app.api.schemas import Answer, Body, Name
 from app.domain.errors import InvalidInputError
 from app.ledger.shapes import shape_of
-from app.planning.planner import quote_all
 from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
 from app.registry import repository as registry
 
@@ -92,7 +92,7 @@ class PlansAnswer(Answer):
 
 
 @router.post("", responses=problem_responses(404, 422))
-def quote_plans(body: PlansBody, services: ServicesOf, _: ModelsReader) -> PlansAnswer:
+def quote_plans(body: PlansBody, services: ServicesOf, _: ModelsReader, left: Left) -> PlansAnswer:
     """Quote every mechanism, retraining included, with a reason for each that does not apply."""
     if (body.model is None) == (body.shape is None):
         raise InvalidInputError("give either model or shape")
@@ -102,5 +102,5 @@ def quote_plans(body: PlansBody, services: ServicesOf, _: ModelsReader) -> Plans
     else:
         with services.database.transaction() as session:
             shape = shape_of(session, registry.model_named(session, str(body.model)))
-    quotes = quote_all(policy=policy, shape=shape)
-    return PlansAnswer.model_validate(quotes.describe(delta=policy.delta))
+    quotes = services.planners.quotes(policy=policy, shape=shape, left=left)
+    return PlansAnswer.model_validate(quotes)

@@ -11,6 +11,8 @@ from app.domain.states import FirstRelease, Serving
 # Told here; checked, with a problem of its own, where the policy is made.
 _ABOVE_ZERO: dict[str, JsonValue] = {"exclusiveMinimum": 0}
 
+_MOST_PARAMETERS = 50  # more than any mechanism has
+
 
 class PolicyBody(Body):
     """What is promised to people who ask to be forgotten."""
@@ -19,7 +21,7 @@ class PolicyBody(Body):
     delta: float = Field(default=1e-5, json_schema_extra={**_ABOVE_ZERO, "exclusiveMaximum": 1})
     mechanism: str = "auto"
     parameters: dict[str, float | Annotated[list[float], Field(fail_fast=True)]] = Field(
-        default_factory=dict, examples=[{"noise_std": [3.0, 2.0, 1.0]}]
+        default_factory=dict, max_length=_MOST_PARAMETERS, examples=[{"noise_std": [3.0, 2.0, 1.0]}]
     )
     adaptive: bool = False
     first_release: Literal["certify", "none", "as_trained"] = "certify"

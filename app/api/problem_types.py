@@ -61,7 +61,7 @@ _TYPES = (
         "bad-request",
         400,
         "The request cannot be read at all: JSON that is no UTF-8 or nested too deeply, say.",
-        "There was an error parsing the body",
+        "the body cannot be read as JSON",
     ),
     ProblemType(
         "unauthenticated",
@@ -138,8 +138,9 @@ _TYPES = (
     ProblemType(
         "payload-too-large",
         413,
-        "The body is larger than the operator's limit, `EXPUNGE_MAX_UPLOAD_BYTES` for files or "
-        "`EXPUNGE_MAX_JSON_BYTES`. Nothing was stored.",
+        "The body is larger than the operator's limit: `EXPUNGE_MAX_UPLOAD_BYTES` for files, "
+        "`EXPUNGE_MAX_IDS_BYTES` for JSON that lists ids, `EXPUNGE_MAX_JSON_BYTES` for all other "
+        "JSON. Nothing was stored.",
         "the body is larger than 536870912 bytes; send it in parts",
     ),
     ProblemType(
@@ -205,6 +206,14 @@ _TYPES = (
         "no mechanism meets epsilon 0.01 within 30 epochs: raise epsilon or budget_epochs",
     ),
     ProblemType(
+        "too-costly",
+        422,
+        "Plans of such sizes, or a body with so much in it, take more time or memory than one call "
+        "may. `EXPUNGE_PLAN_TIMEOUT_S` is the operator's limit for plans. Ask for less: fewer "
+        "steps, records or releases.",
+        "planning takes longer than the 30 s that one call may: ask for less",
+    ),
+    ProblemType(
         "internal",
         500,
         "A defect of the service. Nothing of it is told outside; its log names the place.",
@@ -233,9 +242,10 @@ _TYPES = (
     ProblemType(
         "overloaded",
         503,
-        "The service holds as many connections, or as much of uploads, as it takes at once. Repeat "
-        "the call after `Retry-After` seconds.",
-        "the service has as many connections as it takes",
+        "The service does as much of this at once as it may: it has as many connections, holds as "
+        "much of uploads, or makes plans for as many callers. Nothing was stored. Repeat the call "
+        "after `Retry-After` seconds.",
+        "planning is busy: repeat the call",
     ),
     ProblemType(
         "unavailable",

@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from app.api.access import authenticate, authenticate_again, services_of
 from app.api.conditions import names
 from app.api.etags import etag_of
+from app.api.leaving import disconnection
 from app.api.schemas import Answer
 from app.api.watching import Watch, Watcher
 from app.ledger.changes import Facts, Kind, facts_of
@@ -93,7 +94,7 @@ def wait_of(prefer: str | None) -> int | None:
 
 async def _until_news(request: Request, watch: Watch, seen: Facts | None, wait_s: int) -> None:
     news = asyncio.ensure_future(_another_state(watch, seen))
-    gone = asyncio.ensure_future(_disconnection(request))
+    gone = asyncio.ensure_future(disconnection(request))
     try:
         await asyncio.wait((news, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -104,11 +105,6 @@ async def _until_news(request: Request, watch: Watch, seen: Facts | None, wait_s
 async def _another_state(watch: Watch, seen: Facts | None) -> None:
     while not watch.closed and _state(watch.facts) == _state(seen):
         await watch.wait(LONGEST_WAIT_S)
-
-
-async def _disconnection(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _state(facts: Facts | None) -> tuple[object, ...] | None:

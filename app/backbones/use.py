@@ -7,6 +7,8 @@ from app.backbones.tables import BackboneRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import BackboneDigest
 from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.parameters import features_of, parameters_of
+from app.domain.schema import FeatureSchema
 
 
 def require_usable(
@@ -41,6 +43,24 @@ def require_usable(
             f"architecture: to train on from backbone {use.name!r} (frozen: false) the model needs "
             "the backbone's own name, options and factory"
         )
+
+
+def parameters_of_model(
+    session: Session, architecture: ArchitectureSpec, schema: FeatureSchema
+) -> int | None:
+    """Return how many weights a model trains, for a dataset's schema; None if that is unknown.
+
+    The backbone has been found usable.
+    """
+    shape: tuple[int, ...] = schema.shape
+    backbone = backbone_of(session, architecture)
+    if backbone is not None and architecture.on_features:
+        own = ArchitectureSpec.from_json(backbone.architecture)
+        features = features_of(own, input_shape=shape)
+        if features is None:
+            return None
+        shape = (features,)
+    return parameters_of(architecture, input_shape=shape, classes=schema.classes)
 
 
 def backbone_of(session: Session, architecture: ArchitectureSpec) -> BackboneRow | None:

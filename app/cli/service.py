@@ -21,6 +21,7 @@ from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.ledger import actor, api_keys
 from app.main import app_from_environment
+from app.planning.planners import Planners
 from app.services import (
     create_keys,
     database_url,
@@ -44,16 +45,17 @@ _GARBAGE_OBJECTS = 20_000
 
 
 class _Server(uvicorn.Server):
-    """A server that answers those who wait for news before it stops."""
+    """A server that answers those who wait for news or plans before it stops."""
 
-    def __init__(self, config: uvicorn.Config, watcher: Watcher) -> None:
+    def __init__(self, config: uvicorn.Config, watcher: Watcher, planners: Planners) -> None:
         super().__init__(config)
-        self._watcher = watcher
+        self._watcher, self._planners = watcher, planners
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop taking calls, and let nobody wait any longer."""
         super().handle_exit(sig, frame)
         self._watcher.close()
+        self._planners.close()
 
 
 def init() -> None:
@@ -117,7 +119,8 @@ def serve() -> None:
     with errors_in_words():
         app = app_from_environment()
     _collect_garbage_rarely()
-    _Server(uvicorn.Config(app, **server_options(settings)), app.state.watcher).run()
+    config = uvicorn.Config(app, **server_options(settings))
+    _Server(config, app.state.watcher, app.state.services.planners).run()
 
 
 def server_options(settings: Settings) -> dict[str, Any]:

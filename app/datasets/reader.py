@@ -6,7 +6,6 @@ batches, each in a frame, and an empty frame, or JSON that says what is wrong. I
 """
 
 import contextlib
-import ctypes
 import json
 import resource
 import sys
@@ -17,9 +16,9 @@ import pyarrow as pa
 from app.datasets.uploads import checked_parts
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
 from app.domain.schema import FeatureSchema
+from app.hardening import harden
 
 _LENGTH_BYTES: Final = 8
-_PR_SET_DUMPABLE: Final = 4
 
 
 def send(file: IO[bytes], content: bytes | bytearray | pa.Buffer) -> None:
@@ -56,10 +55,8 @@ def _exactly(file: IO[bytes], count: int) -> bytearray:
 def _confine(memory_bytes: int) -> None:
     """Take no more memory than this, write no file, leave no core dump, be read by no debugger."""
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    harden()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
 

@@ -17,7 +17,6 @@ from app.domain.errors import InvalidInputError
 NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "custom")
 _FIELDS: Final = frozenset({"name", "options", "factory", "backbone"})
 _MOST_LAYERS: Final = 64
-_WIDEST_LAYER: Final = 65_536
 _FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
@@ -137,11 +136,11 @@ def _check_widths(name: str, option: str, options: Mapping[str, Any], *, fewest:
     if (
         not isinstance(widths, list | tuple)
         or not fewest <= len(widths) <= _MOST_LAYERS
-        or not all(type(width) is int and 1 <= width <= _WIDEST_LAYER for width in widths)
+        or not all(type(width) is int and width >= 1 for width in widths)
     ):
         raise InvalidInputError(
             f"architecture: {name} needs {option!r}, a list of {fewest} to {_MOST_LAYERS} "
-            f"whole numbers between 1 and {_WIDEST_LAYER}"
+            "whole numbers of at least 1"
         )
 
 

@@ -28,6 +28,10 @@ class ParameterError(ExpungeError, ValueError):
         self.name = name
         self.allowed = allowed
 
+    def __reduce__(self) -> tuple[type["ParameterError"], tuple[str, str]]:
+        """Return what makes it anew in another process."""
+        return type(self), (self.name, self.allowed)
+
 
 class CalibrationError(ExpungeError):
     """A search for parameters that meet a target did not converge or cannot succeed."""
@@ -47,6 +51,14 @@ class WriteRefusedError(SealedStateError, PermissionError):
 
 class PlanError(ExpungeError):
     """No plan satisfies the policy. The message says what to change."""
+
+
+class TooCostlyError(ExpungeError):
+    """A call takes more time or memory than one call may."""
+
+
+class OverloadedError(ExpungeError):
+    """The service does as much at once as it may; nothing is wrong with the call."""
 
 
 # Things that are not there, or already are
@@ -158,6 +170,10 @@ class IdempotencyKeyReusedError(InvalidInputError):
     """An idempotency key came back with another body."""
 
 
+class UnreadableError(InvalidInputError):
+    """A body cannot be read at all."""
+
+
 class PayloadTooLargeError(InvalidInputError):
     """The body exceeds the configured limit."""
 
@@ -199,10 +215,6 @@ class TooManyRequestsError(ExpungeError):
 
 class SlowRequestError(ExpungeError):
     """A request came more slowly than the service waits for it."""
-
-
-class OverloadedError(ExpungeError):
-    """The service holds as much at once as it takes; nothing is wrong with the call."""
 
 
 class ForbiddenError(ExpungeError):

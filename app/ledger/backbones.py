@@ -9,6 +9,7 @@ from app.backbones.tables import BackboneRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
+from app.domain.parameters import parameters_of, require_parameters
 from app.domain.schema import FeatureSchema
 from app.ledger import digests, log
 from app.storage.blobs import Blobs
@@ -42,6 +43,11 @@ class BackboneDefinition:
         )
         if self.architecture.backbone is not None:
             raise InvalidInputError("architecture: a backbone cannot stand on another backbone")
+
+    def require_parameters(self, most: int) -> None:
+        """Raise ``InvalidInputError`` if its network has more than ``most`` parameters."""
+        count = parameters_of(self.architecture, input_shape=self.input_shape, classes=self.classes)
+        require_parameters(count, most=most)
 
 
 def define_backbone(session: Session, definition: BackboneDefinition) -> BackboneRow:

@@ -8,7 +8,7 @@ from typing import Any
 import safetensors
 from sqlalchemy.orm import Session
 
-from app.backbones.use import require_usable
+from app.backbones.use import parameters_of_model, require_usable
 from app.datasets import repository as datasets
 from app.datasets.service import schema_of
 from app.datasets.tables import DatasetRow
@@ -16,11 +16,15 @@ from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, PayloadTooLargeError
 from app.domain.ids import new_id
+from app.domain.parameters import require_parameters
+from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import FirstRelease, RunKind, WeightsSource
 from app.ledger import digests, log, repository
 from app.ledger.runs import create_run, membership_facts, plan_for
+from app.ledger.shapes import shape_of
+from app.planning.shape import ModelShape
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs
@@ -45,8 +49,33 @@ class ModelDefinition:
     weights_source: WeightsSource
 
 
-def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
+def shape_of_new(
+    session: Session, definition: ModelDefinition, *, max_parameters: int
+) -> ModelShape:
+    """Return what planning needs to know of a model that is to be defined; nothing is locked.
+
+    Raises:
+        NotFoundError, ConflictError, InvalidInputError: as ``define_model``; or the architecture
+            has more parameters than ``max_parameters``.
+    """
+    dataset = datasets.dataset_named(session, definition.dataset)
+    model = _new_row(session, definition, dataset)
+    require_parameters(
+        parameters_of_model(session, definition.architecture, schema_of(dataset)),
+        most=max_parameters,
+    )
+    return shape_of(session, model)
+
+
+def define_model(
+    session: Session, definition: ModelDefinition, plan: Plan | None = None
+) -> ModelRow:
     """Create a model; unless its weights come from elsewhere, its training starts.
+
+    Args:
+        session: its transaction creates the model.
+        definition: of the model.
+        plan: for its ``shape_of_new``; made here, under the dataset's lock, if not given.
 
     Raises:
         NotFoundError: there is no such dataset, or no such backbone.
@@ -56,20 +85,7 @@ def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
             source of the weights or the mechanism, or the backbone does not fit.
     """
     dataset = datasets.dataset_named(session, definition.dataset, lock=True)
-    if registry.find_model(session, definition.name) is not None:
-        raise ConflictError(f"model {definition.name!r} exists already")
-    _refuse_contradictions(definition)
-    require_usable(session, definition.architecture, input_shape=schema_of(dataset).shape)
-    model = ModelRow(
-        id=new_id("model"),
-        name=definition.name,
-        dataset_id=dataset.id,
-        architecture=definition.architecture.to_json(),
-        recipe=_recipe(definition, dataset.classes).to_json(),
-        policy=definition.policy.to_json(),
-        weights_source=definition.weights_source,
-        split_salt=os.urandom(_SALT_BYTES),
-    )
+    model = _new_row(session, definition, dataset)
     session.add(model)
     session.flush()
     log.append(
@@ -80,7 +96,7 @@ def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
         definition=digests.of_model(model),
         policy=model.policy,
     )
-    plan = plan_for(session, model)
+    plan = plan or plan_for(session, model)
     if definition.weights_source is WeightsSource.UPLOAD:
         return model
     if plan.is_tracked and definition.policy.first_release is FirstRelease.AS_TRAINED:
@@ -90,8 +106,26 @@ def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
     remembered, _, _ = datasets.counts(session, dataset.id)
     if remembered == 0:
         raise ConflictError(f"dataset {definition.dataset!r} has no records: push some first")
-    create_run(session, model, RunKind.TRAIN)
+    create_run(session, model, RunKind.TRAIN, plan)
     return model
+
+
+def _new_row(session: Session, definition: ModelDefinition, dataset: DatasetRow) -> ModelRow:
+    """Return a definition's row, checked, which nothing has added yet."""
+    if registry.find_model(session, definition.name) is not None:
+        raise ConflictError(f"model {definition.name!r} exists already")
+    _refuse_contradictions(definition)
+    require_usable(session, definition.architecture, input_shape=schema_of(dataset).shape)
+    return ModelRow(
+        id=new_id("model"),
+        name=definition.name,
+        dataset_id=dataset.id,
+        architecture=definition.architecture.to_json(),
+        recipe=_recipe(definition, dataset.classes).to_json(),
+        policy=definition.policy.to_json(),
+        weights_source=definition.weights_source,
+        split_salt=os.urandom(_SALT_BYTES),
+    )
 
 
 def _recipe(definition: ModelDefinition, classes: int) -> TrainingRecipe:
@@ -134,22 +168,31 @@ def check_weights(content: bytes) -> None:
         )
 
 
-def import_weights(session: Session, blobs: Blobs, name: str, content: bytes) -> ModelRow:
+def import_weights(
+    session: Session, blobs: Blobs, name: str, content: bytes, plan: Plan | None = None
+) -> ModelRow:
     """Take weights trained elsewhere and start the run that certifies their first release.
 
     They may have seen every record that the dataset holds or held, so all of them count as part
     of the model, held-out ones and forgotten ones included.
+
+    Args:
+        session: its transaction takes the weights.
+        blobs: where they lie.
+        name: the model.
+        content: a safetensors file.
+        plan: for its shape before that; made here, under the model's lock, if not given.
 
     Raises:
         NotFoundError: there is no such model.
         ConflictError: the model trains here, has a version, or is being certified.
     """
     model = registry.model_named(session, name)
-    _require_weights_wanted(session, model)
+    require_awaits_weights(session, model)
     blob = blobs.put(session, "imported-weights", content, dataset_id=model.dataset_id)
     # Not before: nobody waits while the object is written.
     session.refresh(model, with_for_update=True)
-    _require_weights_wanted(session, model)
+    require_awaits_weights(session, model)
     if model.imported_blob_id is not None:
         blobs.doom(session, model.imported_blob_id)
     blobs.adopt(session, blob.id)
@@ -158,15 +201,15 @@ def import_weights(session: Session, blobs: Blobs, name: str, content: bytes) ->
     model.trained_through = datasets.highest_seq(session, model.dataset_id)
     model.trained_after_epoch = epoch
     log.append(session, "weights.imported", **membership_facts(model))
-    create_run(session, model, RunKind.CERTIFY)
+    create_run(session, model, RunKind.CERTIFY, plan)
     return model
 
 
-def _require_weights_wanted(session: Session, model: ModelRow) -> None:
-    name = model.name
+def require_awaits_weights(session: Session, model: ModelRow) -> None:
+    """Raise ``ConflictError`` unless a model's weights are to come from elsewhere."""
     if model.weights_source != WeightsSource.UPLOAD:
-        raise ConflictError(f"model {name!r} is trained here and takes no weights")
+        raise ConflictError(f"model {model.name!r} is trained here and takes no weights")
     if model.head_version_id is not None:
-        raise ConflictError(f"model {name!r} has its weights already")
+        raise ConflictError(f"model {model.name!r} has its weights already")
     if repository.active_run(session, model.id) is not None:
-        raise ConflictError(f"model {name!r} is being certified")
+        raise ConflictError(f"model {model.name!r} is being certified")

@@ -53,20 +53,22 @@ def plan_for(
     return make_plan(policy=Policy.from_json(model.policy), shape=shape)
 
 
-def create_run(session: Session, model: ModelRow, kind: RunKind) -> RunRow:
-    """Create a queued run with its plan and hand it to the dispatcher."""
+def create_run(
+    session: Session, model: ModelRow, kind: RunKind, plan: Plan | None = None
+) -> RunRow:
+    """Create a queued run and hand it to the dispatcher; without its plan, one is made here."""
     row = RunRow(
         id=new_id("run"),
         model_id=model.id,
         kind=kind,
         state=RunState.QUEUED,
-        plan=plan_for(session, model).to_json(),
+        plan=(plan or plan_for(session, model)).to_json(),
     )
     session.add(row)
     session.flush()
     outbox.post(session, outbox.Topic.ENQUEUE_RUN, row.id)
-    plan = digests.of_document(row.plan)
-    log.append(session, "run.queued", run=row.id, model=model.id, run_kind=kind, plan=plan)
+    digest = digests.of_document(row.plan)
+    log.append(session, "run.queued", run=row.id, model=model.id, run_kind=kind, plan=digest)
     return row
 
 

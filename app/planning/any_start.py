@@ -30,6 +30,7 @@ from app.planning.shape import ModelShape
 
 # Noisy steps hardly learn: on MNIST, 5 % of a budget of one epoch was worth 3 points of accuracy.
 _LARGEST_SHARE_OF_BUDGET = 0.005
+MOST_STEPS = 1_000_000
 
 
 def quote_gradient_clipping(policy: Policy, shape: ModelShape) -> Quote:
@@ -149,3 +150,5 @@ def _refuse_beyond(steps: float, budget_steps: int) -> None:
             f"the plan takes {steps:g} noisy steps but budget_epochs allows {budget_steps}: raise "
             "budget_epochs or lower steps"
         )
+    if steps > MOST_STEPS:
+        raise PlanError(f"a run takes at most {MOST_STEPS:,} noisy steps, not {steps:g}")

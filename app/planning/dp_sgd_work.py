@@ -5,13 +5,18 @@ wide that it takes about a second at most. Very wide ones tell nothing any more.
 """
 
 from app.accounting import dp_sgd
-from app.accounting.dp_sgd_resolution import resolution
+from app.accounting.dp_sgd_resolution import range_of_loss, resolution
 from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.errors import PlanError
 
 MOST_STEPS = 1_000_000
 # Nats: what a cell may add to epsilon for each step of a release that takes few.
 _COARSEST = 0.25
+# A cell's probability is a difference of deltas over its width; their roundings only count upwards:
+# so much is added to one step's total for each cell, over the width. Where all steps together gain
+# a factor of e, the composition tells little, and its range, which is what it costs, grows.
+_ROUNDING_PER_CELL = 3e-17
+_USUAL_NOISE = 1.0
 
 
 def refuse_slow_accounting(
@@ -28,6 +33,7 @@ def refuse_slow_accounting(
     if rate == 1:  # one Gaussian: a formula
         return
     width = resolution(noise_multiplier=noise, sampling_rate=rate, steps=steps, group_size=group)
+    _refuse_roundings(noise, rate, steps, group)
     if not width <= _COARSEST:
         raise PlanError(
             "accounting for so little noise and so many forgotten records takes too long for a "
@@ -40,20 +46,33 @@ def refuse_slow_calibration(
 ) -> None:
     """Raise ``PlanError`` where the search for the noise begins with an accounting that is refused.
 
-    The search ends near where it begins, or above.
+    The search ends near where it begins, or above; cells are narrower there.
     """
-    refuse_slow_accounting(
-        noise_multiplier=dp_sgd.first_guess(
-            epsilon=epsilon,
-            delta=delta,
-            sampling_rate=require_fraction("sampling_rate", sampling_rate),
-            steps=_checked_steps(steps),
-            group_size=dp_sgd.require_group(group_size),
-        ),
-        sampling_rate=sampling_rate,
-        steps=steps,
-        group_size=group_size,
+    rate = require_fraction("sampling_rate", sampling_rate)
+    group = dp_sgd.require_group(group_size)
+    guess = dp_sgd.first_guess(
+        epsilon=epsilon,
+        delta=delta,
+        sampling_rate=rate,
+        steps=_checked_steps(steps),
+        group_size=group,
     )
+    refuse_slow_accounting(
+        noise_multiplier=guess, sampling_rate=rate, steps=steps, group_size=group
+    )
+    _refuse_roundings(max(guess, _USUAL_NOISE), rate, steps, group)
+
+
+def _refuse_roundings(noise: float, rate: float, steps: int, group: int) -> None:
+    if rate == 1:
+        return
+    width = resolution(noise_multiplier=noise, sampling_rate=rate, steps=steps, group_size=group)
+    cells = range_of_loss(noise, rate, group) / width
+    if steps * cells * _ROUNDING_PER_CELL > width:
+        raise PlanError(
+            "so many steps, each with so little chance to take a record, cannot be accounted for "
+            "in floats: train in fewer steps, with larger batches"
+        )
 
 
 def _checked_steps(steps: int) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.accounting import noisy_gd_convex, noisy_gd_nonconvex
+from app.accounting.history import Forget, Release, Steps
 from app.accounting.history_account import Outlook
 from app.accounting.search import smallest_noise
 from app.domain.checks import require_positive
@@ -28,6 +29,7 @@ from app.planning.shape import ModelShape
 MOST_GRADIENTS = 1e12
 _CAPACITY_SHARE = 0.01
 _CAPACITY_RELEASES = 10
+_MOST_RELEASES = 5000
 _ASSERTED = ("smoothness", "loss_bound", "learning_rate", "weight_decay", "noise_std", "order")
 # Of the target, what non-convex descent may take where floats leave something, too.
 _SHARES = (1.0, 0.98, 0.9, 0.75, 0.5)
@@ -85,13 +87,16 @@ def _noise_std(
         fixed, 0 if policy.adaptive else lineage.training_steps, name="unlearning_steps"
     )
 
+    if releases > _MOST_RELEASES:
+        raise PlanError(f"earlier_releases must be at most {_MOST_RELEASES}")
+
     def meets(noise_std: float) -> bool:
-        history = lineage.trained(noise_std=noise_std).after_release()
-        for _ in range(releases - 1):
-            history = history.after_steps(steps, noise_std=noise_std).after_release()
+        trained = lineage.trained(noise_std=noise_std).after_release()
+        run = (Steps(steps, noise_std), Release()) if steps else (Release(),)
+        request = Forget(((0, int(capacity)),))
         try:
             outlook = Outlook(
-                history.after_request({0: int(capacity)}),
+                replace(trained, events=(*trained.events, *run * (releases - 1), request)),
                 noisy_gd_convex.TERMS,
                 adaptive=policy.adaptive,
             )

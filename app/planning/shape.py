@@ -11,7 +11,8 @@ from app.domain.errors import ParameterError
 from app.domain.recipe import MOST_EPOCHS
 from app.planning.tracking import Tracking
 
-_MOST_RECORDS = 10**12
+MOST_RECORDS = 10**9
+MOST_WEIGHTS = 10**12
 
 
 @dataclass(frozen=True)
@@ -90,16 +91,18 @@ class ModelShape:
         require_steps("retained", self.retained)
         require_steps("batch_size", self.batch_size)
         require_positive("recipe_epochs", self.recipe_epochs)
-        for name, most in (
-            ("retained", _MOST_RECORDS),
-            ("batch_size", _MOST_RECORDS),
-            ("recipe_epochs", MOST_EPOCHS),
-        ):
-            if getattr(self, name) > most:
-                raise ParameterError(name, f"at most {most}")
-        require_count("forgotten", self.forgotten)
         if self.dimension is not None:
             require_steps("dimension", self.dimension)
+        for name, most in (
+            ("retained", MOST_RECORDS),
+            ("batch_size", MOST_RECORDS),
+            ("recipe_epochs", MOST_EPOCHS),
+            ("dimension", MOST_WEIGHTS),
+        ):
+            if (getattr(self, name) or 0) > most:
+                raise ParameterError(name, f"at most {most}")
+        require_count("forgotten", self.forgotten)
+        require_count("earlier_releases", self.earlier_releases)
         if self.records is None:
             object.__setattr__(self, "records", self.retained)
 

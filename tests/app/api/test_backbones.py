@@ -96,6 +96,10 @@ def test_a_name_can_be_taken_once(api: TestClient) -> None:
         ({"source": ""}, "source"),
         ({"source": "\x00"}, "NUL"),
         ({"private": True}, "private"),
+        (
+            {"architecture": {"name": "mlp", "options": {"hidden": [65_536] * 64}}},
+            "270587592709 parameters for these features and classes, and at most 100000000",
+        ),
     ],
 )
 def test_a_definition_that_cannot_be_is_refused(api: TestClient, change: dict, word: str) -> None:

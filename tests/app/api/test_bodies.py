@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
+from app.api.reading import LARGE_BYTES
 from app.main import create_app
 from app.services import Services, open_services
 from app.settings import Settings
@@ -15,8 +16,9 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture
 def small(services: Services, admin_key: str, monkeypatch: pytest.MonkeyPatch) -> Iterator:
-    """A service that takes 1,000 bytes of JSON and 2,000 of a file."""
+    """A service that takes 1,000 bytes of JSON, 1,500 of one with ids and 2,000 of a file."""
     monkeypatch.setenv("EXPUNGE_MAX_JSON_BYTES", "1000")
+    monkeypatch.setenv("EXPUNGE_MAX_IDS_BYTES", "1500")
     monkeypatch.setenv("EXPUNGE_MAX_UPLOAD_BYTES", "2000")
     limited = open_services(Settings())
     yield TestClient(create_app(limited), headers={"Authorization": f"Bearer {admin_key}"})
@@ -35,14 +37,67 @@ def _chunks(content: bytes) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "k"}])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_json_has_a_limit(small: TestClient, key: dict, chunked: bool) -> None:
-    for size, expected in ((1000, 422), (1001, 413)):
+@pytest.mark.parametrize(
+    ("path", "limit"),
+    [("/v1/plans", 1000), ("/v1/forget-requests", 1500), ("/opendsr/v2/requests", 1500)],
+)
+def test_json_has_a_limit_and_more_where_it_lists_ids(
+    small: TestClient, key: dict, chunked: bool, path: str, limit: int
+) -> None:
+    for size, expected in ((limit, {400, 422}), (limit + 1, {413})):
         content = b'"' + b"x" * (size - 2) + b'"'
         body = _chunks(content) if chunked else content
-        answer = small.post("/v1/forget-requests", content=body, headers={**JSON, **key})
-        assert answer.status_code == expected
+        answer = small.post(path, content=body, headers={**JSON, **key})
+        assert answer.status_code in expected
     assert _type(answer) == (413, "payload-too-large")
-    assert "1000 bytes" in answer.json()["detail"]
+    assert f"{limit} bytes" in answer.json()["detail"]
+
+
+def test_the_limits_are_64_kilobytes_and_16_megabytes_for_ids(api: TestClient) -> None:
+    assert (Settings().max_json_bytes, Settings().max_ids_bytes) == (64 * 1024, 16 * 1024**2)
+    answer = api.post("/v1/plans", content=b" " * (64 * 1024 + 1), headers=JSON)
+    assert _type(answer) == (413, "payload-too-large")
+
+
+@pytest.mark.parametrize("count", [21, 100, 50_000])
+def test_twenty_faults_are_listed_of_however_many(api: TestClient, count: int) -> None:
+    """50,000 do not fit into 256 kB: they are read in another process."""
+    answer = api.post("/v1/forget-requests", json={f"field-{i}": 0 for i in range(count)})
+
+    assert _type(answer) == (422, "invalid-input")
+    problem = answer.json()
+    assert problem["problem_count"] == count + 1  # and the dataset is missing
+    assert len(problem["problems"]) == 20
+
+
+def test_the_first_id_that_is_none_is_told_and_no_other_looked_at(api: TestClient) -> None:
+    answer = api.post("/v1/forget-requests", json={"dataset": "d", "record_ids": [1] * 100_000})
+    assert answer.json()["problems"] == [
+        {"field": "body.record_ids.0", "reason": "Input should be a valid string"}
+    ]
+
+
+def test_more_values_than_any_forget_request_has_are_refused_as_such(api: TestClient) -> None:
+    content = b'{"a":[' + b"[]," * 250_000 + b"0]}"
+    answer = api.post("/v1/forget-requests", content=content, headers=JSON)
+    assert _type(answer) == (422, "invalid-input")
+    assert answer.json()["detail"] == "body: more than 250000 values"
+
+
+def test_a_large_body_that_is_no_json_is_told_as_a_small_one(api: TestClient) -> None:
+    for size in (10, 300_000):
+        answer = api.post("/v1/forget-requests", content=b'"' * size, headers=JSON)
+        assert _type(answer) == (422, "invalid-input")
+        answer = api.post("/v1/forget-requests", content=b"\xff" * size, headers=JSON)
+        assert _type(answer) == (400, "bad-request")
+
+
+def test_a_large_forget_request_is_taken(api: TestClient, workshop: Workshop) -> None:
+    ids = [f"record-{i}" for i in range(2)] + ["record-0"] * 40_000
+    body = {"dataset": DATASET, "record_ids": ids}
+    assert len(str(ids)) > LARGE_BYTES
+    answer = api.post("/v1/forget-requests", json=body)
+    assert (answer.status_code, answer.json()["records"]) == (202, 2)
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -84,7 +139,7 @@ def test_a_file_is_sent_as_it_is(api: TestClient, workshop: Workshop, kind: str)
         assert api.put(path, content=content, headers={"Content-Type": taken}).status_code == 200
 
 
-@pytest.mark.parametrize("body", [b"\xff", b'{"a":', b"[" * 100_000, b"1" * 5000, b""])
+@pytest.mark.parametrize("body", [b"\xff", b'{"a":', b"[" * 60_000, b"1" * 5000, b""])
 def test_json_that_cannot_be_read(api: TestClient, body: bytes) -> None:
     status, _ = _type(api.post("/v1/plans", content=body, headers=JSON))
     assert status in (400, 422)

@@ -1,12 +1,31 @@
 """Plans over HTTP: every mechanism answers, with an offer or with a reason."""
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import httpx
+import numpy as np
 import pytest
+import safetensors.numpy
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 
 from app.accounting import catalogue
+from app.backbones.use import parameters_of_model
+from app.datasets.tables import DatasetRow
+from app.domain.architecture import ArchitectureSpec
+from app.domain.plan import Plan
+from app.domain.schema import FeatureSchema
+from app.main import create_app
+from app.registry.tables import ModelRow
+from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.serving import serve
+from tests.support.workshop import DATASET as PEOPLE
+from tests.support.workshop import Workshop
 
 NETWORK = {"retained": 50_000, "batch_size": 128, "recipe_epochs": 50.0}
 HEAD = {
@@ -14,6 +33,14 @@ HEAD = {
     "smoothness": 0.25,
     "weight_decay": 0.011264,
     "learning_rate": 1 / 0.261264,
+}
+LONG = {
+    "shape": {**NETWORK, "convex": HEAD},
+    "policy": {
+        "adaptive": True,
+        "mechanism": "noisy_gd_convex",
+        "parameters": {"earlier_releases": 5000, "unlearning_steps": 10},
+    },
 }
 
 
@@ -143,7 +170,7 @@ def test_a_quote_gives_schedules_back_as_lists(api: TestClient) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [True, "1", None, [True], ["1"], [[1.0]], [], [None] * 100_000, {}],
+    [True, "1", None, [True], ["1"], [[1.0]], [], [None] * 10_000, {}],
     ids=lambda value: str(value)[:9],
 )
 def test_what_is_neither_a_number_nor_a_list_of_numbers_is_a_problem(
@@ -184,3 +211,120 @@ def test_bad_questions_are_problems(api: TestClient, body: dict, status: int) ->
 
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_quote_that_takes_too_long_is_a_problem_of_its_own(
+    services: Services, admin_key: str
+) -> None:
+    settings = services.settings.model_copy(update={"plan_timeout_s": 0.05})
+    app = create_app(replace(services, settings=settings))
+    api = TestClient(app, headers={"Authorization": f"Bearer {admin_key}"})
+    answer = api.post("/v1/plans", json=LONG)
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:expunge:problem:too-costly")
+    assert "0.05 s" in answer.json()["detail"]
+
+
+def test_a_service_that_stops_makes_no_more_plans(api: TestClient, services: Services) -> None:
+    services.planners.close()
+    answer = api.post("/v1/plans", json={"shape": NETWORK})
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:expunge:problem:overloaded")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_caller_who_hangs_up_is_quoted_nothing(
+    services: Services, admin_key: str, *, idempotent: bool
+) -> None:
+    headers = {"Authorization": f"Bearer {admin_key}"}
+    headers |= {"Idempotency-Key": "key"} if idempotent else {}
+    processes = services.planners._pool._idle
+    with serve(create_app(services)) as url:
+        _eventually(lambda: processes.qsize() == services.settings.plan_processes)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/v1/plans", json=LONG, headers=headers, timeout=httpx.Timeout(5))
+        _eventually(lambda: processes.qsize() == services.settings.plan_processes)
+        assert all(process.connected() is None for process in processes.queue)
+        assert (
+            httpx.post(
+                f"{url}/v1/plans",
+                json={"shape": NETWORK},
+                headers=headers | {"Idempotency-Key": "other"},
+                timeout=60,
+            ).status_code
+            == 200
+        )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/models", {**model("other"), "dataset": PEOPLE, "recipe": {}}),
+        ("PATCH", "/v1/models/model", {"policy": {"epsilon": 0.5}}),
+        ("PUT", "/v1/models/model/weights", None),
+    ],
+)
+def test_nothing_is_locked_while_a_plan_is_made(
+    api: TestClient,
+    workshop: Workshop,
+    services: Services,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    path: str,
+    body: dict | None,
+) -> None:
+    workshop.define(upload=True)
+    make_plan, made = services.planners.plan, []
+
+    def plan(**known: Any) -> Plan:
+        with services.database.transaction() as session:
+            for row in (DatasetRow, ModelRow):
+                assert session.scalars(select(row).with_for_update(nowait=True)).all()
+        made.append(make_plan(**known))
+        return made[-1]
+
+    monkeypatch.setattr(services.planners, "plan", plan)
+    if body is None:
+        sent = {"content": safetensors.numpy.save({"w": np.zeros(2, dtype=np.float32)})}
+    else:
+        sent = {"json": body}
+    answer = api.request(method, path, **sent)
+    assert answer.is_success, answer.text
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("widths", [[65_536] * 64, [10**30], [1_000_000]])
+def test_an_architecture_is_limited_by_its_parameters(
+    api: TestClient, workshop: Workshop, widths: list[int]
+) -> None:
+    architecture = {"name": "mlp", "options": {"hidden": widths}}
+    definition = {**model(), "dataset": PEOPLE, "architecture": architecture, "recipe": {}}
+    answer = api.post("/v1/models", json=definition)
+    if widths == [1_000_000]:  # two features, two classes: five million parameters
+        assert answer.status_code == 201
+        return
+    assert answer.status_code == 422
+    layers = [2, *widths, 2]
+    count = sum(a * b + b for a, b in pairwise(layers))
+    assert f"it would have {count} parameters" in answer.json()["detail"]
+    assert "at most 100000000 are allowed" in answer.json()["detail"]
+
+
+def test_a_head_is_limited_by_the_features_that_its_backbone_gives(
+    services: Services, workshop: Workshop, api: TestClient
+) -> None:
+    network = {"name": "mlp", "options": {"hidden": [1000]}}
+    body = {"architecture": network, "input": {"shape": [2]}, "classes": 2, "source": "elsewhere"}
+    assert api.post("/v1/backbones", json={"name": "public", **body}).status_code == 201
+    content = safetensors.numpy.save({"w": np.zeros(2, dtype=np.float32)})
+    assert api.put("/v1/backbones/public/weights", content=content).is_success
+    head = ArchitectureSpec.from_json({"name": "logistic", "backbone": {"name": "public"}})
+    schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+    with services.database.transaction() as session:
+        assert parameters_of_model(session, head, schema) == 2002
+
+
+def _eventually(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -1,12 +1,14 @@
 """A model's policy, changed over HTTP."""
 
 import json
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from app.domain.plan import Plan
 from app.ledger import log
+from app.services import Services
 from tests.support.workshop import Workshop
 
 PATH = "/v1/models/model"
@@ -130,3 +132,19 @@ def test_a_change_of_another_state_than_the_one_seen_is_refused(
     assert api.get("/v1/models/model").json()["policy"]["epsilon"] == 0.9
     seen = {"If-Match": "*"}
     assert change(0.8) == 200
+
+
+def test_a_change_that_was_planned_for_another_policy_is_not_made(
+    api: TestClient, workshop: Workshop, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.define()
+    plan = services.planners.plan
+
+    def overtaken(**known: Any) -> Plan:
+        monkeypatch.undo()
+        assert _change(api, delta=1e-6).status_code == 200
+        return plan(**known)
+
+    monkeypatch.setattr(services.planners, "plan", overtaken)
+    assert _type(_change(api, epsilon=1.25)) == (409, "conflict")
+    assert api.get(PATH).json()["policy"]["delta"] == 1e-6

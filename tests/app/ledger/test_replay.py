@@ -233,9 +233,9 @@ FOUND = {
         "dataset",
     ),
     "add a request": (
-        "INSERT INTO forget_requests (id, dataset_id, api_key_id, request_digest, state, salt,"
+        "INSERT INTO forget_requests (id, dataset_id, api_key_id, request_digest, state,"
         " forget_epoch, record_count, received_at, due_at) SELECT 'fr_stray', dataset_id,"
-        " api_key_id, request_digest, 'completed', salt, 999, 0, now(), now()"
+        " api_key_id, request_digest, 'completed', 999, 0, now(), now()"
         " FROM forget_requests WHERE id = :open",
         "request fr_stray",
     ),

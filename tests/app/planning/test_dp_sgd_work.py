@@ -58,6 +58,16 @@ def test_a_recipe_of_two_billion_steps_is_declined() -> None:
 
 
 @pytest.mark.usefixtures("_no_composition")
+@pytest.mark.parametrize("parameters", [{}, {"noise_multiplier": 1.0}, {"group_size": 1}])
+@pytest.mark.parametrize("records", [10**8, 10**9])
+def test_so_many_records_one_at_a_time_are_declined(parameters: dict, records: int) -> None:
+    """The composition of 10^9 took gigabytes, and told nothing."""
+    shape = ModelShape(retained=records, batch_size=1, recipe_epochs=MOST_STEPS / records)
+    reason = _reason(shape, replace(POLICY, epsilon=1e-3, parameters=parameters))
+    assert "train in fewer steps, with larger batches" in reason
+
+
+@pytest.mark.usefixtures("_no_composition")
 @pytest.mark.parametrize(
     "changes",
     [

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.accounting import catalogue
-from app.accounting.history import Release, Steps
+from app.accounting.history import History, Release, Steps
 from app.domain.errors import PlanError
 from app.domain.plan import Plan
 from app.planning.shape import ModelShape
@@ -72,6 +72,28 @@ def test_noise_in_later_runs_is_that_of_training_unless_it_is_named() -> None:
     louder = planned(shape, NAME, parameters={"noise_std": 1.0, "unlearning_steps": 2})
     events = history_of_run(louder, steps=2).events
     assert (events[0], events[-2:]) == (training, (Steps(2, 1.0), Release(0.0)))
+
+
+def test_the_history_of_many_releases_is_checked_once_for_each_noise_that_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not once for each release: five thousand of them would take hours."""
+    check, checked = History.__post_init__, 0
+
+    def counted(history: History) -> None:
+        nonlocal checked
+        checked += 1
+        check(history)
+
+    monkeypatch.setattr(History, "__post_init__", counted)
+    policy = {"adaptive": True, "parameters": {"earlier_releases": 200, "unlearning_steps": 3}}
+    planned(NEW, NAME, **policy)
+    assert checked < 2000
+
+
+def test_more_releases_than_can_be_counted_are_refused() -> None:
+    with pytest.raises(PlanError, match="at most 5000"):
+        planned(NEW, NAME, adaptive=True, parameters={"earlier_releases": 5001})
 
 
 # Losses that are not convex.

@@ -147,3 +147,22 @@ def test_plans_for_a_known_dimension_count_floats(mechanism: str) -> None:
 def test_no_policy_says_how_large_a_model_is(mechanism: str, name: str) -> None:
     with pytest.raises(PlanError, match="unknown parameter"):
         make_plan(policy=Policy(mechanism=mechanism, parameters={name: 1}), shape=LONG)
+
+
+@pytest.mark.parametrize("mechanism", ["gradient_clipping", "model_clipping"])
+def test_more_noisy_steps_than_can_be_counted_in_time_are_refused(mechanism: str) -> None:
+    shape = ModelShape(retained=10**9, batch_size=1, recipe_epochs=1.0)
+    policy = Policy(mechanism=mechanism, parameters={"steps": 10**9})
+    with pytest.raises(PlanError, match="at most 1,000,000 noisy steps"):
+        make_plan(policy=policy, shape=shape)
+
+
+@pytest.mark.parametrize(
+    ("size", "most"),
+    [("retained", 10**9), ("batch_size", 10**9), ("recipe_epochs", 10**5), ("dimension", 10**12)],
+)
+def test_sizes_have_a_stated_maximum(size: str, most: int) -> None:
+    usual = {"retained": 100, "batch_size": 10, "recipe_epochs": 1.0}
+    ModelShape(**usual | {size: most})
+    with pytest.raises(ParameterError, match=f"{size} must be at most {most}"):
+        ModelShape(**usual | {size: most + 1})

@@ -10,7 +10,8 @@ from torch import nn
 
 from app.domain.architecture import PRESETS, ArchitectureSpec
 from app.domain.errors import InvalidInputError, RunFailedError
-from workers.training.architectures import build
+from app.domain.parameters import features_of, parameters_of
+from workers.training.architectures import build, build_features
 
 CALLS = []
 
@@ -56,15 +57,46 @@ def parameters(module):
         ({"name": "logistic"}, (64,), 650),
         ({"name": "mlp", "options": {"hidden": [7, 3]}}, (8, 8), 64 * 7 + 7 + 24 + 40),
         ({"name": "cnn", "options": {"channels": [4]}}, (8, 8), 40 + 50),
+        ({"name": "cnn", "options": {"channels": [4, 5]}}, (3, 8, 8), 112 + 185 + 60),
+        ({"name": "mlp", "options": {"hidden": []}}, (8, 8), 650),
+        ({"name": "linear_head"}, (8, 8), 650),
+        ({"name": "linear_head", "options": {"bias": 0}}, (64,), 640),
         ({"name": "koloskova_mnist"}, (28, 28), 784 * 5 + 5 + 60),
         ({"name": "koloskova_cifar"}, (3, 32, 32), 20_042),
     ],
 )
 def test_the_zoo_has_the_sizes_it_says(document, shape, size):
     module = make(ArchitectureSpec.from_json(document), shape)
-    assert parameters(module) == size
+    spec = ArchitectureSpec.from_json(document)
+    assert parameters(module) == size == parameters_of(spec, input_shape=shape, classes=10)
     assert module(torch.zeros(3, *shape)).shape == (3, 10)
     assert module.training
+
+
+def test_a_linear_head_of_two_classes_has_one_row():
+    spec = ArchitectureSpec("linear_head")
+    module = build(spec, input_shape=(64,), classes=2, allowed_factories=())
+    assert parameters(module) == 65 == parameters_of(spec, input_shape=(64,), classes=2)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"name": "logistic"},
+        {"name": "mlp", "options": {"hidden": [7, 3]}},
+        {"name": "cnn", "options": {"channels": [4, 5]}},
+    ],
+)
+def test_a_backbone_gives_as_many_features_as_it_says(document):
+    spec = ArchitectureSpec.from_json(document)
+    _, module = build_features(spec, input_shape=(8, 8), classes=10, allowed_factories=())
+    assert module(torch.zeros(2, 8, 8)).shape == (2, features_of(spec, input_shape=(8, 8)))
+
+
+def test_a_factorys_network_is_counted_by_no_one_but_its_builder(package):
+    spec = ArchitectureSpec("custom", {"width": 6}, f"{package}:factory")
+    assert parameters_of(spec, input_shape=(64,), classes=10) is None
+    assert features_of(spec, input_shape=(64,)) is None
 
 
 @pytest.mark.parametrize(
@@ -115,7 +147,6 @@ def test_a_factory_that_fails_says_how_without_its_own_words(package, name, word
         {"name": "mlp", "options": {"hidden": "12"}},
         {"name": "mlp", "options": {"hidden": [3], "width": 3}},
         {"name": "cnn", "options": {"channels": []}},
-        {"name": "cnn", "options": {"channels": [70_000]}},
         {"name": "logistic", "options": {"hidden": []}},
         {"name": "logistic", "factory": "a:b"},
         {"name": "logistic", "options": []},

@@ -1,0 +1,62 @@
+"""How many weights an architecture of the zoo has, told without building it.
+
+``workers/training/architectures.py`` builds what is counted here.
+"""
+
+import itertools
+import math
+
+from app.domain.architecture import ArchitectureSpec
+from app.domain.errors import InvalidInputError
+from app.domain.linear_head import DEFAULT_BIAS
+
+
+def parameters_of(
+    architecture: ArchitectureSpec, *, input_shape: tuple[int, ...], classes: int
+) -> int | None:
+    """Return how many weights a network has, its backbone left out; None for a factory's."""
+    size, options = math.prod(input_shape), architecture.options
+    widths: list[int]
+    match architecture.name:
+        case "logistic":
+            return _dense([size, classes])
+        case "mlp":
+            return _dense([size, *options["hidden"], classes])
+        case "cnn":
+            widths = [input_shape[0] if len(input_shape) == 3 else 1, *options["channels"]]
+            filters = sum(9 * a * b + b for a, b in itertools.pairwise(widths))
+            return filters + _dense([widths[-1], classes])
+        case "linear_head":
+            columns = size + (1 if options.get("bias", DEFAULT_BIAS) > 0 else 0)
+            return (1 if classes == 2 else classes) * columns
+    return None
+
+
+def features_of(architecture: ArchitectureSpec, *, input_shape: tuple[int, ...]) -> int | None:
+    """Return how many features a network gives to a head that stands on it; None if unknown."""
+    match architecture.name:
+        case "logistic":
+            return math.prod(input_shape)
+        case "mlp":
+            return int([math.prod(input_shape), *architecture.options["hidden"]][-1])
+        case "cnn":
+            return int(architecture.options["channels"][-1])
+    return None
+
+
+def require_parameters(count: int | None, *, most: int) -> None:
+    """Refuse an architecture that is too large; one that is not known is the operator's own.
+
+    Raises:
+        InvalidInputError: it has more than ``most`` parameters.
+    """
+    if count is not None and count > most:
+        raise InvalidInputError(
+            f"architecture: it would have {count} parameters for these features and classes, and "
+            f"at most {most} are allowed (EXPUNGE_MAX_PARAMETERS)"
+        )
+
+
+def _dense(widths: list[int]) -> int:
+    """Return the weights and biases of layers of these widths."""
+    return sum(a * b + b for a, b in itertools.pairwise(widths))

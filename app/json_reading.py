@@ -1,0 +1,39 @@
+"""JSON that strangers send, as plain values."""
+
+import json
+from typing import Any
+
+from app.domain.errors import InvalidInputError, UnreadableError
+
+
+def read_json(content: bytes, *, most_values: int | None = None) -> Any:  # noqa: ANN401 - JSON
+    """Return a document.
+
+    Args:
+        content: as it came.
+        most_values: how many values the document may hold, itself and all inside of it.
+
+    Raises:
+        UnreadableError: it is no UTF-8, is nested too deeply, or has a number that is too long.
+        InvalidInputError: it is not JSON, or holds more values.
+    """
+    try:
+        document = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise InvalidInputError(f"body: {error.msg} at character {error.pos}") from None
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError("the body cannot be read as JSON") from error
+    if most_values is not None:
+        _refuse_more(document, most_values)
+    return document
+
+
+def _refuse_more(document: object, most: int) -> None:
+    waiting, count = [document], 1
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            count += len(value)
+            if count > most:
+                raise InvalidInputError(f"body: more than {most} values")
+            waiting += value.values() if isinstance(value, dict) else value

@@ -1,0 +1,68 @@
+"""Plans and quotes for callers who wait: made in processes of their own, each within limits."""
+
+import threading
+from typing import Any
+
+from app.domain.plan import Plan
+from app.domain.policy import Policy
+from app.planning.planner import make_plan, quote_all
+from app.planning.shape import ModelShape
+from app.process_pool import ProcessPool
+
+_WAITING = 8  # each holds a thread of the API
+_MEMORY_BYTES = 1 << 30
+
+
+class Planners:
+    """Makes plans as ``planner`` does.
+
+    Every method raises ``OverloadedError`` where too many calls wait, the caller has left or the
+    service stops, and ``TooCostlyError`` where one takes more than it may.
+
+    Args:
+        processes: how many plans are made at once.
+        time_limit_s: for each.
+    """
+
+    def __init__(self, *, processes: int, time_limit_s: float) -> None:
+        self._pool = ProcessPool(
+            "planning",
+            size=processes,
+            waiting=_WAITING,
+            time_limit_s=time_limit_s,
+            memory_bytes=_MEMORY_BYTES,
+            preload=__name__,
+        )
+
+    def plan(
+        self, *, policy: Policy, shape: ModelShape, left: threading.Event | None = None
+    ) -> Plan:
+        """Return the plan of one run.
+
+        Args:
+            policy: to satisfy.
+            shape: of the model.
+            left: set as soon as nobody waits for the plan any more.
+
+        Raises:
+            PlanError: no mechanism that the workers can run satisfies the policy; it says why.
+        """
+        return self._pool.call(left, make_plan, policy=policy, shape=shape)
+
+    def quotes(
+        self, *, policy: Policy, shape: ModelShape, left: threading.Event | None = None
+    ) -> dict[str, Any]:
+        """Return every mechanism's answer as plain JSON values; arguments are those of ``plan``.
+
+        Raises:
+            PlanError: the policy names an unknown mechanism.
+        """
+        return self._pool.call(left, _described, policy=policy, shape=shape)
+
+    def close(self) -> None:
+        """End all planning for good."""
+        self._pool.close()
+
+
+def _described(*, policy: Policy, shape: ModelShape) -> dict[str, Any]:
+    return quote_all(policy=policy, shape=shape).describe(delta=policy.delta)
