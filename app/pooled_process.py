@@ -1,6 +1,6 @@
 """A process of a ``ProcessPool``: takes one call after the other until its server is gone.
 
-It writes nothing, cannot be dumped and holds no secret: what it knows are the calls that it was sent.
+It writes nothing, cannot be dumped and holds no secret: it knows the calls that it was sent.
 """
 
 import importlib
