@@ -29,6 +29,7 @@ from app.services import (
     redis_connection,
 )
 from app.settings import Settings
+from tests.support.logbook import faults
 from workers.dispatcher import Dispatcher
 from workers.queue import NAME, open_queue
 
@@ -135,8 +136,11 @@ def api(services: Services, admin_key: str) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def work(services: Services) -> Callable[[], None]:
-    """Dispatch and work, through the real queue, until nothing is left to do."""
+def work(services: Services) -> Iterator[Callable[[], None]]:
+    """Dispatch and work, through the real queue, until nothing is left to do.
+
+    In the end the log tells of all that was done.
+    """
     connection = redis_connection(services.settings)
     connection.flushdb()
     queue = open_queue(connection)
@@ -151,7 +155,8 @@ def work(services: Services) -> Callable[[], None]:
             worker.work(burst=True, logging_level="WARNING")
         raise AssertionError("the queue never became empty")
 
-    return until_idle
+    yield until_idle
+    assert faults(services) == []
 
 
 class _admin:  # noqa: N801 - used like a function
