@@ -131,7 +131,7 @@ def test_what_is_kept_is_in_encrypted_objects_alone(job, stopped):
 def test_the_search_reads_the_database_the_dump_and_the_log(job, stopped):
     _, pseudonym = stopped
     read = [str(path) for path in job.places.files()]
-    for part in ("/postgres/base/", "/postgres/pg_wal/", "data.log", "/log/redis.log"):
+    for part in ("/postgres/base/", "/postgres/pg_wal/", "data.log"):
         assert any(part in path for path in read), part
     found = [finding.place for finding in job.places.search([pseudonym])]
     assert any("/postgres/base/" in place for place in found)
@@ -141,6 +141,6 @@ def test_the_search_reads_the_database_the_dump_and_the_log(job, stopped):
 
 def test_the_search_reads_redis_and_command_lines(job, stopped):
     found = [finding.place for finding in job.places.search([Marker("a queue", b"rq:workers")])]
-    assert {"the dump of Redis", "the values of Redis"} <= {*found}
+    assert "the values of Redis" in found
     found = [finding.place for finding in job.places.search([Marker("a part", b"app.cli serve")])]
     assert "command lines" in found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 
 from app import download
 from app.certificates.checkpoint import size_of
@@ -19,7 +19,7 @@ from app.domain.errors import DownloadError, VerificationError
 from app.main import create_app
 from app.registry.tables import VersionRow
 from app.services import Services
-from tests.support.logbook import altered, bodies, rewrite, write
+from tests.support.logbook import altered, bodies, forging, rewrite, write
 from tests.support.serving import Unreliable, serve
 from tests.support.trust import trust, trust_in
 from tests.support.weights import network_weights
@@ -220,13 +220,13 @@ def test_another_operators_key_is_refused_and_the_bytes_are_kept(
     assert scene.download().weights.read_bytes() == CONTENT
 
 
-def test_a_certificate_of_another_model_is_refused(scene: Scene) -> None:
+def test_a_certificate_of_another_model_is_refused(scene: Scene, app_database: Engine) -> None:
     """The same bytes under another name are not what was certified under this one."""
     scene.workshop.define("other")
     held = scene.workshop.lease("other")
     scene.workshop.begin(held)
     other = scene.workshop.publish(held, scene.workshop.result(held, CONTENT))
-    _certify_with(scene.workshop, other.certificate_id)
+    _certify_with(app_database, scene.workshop, other.certificate_id)
 
     with pytest.raises(VerificationError, match="subject"):
         scene.download()
@@ -234,10 +234,10 @@ def test_a_certificate_of_another_model_is_refused(scene: Scene) -> None:
     assert scene.files() == [f"{NAME}.part"]
 
 
-def test_a_certificate_of_other_weights_is_refused(scene: Scene) -> None:
+def test_a_certificate_of_other_weights_is_refused(scene: Scene, app_database: Engine) -> None:
     scene.workshop.define("other")
     other = scene.workshop.work("other")
-    _certify_with(scene.workshop, other.certificate_id)
+    _certify_with(app_database, scene.workshop, other.certificate_id)
 
     with pytest.raises(VerificationError, match="digest"):
         scene.download()
@@ -245,11 +245,12 @@ def test_a_certificate_of_other_weights_is_refused(scene: Scene) -> None:
     assert scene.files() == [f"{NAME}.part"]
 
 
-def _certify_with(workshop: Workshop, certificate_id: str) -> None:
+def _certify_with(owner: Engine, workshop: Workshop, certificate_id: str) -> None:
     """Let version 1 of the model show another certificate, as a forger of the database would."""
-    with workshop.transaction() as session:
-        head = session.get_one(VersionRow, workshop.model().head_version_id)
-        head.certificate_id = certificate_id
+    workshop.forged = True
+    head = VersionRow.id == workshop.model().head_version_id
+    with forging(owner) as connection:
+        connection.execute(update(VersionRow).where(head).values(certificate_id=certificate_id))
 
 
 def test_two_downloads_of_one_file_do_not_mix(scene: Scene) -> None:

@@ -19,6 +19,7 @@ from app.callbacks.schedule import DELAYS_S
 from app.callbacks.tables import CallbackEndpointRow
 from app.domain.errors import GoneError, NotFoundError
 from app.domain.scopes import Scope
+from app.ledger import callers_callbacks
 from app.ledger.api_keys import create_key
 from app.main import create_app
 from tests.app.callbacks.conftest import endpoints, events, make_due, settle
@@ -461,7 +462,7 @@ def test_after_a_rotation_both_secrets_verify_for_a_while(
     old = secret_of(workshop)
     with workshop.transaction() as session:
         keys = workshop.services.callbacks.keys
-        new = signing_secrets.rotate(session, keys, workshop.key_id).secret
+        new = callers_callbacks.rotate_secret(session, keys, workshop.key_id).secret
     assert new != old
     forget(workshop, receiver.url)
     settle(deliverer)

@@ -41,7 +41,7 @@ def test_a_log_in_order_passes(services: Services, public_key: Path, tmp_path: P
     write(services, 2)
     answer = runner.invoke(app, ["log", "fsck", "--consistent-with", str(kept)])
     assert answer.exit_code == 0, answer.output
-    assert "9 entries, 1 checkpoints, 0 certificates, 0 rows, root " in answer.stdout
+    assert "10 entries, 1 checkpoints, 0 certificates, 1 rows, root " in answer.stdout
     assert answer.stdout.endswith("no fault\n")
 
 
@@ -67,8 +67,8 @@ def test_a_rewritten_log_fails_against_a_kept_checkpoint(
     assert runner.invoke(app, ["log", "fsck"]).exit_code == 0
     answer = runner.invoke(app, ["log", "fsck", "--consistent-with", str(kept)])
     assert answer.exit_code == 1
-    assert "kept checkpoint 7: its root is not that of the entries\n" in answer.stdout
-    assert "kept checkpoint 7: it is of a log that began otherwise\n" in answer.stdout
+    assert "kept checkpoint 8: its root is not that of the entries\n" in answer.stdout
+    assert "kept checkpoint 8: it is of a log that began otherwise\n" in answer.stdout
 
 
 def test_keys_and_checkpoints_that_cannot_be_used_are_told_in_words(
