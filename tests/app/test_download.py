@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, text, update
 
 from app import download
 from app.certificates.checkpoint import size_of
@@ -250,6 +250,7 @@ def _certify_with(owner: Engine, workshop: Workshop, certificate_id: str) -> Non
     workshop.forged = True
     head = VersionRow.id == workshop.model().head_version_id
     with forging(owner) as connection:
+        connection.execute(text("SET CONSTRAINTS ALL IMMEDIATE"))
         connection.execute(update(VersionRow).where(head).values(certificate_id=certificate_id))
 
 
