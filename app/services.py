@@ -37,6 +37,7 @@ from app.ledger.idempotency import IdempotencyKeys
 from app.ledger.requests import ForgetRequests
 from app.ledger.subject_requests import SubjectRequests
 from app.logs import describe
+from app.registry import repository as registry
 from app.settings import Settings
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
@@ -340,7 +341,13 @@ def open_services(settings: Settings) -> Services:
     blobs = open_blobs(settings, database)
     pseudonyms = Pseudonyms.from_file(pseudonym_key_file(settings))
     signer = StatementSigner.from_file(signing_key_file(settings))
-    records = Records(database, blobs, pseudonyms, journal=log.append)
+    records = Records(
+        database,
+        blobs,
+        pseudonyms,
+        journal=log.append,
+        learned_through=registry.learned_through,
+    )
     callbacks = Callbacks(
         CallbackKeys.from_file(callback_key_file(settings)),
         UrlRules(

@@ -28,6 +28,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
 from app import schema
+from app.datasets import repository as datasets
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
 from app.domain.architecture import ArchitectureSpec
@@ -163,17 +164,17 @@ def _publish(services: Services, content: bytes) -> None:
         policy=Policy(first_release=FirstRelease.AS_TRAINED),
         weights_source=WeightsSource.TRAIN,
     )
-    with services.database.transaction() as session:
-        lineage.define_model(session, definition)
+    lineage.define_model(services.database, definition)
     blob = services.blobs.put("weights", content)
     with services.database.transaction() as session:
-        run = repository.active_run(session, registry.model_named(session, "model").id)
+        model = registry.model_named(session, "model")
+        run = repository.active_run(session, model.id)
         lease = None if run is None else runs.lease(session, run.id, lease_s=600.0)
         if lease is None:
             sys.exit("not so: a run waits")
         run_id, token = lease.id, lease.fencing_token
-    with services.database.transaction() as session:
-        runs.begin(session, run_id, token)
+        shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
+    runs.begin(services.database, run_id, token, dimension=2, shards=shards)
     result = settlement.RunResult(
         weights=blob,
         phase=None,
@@ -182,6 +183,8 @@ def _publish(services: Services, content: bytes) -> None:
         phase_seconds={},
     )
     with services.database.transaction() as session:
+        checked = settlement.draft(session, run_id=run_id, result=result)
+    with services.database.transaction() as session:
         settlement.publish(
             session,
             services.blobs,
@@ -189,6 +192,8 @@ def _publish(services: Services, content: bytes) -> None:
             run_id=run_id,
             fencing_token=token,
             result=result,
+            checked=checked,
+            examine=lambda _: None,
         )
 
 

@@ -29,9 +29,10 @@ from torch import nn
 from app.accounting import dp_sgd, retraining
 from app.certificates.audit import measured_audit, unmeasured_audit
 from app.certificates.noise import Draws, Noise, draws_of, grid_of
+from app.certificates.signing import payload_of
 from app.certificates.statement import CertifyingPhase
-from app.certificates.verification import verify
-from app.domain.errors import ExpungeError
+from app.certificates.verification import check_place, check_statement
+from app.domain.errors import DraftOutdatedError, ExpungeError
 from app.domain.plan import Plan
 from app.domain.schedules import until
 from app.domain.states import Basis, FirstRelease, Phase, RunKind
@@ -298,9 +299,12 @@ def _publish(
     keys = services.signer.public_key_pem.encode()
 
     def examine(bundle: Mapping[str, Any]) -> None:
-        verify(bundle=json.dumps(bundle).encode(), weights=content, keys=keys)
+        check_place(bundle=json.dumps(bundle).encode(), keys=keys)
 
     def publish() -> None:
+        with services.database.transaction() as session:
+            checked = settlement.draft(session, run_id=lease.run_id, result=result)
+        check_statement(payload_of(checked), weights=content)
         with services.database.transaction() as session:
             settlement.publish(
                 session,
@@ -309,12 +313,20 @@ def _publish(
                 run_id=lease.run_id,
                 fencing_token=lease.fencing_token,
                 result=result,
+                checked=checked,
                 examine=examine,
             )
 
+    def publish_when_current() -> None:
+        while True:
+            try:
+                return publish()
+            except DraftOutdatedError:
+                lease.check_stop()
+
     try:
         reach("before_publish")
-        outlast_outages(lease.check_stop, publish)
+        outlast_outages(lease.check_stop, publish_when_current)
         reach("after_publish")
     except ExpungeError:
         # It may have been published nevertheless, by a commit whose answer was lost.

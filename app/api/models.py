@@ -88,9 +88,9 @@ def define_model(
         policy=body.policy.to_policy(),
         weights_source=WeightsSource(body.weights),
     )
+    defined = lineage.define_model(services.database, definition)
     with services.database.transaction() as session:
-        model = lineage.define_model(session, definition)
-        session.refresh(model)
+        model = session.get_one(ModelRow, defined.id)
         response.headers["Location"] = f"/v1/models/{model.name}"
         return _model_answer(session, model)
 
@@ -134,11 +134,14 @@ def change_model(
     Changes that mean nothing are 422 whatever ``If-Match`` names.
     """
     changes = body.policy.model_dump(exclude_unset=True)
-    with services.database.transaction() as session:
-        before = _model_answer(session, registry.model_named(session, name, lock=True))
-        changed = policies.change_policy(session, name, changes)
+
+    def require(session: Session, model: ModelRow) -> None:
+        before = _model_answer(session, model)
         require_match(if_match, etag_of(bytes(json_response(before).body)))
-        return _model_answer(session, changed)
+
+    changed = policies.change_policy(services.database, name, changes, require=require)
+    with services.database.transaction() as session:
+        return _model_answer(session, session.get_one(ModelRow, changed.id))
 
 
 @router.put(
@@ -162,9 +165,9 @@ def import_weights(
     with services.database.transaction() as session:
         registry.model_named(session, name)
     blob = services.blobs.put("imported-weights", content)
+    imported = lineage.import_weights(services.database, services.blobs, name, blob)
     with services.database.transaction() as session:
-        model = lineage.import_weights(session, services.blobs, name, blob)
-        return _model_answer(session, model)
+        return _model_answer(session, session.get_one(ModelRow, imported.id))
 
 
 def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:

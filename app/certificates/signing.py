@@ -79,9 +79,7 @@ class StatementSigner:
 
     def sign(self, statement: Mapping[str, Any]) -> SignedStatement:
         """Return the statement in a signed envelope."""
-        payload = json.dumps(
-            statement, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
-        ).encode()
+        payload = payload_of(statement)
         envelope = Envelope(payload, PAYLOAD_TYPE, {})
         envelope.sign(self._signer)
         return SignedStatement(
@@ -101,6 +99,13 @@ class StatementSigner:
         if text.partition("\n")[0] != name:
             raise NoteError("the first line of what is signed must be the signer's name")
         return sign_note(text, key=self.note_key(name), sign=self._private_key.sign)
+
+
+def payload_of(statement: Mapping[str, Any]) -> bytes:
+    """Return a statement as it is signed."""
+    return json.dumps(
+        statement, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    ).encode()
 
 
 def statement_of(envelope: str) -> dict[str, Any]:

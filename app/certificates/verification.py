@@ -91,6 +91,20 @@ def verify(
     return stated
 
 
+def check_place(*, bundle: bytes, keys: bytes) -> None:
+    """Check a certificate whose statement ``check_statement`` has passed: steps 1, 2 and 7.
+
+    Raises:
+        VerificationError: naming the first step that failed.
+    """
+    trusted = read_keys(keys)
+    parts = read_bundle(bundle)
+    signer = _check_signature(parts.envelope, trusted)
+    statement, _ = read_statement(parts.envelope.payload)
+    _check_validity(statement.predicate, signer)
+    check_log(parts.log, parts.envelope.payload, statement.predicate, trusted)
+
+
 def check_statement(
     payload: bytes,
     *,

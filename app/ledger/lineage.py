@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import safetensors
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.backbones.use import require_usable
+from app.database import Database
 from app.datasets import repository as datasets
 from app.datasets.service import schema_of
 from app.domain import linear_head
@@ -19,7 +21,8 @@ from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import FirstRelease, RunKind, WeightsSource
 from app.ledger import log, repository
-from app.ledger.runs import create_run, plan_for
+from app.ledger.forecasts import Occasion
+from app.ledger.runs import create_run
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs, StoredBlob
@@ -43,7 +46,7 @@ class ModelDefinition:
     weights_source: WeightsSource
 
 
-def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
+def define_model(database: Database, definition: ModelDefinition) -> ModelRow:
     """Create a model; unless its weights come from elsewhere, its training starts.
 
     Raises:
@@ -53,12 +56,37 @@ def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
         InvalidInputError: the recipe is not for this architecture, or the policy contradicts the
             source of the weights or the mechanism, or the backbone does not fit.
     """
-    dataset = datasets.dataset_named(session, definition.dataset, lock=True)
+    with database.transaction() as session:
+        model = _definable(session, definition)
+        occasion = Occasion.of(session, model)
+    forecast = occasion.forecast()
+    trains = definition.weights_source is WeightsSource.TRAIN
+    plan = forecast.plan
+    if trains and plan.is_tracked and definition.policy.first_release is FirstRelease.AS_TRAINED:
+        raise InvalidInputError(
+            f"{plan.mechanism} tracks its lineage from the start: use first_release certify or none"
+        )
+    try:
+        with database.transaction() as session:
+            model = _definable(session, definition)
+            session.add(model)
+            session.flush()
+            log.append(session, "model.defined", model=model.id, dataset=model.dataset_id)
+            if trains:
+                create_run(session, model, RunKind.TRAIN, forecast)
+    except IntegrityError as error:  # another call was faster
+        raise _name_taken(definition) from error
+    return model
+
+
+def _definable(session: Session, definition: ModelDefinition) -> ModelRow:
+    """Return the model that a definition describes, which the session does not hold yet."""
+    dataset = datasets.dataset_named(session, definition.dataset)
     if registry.find_model(session, definition.name) is not None:
-        raise ConflictError(f"model {definition.name!r} exists already")
+        raise _name_taken(definition)
     _refuse_contradictions(definition)
     require_usable(session, definition.architecture, input_shape=schema_of(dataset).shape)
-    model = ModelRow(
+    return ModelRow(
         id=new_id("model"),
         name=definition.name,
         dataset_id=dataset.id,
@@ -68,21 +96,10 @@ def define_model(session: Session, definition: ModelDefinition) -> ModelRow:
         weights_source=definition.weights_source,
         split_salt=os.urandom(_SALT_BYTES),
     )
-    session.add(model)
-    session.flush()
-    log.append(session, "model.defined", model=model.id, dataset=dataset.id)
-    plan = plan_for(session, model)
-    if definition.weights_source is WeightsSource.UPLOAD:
-        return model
-    if plan.is_tracked and definition.policy.first_release is FirstRelease.AS_TRAINED:
-        raise InvalidInputError(
-            f"{plan.mechanism} tracks its lineage from the start: use first_release certify or none"
-        )
-    remembered, _, _ = datasets.counts(session, dataset.id)
-    if remembered == 0:
-        raise ConflictError(f"dataset {definition.dataset!r} has no records: push some first")
-    create_run(session, model, RunKind.TRAIN)
-    return model
+
+
+def _name_taken(definition: ModelDefinition) -> ConflictError:
+    return ConflictError(f"model {definition.name!r} exists already")
 
 
 def _recipe(definition: ModelDefinition, classes: int) -> TrainingRecipe:
@@ -119,7 +136,7 @@ def check_weights(content: bytes) -> None:
         )
 
 
-def import_weights(session: Session, blobs: Blobs, name: str, blob: StoredBlob) -> ModelRow:
+def import_weights(database: Database, blobs: Blobs, name: str, blob: StoredBlob) -> ModelRow:
     """Take weights trained elsewhere and start the run that certifies their first release.
 
     They may have seen every record that the dataset holds or held, so all of them count as part
@@ -128,20 +145,39 @@ def import_weights(session: Session, blobs: Blobs, name: str, blob: StoredBlob) 
     Raises:
         NotFoundError: there is no such model.
         ConflictError: the model trains here, has a version, or is being certified.
+        PlanError, ParameterError: the policy cannot be met.
     """
-    model = registry.model_named(session, name, lock=True)
+    with database.transaction() as session:
+        model = registry.model_named(session, name)
+        _require_importable(session, model)
+        session.expunge(model)  # to see what its run would be like
+        _count_all(session, model)
+        occasion = Occasion.of(session, model)
+    forecast = occasion.forecast()
+    with database.transaction() as session:
+        datasets.lock_dataset(session, model.dataset_id)
+        model = registry.model_named(session, name, lock=True)
+        _require_importable(session, model)
+        if model.imported_blob_id is not None:
+            blobs.doom(session, model.imported_blob_id)
+        blobs.adopt(session, blob.id)
+        model.imported_blob_id = blob.id
+        _count_all(session, model)
+        log.append(session, "weights.imported", model=model.id)
+        create_run(session, model, RunKind.CERTIFY, forecast)
+    return model
+
+
+def _require_importable(session: Session, model: ModelRow) -> None:
     if model.weights_source != WeightsSource.UPLOAD:
-        raise ConflictError(f"model {name!r} is trained here and takes no weights")
+        raise ConflictError(f"model {model.name!r} is trained here and takes no weights")
     if model.head_version_id is not None:
-        raise ConflictError(f"model {name!r} has its weights already")
+        raise ConflictError(f"model {model.name!r} has its weights already")
     if repository.active_run(session, model.id) is not None:
-        raise ConflictError(f"model {name!r} is being certified")
-    if model.imported_blob_id is not None:
-        blobs.doom(session, model.imported_blob_id)
-    blobs.adopt(session, blob.id)
-    model.imported_blob_id = blob.id
+        raise ConflictError(f"model {model.name!r} is being certified")
+
+
+def _count_all(session: Session, model: ModelRow) -> None:
+    """Count every record that is or was there as part of the model."""
     model.trained_through = datasets.highest_seq(session, model.dataset_id)
     model.trained_after_epoch = 0
-    log.append(session, "weights.imported", model=model.id)
-    create_run(session, model, RunKind.CERTIFY)
-    return model

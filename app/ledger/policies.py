@@ -1,15 +1,16 @@
 """A model's policy, changed after its definition: what is promised from the next run on."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app.database import Database
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.policy import Policy
 from app.domain.states import ObligationState, RunState
 from app.ledger import log, outbox, repository
-from app.ledger.runs import plan_for
+from app.ledger.forecasts import Occasion
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 
@@ -17,13 +18,20 @@ from app.registry.tables import ModelRow
 _FIXED = ("adaptive", "first_release")
 
 
-def change_policy(session: Session, name: str, changes: Mapping[str, Any]) -> ModelRow:
+def change_policy(
+    database: Database,
+    name: str,
+    changes: Mapping[str, Any],
+    *,
+    require: Callable[[Session, ModelRow], None] = lambda _session, _model: None,
+) -> ModelRow:
     """Change some fields of a model's policy; certificates that were issued stay as they are.
 
     Args:
-        session: its transaction changes the policy and logs that.
+        database: where the policy is changed, and that is logged.
         name: the model.
         changes: fields of ``Policy`` as plain JSON values; the others stay.
+        require: looks at the model as it is, locked, and raises to refuse the change.
 
     Raises:
         NotFoundError: there is no such model.
@@ -31,7 +39,29 @@ def change_policy(session: Session, name: str, changes: Mapping[str, Any]) -> Mo
         InvalidInputError: a field that is fixed with the model's definition.
         PlanError, ParameterError: the model could not be unlearned under such a policy.
     """
-    model = registry.model_named(session, name, lock=True)
+    with database.transaction() as session:
+        model = registry.model_named(session, name)
+        present = model.policy
+        policy = _changed(session, model, changes)
+        occasion = Occasion.of(session, model, policy=policy)
+    if policy.to_json() != present:
+        occasion.forecast()
+    with database.transaction() as session:
+        model = registry.model_named(session, name, lock=True)
+        require(session, model)
+        if _changed(session, model, changes) != policy:
+            raise ConflictError(f"model {name!r} has changed meanwhile: try again")
+        if policy.to_json() == model.policy:
+            return model
+        model.policy = policy.to_json()
+        log.append(session, "policy.changed", model=model.id, policy=model.policy)
+        if repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
+            outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
+        return model
+
+
+def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> Policy:
+    """Return a model's policy with the changes, if they may be made."""
     fixed = [
         field for field in _FIXED if changes.get(field, model.policy[field]) != model.policy[field]
     ]
@@ -40,13 +70,4 @@ def change_policy(session: Session, name: str, changes: Mapping[str, Any]) -> Mo
     run = repository.active_run(session, model.id)
     if run is not None and run.state != RunState.QUEUED:
         raise ConflictError("a run is going under the present policy: change it when it has ended")
-    policy = Policy.from_json({**model.policy, **changes}).to_json()
-    if policy == model.policy:
-        return model
-    model.policy = policy
-    session.flush()
-    plan_for(session, model)
-    log.append(session, "policy.changed", model=model.id, policy=policy)
-    if repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
-        outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
-    return model
+    return Policy.from_json({**model.policy, **changes})

@@ -9,9 +9,9 @@ from app.backbones.use import digest_of
 from app.callbacks.events import Callbacks
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Subject, Times, exclusion_statement
+from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import Records
-from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, ExpungeError
 from app.domain.ids import new_id
@@ -19,7 +19,7 @@ from app.domain.states import Basis, ObligationState, RequestState
 from app.ledger import actor, certifying, log, outbox, repository, restating
 from app.ledger.accepting import Acceptance, Taken
 from app.ledger.demands import Call, ForgetDemand, hashed
-from app.ledger.obligations import reopen_failed, settle_request
+from app.ledger.obligations import reopen, settle_request
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 from app.ledger.transitions import enter
 from app.registry.tables import ModelRow, VersionRow
@@ -165,7 +165,7 @@ class ForgetRequests:
         """
         dataset_id = repository.request(session, request_id).dataset_id
         # Neither a run that begins nor a new request may see this half done.
-        session.get_one(DatasetRow, dataset_id, with_for_update=True)
+        datasets.lock_dataset(session, dataset_id)
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.ACCEPTED:
             raise ConflictError(f"the request is {request.state}; it can no longer be cancelled")
@@ -189,7 +189,7 @@ class ForgetRequests:
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.FAILED:
             raise ConflictError(f"the request is {request.state}; only a failed one can be retried")
-        reopen_failed(repository.obligations_of_request(session, request.id))
+        reopen(repository.obligations_of_request(session, request.id), ObligationState.FAILED)
         for model in models:
             outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
         settle_request(session, request)

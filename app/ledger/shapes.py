@@ -1,5 +1,6 @@
 """What planning needs to know of a model, read from the ledger."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from functools import cached_property
@@ -35,6 +36,11 @@ class TrainingRecord(NamedTuple):
 class TrainingSet:
     """The records of one model in one transaction: read when they are needed, and once.
 
+    Args:
+        session: of the transaction.
+        model: whose records they are.
+        as_of: an epoch of the dataset: what is forgotten later counts as not forgotten.
+
     Attributes:
         membership: what decides which records they are.
 
@@ -42,13 +48,14 @@ class TrainingSet:
         ConflictError: the model's training data were not read yet.
     """
 
-    def __init__(self, session: Session, model: ModelRow) -> None:
+    def __init__(self, session: Session, model: ModelRow, *, as_of: int | None = None) -> None:
         membership = membership_of(model)
         if membership is None:
             raise ConflictError("the model has no training set yet")
         self.membership = membership
         self._session = session
         self._dataset_id = model.dataset_id
+        self._as_of = math.inf if as_of is None else as_of
         self._batches: dict[int, dict[int, int]] = {}
 
     @property
@@ -78,8 +85,9 @@ class TrainingSet:
             after_epoch=membership.after_epoch,
         )
         split: tuple[list[TrainingRecord], list[TrainingRecord]] = ([], [])
-        for row in found:
-            split[membership.is_held_out(row[1])].append(TrainingRecord(*row))
+        for seq, key, epoch in found:
+            known = None if epoch is None or epoch > self._as_of else epoch
+            split[membership.is_held_out(key)].append(TrainingRecord(seq, key, known))
         return split
 
 

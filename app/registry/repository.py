@@ -49,6 +49,12 @@ def models_of_dataset(session: Session, dataset_id: str) -> Sequence[ModelRow]:
     return session.scalars(query.with_for_update()).all()
 
 
+def learned_through(session: Session, dataset_id: str) -> int:
+    """Return the highest sequence number up to which a model has read a dataset, 0 if none has."""
+    query = select(func.max(ModelRow.trained_through)).where(ModelRow.dataset_id == dataset_id)
+    return session.scalar(query) or 0
+
+
 def head_version(session: Session, model: ModelRow) -> VersionRow | None:
     """Return the lineage's head, published or private."""
     if model.head_version_id is None:

@@ -258,7 +258,7 @@ def upgrade() -> None:
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint("kind IN ('train', 'certify', 'unlearn')", name=op.f("ck_runs_kind")),
         sa.CheckConstraint(
-            "state IN ('queued', 'leased', 'running', 'published', 'failed')",
+            "state IN ('queued', 'leased', 'running', 'published', 'failed', 'cancelled')",
             name=op.f("ck_runs_state"),
         ),
         sa.CheckConstraint("epsilon IS NULL OR epsilon >= 0", name=op.f("ck_runs_epsilon")),

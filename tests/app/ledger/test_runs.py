@@ -131,8 +131,7 @@ def test_retrying_the_failed_run_serves_its_requests_too(workshop: Workshop) -> 
     workshop.begin(held)
     workshop.give_up(held)
 
-    with workshop.transaction() as session:
-        runs.retry_run(session, held.run_id)
+    runs.retry_run(workshop.services.database, held.run_id)
     workshop.work()
 
     assert workshop.request(request_id).state == "certified"
@@ -311,7 +310,9 @@ def test_a_model_has_one_active_run(workshop: Workshop) -> None:
         pytest.raises(IntegrityError, match="uq_runs_one_active"),
         workshop.transaction() as session,
     ):
-        runs.create_run(session, registry.model_named(session, "model"), RunKind.UNLEARN)
+        model = registry.model_named(session, "model")
+        forecast = Occasion.of(session, model).forecast()
+        runs.create_run(session, model, RunKind.UNLEARN, forecast)
 
 
 def test_an_old_failure_cannot_be_retried_once_a_version_exists(workshop: Workshop) -> None:
@@ -320,20 +321,19 @@ def test_an_old_failure_cannot_be_retried_once_a_version_exists(workshop: Worksh
     failed = workshop.lease()
     workshop.begin(failed)
     workshop.give_up(failed)
-    with workshop.transaction() as session:
-        runs.retry_run(session, failed.run_id)
+    runs.retry_run(workshop.services.database, failed.run_id)
     workshop.work()
 
-    with pytest.raises(ConflictError), workshop.transaction() as session:
-        runs.retry_run(session, failed.run_id)
+    with pytest.raises(ConflictError):
+        runs.retry_run(workshop.services.database, failed.run_id)
 
 
 def test_a_run_that_did_not_fail_cannot_be_retried(workshop: Workshop) -> None:
     workshop.define()
     run_id = workshop.active_run()
 
-    with pytest.raises(ConflictError), workshop.transaction() as session:
-        runs.retry_run(session, run_id)
+    with pytest.raises(ConflictError):
+        runs.retry_run(workshop.services.database, run_id)
 
 
 def test_a_policy_that_no_plan_meets_any_more_fails_the_request_with_the_reason(
