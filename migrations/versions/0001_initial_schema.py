@@ -216,9 +216,6 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "erased_at IS NULL OR forgotten_epoch IS NOT NULL", name=op.f("ck_records_forgotten")
         ),
-        sa.ForeignKeyConstraint(
-            ["dataset_id"], ["datasets.id"], name=op.f("fk_records_dataset_id")
-        ),
         sa.ForeignKeyConstraint(["shard_id"], ["shards.id"], name=op.f("fk_records_shard_id")),
         sa.PrimaryKeyConstraint("seq", name=op.f("pk_records")),
     )

@@ -6,6 +6,7 @@ import logging
 import pytest
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
+from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from app import log_context
@@ -191,3 +192,55 @@ def test_every_line_of_a_run_names_it(workshop, failing):
         logger.removeHandler(handler)
     assert [line["run"] for line in lines] == [run_id] * 2
     assert "run" not in log_context.present()
+
+
+@pytest.fixture
+def carried_out(monkeypatch):
+    """The runs that are carried out, in their order."""
+    taken = []
+
+    def execute(services, lease):
+        taken.append(lease.run_id)
+        raise errors.RunFailedError("enough")
+
+    monkeypatch.setattr(jobs, "execute", execute)
+    return taken
+
+
+def test_what_was_asked_to_be_forgotten_comes_first_by_its_deadline(services, carried_out):
+    workshop = Workshop(services)
+    for name, deadline_s in (("later", 7200.0), ("sooner", 3600.0)):
+        workshop.define(name, deadline_s=deadline_s)
+        workshop.work(name)
+    # A request's deadline is its dataset's earliest: the second one has been given its own.
+    workshop.define("training")
+    train = workshop.split("later")[0]
+    requests = [workshop.forget(train[0])]
+    workshop.dispatch()
+    with workshop.transaction() as session:
+        session.execute(
+            text(
+                "UPDATE obligations SET state = 'cancelled', failure_reason = 'test' FROM models"
+                " WHERE models.id = model_id AND models.name = 'later'"
+            )
+        )
+        session.execute(text("UPDATE runs SET enqueued_at = now() WHERE state = 'queued'"))
+    expected = [workshop.active_run(name) for name in ("sooner", "later", "training")]
+    assert requests
+    for _ in expected:
+        jobs.execute_run(workshop.active_run("training") or expected[-1])
+
+    assert carried_out == expected
+
+
+def test_a_run_that_must_wait_before_its_next_attempt_is_not_taken_for_another(
+    services, carried_out
+):
+    workshop = Workshop(services)
+    workshop.define("first")
+    workshop.define("second")
+    jobs.execute_run(workshop.active_run("second"))
+
+    assert carried_out == [workshop.run(carried_out[0]).id]
+    assert workshop.active_run("first") is not None
+    assert workshop.active_run("second") is None

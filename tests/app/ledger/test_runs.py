@@ -9,7 +9,9 @@ from sqlalchemy.exc import IntegrityError
 
 from app.domain.errors import ConflictError, InvalidInputError, LeaseLostError
 from app.domain.states import RunKind, RunState
-from app.ledger import repository, runs
+from app.ledger import policies, repository, runs
+from app.ledger.deadlines import note_deadlines
+from app.ledger.forecasts import Occasion
 from app.ledger.outbox import Topic
 from app.ledger.tables import RunRow
 from app.registry import repository as registry
@@ -451,3 +453,88 @@ def test_a_lease_starts_with_a_clean_report(workshop: Workshop) -> None:
     run = workshop.run(workshop.lease().run_id)
 
     assert (run.step, run.epsilon, run.attempt) == (None, None, 2)
+
+
+def _cancel(workshop: Workshop, run_id: str) -> RunRow:
+    with workshop.transaction() as session:
+        return runs.cancel_run(session, run_id)
+
+
+def _owing(workshop: Workshop) -> tuple[str, Held]:
+    """Return a request, and the run that has begun to answer it."""
+    workshop.define()
+    workshop.work()
+    request_id = workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    held = workshop.lease()
+    workshop.begin(held)
+    return request_id, held
+
+
+def test_cancelling_a_run_takes_it_from_its_worker_and_lets_the_request_wait(
+    workshop: Workshop,
+) -> None:
+    request_id, held = _owing(workshop)
+    assert workshop.request(request_id).state == "unlearning"
+
+    assert _cancel(workshop, held.run_id).state == "cancelled"
+
+    with pytest.raises(LeaseLostError):
+        workshop.beat(held)
+    with pytest.raises(LeaseLostError):
+        workshop.publish(held)
+    assert workshop.request(request_id).state == "accepted"
+    workshop.dispatch()
+    assert workshop.active_run() is None
+
+    runs.retry_run(workshop.services.database, held.run_id)
+    workshop.work()
+    assert workshop.request(request_id).state == "certified"
+
+
+def test_a_queued_run_is_cancelled_at_once(workshop: Workshop) -> None:
+    workshop.define()
+    run_id = workshop.active_run()
+    assert run_id is not None
+
+    _cancel(workshop, run_id)
+
+    with workshop.transaction() as session:
+        assert runs.lease(session, run_id, lease_s=30.0) is None
+    with pytest.raises(ConflictError, match="cancelled"):
+        _cancel(workshop, run_id)
+
+
+def test_a_cancelled_training_leaves_its_model_to_be_trained_later(workshop: Workshop) -> None:
+    workshop.define()
+    held = workshop.lease()
+    workshop.begin(held)
+
+    _cancel(workshop, held.run_id)
+
+    assert workshop.model().trained_through is None
+    request_id = workshop.forget("record-1")  # no weights exist that could have learned from it
+    assert workshop.request(request_id).state == "certified"
+    runs.retry_run(workshop.services.database, held.run_id)
+    assert workshop.work().state == "certified"
+
+
+@pytest.mark.parametrize("cause", ["policy", "request", "deadline"])
+def test_what_a_cancelled_run_owed_is_planned_again(workshop: Workshop, cause: str) -> None:
+    request_id, held = _owing(workshop)
+    _cancel(workshop, held.run_id)
+
+    if cause == "policy":
+        policies.change_policy(workshop.services.database, "model", {"epsilon": 2.0})
+    elif cause == "request":
+        workshop.forget(workshop.split()[0][1])
+    else:
+        with workshop.transaction() as session:
+            request = repository.request(session, request_id)
+            request.due_at = request.received_at + timedelta(seconds=1)
+        with workshop.transaction() as session:
+            assert note_deadlines(session, warning_s=1e6)
+    workshop.dispatch()
+
+    workshop.work()
+    assert workshop.request(request_id).state == "certified"
