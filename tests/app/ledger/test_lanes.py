@@ -173,14 +173,14 @@ def test_a_training_leaves_out_what_was_pushed_after_it_read_the_shards(
 
 
 @pytest.fixture
-def planning(workshop: Workshop, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+def planning(workshop: Workshop, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     """A released model that owes something; from here on, the next plan takes its time."""
     workshop.define()
     workshop.work()
     owed = workshop.split()[0]
     workshop.forget(owed[0])
     monkeypatch.setattr(planner, "_chosen_quote", gate.before(planner._chosen_quote))
-    yield workshop
+    return workshop
 
 
 def _define(workshop: Workshop) -> object:
@@ -232,7 +232,7 @@ def test_what_is_forgotten_while_a_run_is_planned_is_owed_by_the_next_one(
 def test_a_policy_that_changed_while_a_run_was_planned_is_planned_for_again(
     planning: Workshop, gate: Gate
 ) -> None:
-    with in_time() as call, held(gate, lambda: planning.dispatch()):
+    with in_time() as call, held(gate, planning.dispatch):
         call(policies.change_policy, planning.services.database, "model", {"epsilon": 2.0})
     assert planning.active_run() is None
     planning.dispatch()
