@@ -58,6 +58,7 @@ def define_model(database: Database, definition: ModelDefinition) -> ModelRow:
     """
     with database.transaction() as session:
         model = _definable(session, definition)
+        remembered, _, _ = datasets.counts(session, model.dataset_id)
         occasion = Occasion.of(session, model)
     forecast = occasion.forecast()
     trains = definition.weights_source is WeightsSource.TRAIN
@@ -66,6 +67,8 @@ def define_model(database: Database, definition: ModelDefinition) -> ModelRow:
         raise InvalidInputError(
             f"{plan.mechanism} tracks its lineage from the start: use first_release certify or none"
         )
+    if trains and remembered == 0:
+        raise ConflictError(f"dataset {definition.dataset!r} has no records: push some first")
     try:
         with database.transaction() as session:
             model = _definable(session, definition)
