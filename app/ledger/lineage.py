@@ -231,5 +231,6 @@ def _require_awaits_weights(session: Session, model: ModelRow) -> None:
 
 def _count_all(session: Session, model: ModelRow) -> None:
     """Count every record that is or was there as part of the model."""
+    epoch = session.get_one(DatasetRow, model.dataset_id).forget_epoch
     model.trained_through = datasets.highest_seq(session, model.dataset_id)
-    model.trained_after_epoch = session.get_one(DatasetRow, model.dataset_id).forget_epoch
+    model.trained_after_epoch = epoch
