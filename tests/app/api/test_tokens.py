@@ -112,7 +112,7 @@ def test_the_same_person_is_the_same_caller_and_another_is_not(
     callers = [key for key in api.get("/v1/api-keys").json()["items"] if key["kind"] == "oidc"]
     assert len(callers) == 2
     assert all(caller["last_used_at"] and caller["scopes"] == [] for caller in callers)
-    assert {d["facts"]["caller"] for d in _audit(api, kind="caller.added")} == {
+    assert {d["facts"]["key"] for d in _audit(api, kind="caller.added")} == {
         caller["id"] for caller in callers
     }
 

@@ -80,9 +80,9 @@ def test_two_that_end_at_the_same_moment_complete_it_once(twice: tuple[Workshop,
     with workshop.transaction() as session:
         first, second = session.scalars(select(ForgetRequestRow.id)).all()
     requests = workshop.services.forget_requests
-    with workshop.transaction() as session:
-        assert requests.erase(session, first, wait=True)
-        assert requests.erase(session, second, wait=True)
+    for request_id in (first, second):
+        with workshop.transaction() as session:
+            assert requests.erase(session, request_id, wait=True)
     complete = requests.complete
     with workshop.transaction() as one, workshop.transaction() as stale:
         # The second process has seen the first request before that was completed.
@@ -109,8 +109,8 @@ def test_who_changes_requests_of_the_same_people_in_another_order_does_not_wait(
         for request in session.scalars(select(ForgetRequestRow)):
             requests[request.subject_request_id, request.dataset_id] = request.id
     here, there = sorted({dataset for _, dataset in requests})
-    with workshop.transaction() as session:
-        for request_id in requests.values():
+    for request_id in requests.values():
+        with workshop.transaction() as session:
             workshop.services.forget_requests.erase(session, request_id, wait=True)
     complete = workshop.services.forget_requests.complete
     with workshop.transaction() as one, workshop.transaction() as two:
