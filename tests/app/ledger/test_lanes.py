@@ -13,9 +13,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.datasets import repository as datasets
-from app.datasets.service import define_dataset
 from app.domain.schema import FeatureSchema
 from app.ledger import log, policies, runs
+from app.ledger.datasets import define_dataset
+from app.ledger.shapes import TrainingSet
 from app.planning import planner
 from tests.support.workshop import DATASET, RECORDS, Workshop, record_ids, records_parquet
 
@@ -239,3 +240,26 @@ def test_a_policy_that_changed_while_a_run_was_planned_is_planned_for_again(
     run_id = planning.active_run()
     assert run_id is not None
     assert planning.run(run_id).plan["epsilon"] == 2.0
+
+
+def test_what_is_forgotten_and_comes_back_while_a_run_is_planned_is_part_of_it(
+    workshop: Workshop, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its life ends for the runs to come alone: this one fixed its records before."""
+    workshop.define()
+    workshop.work()
+    train = workshop.split()[0]
+    workshop.forget(train[0])
+    workshop.dispatch()
+    lease = workshop.lease()
+    monkeypatch.setattr(runs, "TrainingSet", gate.before(TrainingSet))
+    cancel = workshop.services.forget_requests.cancel
+    with in_time() as call, held(gate, lambda: workshop.begin(lease)) as begun:
+        for _ in range(2):
+            late = call(workshop.forget, train[1])
+            with workshop.transaction() as session:
+                cancel(session, late, restore=True)
+    selection = begun.result()
+
+    assert selection.retain == workshop.seqs(*train[1:])  # type: ignore[attr-defined]
+    workshop.publish(lease)

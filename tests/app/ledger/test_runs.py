@@ -532,6 +532,7 @@ def test_what_a_cancelled_run_owed_is_planned_again(workshop: Workshop, cause: s
         with workshop.transaction() as session:
             request = repository.request(session, request_id)
             request.due_at = request.received_at
+        workshop.forged = True
         with workshop.transaction() as session:
             assert note_deadlines(session, warning_s=1e6)
     workshop.dispatch()
