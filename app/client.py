@@ -287,6 +287,14 @@ class ExpungeClient:
         """Return all runs that match ``model`` and ``state``, newest first."""
         return self._list(Run, "GET", "/v1/runs", params=filters)
 
+    def cancel_run(self, run_id: str) -> Run:
+        """End a run that is queued or going; what it owed waits for the model's next run."""
+        return self._object(Run, "POST", f"/v1/runs/{run_id}/cancel")
+
+    def retry_run(self, run_id: str) -> Run:
+        """Start a new run like one that failed or was cancelled."""
+        return self._object(Run, "POST", f"/v1/runs/{run_id}/retry")
+
     def follow_run(self, run_id: str) -> Iterator[dict[str, Any]]:
         """Yield a run's state, phase, step and epsilon each time that they change, to its end."""
         with self._http.stream("GET", f"/v1/runs/{run_id}/events") as answer:
@@ -391,7 +399,7 @@ class ExpungeClient:
             run = model["latest_run"]
             if run is not None:
                 on_change(run)
-                if run["state"] in ("published", "failed"):
+                if run["state"] in ("published", "failed", "cancelled"):
                     return model
         raise TimeoutError(f"model {name} has no version within {timeout_s:g} s")
 

@@ -7,7 +7,7 @@ Psycopg's pipelines would save round trips too. But they end with a message afte
 longer ends a transaction that stands still, and what it has locked would stay locked.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -46,6 +46,12 @@ class Direct:
     def run(self, statement: bytes, parameters: Mapping[str, object]) -> None:
         """Run a statement whose rows, if there are any, nobody needs."""
         self._connection.execute(statement, parameters)
+
+    def copy(self, statement: bytes, rows: Iterable[tuple[object, ...]]) -> None:
+        """Carry out a ``COPY … FROM STDIN`` of these rows."""
+        with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
 
 
 @contextmanager

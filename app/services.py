@@ -41,6 +41,7 @@ from app.ledger.requests import ForgetRequests
 from app.ledger.subject_requests import SubjectRequests
 from app.logs import describe
 from app.planning.planners import Planners
+from app.registry import repository as registry
 from app.settings import Settings
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
@@ -390,6 +391,7 @@ def open_services(settings: Settings) -> Services:
         pseudonyms,
         readers=readers_of(settings.max_upload_bytes),
         journal=log.append,
+        learned_through=registry.learned_through,
     )
     callbacks = Callbacks(
         CallbackKeys.from_file(callback_key_file(settings)),

@@ -28,6 +28,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
 from app import schema
+from app.datasets import repository as datasets
 from app.datasets.files import record_table, to_parquet
 from app.domain.architecture import ArchitectureSpec
 from app.domain.policy import Policy
@@ -163,16 +164,17 @@ def _publish(services: Services, content: bytes) -> None:
         policy=Policy(first_release=FirstRelease.AS_TRAINED),
         weights_source=WeightsSource.TRAIN,
     )
+    lineage.define_model(services.database, definition)
     with services.database.transaction() as session:
-        lineage.define_model(session, definition)
-    with services.database.transaction() as session:
-        run = repository.active_run(session, registry.model_named(session, "model").id)
+        model = registry.model_named(session, "model")
+        run = repository.active_run(session, model.id)
         lease = None if run is None else runs.lease(session, run.id, lease_s=600.0)
         if lease is None:
             sys.exit("not so: a run waits")
         run_id, token = lease.id, lease.fencing_token
+        shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
+    runs.begin(services.database, run_id, token, dimension=2, shards=shards)
     with services.database.transaction() as session:
-        runs.begin(session, run_id, token)
         blob_id = runs.reserve_weights(session, services.blobs, run_id, token)
     result = settlement.RunResult(
         weights=services.blobs.fill(blob_id, content),
@@ -182,6 +184,8 @@ def _publish(services: Services, content: bytes) -> None:
         phase_seconds={},
     )
     with services.database.transaction() as session:
+        checked = settlement.draft(session, run_id=run_id, result=result)
+    with services.database.transaction() as session:
         settlement.publish(
             session,
             services.blobs,
@@ -189,6 +193,8 @@ def _publish(services: Services, content: bytes) -> None:
             run_id=run_id,
             fencing_token=token,
             result=result,
+            checked=checked,
+            examine=lambda _: None,
         )
 
 

@@ -144,18 +144,17 @@ def _set_up(case: Case, settings: Settings) -> None:
             ),
         )
     services.records.push("data", to_parquet(table))
-    with services.database.transaction() as session:
-        lineage.define_model(
-            session,
-            lineage.ModelDefinition(
-                name="model",
-                dataset="data",
-                architecture=ArchitectureSpec("mlp", {"hidden": case.hidden}),
-                recipe={"epochs": 1, "batch_size": 128, "learning_rate": 0.05},
-                policy=Policy(),
-                weights_source=WeightsSource.TRAIN,
-            ),
-        )
+    lineage.define_model(
+        services.database,
+        lineage.ModelDefinition(
+            name="model",
+            dataset="data",
+            architecture=ArchitectureSpec("mlp", {"hidden": case.hidden}),
+            recipe={"epochs": 1, "batch_size": 128, "learning_rate": 0.05},
+            policy=Policy(),
+            weights_source=WeightsSource.TRAIN,
+        ),
+    )
 
 
 def _forget(settings: Settings) -> None:
@@ -168,7 +167,8 @@ def _forget(settings: Settings) -> None:
         key, _ = api_keys.create_key(session, name="memory", scopes=[])
         services.forget_requests.submit(session, demand, api_key_id=key.id)
     with services.database.transaction() as session:
-        runs.schedule_model(session, registry.model_named(session, "model").id)
+        model_id = registry.model_named(session, "model").id
+    runs.schedule_model(services.database, model_id)
 
 
 def _run_id(settings: Settings) -> str:

@@ -45,7 +45,7 @@ FORBIDDEN = {
     ),
     "obligations": "o.state IN ('certified', 'cancelled') AND n.state <> o.state"
     " OR o.certificate_id <> n.certificate_id",
-    "runs": "o.state IN ('published', 'failed') AND n.state <> o.state"
+    "runs": "o.state IN ('published', 'failed', 'cancelled') AND n.state <> o.state"
     " OR n.fencing_token < o.fencing_token",
     "versions": "n.state <> o.state AND (o.state = 'shredded'"
     " OR (o.state = 'retired') <> (n.state = 'shredded'))",

@@ -59,12 +59,7 @@ class Dispatcher:
 
     def _schedule_models(self) -> None:
         """Turn the due obligations of each model into one run."""
-        with self._services.database.transaction() as session:
-            due = outbox.due(session, outbox.Topic.SCHEDULE_MODEL)
-            for model_id in sorted({row.subject_id for row in due}):
-                runs.schedule_model(session, model_id)
-            for row in due:
-                session.delete(row)
+        runs.schedule_due(self._services.database)
 
     def _requeue_silent_runs(self) -> None:
         """Give the runs of workers that went silent to others."""

@@ -11,6 +11,7 @@ from app.settings import Settings
 from app.stopping import StopSignal
 from workers.failures import is_permanent
 from workers.lease import Lease
+from workers.queue import note_current
 from workers.run import execute
 
 _log = logging.getLogger("expunge.worker")
@@ -20,7 +21,7 @@ stop = StopSignal()
 
 
 def execute_run(run_id: str) -> None:
-    """Carry out one run, if it is still waiting for a worker.
+    """Carry out the most urgent run that waits for a worker; ``run_id`` says that one does.
 
     Raises nothing: what goes wrong before there is a lease is tried again, because the dispatcher
     enqueues every run that still waits.
@@ -37,7 +38,9 @@ def _take(run_id: str) -> None:
                 services.database, run_id, lease_s=services.settings.lease_s, stop=stop
             )
             if lease is not None:
-                _execute(services, lease)
+                note_current(lease.run_id)
+                with log_context.in_process(run=lease.run_id):
+                    _execute(services, lease)
         finally:
             services.database.dispose()
     except Exception as error:  # noqa: BLE001 - Redis would keep its message

@@ -66,11 +66,11 @@ class Lease:
     def take(
         cls, database: Database, run_id: str, *, lease_s: float, stop: StopSignal
     ) -> "Lease | None":
-        """Lease a queued run; None if someone else has it or it is over.
+        """Lease the most urgent queued run; None if none waits.
 
         Args:
-            database: where the run is.
-            run_id: which one.
+            database: where the runs are.
+            run_id: the one that the queue handed over.
             lease_s: how long the lease holds without a sign of life.
             stop: interrupts the run when it is set.
         """

@@ -106,12 +106,19 @@ def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimensio
         RunFailedError: no record is left to learn from.
         LeaseLostError: another worker holds the run.
     """
+    with services.database.transaction() as session:
+        known = {shard.id for shard in datasets.shards(session, model.dataset_id)}
     if isinstance(model.backbone, FrozenBackbone):
         shards = read_features(services, model.dataset_id, model.backbone, check=lease.check)
     else:
         shards = _read_shards(services, model)
-    with services.database.transaction() as session:
-        selection = runs.begin(session, lease.run_id, lease.fencing_token, dimension=dimension)
+    selection = runs.begin(
+        services.database,
+        lease.run_id,
+        lease.fencing_token,
+        dimension=dimension,
+        shards=known,
+    )
     if not selection.retain:
         raise RunFailedError(
             "no record is left to learn from: push more records, or lower held_out_fraction"

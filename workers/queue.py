@@ -1,7 +1,9 @@
 """The queue between dispatcher and workers. It carries ids and may be wiped at any time."""
 
-from redis import Redis
-from rq import Queue
+from contextlib import suppress
+
+from redis import Redis, RedisError
+from rq import Queue, get_current_job
 from rq.serializers import JSONSerializer
 
 from app.monitoring.queue_state import QUEUE
@@ -16,7 +18,10 @@ def open_queue(connection: Redis) -> Queue:
 
 
 def enqueue_run(queue: Queue, run_id: str) -> None:
-    """Hand a run to whichever worker comes first. A second time does no harm: runs are leased."""
+    """Tell whichever worker comes first that a run waits; it takes the most urgent one.
+
+    A second time does no harm: runs are leased.
+    """
     queue.enqueue_call(
         "workers.jobs.execute_run",
         args=(run_id,),
@@ -26,6 +31,15 @@ def enqueue_run(queue: Queue, run_id: str) -> None:
         description="run",
         meta={"run": run_id},
     )
+
+
+def note_current(run_id: str) -> None:
+    """Show which run the present job has taken; without Redis it is not shown."""
+    job = get_current_job()
+    if job is not None:
+        job.meta["run"] = run_id
+        with suppress(RedisError):
+            job.save_meta()  # type: ignore[no-untyped-call]
 
 
 def waiting_runs(queue: Queue) -> set[str]:

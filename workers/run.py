@@ -30,9 +30,11 @@ from app.accounting import dp_sgd, retraining
 from app.certificates.audit import measured_audit, unmeasured_audit
 from app.certificates.checkpoint import origin_of
 from app.certificates.noise import Draws, Noise, draws_of, grid_of
+from app.certificates.signing import payload_from
 from app.certificates.statement import CertifyingPhase
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
-from app.certificates.verification import verify
+from app.certificates.verification import check_place, check_statement
+from app.domain.errors import DraftOutdatedError
 from app.domain.plan import Plan
 from app.domain.schedules import until
 from app.domain.states import Basis, FirstRelease, Phase, RunKind
@@ -307,9 +309,12 @@ def _publish(
     def examine(bundle: Mapping[str, Any]) -> None:
         origin = origin_of(bundle["log"]["checkpoint"].encode())
         trusted = TrustedKeys(origin, (key,)).to_bytes()
-        verify(bundle=json.dumps(bundle).encode(), weights=content, trusted=trusted)
+        check_place(bundle=json.dumps(bundle).encode(), trusted=trusted)
 
     def publish() -> None:
+        with services.database.transaction() as session:
+            checked = settlement.draft(session, run_id=lease.run_id, result=result)
+        check_statement(payload_from(checked), weights=content)
         with services.database.transaction() as session:
             settlement.publish(
                 session,
@@ -318,9 +323,17 @@ def _publish(
                 run_id=lease.run_id,
                 fencing_token=lease.fencing_token,
                 result=result,
+                checked=checked,
                 examine=examine,
             )
 
+    def publish_when_current() -> None:
+        while True:
+            try:
+                return publish()
+            except DraftOutdatedError:
+                lease.check_stop()
+
     reach("before_publish")
-    outlast_outages(lease.check_stop, publish)
+    outlast_outages(lease.check_stop, publish_when_current)
     reach("after_publish")

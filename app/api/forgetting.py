@@ -1,4 +1,8 @@
-"""Forget requests and polls of them, as they come: those that come at the same time, together."""
+"""Forget requests and polls of them, as they come: those that come at the same time, together.
+
+Requests of one dataset go together: each dataset has a lane of its own, so that none waits for what
+is done to another.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
+from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
 
 from app.domain.errors import ExpungeError, NotFoundError
@@ -13,7 +18,7 @@ from app.domain.states import RequestState
 from app.ledger import repository, request_views
 from app.ledger.demands import Call
 from app.ledger.request_views import RequestView
-from app.ledger.together import Together
+from app.ledger.together import Lanes, Together
 from app.services import Services
 
 _LINGER_S = 0.005
@@ -35,7 +40,7 @@ class Forgetting:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._submissions = Together(self._submit_all, linger_s=_LINGER_S)
+        self._submissions = Lanes(self._submit_all, linger_s=_LINGER_S)
         self._polls = Together(self._read_all)
 
     async def submit(self, call: Call) -> RequestView:
@@ -47,7 +52,9 @@ class Forgetting:
         if call.demand.size > _FEW:
             submitted = await run_in_threadpool(self._alone, call)
         else:
-            submitted = await asyncio.wrap_future(self._submissions.start(call))
+            submitted = await asyncio.wrap_future(
+                self._submissions.start(call.demand.dataset, call)
+            )
         if submitted.is_certified:
             await run_in_threadpool(
                 self._services.complete_at_once, lambda _: [submitted.request_id]
@@ -65,6 +72,13 @@ class Forgetting:
         return answer
 
     def _submit_all(self, calls: Sequence[Call]) -> list[_Submitted | Exception]:
+        try:
+            return self._take_on(calls)
+        except IntegrityError:
+            # Another lane took on the same external_id meanwhile: now it is found.
+            return self._take_on(calls)
+
+    def _take_on(self, calls: Sequence[Call]) -> list[_Submitted | Exception]:
         answers: list[_Submitted | Exception] = []
         with self._services.database.transaction() as session:
             for taken in self._services.forget_requests.submit_all(session, calls):

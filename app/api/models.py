@@ -1,6 +1,7 @@
 """``/v1/models``: definitions, and weights from elsewhere."""
 
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -23,11 +24,9 @@ from app.api.waiting import Found, Prefer, answer_with_news, json_response
 from app.api.watching import WatcherOf
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
-from app.domain.policy import Policy
 from app.domain.states import WeightsSource
 from app.ledger import lineage, policies, repository, serving
 from app.ledger.changes import Kind
-from app.ledger.shapes import shape_of
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 
@@ -91,13 +90,14 @@ def define_model(
         policy=body.policy.to_policy(),
         weights_source=WeightsSource(body.weights),
     )
-    most = services.settings.max_parameters
+    defined = lineage.define_model(
+        services.database,
+        definition,
+        max_parameters=services.settings.max_parameters,
+        make=partial(services.planners.plan, left=left),
+    )
     with services.database.transaction() as session:
-        shape = lineage.shape_of_new(session, definition, max_parameters=most)
-    plan = services.planners.plan(policy=definition.policy, shape=shape, left=left)
-    with services.database.transaction() as session:
-        model = lineage.define_model(session, definition, plan)
-        session.refresh(model)
+        model = session.get_one(ModelRow, defined.id)
         response.headers["Location"] = f"/v1/models/{model.name}"
         return _model_answer(session, model)
 
@@ -146,15 +146,15 @@ def change_model(
     Changes that mean nothing are 422 whatever ``If-Match`` names.
     """
     changes = body.policy.model_dump(exclude_unset=True)
-    with services.database.transaction() as session:
-        change = policies.proposed_change(session, name, changes)
-    if not change.is_none:  # that there is a plan is all that matters now
-        services.planners.plan(policy=change.policy, shape=change.shape, left=left)
-    with services.database.transaction() as session:
-        before = _model_answer(session, registry.model_named(session, name, lock=True))
-        changed = policies.change_policy(session, name, change)
+
+    def require(session: Session, model: ModelRow) -> None:
+        before = _model_answer(session, model)
         require_match(if_match, etag_of(bytes(json_response(before).body)))
-        return _model_answer(session, changed)
+
+    make = partial(services.planners.plan, left=left)
+    changed = policies.change_policy(services.database, name, changes, require=require, make=make)
+    with services.database.transaction() as session:
+        return _model_answer(session, session.get_one(ModelRow, changed.id))
 
 
 @router.put(
@@ -175,14 +175,10 @@ def import_weights(
 ) -> ModelAnswer:
     """Bring safetensors weights trained elsewhere; their first release is certified next."""
     lineage.check_weights(content)
+    make = partial(services.planners.plan, left=left)
+    imported = lineage.import_weights(services.database, services.blobs, name, content, make=make)
     with services.database.transaction() as session:
-        model = registry.model_named(session, name)
-        lineage.require_awaits_weights(session, model)
-        policy, shape = Policy.from_json(model.policy), shape_of(session, model)
-    plan = services.planners.plan(policy=policy, shape=shape, left=left)
-    with services.database.transaction() as session:
-        model = lineage.import_weights(session, services.blobs, name, content, plan)
-        return _model_answer(session, model)
+        return _model_answer(session, session.get_one(ModelRow, imported.id))
 
 
 def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:

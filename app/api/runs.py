@@ -1,4 +1,4 @@
-"""``/v1/runs``: progress, and another try."""
+"""``/v1/runs``: progress, cancelling, and another try."""
 
 from datetime import datetime
 from functools import partial
@@ -19,17 +19,17 @@ from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, en
 from app.api.errors import problem_responses
 from app.api.events import EVENT_CONTENT, EventStream, LastEventId, event_stream
 from app.api.headers import answer_headers
+from app.api.leaving import Left
 from app.api.schemas import Answer
 from app.api.waiting import Found, Prefer, answer_with_news
 from app.api.watching import WatcherOf
-from app.domain.states import RunState
+from app.domain.states import ACTIVE_RUN_STATES, RunState
 from app.ledger import repository, runs
 from app.ledger.changes import Facts, Kind, facts_of
 from app.ledger.tables import RunRow
 from app.registry.tables import ModelRow
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=GuardedRoute)
-_ENDED = (RunState.PUBLISHED, RunState.FAILED)
 
 
 class RunAnswer(Answer):
@@ -91,7 +91,7 @@ async def get_run(
 
     def read(session: Session) -> Found:
         row = repository.run(session, run_id)
-        return Found(row.id, run_answer(session, row), is_final=row.state in _ENDED)
+        return Found(row.id, run_answer(session, row), is_final=row.state not in ACTIVE_RUN_STATES)
 
     return await answer_with_news(request, watcher, Kind.RUN, read, prefer=prefer)
 
@@ -131,15 +131,28 @@ async def stream_events(
     )
 
 
+@router.post("/{run_id}/cancel", responses=problem_responses(404, 409, 422))
+def cancel_run(run_id: str, services: ServicesOf, _: ModelsWriter) -> RunAnswer:
+    """End a run that is queued or going; what it owed waits for the model's next run."""
+    with services.database.transaction() as session:
+        row = runs.cancel_run(session, run_id)
+        session.flush()
+        session.refresh(row)
+        return run_answer(session, row)
+
+
 @router.post(
     "/{run_id}/retry",
     status_code=202,
     responses=problem_responses(404, 409, 422) | answer_headers(202, "Location"),
 )
-def retry_run(run_id: str, services: ServicesOf, _: ModelsWriter, response: Response) -> RunAnswer:
-    """Start a new run like one that failed."""
+def retry_run(
+    run_id: str, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
+) -> RunAnswer:
+    """Start a new run like one that failed or was cancelled."""
+    make = partial(services.planners.plan, left=left)
+    created = runs.retry_run(services.database, run_id, make=make)
     with services.database.transaction() as session:
-        row = runs.retry_run(session, run_id)
-        session.refresh(row)
+        row = repository.run(session, created.id)
         response.headers["Location"] = f"/v1/runs/{row.id}"
         return run_answer(session, row)

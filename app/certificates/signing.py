@@ -80,9 +80,7 @@ class StatementSigner:
 
     def sign(self, statement: Mapping[str, Any]) -> SignedStatement:
         """Return the statement in a signed envelope."""
-        payload = json.dumps(
-            statement, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
-        ).encode()
+        payload = payload_from(statement)
         return SignedStatement(
             envelope=self.sign_payload(payload), sha256=hashlib.sha256(payload).hexdigest()
         )
@@ -106,6 +104,13 @@ class StatementSigner:
         if text.partition("\n")[0] != name:
             raise NoteError("the first line of what is signed must be the signer's name")
         return sign_note(text, key=self.note_key(name), sign=self._private_key.sign)
+
+
+def payload_from(statement: Mapping[str, Any]) -> bytes:
+    """Return a statement as it is signed."""
+    return json.dumps(
+        statement, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    ).encode()
 
 
 def statement_of(envelope: str) -> dict[str, Any]:

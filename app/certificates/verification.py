@@ -112,6 +112,27 @@ def verify(
     return stated
 
 
+def check_place(*, bundle: bytes, trusted: bytes) -> None:
+    """Check a certificate whose statement ``check_statement`` has passed: steps 1, 2 and 7.
+
+    Raises:
+        VerificationError: naming the first step that failed.
+    """
+    keys = read_trusted_keys(trusted)
+    parts = read_bundle(bundle)
+    signer = _check_signature(parts.envelope, keys)
+    payload = parts.envelope.payload
+    statement, _ = read_statement(payload)
+    check_log(
+        parts.log,
+        payload,
+        statement.predicate,
+        trusted=keys,
+        signer=signer,
+        now=datetime.now(UTC),
+    )
+
+
 def check_statement(
     payload: bytes,
     *,

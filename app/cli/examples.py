@@ -72,6 +72,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "model show": ("expunge model show digits-mlp", "expunge model show digits-mlp --wait"),
     "model list": ("expunge model list",),
     "model policy": ("expunge model policy digits-mlp policy.json",),
+    "run list": ("expunge run list", "expunge run list --state failed --model digits-mlp"),
+    "run cancel": ("expunge run cancel run_0123456789abcdef",),
+    "run retry": ("expunge run retry run_0123456789abcdef",),
     "api-key create": (
         "expunge api-key create privacy-desk --scope forget:write --scope forget:read",
         "expunge api-key create contractor --scope models:read --expires-in 90d",

@@ -15,6 +15,7 @@ from app.cli import (
     log,
     resources,
     restoring,
+    runs,
     service,
     signing_keys,
     storage,
@@ -63,6 +64,7 @@ _GROUPS: dict[str, tuple[tuple[str, typer.Typer], ...]] = {
         ("dataset", resources.dataset),
         ("backbone", resources.backbone),
         ("model", resources.model),
+        ("run", runs.run),
     ),
     "Administer": (
         ("api-key", api_keys.api_key),

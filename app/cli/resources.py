@@ -363,8 +363,10 @@ def _show_model(client: ExpungeClient, shown: Model, *, wait: bool) -> None:
             )
     _show(shown)
     run = shown["latest_run"]
-    if wait and run is not None and run["state"] == "failed":
-        raise InvalidInputError(f"the run failed: {run['failure_reason']}")
+    if wait and run is not None and run["state"] in ("failed", "cancelled"):
+        raise InvalidInputError(
+            f"the run {run['state']}: {run['failure_reason'] or 'try it again'}"
+        )
 
 
 def _show_request(client: ExpungeClient, shown: ForgetRequest, *, wait: bool) -> None:

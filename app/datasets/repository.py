@@ -12,8 +12,8 @@ from sqlalchemy import (
     any_,
     bindparam,
     func,
-    insert,
     select,
+    text,
     update,
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -26,13 +26,23 @@ _PARAMETERS_AT_ONCE = 10_000
 T = TypeVar("T")
 
 
-def dataset_named(session: Session, name: str, *, lock: bool = False) -> DatasetRow:
-    """Return a dataset, or raise ``NotFoundError``; ``lock`` serialises pushes and requests."""
-    query = select(DatasetRow).where(DatasetRow.name == name)
-    row = session.scalar(query.with_for_update() if lock else query)
+def dataset_named(session: Session, name: str) -> DatasetRow:
+    """Return a dataset, or raise ``NotFoundError``."""
+    row = session.scalar(select(DatasetRow).where(DatasetRow.name == name))
     if row is None:
         raise NotFoundError("dataset", name)
     return row
+
+
+def lock_dataset(session: Session, dataset_id: str) -> DatasetRow:
+    """Take a dataset's lane until the transaction ends; return the dataset as it is now.
+
+    Rows that refer to the dataset may be written by others meanwhile (``FOR NO KEY UPDATE``): a
+    push does so for as long as its records take, and takes the lane at its end.
+    """
+    return session.get_one(
+        DatasetRow, dataset_id, with_for_update={"key_share": True}, populate_existing=True
+    )
 
 
 class LockedDataset(NamedTuple):
@@ -46,12 +56,12 @@ class LockedDataset(NamedTuple):
 _LOCKED_DATASET = prepared(
     select(*(getattr(DatasetRow, name) for name in LockedDataset._fields))
     .where(DatasetRow.name == bindparam("name", type_=String))
-    .with_for_update()
+    .with_for_update(key_share=True)
 )
 
 
 def locked_dataset(session: Session, name: str) -> LockedDataset:
-    """Return a dataset as it is now, locked, or raise ``NotFoundError``."""
+    """Do as ``lock_dataset`` does, by name and without an object; or raise ``NotFoundError``."""
     with directly(session) as direct:
         found = direct.read(_LOCKED_DATASET, {"name": name}, LockedDataset)
     for row in found:
@@ -92,18 +102,40 @@ def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
     ).all()
 
 
+_KNOWN = prepared(
+    select(RecordRow.record_key).where(
+        RecordRow.dataset_id == bindparam("dataset", type_=String),
+        RecordRow.record_key == any_(bindparam("keys", type_=ARRAY(LargeBinary))),
+    )
+)
+
+
 def known_keys(session: Session, dataset_id: str, keys: Collection[bytes]) -> set[bytes]:
     """Return those record keys that the dataset holds or has held."""
-    found: set[bytes] = set()
-    for batch in batches(list(keys)):
-        found.update(
-            session.scalars(
-                select(RecordRow.record_key).where(
-                    RecordRow.dataset_id == dataset_id, RecordRow.record_key.in_(batch)
-                )
-            )
-        )
-    return found
+    with directly(session) as direct:
+        return {
+            key
+            for batch in batches(list(keys))
+            for key in direct.read(_KNOWN, {"dataset": dataset_id, "keys": batch}, bytes)
+        }
+
+
+_NEW_SEQS = prepared(
+    text(
+        "SELECT nextval(pg_get_serial_sequence('records', 'seq'))"
+        " FROM generate_series(1, CAST(:count AS bigint))"
+    )
+)
+_COPY_RECORDS = b"COPY records (seq, dataset_id, shard_id, record_key, subject_key) FROM STDIN"
+
+
+def new_seqs(session: Session, count: int) -> npt.NDArray[np.int64]:
+    """Return sequence numbers for new records, rising; nobody else gets them."""
+    with directly(session) as direct:
+        drawn = [
+            direct.read(_NEW_SEQS, {"count": len(batch)}, int) for batch in batches(range(count))
+        ]
+    return np.concatenate([np.array(seqs, dtype=np.int64) for seqs in drawn])
 
 
 def add_records(
@@ -111,24 +143,30 @@ def add_records(
     *,
     dataset_id: str,
     shard_id: str,
+    seqs: npt.NDArray[np.int64],
     record_keys: Sequence[bytes],
     subject_keys: Sequence[bytes | None],
-) -> npt.NDArray[np.int64]:
-    """Insert records and return their sequence numbers in the order given."""
-    seqs: list[int] = []
-    for keys in batches(list(zip(record_keys, subject_keys, strict=True))):
-        statement = insert(RecordRow).returning(RecordRow.seq, sort_by_parameter_order=True)
-        rows = [
-            {
-                "dataset_id": dataset_id,
-                "shard_id": shard_id,
-                "record_key": record_key,
-                "subject_key": subject_key,
-            }
-            for record_key, subject_key in keys
-        ]
-        seqs.extend(session.scalars(statement, rows))
-    return np.array(seqs, dtype=np.int64)
+) -> None:
+    """Insert records under sequence numbers of their own.
+
+    They go in by their keys' order, whichever the caller's is: of two transactions that insert the
+    same keys, one then waits for the other, and never each for the other.
+
+    Raises:
+        IntegrityError: the dataset holds one of the keys, or has held it.
+    """
+    # The first bytes tell keyed hashes apart. NumPy lets other threads go on while it sorts.
+    firsts = np.frombuffer(b"".join(key[:8] for key in record_keys), dtype=">u8")
+    rows = np.argsort(firsts, kind="stable").tolist()
+    with directly(session) as direct:
+        for batch in batches(rows):
+            direct.copy(
+                _COPY_RECORDS,
+                (
+                    (int(seqs[i]), dataset_id, shard_id, record_keys[i], subject_keys[i])
+                    for i in batch
+                ),
+            )
 
 
 def records_by_key(
@@ -197,7 +235,8 @@ def lock_records(session: Session, seqs: Collection[int]) -> list[RecordRow]:
     rows: list[RecordRow] = []
     for batch in batches(sorted(seqs)):
         query = select(RecordRow).where(RecordRow.seq.in_(batch)).order_by(RecordRow.seq)
-        fresh = query.with_for_update().execution_options(populate_existing=True)
+        # Others may refer to them meanwhile: a request names again what is being erased.
+        fresh = query.with_for_update(key_share=True).execution_options(populate_existing=True)
         rows.extend(session.scalars(fresh))
     return rows
 
@@ -206,6 +245,20 @@ def highest_seq(session: Session, dataset_id: str) -> int:
     """Return the newest record's sequence number, 0 when there is none."""
     query = select(func.max(RecordRow.seq)).where(RecordRow.dataset_id == dataset_id)
     return session.scalar(query) or 0
+
+
+def read_through(session: Session, dataset_id: str, read: Collection[str]) -> int:
+    """Return the sequence number up to which the shards ``read`` hold every record.
+
+    Another shard may have come between since they were read, by a push that took its numbers
+    earlier or later than theirs.
+    """
+    unread = [shard.id for shard in shards(session, dataset_id) if shard.rows]
+    unread = [shard_id for shard_id in unread if shard_id not in read]
+    if not unread:
+        return highest_seq(session, dataset_id)
+    first = session.scalar(select(func.min(RecordRow.seq)).where(RecordRow.shard_id.in_(unread)))
+    return highest_seq(session, dataset_id) if first is None else first - 1
 
 
 class DatedRecord(NamedTuple):
@@ -257,7 +310,7 @@ def mark_erased(session: Session, seqs: Collection[int]) -> None:
         )
 
 
-def batches(values: list[T]) -> Iterator[list[T]]:
-    """Yield ``values`` in lists short enough for one statement."""
+def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield ``values`` in parts short enough for one statement."""
     for start in range(0, len(values), _PARAMETERS_AT_ONCE):
         yield values[start : start + _PARAMETERS_AT_ONCE]

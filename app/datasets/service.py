@@ -1,9 +1,10 @@
 """What can be done with datasets: define, push, erase."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.database import Database
@@ -17,6 +18,8 @@ from app.domain.errors import ConflictError, InvalidRecordsError, RowProblem
 from app.domain.ids import new_id
 from app.domain.schema import FeatureSchema
 from app.storage.blobs import Blobs
+
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,24 @@ class Records:
         *,
         readers: Readers,
         journal: Journal,
+        learned_through: Callable[[Session, str], int],
     ) -> None:
+        """Put the parts together.
+
+        Args:
+            database: the ledger.
+            blobs: keep the shards.
+            pseudonyms: name records and subjects.
+            readers: decode uploads.
+            journal: notes what was done.
+            learned_through: says, of a dataset, up to which sequence number any model has read it.
+        """
         self._database = database
         self._blobs = blobs
         self._pseudonyms = pseudonyms
         self._readers = readers
         self._journal = journal
+        self._learned_through = learned_through
 
     def push(self, name: str, content: bytes) -> PushResult:
         """Check a Parquet upload and add its records as one shard, all or nothing.
@@ -97,53 +112,77 @@ class Records:
             PayloadTooLargeError: the file unpacks to more than is taken at once.
         """
         with self._database.transaction() as session:
-            dataset = repository.dataset_named(session, name)
-        upload = self._readers.read(content, schema_of(dataset))
-        digest = self._pseudonyms.upload(dataset.id, content)
-        record_keys = [self._pseudonyms.record(dataset.id, i) for i in upload.record_ids]
-        with self._database.transaction() as session:
-            repository.dataset_named(session, name, lock=True)
-            repeated = repository.shard_of_upload(session, dataset.id, digest)
-            if repeated is not None:
-                return PushResult(added=0, already_present=repeated.rows)
-            _refuse_known(session, dataset.id, record_keys)
-            self._add_shard(session, dataset.id, upload, record_keys, digest)
-            self._journal(session, "records.pushed", dataset=dataset.id, records=len(record_keys))
-        return PushResult(added=len(record_keys), already_present=0)
-
-    def _add_shard(
-        self,
-        session: Session,
-        dataset_id: str,
-        upload: Upload,
-        record_keys: list[bytes],
-        digest: bytes,
-    ) -> None:
-        shard_id = new_id("shard")
-        blob = self._blobs.reserve(session, "shard", dataset_id=dataset_id)
-        session.add(
-            ShardRow(
-                id=shard_id,
-                dataset_id=dataset_id,
-                blob_id=blob,
-                rows=len(record_keys),
-                upload_digest=digest,
-            )
-        )
-        session.flush()
-        seqs = repository.add_records(
-            session,
-            dataset_id=dataset_id,
-            shard_id=shard_id,
-            record_keys=record_keys,
+            dataset_id, schema = _definition(repository.dataset_named(session, name))
+        upload = self._readers.read(content, schema)
+        records = _Keyed(
+            upload,
+            digest=self._pseudonyms.upload(dataset_id, content),
+            record_keys=[self._pseudonyms.record(dataset_id, i) for i in upload.record_ids],
             subject_keys=[
                 None if subject is None else self._pseudonyms.subject(dataset_id, subject)
                 for subject in upload.subject_ids
             ],
         )
+        for _ in range(_ATTEMPTS):
+            with self._database.transaction() as session:
+                repeated = repository.shard_of_upload(session, dataset_id, records.digest)
+                if repeated is not None:
+                    return PushResult(added=0, already_present=repeated.rows)
+                _refuse_known(session, dataset_id, records.record_keys)
+            if self._add(dataset_id, records):
+                return PushResult(added=len(records.record_keys), already_present=0)
+        raise ConflictError("other pushes and trainings kept coming between: push again")
+
+    def _add(self, dataset_id: str, records: "_Keyed") -> bool:
+        """Add records in one transaction that takes the dataset's lane at its very end.
+
+        Nobody sees them before it commits. Returns False where it must be tried again: another
+        push was faster with one of the records, or with later numbers, and a training has read
+        those, so that these would count as read too.
+        """
+        try:
+            with self._database.transaction() as session:
+                first = self._write(session, dataset_id, records)
+                repository.lock_dataset(session, dataset_id)
+                self._require_ahead(session, dataset_id, first)
+                count = len(records.record_keys)
+                self._journal(session, "records.pushed", dataset=dataset_id, records=count)
+        except (_OvertakenError, IntegrityError):
+            return False
+        return True
+
+    def _require_ahead(self, session: Session, dataset_id: str, first: int) -> None:
+        """Check that what begins with this number counts as read by no model."""
+        if self._learned_through(session, dataset_id) >= first:
+            raise _OvertakenError
+
+    def _write(self, session: Session, dataset_id: str, records: "_Keyed") -> int:
+        """Write the shard and its records; return the first one's sequence number."""
+        count = len(records.record_keys)
+        blob = self._blobs.reserve(session, "shard", dataset_id=dataset_id)
+        shard = ShardRow(
+            id=new_id("shard"),
+            dataset_id=dataset_id,
+            blob_id=blob,
+            rows=count,
+            upload_digest=records.digest,
+        )
+        session.add(shard)
+        session.flush()
+        seqs = repository.new_seqs(session, count)
+        repository.add_records(
+            session,
+            dataset_id=dataset_id,
+            shard_id=shard.id,
+            seqs=seqs,
+            record_keys=records.record_keys,
+            subject_keys=records.subject_keys,
+        )
+        upload = records.upload
         content = encode_shard(seqs=seqs, labels=upload.labels, features=upload.features)
         self._blobs.fill(blob, content, session=session)
         self._blobs.adopt(session, blob)
+        return int(seqs[0])
 
     def erase(self, session: Session, seqs: Sequence[int]) -> int:
         """Rewrite the shards that hold these records without them; return how many were erased.
@@ -167,6 +206,24 @@ class Records:
             features.erase(session, self._blobs, shard, erased)
             repository.mark_erased(session, erased)
         return sum(len(erased) for erased in by_shard.values())
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """An upload, and the pseudonyms of what it names, row by row."""
+
+    upload: Upload
+    digest: bytes
+    record_keys: list[bytes]
+    subject_keys: list[bytes | None]
+
+
+class _OvertakenError(Exception):
+    """Later numbers than a push's own have been learned from."""
+
+
+def _definition(dataset: DatasetRow) -> tuple[str, FeatureSchema]:
+    return dataset.id, schema_of(dataset)
 
 
 def _refuse_known(session: Session, dataset_id: str, record_keys: list[bytes]) -> None:

@@ -85,7 +85,10 @@ class RecordRow(Base):
     )
 
     seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
+    dataset_id: Mapped[str]
+    """Its shard's dataset, which stays when the record has left the shard. Without a foreign key: a
+    push would look at the dataset's row for each record, past every version of it that requests
+    have left behind since the push began."""
     record_key: Mapped[bytes]
     subject_key: Mapped[bytes | None]
     shard_id: Mapped[str | None] = mapped_column(ForeignKey("shards.id"), index=True)

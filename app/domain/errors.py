@@ -236,6 +236,10 @@ class LeaseLostError(ExpungeError):
     """Another worker holds the run now; this one must stop without a trace."""
 
 
+class DraftOutdatedError(ExpungeError):
+    """What a run would publish is not what was checked any more; it must be drafted again."""
+
+
 class RunInterruptedError(ExpungeError):
     """The worker was told to stop in the middle of a run; the run waits for another one."""
 

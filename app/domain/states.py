@@ -55,16 +55,18 @@ class RunKind(StrEnum):
 
 
 class RunState(StrEnum):
-    """queued -> leased -> running -> published; or failed."""
+    """queued -> leased -> running -> published; or failed, or cancelled."""
 
     QUEUED = "queued"
     LEASED = "leased"
     RUNNING = "running"
     PUBLISHED = "published"
     FAILED = "failed"
+    CANCELLED = "cancelled"
 
 
 ACTIVE_RUN_STATES = (RunState.QUEUED, RunState.LEASED, RunState.RUNNING)
+RETRYABLE_RUN_STATES = (RunState.FAILED, RunState.CANCELLED)
 
 
 class Phase(StrEnum):

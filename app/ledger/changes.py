@@ -10,7 +10,7 @@ from sqlalchemy import Row, Select, func, literal, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
-from app.domain.states import RunState
+from app.domain.states import ACTIVE_RUN_STATES
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 from app.registry.tables import ModelRow, VersionRow
 
@@ -41,7 +41,7 @@ class RunProgress:
     @property
     def has_ended(self) -> bool:
         """Say whether the run is over."""
-        return self.state in (RunState.PUBLISHED, RunState.FAILED)
+        return self.state not in ACTIVE_RUN_STATES
 
 
 @dataclass(frozen=True)

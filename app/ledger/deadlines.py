@@ -2,7 +2,7 @@
 
 A warning is an entry of the log, of kind ``request.due_soon`` or ``request.overdue`` with the
 request's id and ``due_at``, in the transaction that notes it on the request; and a callback, where
-the request asked for them.
+the request asked for them. Models that owe such a request and have no run are planned for.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import ColumnElement, and_, func, or_, select, text
 from sqlalchemy.orm import Session
 
-from app.ledger import log, transitions
+from app.domain.states import ObligationState
+from app.ledger import log, outbox, repository, transitions
 from app.ledger.tables import ForgetRequestRow
 
 DUE_SOON = "request.due_soon"
@@ -80,6 +81,9 @@ def note_deadlines(session: Session, *, warning_s: float) -> Sequence[DeadlineWa
 
 
 def _warn(session: Session, kind: str, row: ForgetRequestRow) -> DeadlineWarning:
+    for obligation in repository.obligations_of_request(session, row.id):
+        if obligation.state == ObligationState.OPEN:  # its run may have been cancelled
+            outbox.post(session, outbox.Topic.SCHEDULE_MODEL, obligation.model_id)
     due_at = row.due_at.astimezone(UTC).isoformat(timespec="seconds")
     log.append(session, kind, request=row.id, due_at=due_at)
     transitions.tell(session, row, kind.removeprefix("request."))

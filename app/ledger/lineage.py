@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import safetensors
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.backbones.use import parameters_of_model, require_usable
+from app.database import Database
 from app.datasets import repository as datasets
 from app.datasets.service import schema_of
 from app.datasets.tables import DatasetRow
@@ -17,14 +19,13 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, PayloadTooLargeError
 from app.domain.ids import new_id
 from app.domain.parameters import require_parameters
-from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import FirstRelease, RunKind, WeightsSource
 from app.ledger import digests, log, repository
-from app.ledger.runs import create_run, membership_facts, plan_for
-from app.ledger.shapes import shape_of
-from app.planning.shape import ModelShape
+from app.ledger.forecasts import Occasion, PlanMaker
+from app.ledger.runs import create_run, membership_facts
+from app.planning.planner import make_plan
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs
@@ -49,83 +50,91 @@ class ModelDefinition:
     weights_source: WeightsSource
 
 
-def shape_of_new(
-    session: Session, definition: ModelDefinition, *, max_parameters: int
-) -> ModelShape:
-    """Return what planning needs to know of a model that is to be defined; nothing is locked.
-
-    Raises:
-        NotFoundError, ConflictError, InvalidInputError: as ``define_model``; or the architecture
-            has more parameters than ``max_parameters``.
-    """
-    dataset = datasets.dataset_named(session, definition.dataset)
-    model = _new_row(session, definition, dataset)
-    require_parameters(
-        parameters_of_model(session, definition.architecture, schema_of(dataset)),
-        most=max_parameters,
-    )
-    return shape_of(session, model)
-
-
 def define_model(
-    session: Session, definition: ModelDefinition, plan: Plan | None = None
+    database: Database,
+    definition: ModelDefinition,
+    *,
+    max_parameters: int | None = None,
+    make: PlanMaker = make_plan,
 ) -> ModelRow:
     """Create a model; unless its weights come from elsewhere, its training starts.
 
     Args:
-        session: its transaction creates the model.
+        database: where the model is created, and that is logged.
         definition: of the model.
-        plan: for its ``shape_of_new``; made here, under the dataset's lock, if not given.
+        max_parameters: how many the architecture may have, if that is limited.
+        make: makes the plan of the first run, while nothing is locked.
 
     Raises:
         NotFoundError: there is no such dataset, or no such backbone.
         ConflictError: the name is taken, the dataset is empty, or the backbone has no weights.
         PlanError, ParameterError: the policy cannot be met.
-        InvalidInputError: the recipe is not for this architecture, or the policy contradicts the
-            source of the weights or the mechanism, or the backbone does not fit.
+        InvalidInputError: the recipe is not for this architecture, which has too many parameters,
+            or the policy contradicts the source of the weights or the mechanism, or the backbone
+            does not fit.
     """
-    dataset = datasets.dataset_named(session, definition.dataset, lock=True)
-    model = _new_row(session, definition, dataset)
-    session.add(model)
-    session.flush()
-    log.append(
-        session,
-        "model.defined",
-        model=model.id,
-        dataset=dataset.id,
-        definition=digests.of_model(model),
-        policy=model.policy,
-    )
-    plan = plan or plan_for(session, model)
-    if definition.weights_source is WeightsSource.UPLOAD:
-        return model
-    if plan.is_tracked and definition.policy.first_release is FirstRelease.AS_TRAINED:
+    with database.transaction() as session:
+        model = _definable(session, definition, max_parameters)
+        remembered, _, _ = datasets.counts(session, model.dataset_id)
+        occasion = Occasion.of(session, model)
+    forecast = occasion.forecast(make)
+    trains = definition.weights_source is WeightsSource.TRAIN
+    plan = forecast.plan
+    if trains and plan.is_tracked and definition.policy.first_release is FirstRelease.AS_TRAINED:
         raise InvalidInputError(
             f"{plan.mechanism} tracks its lineage from the start: use first_release certify or none"
         )
-    remembered, _, _ = datasets.counts(session, dataset.id)
-    if remembered == 0:
+    if trains and remembered == 0:
         raise ConflictError(f"dataset {definition.dataset!r} has no records: push some first")
-    create_run(session, model, RunKind.TRAIN, plan)
+    try:
+        with database.transaction() as session:
+            model = _definable(session, definition)
+            session.add(model)
+            session.flush()
+            log.append(
+                session,
+                "model.defined",
+                model=model.id,
+                dataset=model.dataset_id,
+                definition=digests.of_model(model),
+                policy=model.policy,
+            )
+            if trains:
+                create_run(session, model, RunKind.TRAIN, forecast)
+    except IntegrityError as error:  # another call was faster
+        raise _name_taken(definition) from error
     return model
 
 
-def _new_row(session: Session, definition: ModelDefinition, dataset: DatasetRow) -> ModelRow:
-    """Return a definition's row, checked, which nothing has added yet."""
+def _definable(
+    session: Session, definition: ModelDefinition, max_parameters: int | None = None
+) -> ModelRow:
+    """Return the model that a definition describes, which the session does not hold yet."""
+    dataset = datasets.dataset_named(session, definition.dataset)
     if registry.find_model(session, definition.name) is not None:
-        raise ConflictError(f"model {definition.name!r} exists already")
+        raise _name_taken(definition)
     _refuse_contradictions(definition)
     require_usable(session, definition.architecture, input_shape=schema_of(dataset).shape)
+    recipe = _recipe(definition, dataset.classes)
+    if max_parameters is not None:
+        require_parameters(
+            parameters_of_model(session, definition.architecture, schema_of(dataset)),
+            most=max_parameters,
+        )
     return ModelRow(
         id=new_id("model"),
         name=definition.name,
         dataset_id=dataset.id,
         architecture=definition.architecture.to_json(),
-        recipe=_recipe(definition, dataset.classes).to_json(),
+        recipe=recipe.to_json(),
         policy=definition.policy.to_json(),
         weights_source=definition.weights_source,
         split_salt=os.urandom(_SALT_BYTES),
     )
+
+
+def _name_taken(definition: ModelDefinition) -> ConflictError:
+    return ConflictError(f"model {definition.name!r} exists already")
 
 
 def _recipe(definition: ModelDefinition, classes: int) -> TrainingRecipe:
@@ -169,7 +178,7 @@ def check_weights(content: bytes) -> None:
 
 
 def import_weights(
-    session: Session, blobs: Blobs, name: str, content: bytes, plan: Plan | None = None
+    database: Database, blobs: Blobs, name: str, content: bytes, *, make: PlanMaker = make_plan
 ) -> ModelRow:
     """Take weights trained elsewhere and start the run that certifies their first release.
 
@@ -177,39 +186,51 @@ def import_weights(
     of the model, held-out ones and forgotten ones included.
 
     Args:
-        session: its transaction takes the weights.
+        database: where the weights are taken, and that is logged.
         blobs: where they lie.
         name: the model.
         content: a safetensors file.
-        plan: for its shape before that; made here, under the model's lock, if not given.
+        make: makes the plan of the run, while nothing is locked.
 
     Raises:
         NotFoundError: there is no such model.
         ConflictError: the model trains here, has a version, or is being certified.
+        PlanError, ParameterError: the policy cannot be met.
     """
-    model = registry.model_named(session, name)
-    require_awaits_weights(session, model)
-    blob = blobs.put(session, "imported-weights", content, dataset_id=model.dataset_id)
-    # Not before: nobody waits while the object is written.
-    session.refresh(model, with_for_update=True)
-    require_awaits_weights(session, model)
-    if model.imported_blob_id is not None:
-        blobs.doom(session, model.imported_blob_id)
-    blobs.adopt(session, blob.id)
-    model.imported_blob_id = blob.id
-    epoch = session.get_one(DatasetRow, model.dataset_id).forget_epoch
-    model.trained_through = datasets.highest_seq(session, model.dataset_id)
-    model.trained_after_epoch = epoch
-    log.append(session, "weights.imported", **membership_facts(model))
-    create_run(session, model, RunKind.CERTIFY, plan)
+    with database.transaction() as session:
+        model = registry.model_named(session, name)
+        _require_awaits_weights(session, model)
+        session.expunge(model)  # to see what its run would be like
+        _count_all(session, model)
+        occasion = Occasion.of(session, model)
+    forecast = occasion.forecast(make)
+    with database.transaction() as session:
+        blob = blobs.put(session, "imported-weights", content, dataset_id=model.dataset_id)
+        # Not before: nobody waits while the object is written.
+        datasets.lock_dataset(session, model.dataset_id)
+        model = registry.model_named(session, name, lock=True)
+        _require_awaits_weights(session, model)
+        if model.imported_blob_id is not None:
+            blobs.doom(session, model.imported_blob_id)
+        blobs.adopt(session, blob.id)
+        model.imported_blob_id = blob.id
+        _count_all(session, model)
+        log.append(session, "weights.imported", **membership_facts(model))
+        create_run(session, model, RunKind.CERTIFY, forecast)
     return model
 
 
-def require_awaits_weights(session: Session, model: ModelRow) -> None:
-    """Raise ``ConflictError`` unless a model's weights are to come from elsewhere."""
+def _require_awaits_weights(session: Session, model: ModelRow) -> None:
     if model.weights_source != WeightsSource.UPLOAD:
         raise ConflictError(f"model {model.name!r} is trained here and takes no weights")
     if model.head_version_id is not None:
         raise ConflictError(f"model {model.name!r} has its weights already")
     if repository.active_run(session, model.id) is not None:
         raise ConflictError(f"model {model.name!r} is being certified")
+
+
+def _count_all(session: Session, model: ModelRow) -> None:
+    """Count every record that is or was there as part of the model."""
+    epoch = session.get_one(DatasetRow, model.dataset_id).forget_epoch
+    model.trained_through = datasets.highest_seq(session, model.dataset_id)
+    model.trained_after_epoch = epoch

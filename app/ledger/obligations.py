@@ -62,19 +62,22 @@ def fail_obligations(session: Session, obligations: Sequence[ObligationRow], rea
 
 
 def reopen_obligations(session: Session, run: RunRow) -> None:
-    """Give a failed run's obligations another chance with the model's next run."""
-    reopened = reopen_failed(session, repository.obligations_of_run(session, run.id))
+    """Let what a run failed at, or was cancelled in, wait for the model's next run."""
+    obligations = repository.obligations_of_run(session, run.id)
+    reopened = reopen(session, obligations, ObligationState.FAILED, ObligationState.RUNNING)
     _settle_requests_of(session, reopened)
 
 
-def reopen_failed(session: Session, obligations: Iterable[ObligationRow]) -> list[ObligationRow]:
-    """Open those obligations that failed again and return them; the caller settles requests."""
-    failed = [o for o in obligations if o.state == ObligationState.FAILED]
-    for obligation in failed:
+def reopen(
+    session: Session, obligations: Iterable[ObligationRow], *states: ObligationState
+) -> list[ObligationRow]:
+    """Open again those in these states and return them; the caller settles their requests."""
+    reopened = [o for o in obligations if o.state in states]
+    for obligation in reopened:
         obligation.run_id = None
         obligation.failure_reason = None
         enter(session, obligation, ObligationState.OPEN)
-    return failed
+    return reopened
 
 
 def void_obligations(session: Session, model_id: str, reason: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.ledger.tables import OutboxRow
@@ -28,20 +28,31 @@ def post(session: Session, topic: Topic, subject_id: str, *, delay_s: float = 0.
     )
 
 
-def due(session: Session, topic: Topic, *, limit: int = 100) -> Sequence[OutboxRow]:
-    """Lock and return rows whose time has come; rows that others hold are skipped.
+def due_subjects(session: Session, topic: Topic) -> Sequence[str]:
+    """Return, without a lock and each once, the subjects of rows whose time has come."""
+    query = select(OutboxRow.subject_id).where(*_due(topic)).distinct()
+    return session.scalars(query.order_by(OutboxRow.subject_id)).all()
 
-    A row from the future is due: the clock was set back, and nobody knows how long it has waited.
-    """
-    now = func.clock_timestamp()
+
+def remove(session: Session, topic: Topic, subject_id: str) -> None:
+    """Remove a subject's rows whose time has come: what they ask for is done."""
+    mine = OutboxRow.subject_id == subject_id
+    session.execute(delete(OutboxRow).where(mine, *_due(topic)))
+
+
+def due(session: Session, topic: Topic, *, limit: int = 100) -> Sequence[OutboxRow]:
+    """Lock and return rows whose time has come; rows that others hold are skipped."""
     query = (
         select(OutboxRow)
-        .where(
-            OutboxRow.topic == topic,
-            or_(OutboxRow.available_at <= now, OutboxRow.posted_at > now),
-        )
+        .where(*_due(topic))
         .order_by(OutboxRow.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
     return session.scalars(query).all()
+
+
+def _due(topic: Topic) -> tuple[ColumnElement[bool], ...]:
+    # A row from the future is due: the clock was set back, and none can say how long it has waited.
+    now = func.clock_timestamp()
+    return OutboxRow.topic == topic, or_(OutboxRow.available_at <= now, OutboxRow.posted_at > now)

@@ -11,6 +11,7 @@ from app.datasets.tables import DatasetRow
 from app.domain.states import (
     ACTIVE_RUN_STATES,
     ENDED_REQUEST_STATES,
+    RETRYABLE_RUN_STATES,
     ObligationState,
     RequestState,
     RunState,
@@ -221,7 +222,7 @@ def _run_lines(
             created_at=row.created_at,
             started_at=row.started_at,
             finished_at=row.finished_at,
-            retryable=row.state == RunState.FAILED and not superseded,
+            retryable=row.state in RETRYABLE_RUN_STATES and not superseded,
         )
         for row, model, superseded in session.execute(query)
     ]

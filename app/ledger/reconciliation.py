@@ -27,10 +27,11 @@ from app.backbones.tables import BackboneRow
 from app.certificates.signing import StatementSigner
 from app.datasets import repository as datasets
 from app.datasets.shards import decode_shard
-from app.datasets.tables import DatasetRow, FeatureShardRow, RecordRow, ShardRow
+from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
 from app.domain.errors import CalibrationError, ConfigurationError, ParameterError, PlanError
 from app.domain.states import BlobState, RunKind, WeightsSource
 from app.ledger import digests, log, repository, runs, settlement, signing_keys
+from app.ledger.forecasts import Occasion
 from app.ledger.obligations import reopen_obligations
 from app.registry import repository as registry
 from app.registry.membership import membership_of
@@ -158,7 +159,7 @@ def _forget(session: Session, dataset_id: str, seqs: Collection[int], found: Fin
         and any(membership.touched_by(row) for row in remembered)
     }
     if remembered:
-        dataset = session.get_one(DatasetRow, dataset_id, with_for_update=True)
+        dataset = datasets.lock_dataset(session, dataset_id)
         dataset.forget_epoch += 1
         session.flush()
         datasets.mark_forgotten(session, [r.seq for r in remembered], epoch=dataset.forget_epoch)
@@ -207,7 +208,8 @@ def _begin_anew(
         found.attention.append(f"model {model.name!r}: bring its weights again")
         return
     try:
-        runs.create_run(session, model, RunKind.TRAIN)
+        forecast = Occasion.of(session, model).forecast()
+        runs.create_run(session, model, RunKind.TRAIN, forecast)
     except (PlanError, ParameterError, CalibrationError):
         found.attention.append(f"model {model.name!r}: define it anew under another name")
 

@@ -28,6 +28,7 @@ from app.domain.states import (
     ACTIVE_RUN_STATES,
     ObligationState,
     RequestState,
+    RunKind,
     RunState,
     VersionState,
 )
@@ -245,8 +246,8 @@ def lock_models_of_request(session: Session, request_id: str) -> Sequence[ModelR
 
 
 def run(session: Session, run_id: str, *, lock: bool = False) -> RunRow:
-    """Return a run, or raise ``NotFoundError``."""
-    row = session.get(RunRow, run_id, with_for_update=lock or None)
+    """Return a run, or raise ``NotFoundError``; with ``lock``, as it is once locked."""
+    row = session.get(RunRow, run_id, with_for_update=lock or None, populate_existing=lock)
     if row is None:
         raise NotFoundError("run", run_id)
     return row
@@ -270,6 +271,42 @@ def runs(
         query = query.where(tuple_(RunRow.created_at, RunRow.id) < after)
     order = (RunRow.created_at.desc(), RunRow.id.desc())
     return session.scalars(query.order_by(*order).limit(limit)).all()
+
+
+def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
+    """Lock and return the queued run that is to be carried out first; None if there is none.
+
+    What a request waits for comes first, the earliest deadline of all, then what is to be
+    unlearned, then trainings in the order of their creation.
+
+    Args:
+        session: of the transaction.
+        waiting: a run that was just handed to a worker; others count once the dispatcher has noted
+            that it handed them over, so that a run that failed is not tried again too soon.
+    """
+    unmet = (ObligationState.OPEN, ObligationState.RUNNING)
+    deadline = (
+        select(func.min(ForgetRequestRow.due_at))
+        .join(ObligationRow, ObligationRow.request_id == ForgetRequestRow.id)
+        .where(ObligationRow.model_id == RunRow.model_id, ObligationRow.state.in_(unmet))
+        .correlate(RunRow)
+        .scalar_subquery()
+    )
+    query = (
+        select(RunRow)
+        .where(
+            RunRow.state == RunState.QUEUED,
+            or_(RunRow.id == waiting, RunRow.enqueued_at.is_not(None)),
+        )
+        .order_by(
+            deadline.asc().nulls_last(),
+            (RunRow.kind == RunKind.UNLEARN).desc(),
+            RunRow.created_at,
+            RunRow.id,
+        )
+        .limit(1)
+    )
+    return session.scalar(query.with_for_update(of=RunRow, skip_locked=True))
 
 
 def active_run(session: Session, model_id: str) -> RunRow | None:

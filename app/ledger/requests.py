@@ -10,9 +10,9 @@ from app.backbones.use import digest_of
 from app.callbacks.events import Callbacks
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Subject, Times, exclusion_statement
+from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import Records
-from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, ExpungeError
 from app.domain.ids import new_id
@@ -202,9 +202,7 @@ class ForgetRequests:
         """
         dataset_id = repository.request(session, request_id).dataset_id
         # Neither a run that begins nor a new request may see this half done.
-        dataset = session.get_one(
-            DatasetRow, dataset_id, with_for_update=True, populate_existing=True
-        )
+        dataset = datasets.lock_dataset(session, dataset_id)
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.ACCEPTED:
             raise ConflictError(f"the request is {request.state}; it can no longer be cancelled")
@@ -234,7 +232,8 @@ class ForgetRequests:
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.FAILED:
             raise ConflictError(f"the request is {request.state}; only a failed one can be retried")
-        obligations.reopen_failed(session, repository.obligations_of_request(session, request.id))
+        owed = repository.obligations_of_request(session, request.id)
+        obligations.reopen(session, owed, ObligationState.FAILED)
         for model in models:
             outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
         obligations.settle_request(session, request)

@@ -1,6 +1,6 @@
 """Runs: created, leased, kept alive, requeued or failed. Time is the database's own."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, func, update
 from sqlalchemy.orm import Session
 
+from app.database import Database
 from app.datasets import repository as datasets
-from app.datasets.tables import DatasetRow
 from app.domain.errors import (
     CalibrationError,
     ConflictError,
@@ -19,18 +19,24 @@ from app.domain.errors import (
 )
 from app.domain.ids import new_id
 from app.domain.plan import Plan
-from app.domain.policy import Policy
-from app.domain.states import ObligationState, RunKind, RunState
+from app.domain.states import (
+    ACTIVE_RUN_STATES,
+    RETRYABLE_RUN_STATES,
+    ObligationState,
+    RunKind,
+    RunState,
+)
 from app.ledger import digests, log, outbox, repository
 from app.ledger.audited import audited_records
+from app.ledger.forecasts import Forecast, Occasion, PlanMaker
 from app.ledger.obligations import (
     fail_obligations,
     reopen_obligations,
     start_obligations,
     void_obligations,
 )
-from app.ledger.shapes import TrainingRecord, TrainingSet, shape_of
-from app.ledger.tables import RunRow
+from app.ledger.shapes import TrainingRecord, TrainingSet
+from app.ledger.tables import ObligationRow, RunRow
 from app.planning.planner import make_plan
 from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs, doom_attempt
@@ -38,31 +44,19 @@ from app.storage.blobs import Blobs, doom_attempt
 _RETRY_DELAY_S = 1.0
 
 
-def plan_for(
-    session: Session,
-    model: ModelRow,
-    training_set: TrainingSet | None = None,
-    *,
-    dimension: int | None = None,
-) -> Plan:
-    """Return the plan of a model's next run; ``PlanError`` if its policy cannot be met.
+def create_run(session: Session, model: ModelRow, kind: RunKind, forecast: Forecast) -> RunRow:
+    """Create a queued run of a model, which is locked or new, and hand it to the dispatcher.
 
-    Without ``dimension``, how many weights the network trains, it is counted in real arithmetic.
+    Raises:
+        ConflictError: the model is not what the forecast was made for any more.
     """
-    shape = shape_of(session, model, training_set, dimension=dimension)
-    return make_plan(policy=Policy.from_json(model.policy), shape=shape)
-
-
-def create_run(
-    session: Session, model: ModelRow, kind: RunKind, plan: Plan | None = None
-) -> RunRow:
-    """Create a queued run and hand it to the dispatcher; without its plan, one is made here."""
+    forecast.require_fit(model)
     row = RunRow(
         id=new_id("run"),
         model_id=model.id,
         kind=kind,
         state=RunState.QUEUED,
-        plan=(plan or plan_for(session, model)).to_json(),
+        plan=forecast.plan.to_json(),
     )
     session.add(row)
     session.flush()
@@ -72,31 +66,61 @@ def create_run(
     return row
 
 
-def schedule_model(session: Session, model_id: str) -> RunRow | None:
+def schedule_due(database: Database) -> None:
+    """Turn the due obligations of each model into one run."""
+    with database.transaction() as session:
+        due = outbox.due_subjects(session, outbox.Topic.SCHEDULE_MODEL)
+    for model_id in due:
+        schedule_model(database, model_id)
+
+
+def schedule_model(database: Database, model_id: str) -> RunRow | None:
     """Turn a model's open obligations into one run, unless one is going.
 
     Obligations that arrive while a run is going wait for the next one. If no plan can meet the
-    policy any more, they fail with the reason.
+    policy any more, they fail with the reason. What the outbox asks for is done with; but if the
+    model has changed while its run was planned, it is left for the next time.
     """
-    model = session.get_one(ModelRow, model_id, with_for_update=True)
+    with database.transaction() as session:
+        model = session.get_one(ModelRow, model_id)
+        waits = bool(_waiting_obligations(session, model))
+        occasion = Occasion.of(session, model) if waits else None
+    forecast, refusal = None, ""
+    if occasion is not None:
+        try:
+            forecast = occasion.forecast()
+        except (PlanError, ParameterError, CalibrationError) as error:
+            refusal = str(error)
+    with database.transaction() as session:
+        model = session.get_one(ModelRow, model_id, with_for_update=True)
+        obligations = _waiting_obligations(session, model)
+        if obligations and (occasion is None or not occasion.fits(model)):
+            return None
+        outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
+        if not obligations:
+            return None
+        if forecast is None:
+            fail_obligations(session, obligations, refusal)
+            return None
+        # Without a version, what obliges the model is uploaded weights that were never certified.
+        kind = RunKind.CERTIFY if model.head_version_id is None else RunKind.UNLEARN
+        return create_run(session, model, kind, forecast)
+
+
+def _waiting_obligations(session: Session, model: ModelRow) -> Sequence[ObligationRow]:
+    """Return the open obligations that a new run would take on; none while a run is going."""
     if repository.active_run(session, model.id) is not None:
-        return None
-    obligations = repository.obligations_of_model(session, model.id, (ObligationState.OPEN,))
-    if not obligations:
-        return None
-    # Without a version, what obliges the model is the uploaded weights that failed to be certified.
-    kind = RunKind.CERTIFY if model.head_version_id is None else RunKind.UNLEARN
-    try:
-        return create_run(session, model, kind)
-    except (PlanError, ParameterError, CalibrationError) as error:
-        fail_obligations(session, obligations, str(error))
-        return None
+        return []
+    return repository.obligations_of_model(session, model.id, (ObligationState.OPEN,))
 
 
 def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
-    """Take a queued run; None if someone else has it or it is over. Hands out a fencing token."""
-    row = repository.run(session, run_id, lock=True)
-    if row.state != RunState.QUEUED:
+    """Take the most urgent of the queued runs; None if none waits. Hands out a fencing token.
+
+    ``run_id`` is the one that the queue handed over: it only says that there is work.
+    """
+    row = repository.most_urgent_run(session, run_id)
+    if row is None:
         return None
     row.state = RunState.LEASED
     row.attempt += 1
@@ -152,56 +176,79 @@ class Selection:
     batch_of: Mapping[int, int]
 
 
-def begin(session: Session, run_id: str, fencing_token: int, *, dimension: int) -> Selection:
+def begin(
+    database: Database,
+    run_id: str,
+    fencing_token: int,
+    *,
+    dimension: int,
+    shards: Collection[str],
+) -> Selection:
     """Fix which records a run reads, which forgotten ones it covers, and the plan that it follows.
 
-    ``dimension`` is how many weights the network trains.
+    The records are fixed in a transaction of their own, and the plan is made after it: whoever
+    forgets, pushes or asks meanwhile does not wait, and is answered as if the run were going.
 
     A ``train`` run starts from nothing each time it begins: whatever an earlier attempt read is
     gone, so nothing is owed for records that this attempt leaves out.
+
+    Args:
+        database: the ledger.
+        run_id: which run.
+        fencing_token: of the attempt.
+        dimension: how many weights the network trains.
+        shards: of the dataset, that were read; a training leaves out what others hold.
 
     Raises:
         LeaseLostError: another worker holds the run, or it is over.
         PlanError: no plan satisfies the policy any more.
     """
+    with database.transaction() as session:
+        run, model = _fix(session, run_id, fencing_token, shards)
+    with database.transaction() as session:
+        training_set = TrainingSet(session, model, as_of=run.forget_epoch)
+        retain, held_out = training_set.records, training_set.held_out
+        occasion = Occasion.of(session, model, training_set, dimension=dimension)
+        forgotten = audited_records(session, run, model, training_set.membership)
+    plan = occasion.forecast().plan
+    batch_of = training_set.batches(int(plan.settings["batch_size"])) if plan.is_descent else {}
+    with database.transaction() as session:
+        run = holder(session, run_id, fencing_token)
+        run.plan = plan.to_json()
+        log.append(session, "run.planned", run=run.id, plan=digests.of_document(run.plan))
+    return Selection(
+        retain=_remembered(retain),
+        held_out=_remembered(held_out),
+        forgotten=forgotten,
+        plan=plan,
+        batch_of=batch_of,
+    )
+
+
+def _fix(
+    session: Session, run_id: str, fencing_token: int, shards: Collection[str]
+) -> tuple[RunRow, ModelRow]:
+    """Have a run go, on what is remembered at this moment."""
     row = holder(session, run_id, fencing_token)
     model = session.get_one(ModelRow, row.model_id)
-    dataset = session.get_one(DatasetRow, model.dataset_id, with_for_update=True)
+    dataset = datasets.lock_dataset(session, model.dataset_id)
     session.refresh(model, with_for_update=True)
     row.state = RunState.RUNNING
     row.forget_epoch = dataset.forget_epoch
     if row.kind == RunKind.TRAIN:
-        model.trained_through = datasets.highest_seq(session, dataset.id)
+        model.trained_through = datasets.read_through(session, dataset.id, shards)
         model.trained_after_epoch = dataset.forget_epoch
         void_obligations(session, model.id, "training began without these records")
     else:
         start_obligations(session, row)
-    session.flush()
-    training_set = TrainingSet(session, model)
-    plan = plan_for(session, model, training_set, dimension=dimension)
-    row.plan = plan.to_json()
     log.append(
         session,
         "run.running",
         run=row.id,
         forget_epoch=row.forget_epoch,
-        plan=digests.of_document(row.plan),
         **(membership_facts(model) if row.kind == RunKind.TRAIN else {}),
     )
-    return _select(session, row, model, plan, training_set)
-
-
-def _select(
-    session: Session, run: RunRow, model: ModelRow, plan: Plan, training_set: TrainingSet
-) -> Selection:
-    batches = training_set.batches(int(plan.settings["batch_size"])) if plan.is_descent else {}
-    return Selection(
-        retain=_remembered(training_set.records),
-        held_out=_remembered(training_set.held_out),
-        forgotten=audited_records(session, run, model, training_set.membership),
-        plan=plan,
-        batch_of=batches,
-    )
+    return row, model
 
 
 def _remembered(records: Iterable[TrainingRecord]) -> frozenset[int]:
@@ -272,13 +319,9 @@ def give_up_attempt(
     if not permanent and row.attempt < max_attempts:
         _requeue(session, row, delay_s=_RETRY_DELAY_S * (row.attempt - 1))
         return
-    _end_attempt(session, row)
-    row.state = RunState.FAILED
+    _end(session, row, RunState.FAILED)
     row.failure_reason = reason
-    row.finished_at = func.clock_timestamp()
-    untrained = _forget_training(session, row.model_id) if row.kind == RunKind.TRAIN else {}
-    log.append(session, "run.failed", run=row.id, attempt=row.attempt, **untrained)
-    if untrained:
+    if row.kind == RunKind.TRAIN:
         return
     fail_obligations(session, repository.obligations_of_run(session, row.id), reason)
     # Those that came too late for this run would otherwise wait for ever.
@@ -294,28 +337,77 @@ def membership_facts(model: ModelRow) -> dict[str, Any]:
     }
 
 
-def _forget_training(session: Session, model_id: str) -> dict[str, Any]:
-    """Note that no weights of a model exist: training failed, and they were in memory alone."""
-    model = session.get_one(ModelRow, model_id, with_for_update=True)
-    model.trained_through = None
-    model.trained_after_epoch = None
-    void_obligations(session, model_id, "training failed, so no weights of this model exist")
-    return membership_facts(model)
+def cancel_run(session: Session, run_id: str) -> RunRow:
+    """End a run that is queued or going: its worker leaves it at its next step or sign of life.
 
-
-def retry_run(session: Session, run_id: str) -> RunRow:
-    """Create a new run like one that failed.
+    What the run owed waits again, and what came meanwhile with it: for another try of this run,
+    another policy, the model's next request, or the deadline's next warning, whichever comes first.
+    A model whose training was cancelled has no weights until the run is tried again.
 
     Raises:
         NotFoundError: there is no such run.
-        ConflictError: it did not fail, or its model has had another run since.
+        ConflictError: it has ended.
     """
-    row = repository.run(session, run_id)
-    if row.state != RunState.FAILED:
-        raise ConflictError(f"the run is {row.state}; only a failed run can be tried again")
-    model = session.get_one(ModelRow, row.model_id, with_for_update=True)
+    row = repository.run(session, run_id, lock=True)
+    if row.state not in ACTIVE_RUN_STATES:
+        raise ConflictError(f"the run is {row.state}; it can no longer be cancelled")
+    _end(session, row, RunState.CANCELLED)
+    if row.kind != RunKind.TRAIN:
+        reopen_obligations(session, row)
+    return row
+
+
+def _end(session: Session, row: RunRow, state: RunState) -> None:
+    """Take a run that publishes nothing from whoever holds it, for good."""
+    _end_attempt(session, row)
+    row.state = state
+    row.finished_at = func.clock_timestamp()
+    untrained = _forget_training(session, row) if row.kind == RunKind.TRAIN else {}
+    log.append(session, f"run.{state}", run=row.id, attempt=row.attempt, **untrained)
+
+
+def _forget_training(session: Session, row: RunRow) -> dict[str, Any]:
+    """Note that no weights of a model exist: those of a training are in memory alone."""
+    model = session.get_one(ModelRow, row.model_id, with_for_update=True, populate_existing=True)
+    model.trained_through = None
+    model.trained_after_epoch = None
+    how = "failed" if row.state == RunState.FAILED else "was cancelled"
+    void_obligations(session, model.id, f"training {how}, so no weights of this model exist")
+    return membership_facts(model)
+
+
+def retry_run(database: Database, run_id: str, *, make: PlanMaker = make_plan) -> RunRow:
+    """Create a new run like one that failed or was cancelled.
+
+    Args:
+        database: where the run is created.
+        run_id: of the earlier one.
+        make: makes the plan, while nothing is locked.
+
+    Raises:
+        NotFoundError: there is no such run.
+        ConflictError: it did neither, or its model has had another run since.
+        PlanError, ParameterError, CalibrationError: the policy cannot be met any more.
+    """
+    with database.transaction() as session:
+        row = repository.run(session, run_id)
+        model = session.get_one(ModelRow, row.model_id)
+        _require_retryable(session, row)
+        occasion = Occasion.of(session, model)
+    forecast = occasion.forecast(make)
+    with database.transaction() as session:
+        model = session.get_one(ModelRow, model.id, with_for_update=True)
+        row = repository.run(session, run_id)
+        _require_retryable(session, row)
+        reopen_obligations(session, row)
+        return create_run(session, model, RunKind(row.kind), forecast)
+
+
+def _require_retryable(session: Session, row: RunRow) -> None:
+    if row.state not in RETRYABLE_RUN_STATES:
+        raise ConflictError(
+            f"the run is {row.state}; only one that failed or was cancelled can be tried again"
+        )
     # A second training would forget which records the version that it made has seen.
-    if repository.latest_run(session, model.id) is not row:
+    if repository.latest_run(session, row.model_id) is not row:
         raise ConflictError("a later run of this model exists; only the newest can be tried again")
-    reopen_obligations(session, row)
-    return create_run(session, model, RunKind(row.kind))

@@ -22,7 +22,7 @@ from app.certificates.statement import (
     unlearning_statement,
 )
 from app.domain.architecture import ArchitectureSpec
-from app.domain.errors import TargetNotMetError
+from app.domain.errors import DraftOutdatedError, TargetNotMetError
 from app.domain.ids import new_id
 from app.domain.policy import Policy
 from app.domain.states import Basis, FirstRelease, ObligationState, RunKind, RunState, VersionState
@@ -60,6 +60,18 @@ class RunResult:
     phase_seconds: Mapping[str, float]
 
 
+def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any]:
+    """Return the statement that ``publish`` would sign now; takes no lock.
+
+    To check it takes up to seconds, and nobody should wait for that.
+    """
+    run = repository.run(session, run_id)
+    model = session.get_one(ModelRow, run.model_id)
+    basis = _basis(run, Policy.from_json(model.policy), result)
+    version = _new_version(session, run, model, basis, result)
+    return _statement(session, run, model, version, result, basis=basis)
+
+
 def publish(
     session: Session,
     blobs: Blobs,
@@ -68,15 +80,27 @@ def publish(
     run_id: str,
     fencing_token: int,
     result: RunResult,
+    checked: Mapping[str, Any],
     examine: Examiner,
 ) -> VersionRow:
     """Publish a run's result: version, certificate, obligations and head in one transaction.
 
-    Calling it again after a commit whose answer was lost returns what was published. ``examine``
-    sees the certificate's bundle before the commit.
+    Calling it again after a commit whose answer was lost returns what was published.
+
+    Args:
+        session: its transaction publishes.
+        blobs: hold the weights.
+        signer: signs the certificate.
+        run_id: which run.
+        fencing_token: of the attempt.
+        result: what the run has to show.
+        checked: the statement as it was drafted, which the offline verifier has accepted.
+        examine: sees the certificate's bundle before the commit, while the log is locked: it looks
+            at what is new in it, the signature and its place in the log.
 
     Raises:
         LeaseLostError: another worker holds the run; nothing is published.
+        DraftOutdatedError: what would be signed is not what was checked: draft it again.
         TargetNotMetError: uncertified weights, where the policy does not ask for them, or the same
             weights as before, where the certificate would claim new noise.
     """
@@ -89,13 +113,11 @@ def publish(
     previous = registry.head_version(session, model)
     version = _new_version(session, run, model, basis, result)
     _refuse_unchanged(previous, version, result.phase)
+    statement = _statement(session, run, model, version, result, basis=basis)
+    if statement != checked:
+        raise DraftOutdatedError("another certificate of the model was issued meanwhile")
     certificate = certifying.issue(
-        session,
-        signer,
-        model=model,
-        version_id=version.id,
-        basis=basis,
-        statement=_statement(session, run, model, version, result, basis=basis),
+        session, signer, model=model, version_id=version.id, basis=basis, statement=statement
     )
     version.certificate_id = certificate.id
     log.examine_at_commit(

@@ -1,5 +1,6 @@
 """What planning needs to know of a model, read from the ledger."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from functools import cached_property
@@ -40,6 +41,11 @@ class TrainingRecord(NamedTuple):
 class TrainingSet:
     """The records of one model in one transaction: read when they are needed, and once.
 
+    Args:
+        session: of the transaction.
+        model: whose records they are.
+        as_of: an epoch of the dataset: what is forgotten later counts as not forgotten.
+
     Attributes:
         membership: what decides which records they are.
 
@@ -47,13 +53,14 @@ class TrainingSet:
         ConflictError: the model's training data were not read yet.
     """
 
-    def __init__(self, session: Session, model: ModelRow) -> None:
+    def __init__(self, session: Session, model: ModelRow, *, as_of: int | None = None) -> None:
         membership = membership_of(model)
         if membership is None:
             raise ConflictError("the model has no training set yet")
         self.membership = membership
         self._session = session
         self._dataset_id = model.dataset_id
+        self._as_of = math.inf if as_of is None else as_of
         self._batches: dict[int, dict[int, int]] = {}
 
     @property
@@ -81,9 +88,9 @@ class TrainingSet:
         for record in found:
             life = membership.life_of(record)
             if life is not None:
-                key = record.record_key
-                member = TrainingRecord(record.seq, key, life.forgotten)
-                split[membership.is_held_out(key)].append(member)
+                key, ended = record.record_key, life.forgotten
+                known = None if ended is None or ended > self._as_of else ended
+                split[membership.is_held_out(key)].append(TrainingRecord(record.seq, key, known))
         return split
 
 

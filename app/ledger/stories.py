@@ -242,6 +242,7 @@ _MODELS = Story(
         "weights.imported": _MEMBERSHIP,
         "run.running": _MEMBERSHIP,
         "run.failed": _MEMBERSHIP,
+        "run.cancelled": _MEMBERSHIP,
         "version.published": _takes(head_version_id="version", tracking="tracking"),
         "model.withdrawn": _sets(**_WITHOUT_HEAD),
     },
@@ -264,15 +265,17 @@ _RUNS = Story(
             )
         ),
         "run.leased": _both(_takes(attempt="attempt"), _sets(state=RunState.LEASED)),
-        "run.running": _both(
-            _takes(forget_epoch="forget_epoch", plan="plan"), _sets(state=RunState.RUNNING)
-        ),
+        "run.running": _both(_takes(forget_epoch="forget_epoch"), _sets(state=RunState.RUNNING)),
+        "run.planned": _takes(plan="plan"),
         "run.requeued": _both(_takes(attempt="attempt"), _sets(state=RunState.QUEUED)),
-        "run.failed": _both(_takes(attempt="attempt"), _sets(state=RunState.FAILED)),
+        **{
+            f"run.{state}": _both(_takes(attempt="attempt"), _sets(state=state))
+            for state in (RunState.FAILED, RunState.CANCELLED)
+        },
         "version.published": _sets(state=RunState.PUBLISHED),
     },
     births=frozenset({"run.queued"}),
-    ends=frozenset({"run.failed", "version.published"}),
+    ends=frozenset({"run.failed", "run.cancelled", "version.published"}),
 )
 
 _VERSION_FACTS = {

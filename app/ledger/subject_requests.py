@@ -136,6 +136,8 @@ class SubjectRequests:
         requests = repository.requests_of_subject(session, row.id)
         if not requests:
             raise ConflictError("the request is completed; it can no longer be cancelled")
+        for request in requests:  # all lanes before anything else: the one order of locks
+            datasets.lock_dataset(session, request.dataset_id)
         for request in requests:
             self._forget_requests.cancel(session, request.id, restore=True)
         return row

@@ -124,7 +124,8 @@ class RunRow(Base):
     __table_args__ = (
         CheckConstraint("kind IN ('train', 'certify', 'unlearn')", name="kind"),
         CheckConstraint(
-            "state IN ('queued', 'leased', 'running', 'published', 'failed')", name="state"
+            "state IN ('queued', 'leased', 'running', 'published', 'failed', 'cancelled')",
+            name="state",
         ),
         CheckConstraint("epsilon IS NULL OR epsilon >= 0", name="epsilon"),
         Index(

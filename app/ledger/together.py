@@ -6,7 +6,7 @@ meanwhile comes next, all together. One thread does it, so that those who wait n
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from threading import Condition, Lock
 from typing import Generic, TypeVar
 
@@ -26,6 +26,7 @@ class Together(Generic[Call, Result]):
         most: how many calls it is given at once.
         linger_s: how long to wait, at most, after a group of several, for those who were answered
             to come again; never for a caller that is alone.
+        leaders: lends the thread; by default one of its own.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Together(Generic[Call, Result]):
         *,
         most: int = 64,
         linger_s: float = 0.0,
+        leaders: Executor | None = None,
     ) -> None:
         self._carry_out = carry_out
         self._most = most
@@ -43,7 +45,13 @@ class Together(Generic[Call, Result]):
         self._enough = Condition(self._lock)
         self._expected = 0
         self._is_led = False
-        self._leader = ThreadPoolExecutor(1, thread_name_prefix="together")
+        self._leaders = leaders or ThreadPoolExecutor(1, thread_name_prefix="together")
+
+    @property
+    def is_idle(self) -> bool:
+        """Say whether no call waits or is being carried out."""
+        with self._lock:
+            return not self._is_led
 
     def start(self, call: Call) -> "Future[Result]":
         """Have a call carried out; one that is cancelled before its turn is left out."""
@@ -54,7 +62,7 @@ class Together(Generic[Call, Result]):
             if len(self._waiting) == self._expected:
                 self._enough.notify()
         if begin:
-            self._leader.submit(self._lead)
+            self._leaders.submit(self._lead)
         return future
 
     def _lead(self) -> None:
@@ -97,3 +105,36 @@ class Together(Generic[Call, Result]):
         except Exception as error:  # noqa: BLE001 - it is raised to whom it concerns
             return error
         return result
+
+
+class Lanes(Generic[Call, Result]):
+    """A lane for each name: its calls are carried out together, and wait for no other lane's.
+
+    Args:
+        carry_out: as of ``Together``; it is given calls of one lane at a time.
+        linger_s: as of ``Together``.
+        at_once: how many lanes are carried out at the same time.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[Sequence[Call]], Sequence[Result | Exception]],
+        *,
+        linger_s: float = 0.0,
+        at_once: int = 16,
+    ) -> None:
+        self._carry_out = carry_out
+        self._linger_s = linger_s
+        self._lanes: dict[str, Together[Call, Result]] = {}
+        self._lock = Lock()
+        self._leaders = ThreadPoolExecutor(at_once, thread_name_prefix="lane")
+
+    def start(self, lane: str, call: Call) -> "Future[Result]":
+        """Have a call carried out in its lane; see ``Together.start``."""
+        with self._lock:
+            if lane not in self._lanes:  # names are the callers': keep those alone that are in use
+                self._lanes = {n: busy for n, busy in self._lanes.items() if not busy.is_idle}
+                self._lanes[lane] = Together(
+                    self._carry_out, linger_s=self._linger_s, leaders=self._leaders
+                )
+            return self._lanes[lane].start(call)

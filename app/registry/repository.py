@@ -13,9 +13,11 @@ from app.storage.tables import BlobRow
 
 
 def model_named(session: Session, name: str, *, lock: bool = False) -> ModelRow:
-    """Return a model, or raise ``NotFoundError``."""
+    """Return a model, or raise ``NotFoundError``; with ``lock``, as it is once locked."""
     query = select(ModelRow).where(ModelRow.name == name)
-    row = session.scalar(query.with_for_update() if lock else query)
+    if lock:
+        query = query.with_for_update().execution_options(populate_existing=True)
+    row = session.scalar(query)
     if row is None:
         raise NotFoundError("model", name)
     return row
@@ -47,6 +49,12 @@ def models_of_dataset(session: Session, dataset_id: str) -> Sequence[ModelRow]:
     """Return the models trained on a dataset, locked in a fixed order."""
     query = select(ModelRow).where(ModelRow.dataset_id == dataset_id).order_by(ModelRow.id)
     return session.scalars(query.with_for_update()).all()
+
+
+def learned_through(session: Session, dataset_id: str) -> int:
+    """Return the highest sequence number up to which a model has read a dataset, 0 if none has."""
+    query = select(func.max(ModelRow.trained_through)).where(ModelRow.dataset_id == dataset_id)
+    return session.scalar(query) or 0
 
 
 def head_version(session: Session, model: ModelRow) -> VersionRow | None:

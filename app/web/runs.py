@@ -90,6 +90,6 @@ def progress(run_id: str, services: ServicesOf, _: ModelsReader) -> JSONResponse
 def retry(run_id: str, services: ServicesOf, visitor: ModelsSender) -> RedirectResponse:
     """Start a new run like one that failed."""
     acting = actor.acting_as(visitor.caller.key_id)
-    with acting, services.database.transaction() as session:
-        new = runs.retry_run(session, run_id).id
+    with acting:
+        new = runs.retry_run(services.database, run_id, make=services.planners.plan).id
     return RedirectResponse(f"/runs/{new}", status_code=303)

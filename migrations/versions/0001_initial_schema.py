@@ -223,9 +223,6 @@ def upgrade() -> None:
             "cardinality(absences) >= 2 AND cardinality(absences) % 2 = 0",
             name=op.f("ck_records_absences"),
         ),
-        sa.ForeignKeyConstraint(
-            ["dataset_id"], ["datasets.id"], name=op.f("fk_records_dataset_id")
-        ),
         sa.ForeignKeyConstraint(["shard_id"], ["shards.id"], name=op.f("fk_records_shard_id")),
         sa.PrimaryKeyConstraint("seq", name=op.f("pk_records")),
     )
@@ -265,7 +262,7 @@ def upgrade() -> None:
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint("kind IN ('train', 'certify', 'unlearn')", name=op.f("ck_runs_kind")),
         sa.CheckConstraint(
-            "state IN ('queued', 'leased', 'running', 'published', 'failed')",
+            "state IN ('queued', 'leased', 'running', 'published', 'failed', 'cancelled')",
             name=op.f("ck_runs_state"),
         ),
         sa.CheckConstraint("epsilon IS NULL OR epsilon >= 0", name=op.f("ck_runs_epsilon")),

@@ -109,16 +109,14 @@ class Workshop:
             policy=Policy(**{"mechanism": "gradient_clipping", **policy}),  # type: ignore[arg-type]
             weights_source=WeightsSource.UPLOAD if upload else WeightsSource.TRAIN,
         )
-        with self.transaction() as session:
-            lineage.define_model(session, definition)
+        lineage.define_model(self.services.database, definition)
         return name
 
     def upload(self, name: str, content: bytes = b"uploaded") -> str:
         """Bring weights; return the id of their blob."""
-        with self.transaction() as session:
-            model = lineage.import_weights(session, self.services.blobs, name, content)
-            assert model.imported_blob_id is not None
-            return model.imported_blob_id
+        model = lineage.import_weights(self.services.database, self.services.blobs, name, content)
+        assert model.imported_blob_id is not None
+        return model.imported_blob_id
 
     def active_run(self, name: str = "model") -> str | None:
         with self.transaction() as session:
@@ -143,7 +141,14 @@ class Workshop:
             model = session.get_one(ModelRow, repository.run(session, held.run_id).model_id)
             head = model.architecture["name"] == linear_head.NAME
             dimension = weights.HEAD_DIMENSION if head else weights.NETWORK_DIMENSION
-            return runs.begin(session, held.run_id, held.token, dimension=dimension)
+            shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
+        return runs.begin(
+            self.services.database,
+            held.run_id,
+            held.token,
+            dimension=dimension,
+            shards=shards,
+        )
 
     def result(self, held: Held, content: bytes | None = None) -> settlement.RunResult:
         """Return what a run that followed its plan would show."""
@@ -174,6 +179,8 @@ class Workshop:
     def publish(self, held: Held, result: settlement.RunResult | None = None) -> VersionRow:
         result = result or self.result(held)
         with self.transaction() as session:
+            checked = settlement.draft(session, run_id=held.run_id, result=result)
+        with self.transaction() as session:
             return settlement.publish(
                 session,
                 self.services.blobs,
@@ -181,6 +188,7 @@ class Workshop:
                 run_id=held.run_id,
                 fencing_token=held.token,
                 result=result,
+                checked=checked,
                 examine=lambda _: None,
             )
 
@@ -201,12 +209,7 @@ class Workshop:
 
     def dispatch(self) -> None:
         """Turn due obligations into runs, as the dispatcher does."""
-        with self.transaction() as session:
-            due = outbox.due(session, outbox.Topic.SCHEDULE_MODEL)
-            for model_id in sorted({row.subject_id for row in due}):
-                runs.schedule_model(session, model_id)
-            for row in due:
-                session.delete(row)
+        runs.schedule_due(self.services.database)
 
     def waiting(self, topic: outbox.Topic) -> list[OutboxRow]:
         """Return what waits in the outbox, due or not."""

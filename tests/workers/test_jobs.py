@@ -6,6 +6,7 @@ import logging
 import pytest
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
+from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from app import log_context
@@ -13,7 +14,7 @@ from app.domain import errors
 from app.logs import DiscreetFormatter, JsonFormatter, describe
 from app.services import redis_connection
 from app.stopping import StopSignal
-from tests.support.workshop import Workshop
+from tests.support.workshop import RECIPE, Workshop
 from workers import jobs
 from workers.failures import is_permanent
 from workers.queue import NAME, enqueue_run, open_queue
@@ -58,9 +59,10 @@ def test_a_run_that_is_over_or_held_is_left_alone(workshop):
     assert workshop.run(held.run_id).attempt == 1
 
 
-def test_an_unknown_run_is_no_exception(workshop, caplog):
+def test_an_id_from_the_queue_only_says_that_there_is_work(workshop):
+    """Redis may hold any id: what is carried out is decided in Postgres."""
     jobs.execute_run("run_unknown")
-    assert "could not be taken" in caplog.text
+    assert workshop.run(workshop.active_run()).state == "queued"
 
 
 def test_a_foreign_exception_is_named_but_not_quoted(workshop, failing, caplog):
@@ -176,15 +178,76 @@ def test_logs_show_exceptions_without_their_words():
     assert SECRET not in line
 
 
-def test_every_line_of_a_run_names_it(services):
+def test_every_line_of_a_run_names_it(workshop, failing):
+    failing(ValueError(SECRET))
+    run_id = workshop.active_run()
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(json.loads(JsonFormatter().format(record)))
     logger = logging.getLogger("expunge.worker")
     logger.addHandler(handler)
     try:
-        jobs.execute_run("run_missing")
+        jobs.execute_run(run_id)
     finally:
         logger.removeHandler(handler)
-    assert [line["run"] for line in lines] == ["run_missing"]
+    assert [line["run"] for line in lines] == [run_id]
     assert "run" not in log_context.present()
+
+
+@pytest.fixture
+def carried_out(monkeypatch):
+    """The runs that are carried out, in their order."""
+    taken = []
+
+    def execute(services, lease):
+        taken.append(lease.run_id)
+        raise errors.RunFailedError("enough")
+
+    monkeypatch.setattr(jobs, "execute", execute)
+    return taken
+
+
+def test_what_was_asked_to_be_forgotten_comes_first_by_its_deadline(services, carried_out):
+    workshop = Workshop(services)
+    recipe = {**RECIPE.to_json(), "held_out_fraction": 0.0}
+    for name in ("later", "sooner"):
+        workshop.define(name, recipe=recipe)
+        workshop.work(name)
+    workshop.define("training")
+    owed = {"later": workshop.forget("record-1"), "sooner": workshop.forget("record-2")}
+    with workshop.transaction() as session:
+        for name, hours in (("later", 2), ("sooner", 1)):
+            values = {"request": owed[name], "model": name, "hours": hours}
+            session.execute(text(_OWED_BY_ONE), values)
+            session.execute(text(_DUE_IN), values)
+    workshop.dispatch()
+    with workshop.transaction() as session:
+        session.execute(text("UPDATE runs SET enqueued_at = now() WHERE state = 'queued'"))
+    waiting = {name: workshop.active_run(name) for name in ("training", "later", "sooner")}
+
+    for run_id in waiting.values():  # in which order Redis has them makes no difference
+        jobs.execute_run(run_id)
+
+    assert carried_out == [waiting["sooner"], waiting["later"], waiting["training"]]
+
+
+_OWED_BY_ONE = """
+    UPDATE obligations SET state = 'cancelled' FROM models
+    WHERE models.id = model_id AND request_id = :request AND models.name <> :model
+"""
+_DUE_IN = (
+    "UPDATE forget_requests SET due_at = now() + :hours * interval '1 hour' WHERE id = :request"
+)
+
+
+def test_a_run_that_must_wait_before_its_next_attempt_is_not_taken_for_another(
+    services, carried_out
+):
+    workshop = Workshop(services)
+    workshop.define("first")
+    workshop.define("second")
+    jobs.execute_run(workshop.active_run("second"))
+
+    assert carried_out == [workshop.run(carried_out[0]).id]
+    assert workshop.active_run("first") is not None
+    assert workshop.active_run("second") is None

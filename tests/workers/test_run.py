@@ -2,14 +2,19 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import safetensors.numpy
 import torch
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
+from app.certificates import verification
+from app.certificates.signing import statement_of
+from app.certificates.tables import CertificateRow
 from app.database import Database
 from app.domain.errors import (
     LeaseLostError,
@@ -400,3 +405,70 @@ def test_a_check_ends_the_waiting():
 
     with pytest.raises(LeaseLostError):
         patience.outlast_outages(lost, away)
+
+
+def test_checking_a_certificate_holds_up_no_request(workshop, monkeypatch):
+    """To compute a guarantee again takes up to seconds: no lane and no log is held meanwhile."""
+    workshop.define()
+    workshop.work()
+    train = workshop.split()[0]
+    workshop.forget(train[0])
+    workshop.dispatch()
+    check, accepted = verification.check_guarantee, []
+
+    def slow(*args):
+        if not accepted:
+            with ThreadPoolExecutor(1) as other:
+                accepted.append(other.submit(workshop.forget, train[1]).result(30))
+        return check(*args)
+
+    monkeypatch.setattr(verification, "check_guarantee", slow)
+    lease = carry_out(workshop)
+    assert workshop.run(lease.run_id).state == "published"
+    assert workshop.request(accepted[0]).state == "accepted"
+
+
+def test_a_certificate_issued_while_a_draft_is_checked_has_it_drafted_again(workshop, monkeypatch):
+    """The chain of certificates has no fork, and what is signed is what was checked."""
+    workshop.define()
+    workshop.work()
+    train, held_out = workshop.split()
+    workshop.forget(train[0])
+    workshop.dispatch()
+    check, checked = verification.check_guarantee, []
+
+    def meanwhile(*args):
+        checked.append(None)
+        if len(checked) == 1:
+            workshop.forget(held_out[0])
+        return check(*args)
+
+    monkeypatch.setattr(verification, "check_guarantee", meanwhile)
+    lease = carry_out(workshop)
+    assert workshop.run(lease.run_id).state == "published"
+    assert len(checked) == 2
+    with workshop.transaction() as session:
+        query = select(CertificateRow).order_by(CertificateRow.created_at)
+        rows = session.scalars(query).all()
+    said = [statement_of(row.envelope)["predicate"]["previous_certificate"] for row in rows]
+    assert said == [None, *(row.sha256 for row in rows[:-1])]
+
+
+def test_a_cancelled_run_stops_and_publishes_nothing(workshop, monkeypatch):
+    workshop.define()
+    lease = lease_of(workshop)
+    report = lease.report
+
+    def cancelling(**progress):
+        report(**progress)
+        if progress.get("phase") == "unlearning":
+            with workshop.transaction() as session:
+                runs.cancel_run(session, lease.run_id)
+            until(lambda: is_lost(SimpleNamespace(report=lambda: report(step=1))))
+
+    monkeypatch.setattr(lease, "report", cancelling)
+    with lease, pytest.raises(LeaseLostError):
+        execute(workshop.services, lease)
+    assert workshop.run(lease.run_id).state == "cancelled"
+    assert workshop.model().head_version_id is None
+    assert set(blobs(workshop)) <= {BlobState.DOOMED}

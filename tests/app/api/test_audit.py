@@ -126,6 +126,11 @@ def _retry_run(api: TestClient, workshop: Workshop) -> object:
     return api.post(f"/v1/runs/{_failed_run(workshop)}/retry")
 
 
+def _cancel_run(api: TestClient, workshop: Workshop) -> object:
+    workshop.define()
+    return api.post(f"/v1/runs/{workshop.active_run()}/cancel")
+
+
 def _create_key(api: TestClient, _: Workshop) -> object:
     return api.post("/v1/api-keys", json={"name": "k", "scopes": ["log:read"]})
 
@@ -183,6 +188,7 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "POST /v1/forget-requests": (_forget, "request.accepted"),
     "DELETE /v1/forget-requests/{request_id}": (_cancel, "request.cancelled"),
     "POST /v1/forget-requests/{request_id}/retry": (_retry, "request.accepted"),
+    "POST /v1/runs/{run_id}/cancel": (_cancel_run, "run.cancelled"),
     "POST /v1/runs/{run_id}/retry": (_retry_run, "run.queued"),
     "POST /v1/callback-secret/rotate": (_rotate_secret, "callback_secret.rotated"),
     "POST /v1/callbacks/{callback_id}/redeliver": (_redeliver, "callback.redelivered"),

@@ -276,6 +276,30 @@ def test_a_failed_run_can_be_retried_over_http(api: TestClient, workshop: Worksh
     _problem(api.post(f"/v1/runs/{held.run_id}/retry"), 409, "conflict")
 
 
+def test_a_run_is_cancelled_over_http_and_tried_again(api: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    request = _forget(api, workshop.split()[0][0]).headers["location"]
+    workshop.dispatch()
+    held = workshop.lease()
+    workshop.begin(held)
+    path = f"/v1/runs/{held.run_id}"
+
+    cancelled = api.post(f"{path}/cancel")
+
+    assert (cancelled.status_code, cancelled.json()["state"]) == (200, "cancelled")
+    assert cancelled.json()["finished_at"] is not None
+    assert api.get(request).json()["state"] == "accepted"
+    assert [run["id"] for run in api.get("/v1/runs?state=cancelled").json()["items"]] == [
+        held.run_id
+    ]
+    _problem(api.post(f"{path}/cancel"), 409, "conflict")
+    _problem(api.post("/v1/runs/run_unknown/cancel"), 404, "not-found")
+    assert api.post(f"{path}/retry").json()["state"] == "queued"
+    workshop.work()
+    assert api.get(request).json()["state"] == "certified"
+
+
 @pytest.mark.parametrize("number", ["nan", "inf"])
 def test_a_run_that_diverges_can_still_be_shown(
     api: TestClient, workshop: Workshop, number: str

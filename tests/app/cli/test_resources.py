@@ -160,3 +160,15 @@ def test_a_file_that_cannot_be_used(served: None, tmp_path: Path) -> None:
     path.write_text("[]")
     assert "JSON object" in _fail("model", "create", str(path))
     assert "Is a directory" in _fail("model", "create", str(tmp_path))
+
+
+def test_runs_are_listed_cancelled_and_tried_again(served: None, workshop: Workshop) -> None:
+    workshop.define()
+    run_id = workshop.active_run()
+    assert run_id is not None
+
+    assert _run("run", "cancel", run_id)["state"] == "cancelled"
+
+    assert [run["id"] for run in _run("run", "list", "--state", "cancelled")] == [run_id]
+    assert "can no longer be cancelled" in _fail("run", "cancel", run_id)
+    assert _run("run", "retry", run_id)["state"] == "queued"

@@ -224,8 +224,8 @@ class Lives(RuleBasedStateMachine):
     @rule(name=names, mechanism=st.sampled_from(["retraining", "tracked_release"]))
     def patch(self, name: str, mechanism: str) -> None:
         try:
-            with self.workshop.transaction() as session:
-                policies.change_policy(session, name, {"mechanism": mechanism, "parameters": {}})
+            changes = {"mechanism": mechanism, "parameters": {}}
+            policies.change_policy(self.workshop.services.database, name, changes)
         except ConflictError:
             assert self.workshop.run(self.workshop.active_run(name)).state != "queued"
         except PlanError:

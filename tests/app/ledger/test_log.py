@@ -100,9 +100,11 @@ def test_every_change_of_state_is_logged(workshop: Workshop) -> None:
         "run.leased",
         "obligation.running",
         "run.running",
+        "run.planned",
         "run.requeued",
         "run.leased",
         "run.running",
+        "run.planned",
         "version.published",
         "obligation.certified",
     ]

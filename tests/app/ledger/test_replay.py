@@ -345,11 +345,11 @@ def ids(workshop: Workshop, services: Services) -> dict[str, str]:
             session,
             BackboneDefinition("bb", ArchitectureSpec("logistic"), (2,), 2, "somewhere"),
         )
+    policies.change_policy(services.database, "two", {"window_s": 7.0})
     opened, cancelled = workshop.forget(trained[2]), workshop.forget(trained[3])
     submit(workshop)
     with workshop.transaction() as session:
         services.forget_requests.cancel(session, cancelled, restore=True)
-        policies.change_policy(session, "two", {"window_s": 7.0})
         other_key = api_keys.create_key(session, name="x", scopes=[Scope.FORGET_READ])[0].id
         for _ in range(2):
             callers_callbacks.rotate_secret(session, services.callbacks.keys, other_key)

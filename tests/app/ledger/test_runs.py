@@ -9,7 +9,9 @@ from sqlalchemy.exc import IntegrityError
 
 from app.domain.errors import ConflictError, InvalidInputError, LeaseLostError
 from app.domain.states import RunKind, RunState
-from app.ledger import repository, runs
+from app.ledger import policies, repository, runs
+from app.ledger.deadlines import note_deadlines
+from app.ledger.forecasts import Occasion
 from app.ledger.outbox import Topic
 from app.ledger.tables import RunRow
 from app.registry import repository as registry
@@ -131,8 +133,7 @@ def test_retrying_the_failed_run_serves_its_requests_too(workshop: Workshop) -> 
     workshop.begin(held)
     workshop.give_up(held)
 
-    with workshop.transaction() as session:
-        runs.retry_run(session, held.run_id)
+    runs.retry_run(workshop.services.database, held.run_id)
     workshop.work()
 
     assert workshop.request(request_id).state == "certified"
@@ -307,11 +308,12 @@ def test_training_that_begins_again_owes_nothing_for_what_it_leaves_out(
 def test_a_model_has_one_active_run(workshop: Workshop) -> None:
     workshop.define()
 
-    with (
-        pytest.raises(IntegrityError, match="uq_runs_one_active"),
-        workshop.transaction() as session,
-    ):
-        runs.create_run(session, registry.model_named(session, "model"), RunKind.UNLEARN)
+    with workshop.transaction() as session:
+        model = registry.model_named(session, "model")
+        forecast = Occasion.of(session, model).forecast()
+        with pytest.raises(IntegrityError, match="uq_runs_one_active"):
+            runs.create_run(session, model, RunKind.UNLEARN, forecast)
+        session.rollback()
 
 
 def test_an_old_failure_cannot_be_retried_once_a_version_exists(workshop: Workshop) -> None:
@@ -320,20 +322,19 @@ def test_an_old_failure_cannot_be_retried_once_a_version_exists(workshop: Worksh
     failed = workshop.lease()
     workshop.begin(failed)
     workshop.give_up(failed)
-    with workshop.transaction() as session:
-        runs.retry_run(session, failed.run_id)
+    runs.retry_run(workshop.services.database, failed.run_id)
     workshop.work()
 
-    with pytest.raises(ConflictError), workshop.transaction() as session:
-        runs.retry_run(session, failed.run_id)
+    with pytest.raises(ConflictError):
+        runs.retry_run(workshop.services.database, failed.run_id)
 
 
 def test_a_run_that_did_not_fail_cannot_be_retried(workshop: Workshop) -> None:
     workshop.define()
     run_id = workshop.active_run()
 
-    with pytest.raises(ConflictError), workshop.transaction() as session:
-        runs.retry_run(session, run_id)
+    with pytest.raises(ConflictError):
+        runs.retry_run(workshop.services.database, run_id)
 
 
 def test_a_policy_that_no_plan_meets_any_more_fails_the_request_with_the_reason(
@@ -452,3 +453,89 @@ def test_a_lease_starts_with_a_clean_report(workshop: Workshop) -> None:
     run = workshop.run(workshop.lease().run_id)
 
     assert (run.step, run.epsilon, run.attempt) == (None, None, 2)
+
+
+def _cancel(workshop: Workshop, run_id: str) -> RunRow:
+    with workshop.transaction() as session:
+        return runs.cancel_run(session, run_id)
+
+
+def _owing(workshop: Workshop) -> tuple[str, Held]:
+    """Return a request, and the run that has begun to answer it."""
+    workshop.define()
+    workshop.work()
+    request_id = workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    held = workshop.lease()
+    workshop.begin(held)
+    return request_id, held
+
+
+def test_cancelling_a_run_takes_it_from_its_worker_and_lets_the_request_wait(
+    workshop: Workshop,
+) -> None:
+    request_id, held = _owing(workshop)
+    assert workshop.request(request_id).state == "unlearning"
+
+    assert _cancel(workshop, held.run_id).state == "cancelled"
+
+    with pytest.raises(LeaseLostError):
+        workshop.beat(held)
+    with pytest.raises(LeaseLostError):
+        workshop.publish(held)
+    assert workshop.request(request_id).state == "accepted"
+    workshop.dispatch()
+    assert workshop.active_run() is None
+
+    runs.retry_run(workshop.services.database, held.run_id)
+    workshop.work()
+    assert workshop.request(request_id).state == "certified"
+
+
+def test_a_queued_run_is_cancelled_at_once(workshop: Workshop) -> None:
+    workshop.define()
+    run_id = workshop.active_run()
+    assert run_id is not None
+
+    _cancel(workshop, run_id)
+
+    with workshop.transaction() as session:
+        assert runs.lease(session, run_id, lease_s=30.0) is None
+    with pytest.raises(ConflictError, match="cancelled"):
+        _cancel(workshop, run_id)
+
+
+def test_a_cancelled_training_leaves_its_model_to_be_trained_later(workshop: Workshop) -> None:
+    workshop.define()
+    held = workshop.lease()
+    workshop.begin(held)
+
+    _cancel(workshop, held.run_id)
+
+    assert workshop.model().trained_through is None
+    request_id = workshop.forget("record-1")  # no weights exist that could have learned from it
+    assert workshop.request(request_id).state == "certified"
+    runs.retry_run(workshop.services.database, held.run_id)
+    assert workshop.work().state == "certified"
+
+
+@pytest.mark.parametrize("cause", ["policy", "request", "deadline"])
+def test_what_a_cancelled_run_owed_is_planned_again(workshop: Workshop, cause: str) -> None:
+    request_id, held = _owing(workshop)
+    _cancel(workshop, held.run_id)
+
+    if cause == "policy":
+        policies.change_policy(workshop.services.database, "model", {"epsilon": 2.0})
+    elif cause == "request":
+        workshop.forget(workshop.split()[0][1])
+    else:
+        with workshop.transaction() as session:
+            request = repository.request(session, request_id)
+            request.due_at = request.received_at
+        workshop.forged = True
+        with workshop.transaction() as session:
+            assert note_deadlines(session, warning_s=1e6)
+    workshop.dispatch()
+
+    workshop.work()
+    assert workshop.request(request_id).state == "certified"

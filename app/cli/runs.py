@@ -1,0 +1,47 @@
+"""Commands over HTTP: runs, which workers carry out."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from app.cli.connection import connect, errors_in_words
+
+run = typer.Typer(help="List runs, cancel them, try them again.", no_args_is_help=True)
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as in the list.")]
+
+
+@run.command("list")
+def list_runs(
+    *,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            help="Only those that are queued, leased, running, published, failed or cancelled."
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Only this model's.")] = None,
+) -> None:
+    """List runs, newest first."""
+    filters = {"state": state, "model": model}
+    with errors_in_words(), connect() as client:
+        _show(client.runs(**{name: value for name, value in filters.items() if value is not None}))
+
+
+@run.command("cancel")
+def cancel_run(run_id: RunId) -> None:
+    """End a run that is queued or going; what it owed waits for the model's next run."""
+    with errors_in_words(), connect() as client:
+        _show(client.cancel_run(run_id))
+
+
+@run.command("retry")
+def retry_run(run_id: RunId) -> None:
+    """Start a new run like one that failed or was cancelled."""
+    with errors_in_words(), connect() as client:
+        _show(client.retry_run(run_id))
+
+
+def _show(document: object) -> None:
+    typer.echo(json.dumps(document, indent=2))

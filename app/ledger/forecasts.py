@@ -1,0 +1,103 @@
+"""Plans of runs that are yet to begin.
+
+Planning may take seconds, so it is done before any lock is taken: what it needs to know is read in
+one transaction, and the run is created in another, if the model is still what it was planned for.
+How many records there are may change meanwhile. A run is planned anew when it begins, on exactly
+the records that it then fixes.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from sqlalchemy.orm import Session
+
+from app.domain.errors import ConflictError
+from app.domain.plan import Plan
+from app.domain.policy import Policy
+from app.ledger.shapes import TrainingSet, shape_of
+from app.planning.planner import make_plan
+from app.planning.shape import ModelShape
+from app.registry.tables import ModelRow
+
+
+class PlanMaker(Protocol):
+    """Makes plans as ``planner.make_plan`` does, perhaps within limits."""
+
+    def __call__(self, *, policy: Policy, shape: ModelShape) -> Plan:
+        """Return the plan of one run."""
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """What a model's next run is planned on.
+
+    Attributes:
+        policy: what is promised.
+        shape: the run's size.
+        head_version_id: of the version that it starts from, if there is one.
+    """
+
+    policy: Policy
+    shape: ModelShape
+    head_version_id: str | None
+
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        model: ModelRow,
+        training_set: TrainingSet | None = None,
+        *,
+        policy: Policy | None = None,
+        dimension: int | None = None,
+    ) -> "Occasion":
+        """Read it; no lock is needed.
+
+        Args:
+            session: of the transaction that reads.
+            model: whose run it is.
+            training_set: the model's, where the caller needs it too.
+            policy: to try; by default the model's own.
+            dimension: how many weights the network trains; without it the plan counts them in real
+                arithmetic.
+        """
+        return cls(
+            policy or Policy.from_json(model.policy),
+            shape_of(session, model, training_set, dimension=dimension),
+            model.head_version_id,
+        )
+
+    def forecast(self, make: PlanMaker = make_plan) -> "Forecast":
+        """Make the plan; this may take seconds.
+
+        Args:
+            make: to make it with, in this process or elsewhere.
+
+        Raises:
+            PlanError, ParameterError, CalibrationError: the policy cannot be met.
+        """
+        return Forecast(make(policy=self.policy, shape=self.shape), self)
+
+    def fits(self, model: ModelRow) -> bool:
+        """Say whether a model, which is locked now, is still the one that was read."""
+        return (
+            Policy.from_json(model.policy) == self.policy
+            and model.head_version_id == self.head_version_id
+        )
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The plan of a run that is yet to begin, and what it was made for."""
+
+    plan: Plan
+    occasion: Occasion
+
+    def require_fit(self, model: ModelRow) -> None:
+        """Check that a model, which is locked now, is still the one that was planned for.
+
+        Raises:
+            ConflictError: another call or run has changed it meanwhile.
+        """
+        if not self.occasion.fits(model):
+            raise ConflictError(f"model {model.name!r} has changed meanwhile: try again")
