@@ -17,6 +17,7 @@ from tests.support.traces import Traces
 
 SECONDS = 240.0
 REQUESTS = 20  # of each dataset
+LAST_LINES = 80  # of the service's log, when something is wrong
 
 
 def main() -> None:
@@ -67,6 +68,9 @@ def storm(seed: int, *, seconds: float, directory: Path) -> None:
                 watcher.stop()
                 watcher.look(client)
                 aftermath.check(traces)
+        except BaseException:
+            print(*service.log.read_text().splitlines()[-LAST_LINES:], sep="\n", flush=True)
+            raise
         finally:
             watcher.stop()
             weather.end()

@@ -44,9 +44,9 @@ class Watcher:
 
     def look(self, client: ExpungeClient) -> None:
         """Download and verify every model once."""
-        keys = client.public_key_pem()
+        trusted = client.trusted_keys()
         for name in MODELS:
-            weights = client.download(name, self._directory, keys=keys).weights
+            weights = client.download(name, self._directory, trusted=trusted).weights
             self._traces.published(name, weights.read_bytes())
             self.downloads += 1
 
