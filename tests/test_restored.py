@@ -59,7 +59,7 @@ class Story:
             predicate = verify(
                 bundle=json.dumps(certificate["bundle"]).encode(),
                 weights=self.api.get(f"/v1/models/{name}/certified/weights").content,
-                keys=self.api.get("/.well-known/expunge-keys.json").content,
+                trusted=self.api.get("/.well-known/expunge-keys.json").content,
                 receipt=self.receipts[request],
             )
             found[name] = predicate["forgotten"]

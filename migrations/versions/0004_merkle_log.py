@@ -64,6 +64,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     guards.drop()
+    op.drop_table("log_cosignatures")
     op.drop_table("log_checkpoints")
     op.drop_table("log_nodes")
     _shift(+1)
