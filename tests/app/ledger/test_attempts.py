@@ -29,10 +29,16 @@ def _hand_back(workshop: Workshop, held: Held) -> None:
         runs.hand_back(session, runs.holder(session, held.run_id, held.token))
 
 
+def _cancel(workshop: Workshop, held: Held) -> None:
+    with workshop.transaction() as session:
+        runs.cancel_run(session, held.run_id)
+
+
 ENDINGS: dict[str, Callable[[Workshop, Held], None]] = {
     "taken over": lambda workshop, held: workshop.give_up(held, permanent=False),
     "failed": lambda workshop, held: workshop.give_up(held),
     "told to stop": _hand_back,
+    "cancelled": _cancel,
 }
 
 
