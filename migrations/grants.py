@@ -55,6 +55,6 @@ def grant(connection: Connection, role: str) -> None:
 
 
 def _present(connection: Connection) -> list[str]:
-    """Return those passing tables that exist: the first migrations make only some of them."""
+    """Return those passing tables that exist: a downgrade leaves none."""
     there = "SELECT to_regclass(:table) IS NOT NULL"
     return [table for table in PASSING if connection.scalar(text(there), {"table": table})]

@@ -112,6 +112,11 @@ def guard_ledger() -> None:
         name="forgotten",
         function="refuse_unforgetting",
     )
+    guard(
+        "signing_keys",
+        "n.id <> o.id OR n.pem <> o.pem OR n.valid_from IS DISTINCT FROM o.valid_from"
+        " OR o.valid_until IS NOT NULL AND n.valid_until IS DISTINCT FROM o.valid_until",
+    )
     for table, columns in FIXED.items():
         fixed = " OR ".join(f"n.{name} IS DISTINCT FROM o.{name}" for name in columns)
         guard(table, f"{FORBIDDEN[table]} OR {fixed}" if table in FORBIDDEN else fixed)

@@ -138,11 +138,7 @@ def forget(api: TestClient, subject: str) -> None:
 def test_a_batch_of_all_records_is_not_certified_for_doing_nothing(
     digits: TestClient, services: Services, work: Callable[[], None]
 ) -> None:
-    """The finding: the default policy, one full batch, one forgotten record.
-
-    ``noisy_gd_convex`` used to invent the noise of a training that had none, and to certify the
-    same file again.
-    """
+    """The default policy, one full batch, one forgotten record: training added no noise."""
     definition = head("whole")
     definition["recipe"] = {"epochs": 5, "batch_size": 1000, "held_out_fraction": 0.0}
     assert digits.post("/v1/models", json=definition).status_code == 201

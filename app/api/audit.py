@@ -17,14 +17,14 @@ Word = Annotated[str | None, Query(min_length=1, max_length=200)]
 
 
 class DeedAnswer(Answer):
-    """One entry of the log. ``by`` is a caller's id, ``operator`` or ``service``.
+    """One entry of the log.
 
-    It is null in entries from before this was noted. ``name`` is the name of a caller's key.
+    ``by`` is a caller's id, ``operator`` or ``service``; ``name`` is the name of a caller's key.
     """
 
     index: int
     kind: str
-    by: str | None
+    by: str
     name: str | None
     recorded_at: datetime
     facts: dict[str, Any]

@@ -21,7 +21,6 @@ def audit(
     """Show who did what, newest first: the log's entries with the callers behind them."""
     with errors_in_words(), connect() as client:
         for entry in client.audit(caller=caller, kind=kind, limit=limit):
-            who = entry["by"] or "unknown"
             name = f" ({entry['name']})" if entry["name"] else ""
             facts = json.dumps(entry["facts"], sort_keys=True)
-            typer.echo(f"{entry['recorded_at']}  {who}{name}  {entry['kind']}  {facts}")
+            typer.echo(f"{entry['recorded_at']}  {entry['by']}{name}  {entry['kind']}  {facts}")

@@ -22,7 +22,7 @@ class Deed:
     Attributes:
         index: of the entry.
         kind: what was decided.
-        by: a caller's id, ``operator`` or ``service``; None in entries from before this was noted.
+        by: a caller's id, ``operator`` or ``service``.
         name: the caller's name, if it is one of the API.
         recorded_at: when.
         facts: all else that the entry says.
@@ -30,7 +30,7 @@ class Deed:
 
     index: int
     kind: str
-    by: str | None
+    by: str
     name: str | None
     recorded_at: datetime
     facts: dict[str, Any]
@@ -63,17 +63,17 @@ def deeds(
     entries = [
         (index, strict_json.loads(body)) for index, body in session.execute(query.limit(limit))
     ]
-    names = _names(session, {facts.get("by") for _, facts in entries})
+    names = _names(session, {facts["by"] for _, facts in entries})
     return [_deed(index, facts, names) for index, facts in entries]
 
 
-def _names(session: Session, callers: set[str | None]) -> dict[str, str]:
-    query = select(ApiKeyRow.id, ApiKeyRow.name).where(ApiKeyRow.id.in_(callers - {None}))
+def _names(session: Session, callers: set[str]) -> dict[str, str]:
+    query = select(ApiKeyRow.id, ApiKeyRow.name).where(ApiKeyRow.id.in_(callers))
     return {caller: name for caller, name in session.execute(query)}  # noqa: C416 - rows to pairs
 
 
 def _deed(index: int, facts: dict[str, Any], names: dict[str, str]) -> Deed:
-    by = facts.pop("by", None)
+    by = facts.pop("by")
     return Deed(
         index=index,
         kind=facts.pop("kind"),

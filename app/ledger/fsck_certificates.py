@@ -51,9 +51,7 @@ class CertificateCheck:
             if stored is None:
                 self._fault(where, f"entry {entry['index']} records it, but it is missing")
                 continue
-            # Entries of the first releases do not name the version.
-            version = entry.get("version", stored.version_id)
-            recorded = (entry.get("model"), version, entry.get("basis"), entry.get("sha256"))
+            recorded = tuple(entry.get(name) for name in ("model", "version", "basis", "sha256"))
             if recorded != (stored.model_id, stored.version_id, stored.basis, stored.sha256):
                 self._fault(where, f"it differs from entry {entry['index']}")
             self._check_envelope(where, stored.envelope, stored.sha256)

@@ -165,7 +165,7 @@ def test_the_services_role_owns_nothing_and_comes_back_if_it_is_missing(servers)
         with engine.connect() as connection, pytest.raises(ProgrammingError, match="denied"):
             connection.execute(text("CREATE TABLE mine (word text)"))
         engine.dispose()
-        # As in a directory that an older release has made.
+        # As in a directory whose making was interrupted.
         sql(servers, "DROP ROLE expunge_service")
         servers.start_postgres()
 

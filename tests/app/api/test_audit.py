@@ -339,11 +339,3 @@ def test_a_caller_is_found_by_an_index(services: Services, workshop: Workshop) -
         )
         plan = "\n".join(session.scalars(text(query)))
     assert "ix_log_entries_by" in plan
-
-
-def test_entries_from_before_callers_were_noted(services: Services, admin: TestClient) -> None:
-    with services.database.transaction() as session:
-        log.append(session, "test.old")
-        session.info["expunge.log.pending"][-1].pop("by")
-    (deed,) = admin.get("/v1/audit", params={"kind": "test.old"}).json()["items"]
-    assert (deed["by"], deed["name"], deed["facts"]) == (None, None, {})

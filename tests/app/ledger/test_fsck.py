@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, text
 from app.certificates.signing import StatementSigner
 from app.domain.errors import ProofError
 from app.domain.merkle import verify_consistency
-from app.ledger import fsck, merkle
+from app.ledger import fsck, log, merkle
 from app.services import Services
 from tests.support.emptying import empty
 from tests.support.logbook import (
@@ -257,6 +257,22 @@ def test_any_change_to_a_certificate_is_found(
     stray = "cert_stray" if "stray" in change else version.certificate_id
     assert fault.where == f"certificate {stray}"
     assert reason in fault.reason
+
+
+def test_an_entry_that_does_not_name_its_version_is_found(
+    workshop: Workshop, app_database: Engine
+) -> None:
+    workshop.define("one")
+    version = workshop.work("one")
+    workshop.forged = True
+    entries = [json.loads(body) for body in bodies(workshop.services)]
+    (issued,) = (entry for entry in entries if entry["kind"] == "certificate.issued")
+    del issued["version"]
+    rewritten = [log.canonical_json(entry).encode() for entry in entries]
+    rewrite(app_database, workshop.services, rewritten)
+    (fault,) = faults(workshop.services)
+    assert fault.where == f"certificate {version.certificate_id}"
+    assert "differs from entry" in fault.reason
 
 
 def test_an_entry_about_a_certificate_that_never_was_is_found(

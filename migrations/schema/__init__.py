@@ -1,0 +1,1 @@
+"""The tables of the first schema, a module for each part of the service."""

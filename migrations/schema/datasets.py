@@ -1,0 +1,156 @@
+"""Stored objects, data sets and their records; public backbones and their features of shards."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from migrations.schema.types import JSONB, MOMENT, NOW
+
+
+def create() -> None:
+    create_blobs()
+    create_datasets()
+    create_shards()
+    create_records()
+    create_backbones()
+    create_feature_shards()
+
+
+def create_blobs() -> None:
+    op.create_table(
+        "blobs",
+        sa.Column("id", sa.String, nullable=False),
+        sa.Column("kind", sa.String, nullable=False),
+        sa.Column("state", sa.String, nullable=False),
+        sa.Column("dataset_id", sa.String),
+        sa.Column("run_id", sa.String),
+        sa.Column("sha256", sa.String),
+        sa.Column("size_bytes", sa.BigInteger),
+        sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.Column("shredded_at", MOMENT),
+        sa.Column("object_deleted_at", MOMENT),
+        sa.CheckConstraint(
+            "object_deleted_at IS NULL OR state = 'shredded'", name=op.f("ck_blobs_object_deleted")
+        ),
+        sa.CheckConstraint(
+            "state IN ('pending', 'live', 'doomed', 'shredded')", name=op.f("ck_blobs_state")
+        ),
+        sa.PrimaryKeyConstraint("id", name="pk_blobs"),
+    )
+    op.create_index(
+        "ix_blobs_objects_left",
+        "blobs",
+        ["id"],
+        postgresql_where="state = 'shredded' AND object_deleted_at IS NULL",
+    )
+    op.create_index("ix_blobs_run_id", "blobs", ["run_id"])
+    op.create_index("ix_blobs_state", "blobs", ["state"])
+
+
+def create_datasets() -> None:
+    op.create_table(
+        "datasets",
+        sa.Column("id", sa.String, nullable=False),
+        sa.Column("name", sa.String, nullable=False),
+        sa.Column("feature_shape", JSONB, nullable=False),
+        sa.Column("feature_dtype", sa.String, nullable=False),
+        sa.Column("feature_offset", sa.Double, nullable=False),
+        sa.Column("feature_scale", sa.Double, nullable=False),
+        sa.Column("classes", sa.Integer, nullable=False),
+        sa.Column("forget_epoch", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.CheckConstraint("classes >= 2", name=op.f("ck_datasets_classes")),
+        sa.CheckConstraint("forget_epoch >= 0", name=op.f("ck_datasets_forget_epoch")),
+        sa.PrimaryKeyConstraint("id", name="pk_datasets"),
+        sa.UniqueConstraint("name", name="uq_datasets_name"),
+    )
+
+
+def create_shards() -> None:
+    op.create_table(
+        "shards",
+        sa.Column("id", sa.String, nullable=False),
+        sa.Column("dataset_id", sa.String, nullable=False),
+        sa.Column("blob_id", sa.String, nullable=False),
+        sa.Column("rows", sa.Integer, nullable=False),
+        sa.Column("upload_digest", sa.LargeBinary),
+        sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.ForeignKeyConstraint(["blob_id"], ["blobs.id"], name="fk_shards_blob_id"),
+        sa.ForeignKeyConstraint(["dataset_id"], ["datasets.id"], name="fk_shards_dataset_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_shards"),
+    )
+    op.create_index("ix_shards_dataset_id", "shards", ["dataset_id"])
+
+
+def create_records() -> None:
+    op.create_table(
+        "records",
+        sa.Column("seq", sa.BigInteger, sa.Identity(always=True), nullable=False),
+        sa.Column("dataset_id", sa.String, nullable=False),
+        sa.Column("record_key", sa.LargeBinary, nullable=False),
+        sa.Column("subject_key", sa.LargeBinary),
+        sa.Column("shard_id", sa.String),
+        sa.Column("forgotten_epoch", sa.BigInteger),
+        sa.Column("absences", sa.ARRAY(sa.BigInteger)),
+        sa.Column("erased_at", MOMENT),
+        sa.CheckConstraint(
+            "(shard_id IS NULL) = (erased_at IS NOT NULL)", name=op.f("ck_records_erased")
+        ),
+        sa.CheckConstraint(
+            "cardinality(absences) >= 2 AND cardinality(absences) % 2 = 0",
+            name=op.f("ck_records_absences"),
+        ),
+        sa.CheckConstraint(
+            "erased_at IS NULL OR forgotten_epoch IS NOT NULL", name=op.f("ck_records_forgotten")
+        ),
+        sa.ForeignKeyConstraint(["shard_id"], ["shards.id"], name="fk_records_shard_id"),
+        sa.PrimaryKeyConstraint("seq", name="pk_records"),
+    )
+    op.create_index("ix_records_dataset_id_subject_key", "records", ["dataset_id", "subject_key"])
+    op.create_index("ix_records_shard_id", "records", ["shard_id"])
+    op.create_index(
+        "uq_records_dataset_id_record_key", "records", ["dataset_id", "record_key"], unique=True
+    )
+
+
+def create_backbones() -> None:
+    op.create_table(
+        "backbones",
+        sa.Column("id", sa.String, nullable=False),
+        sa.Column("name", sa.String, nullable=False),
+        sa.Column("architecture", JSONB, nullable=False),
+        sa.Column("input_shape", JSONB, nullable=False),
+        sa.Column("classes", sa.Integer, nullable=False),
+        sa.Column("source", sa.String, nullable=False),
+        sa.Column("blob_id", sa.String),
+        sa.Column("sha256", sa.String),
+        sa.Column("size_bytes", sa.BigInteger),
+        sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.CheckConstraint(
+            "(blob_id IS NULL) = (sha256 IS NULL) AND (blob_id IS NULL) = (size_bytes IS NULL)",
+            name=op.f("ck_backbones_weights"),
+        ),
+        sa.CheckConstraint("classes >= 2", name=op.f("ck_backbones_classes")),
+        sa.ForeignKeyConstraint(["blob_id"], ["blobs.id"], name="fk_backbones_blob_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_backbones"),
+        sa.UniqueConstraint("name", name="uq_backbones_name"),
+    )
+
+
+def create_feature_shards() -> None:
+    op.create_table(
+        "feature_shards",
+        sa.Column("id", sa.String, nullable=False),
+        sa.Column("shard_id", sa.String, nullable=False),
+        sa.Column("backbone_id", sa.String, nullable=False),
+        sa.Column("blob_id", sa.String, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["backbone_id"], ["backbones.id"], name="fk_feature_shards_backbone_id"
+        ),
+        sa.ForeignKeyConstraint(["blob_id"], ["blobs.id"], name="fk_feature_shards_blob_id"),
+        sa.ForeignKeyConstraint(["shard_id"], ["shards.id"], name="fk_feature_shards_shard_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_feature_shards"),
+        sa.UniqueConstraint(
+            "shard_id", "backbone_id", name="uq_feature_shards_shard_id_backbone_id"
+        ),
+    )
+    op.create_index("ix_feature_shards_backbone_id", "feature_shards", ["backbone_id"])
