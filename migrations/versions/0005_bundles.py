@@ -35,7 +35,8 @@ def upgrade() -> None:
     guard(
         "signing_keys",
         "n.id <> o.id OR n.pem <> o.pem OR n.valid_from IS DISTINCT FROM o.valid_from"
-        " OR o.valid_until IS NOT NULL AND n.valid_until IS DISTINCT FROM o.valid_until",
+        " OR o.valid_until IS NOT NULL AND (n.valid_until, n.compromised_since)"
+        " IS DISTINCT FROM (o.valid_until, o.compromised_since)",
     )
     op.create_index(
         "ix_log_entries_certificate",

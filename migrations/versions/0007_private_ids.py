@@ -10,6 +10,8 @@ Revises: 0006
 import sqlalchemy as sa
 from alembic import op
 
+from migrations.guards import guard
+
 revision = "0007"
 down_revision = "0006"
 branch_labels = None
@@ -23,6 +25,10 @@ def upgrade() -> None:
         )
     op.alter_column("forget_requests", "external_id", new_column_name="external_key")
     _rename_constraint("external_id", "external_key")
+    # By these a call is recognised as repeated, and answered as the first was.
+    names = ("external_key", "idempotency_key", "request_digest")
+    changed = " OR ".join(f"n.{name} IS DISTINCT FROM o.{name}" for name in names)
+    guard("forget_requests", changed, name="recognition")
     op.add_column(
         "outbox",
         sa.Column(
@@ -36,6 +42,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_column("outbox", "posted_at")
+    op.execute("DROP TRIGGER recognition ON forget_requests")
     _rename_constraint("external_key", "external_id")
     op.alter_column("forget_requests", "external_key", new_column_name="external_id")
     for column in ("external_id", "idempotency_key"):

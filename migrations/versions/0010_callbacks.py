@@ -8,6 +8,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
+from migrations.guards import guard
+
 revision = "0010"
 down_revision = "0009"
 branch_labels = None
@@ -47,6 +49,13 @@ def upgrade() -> None:
         sa.Column("callback_count", sa.Integer(), server_default="0", nullable=False),
     )
     op.add_column("forget_requests", sa.Column("subject_request_id", sa.String(), nullable=True))
+    guard(
+        "subject_requests",
+        "o.status IS NOT NULL AND (n.id, n.api_key_id, n.subject_request_id, n.request_digest,"
+        " n.regulation, n.submitted_at, n.received_at, n.due_at) IS DISTINCT FROM (o.id,"
+        " o.api_key_id, o.subject_request_id, o.request_digest, o.regulation, o.submitted_at,"
+        " o.received_at, o.due_at)",
+    )
     op.create_foreign_key(
         op.f("fk_forget_requests_subject_request_id"),
         "forget_requests",
