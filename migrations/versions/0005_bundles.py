@@ -44,8 +44,15 @@ def upgrade() -> None:
         [sa.text("""substring(body, '"certificate":"([^"]*)"'::text)""")],
         postgresql_where=sa.text("kind = 'certificate.issued'"),
     )
+    op.create_index(
+        "ix_log_entries_retirements",
+        "log_entries",
+        ["index"],
+        postgresql_where=sa.text("kind = 'key.retired'"),
+    )
 
 
 def downgrade() -> None:
+    op.drop_index("ix_log_entries_retirements", table_name="log_entries")
     op.drop_index("ix_log_entries_certificate", table_name="log_entries")
     op.drop_table("signing_keys")
