@@ -51,6 +51,7 @@ FORBIDDEN = {
     " OR (o.state = 'retired') <> (n.state = 'shredded'))",
     "api_keys": "o.revoked_at IS NOT NULL AND n.revoked_at IS DISTINCT FROM o.revoked_at",
 }
+_MOST_OFF_S = 600
 
 
 def make_append_only() -> None:
@@ -112,6 +113,13 @@ def guard_ledger() -> None:
         name="forgotten",
         function="refuse_unforgetting",
     )
+    # Verifiers believe an entry's time: a key that has ended must not be helped by an older one.
+    op.execute(
+        "CREATE TRIGGER guard BEFORE INSERT ON log_entries FOR EACH ROW WHEN (abs(extract(epoch"
+        " FROM clock_timestamp() - CAST(NEW.body::json->>'recorded_at' AS timestamptz)))"
+        f" > {_MOST_OFF_S}) EXECUTE FUNCTION refuse_rewriting()"
+    )
+    op.execute("ALTER TABLE log_entries ENABLE ALWAYS TRIGGER guard")
     for table, columns in FIXED.items():
         fixed = " OR ".join(f"n.{name} IS DISTINCT FROM o.{name}" for name in columns)
         guard(table, f"{FORBIDDEN[table]} OR {fixed}" if table in FORBIDDEN else fixed)

@@ -10,7 +10,7 @@ from migrations.guards import APPEND_ONLY
 
 _TRIGGERS = text(
     "SELECT tgrelid::regclass::text, tgname FROM pg_trigger"
-    " WHERE tgname IN ('append_only', 'guard', 'forgotten')"
+    " WHERE tgname IN ('append_only', 'guard', 'forgotten', 'recognition')"
 )
 _LARGE_BYTES = 2_000_000
 _LARGEST = text(
