@@ -208,7 +208,9 @@ def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:
         model = session.get_one(ModelRow, lease.model_id)
         architecture = ArchitectureSpec.from_json(model.architecture)
         head = None if lease.kind is RunKind.CERTIFY else registry.head_version(session, model)
-        blob_id = model.imported_blob_id if lease.kind is RunKind.CERTIFY else head and head.blob_id
+        blob_id = model.imported_blob_id
+        if lease.kind is not RunKind.CERTIFY:
+            blob_id = None if head is None else head.blob_id
     if blob_id is None:
         raise RunFailedError("the model has no weights to start from: upload them again")
     content = services.blobs.read(blob_id)

@@ -72,9 +72,10 @@ def bundle_of(
     found = session.execute(_ENTRY, {"certificate": certificate.id}).one_or_none()
     if found is None:
         raise CorruptLogError("the log does not hold this certificate; run 'expunge log fsck'")
+    index, body = found
     return bundle_json(
-        envelope=_envelope(session, certificate, signer, index=found.index),
-        log=_log_proof(session, found.index, found.body, since=since),
+        envelope=_envelope(session, certificate, signer, index=index),
+        log=_log_proof(session, index, body, since=since),
         request=None if request_id is None else _request_proof(session, certificate, request_id),
     )
 
