@@ -21,7 +21,11 @@ FIXED = {
         "classes",
     ),
     "records": ("seq", "dataset_id", "record_key", "subject_key"),
-    "forget_requests": ("id", "dataset_id", "api_key_id", "forget_epoch", "record_count"),
+    "forget_requests": (
+        *("id", "dataset_id", "api_key_id", "forget_epoch", "record_count"),
+        # By these a call is recognised as repeated, and answered as the first was.
+        *("external_key", "idempotency_key", "request_digest"),
+    ),
     "obligations": ("id", "request_id", "model_id", "basis"),
     "models": (
         *("id", "name", "dataset_id", "architecture", "recipe", "weights_source", "split_salt"),
@@ -51,6 +55,7 @@ FORBIDDEN = {
     " OR (o.state = 'retired') <> (n.state = 'shredded'))",
     "api_keys": "o.revoked_at IS NOT NULL AND n.revoked_at IS DISTINCT FROM o.revoked_at",
 }
+_MOST_OFF_S = 600
 
 
 def make_append_only() -> None:
@@ -115,8 +120,23 @@ def guard_ledger() -> None:
     guard(
         "signing_keys",
         "n.id <> o.id OR n.pem <> o.pem OR n.valid_from IS DISTINCT FROM o.valid_from"
-        " OR o.valid_until IS NOT NULL AND n.valid_until IS DISTINCT FROM o.valid_until",
+        " OR o.valid_until IS NOT NULL AND (n.valid_until, n.compromised_since)"
+        " IS DISTINCT FROM (o.valid_until, o.compromised_since)",
     )
+    guard(
+        "subject_requests",
+        "o.status IS NOT NULL AND (n.id, n.api_key_id, n.subject_request_id, n.request_digest,"
+        " n.regulation, n.submitted_at, n.received_at, n.due_at) IS DISTINCT FROM (o.id,"
+        " o.api_key_id, o.subject_request_id, o.request_digest, o.regulation, o.submitted_at,"
+        " o.received_at, o.due_at)",
+    )
+    # Verifiers believe an entry's time: a key that has ended must not be helped by an older one.
+    op.execute(
+        "CREATE TRIGGER guard BEFORE INSERT ON log_entries FOR EACH ROW WHEN (abs(extract(epoch"
+        " FROM clock_timestamp() - CAST(NEW.body::json->>'recorded_at' AS timestamptz)))"
+        f" > {_MOST_OFF_S}) EXECUTE FUNCTION refuse_rewriting()"
+    )
+    op.execute("ALTER TABLE log_entries ENABLE ALWAYS TRIGGER guard")
     for table, columns in FIXED.items():
         fixed = " OR ".join(f"n.{name} IS DISTINCT FROM o.{name}" for name in columns)
         guard(table, f"{FORBIDDEN[table]} OR {fixed}" if table in FORBIDDEN else fixed)

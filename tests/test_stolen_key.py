@@ -12,14 +12,16 @@ from typer.testing import CliRunner
 
 from app.certificates.bundle import bundle_json
 from app.certificates.signing import StatementSigner, payload_of, statement_of
+from app.certificates.tables import CertificateRow
 from app.certificates.trusted_keys import read_trusted_keys
 from app.certificates.verification import verify
 from app.cli.main import app
-from app.domain.errors import VerificationError
-from app.ledger import bundles, repository
+from app.domain.errors import CorruptLogError, VerificationError
+from app.ledger import bundles, log, repository
 from app.registry.tables import VersionRow
 from app.services import Services, open_services, signing_key_file, trusted_keys_file
 from tests.support.bundles import SmallLog
+from tests.support.logbook import faults
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import Workshop
 
@@ -183,3 +185,48 @@ def test_a_list_from_before_the_rotation_knows_nothing_of_it(steal: Callable[...
             trusted=old_list,
             consistent_with=kept,
         )
+
+
+def _forged(theft: Theft, signer_line: dict[str, Any], **changes: Any) -> CertificateRow:
+    """Add a certificate that never was, with its entry, as the service's role may."""
+    statement = statement_of(json.dumps(theft.old_bundle["envelope"]))
+    statement["predicate"]["software"]["expunge"] = "the intruder's"
+    envelope = theft.stolen.sign(statement)
+    document = {**json.loads(envelope.envelope), **signer_line}
+    with theft.services.database.transaction() as session:
+        row = CertificateRow(
+            id="cert_forged",
+            model_id=theft.version.model_id,
+            version_id=theft.version.id,
+            basis=statement["predicate"]["basis"],
+            envelope=json.dumps(document),
+            sha256=envelope.sha256,
+        )
+        session.add(row)
+        facts = {"certificate": row.id, "sha256": row.sha256, "basis": row.basis}
+        facts |= {"model": row.model_id, "version": row.version_id}
+        log.append(session, "certificate.issued", **facts)
+        log.checkpoint_at_commit(session, theft.services.signer)
+    return row
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_the_service_signs_nothing_anew_that_was_not_there_before_the_rotation(
+    steal: Callable[..., Theft], has_key: bool
+) -> None:
+    """Or whoever can add rows would have its present signature for whatever they like."""
+    theft = steal("--compromised-since", (datetime.now(UTC) - timedelta(hours=1)).isoformat())
+    unsigned = {"signatures": [{"keyid": theft.stolen.key_id, "sig": "AAAA"}]}
+    row = _forged(theft, {} if has_key else unsigned)
+    with theft.services.database.transaction() as session, pytest.raises(CorruptLogError):
+        bundles.bundle_of(session, row, signer=theft.services.signer)
+
+
+def test_a_certificate_that_was_recorded_after_its_keys_end_is_named(
+    steal: Callable[..., Theft],
+) -> None:
+    """However it is dated: a verifier of a bundle sees its entry alone."""
+    theft = steal()
+    assert not faults(theft.services)
+    row = _forged(theft, {})
+    assert f"certificate {row.id}" in {fault.where for fault in faults(theft.services)}

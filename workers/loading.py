@@ -1,5 +1,6 @@
 """What a run reads: records, and the weights it starts from."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -206,11 +207,14 @@ def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, lease.model_id)
         architecture = ArchitectureSpec.from_json(model.architecture)
-        if lease.kind is RunKind.CERTIFY:
-            blob_id = model.imported_blob_id
-        else:
-            head = registry.head_version(session, model)
+        head = None if lease.kind is RunKind.CERTIFY else registry.head_version(session, model)
+        blob_id = model.imported_blob_id
+        if lease.kind is not RunKind.CERTIFY:
             blob_id = None if head is None else head.blob_id
     if blob_id is None:
         raise RunFailedError("the model has no weights to start from: upload them again")
-    return trainable(architecture, safetensors.torch.load(services.blobs.read(blob_id)))
+    content = services.blobs.read(blob_id)
+    # What the lineage's history accounts for is the version that was certified, and no other.
+    if head is not None and hashlib.sha256(content).hexdigest() != head.sha256:
+        raise RunFailedError("the weights to start from are not the version's: run 'log fsck'")
+    return trainable(architecture, safetensors.torch.load(content))

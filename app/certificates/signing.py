@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
     Ed25519PublicKey,
@@ -127,3 +128,14 @@ def payload_of(envelope: str) -> bytes:
 def signer_of(envelope: str) -> str:
     """Return which key an envelope of our own says has signed it; no signature is checked."""
     return str(strict_json.loads(envelope)["signatures"][0]["keyid"])
+
+
+def is_signed(envelope: str, key: Ed25519PublicKey) -> bool:
+    """Say whether a key has signed an envelope of our own."""
+    read = Envelope.from_dict(strict_json.loads(envelope))
+    try:
+        for signature in read.signatures.values():
+            key.verify(bytes.fromhex(signature.signature), read.pae())
+    except (InvalidSignature, ValueError):
+        return False
+    return bool(read.signatures)

@@ -8,8 +8,15 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.certificates.bundle import LeafProof, LogProof, RequestProof, bundle_json
-from app.certificates.signing import StatementSigner, payload_of, signer_of, statement_of
+from app.certificates.signing import (
+    StatementSigner,
+    is_signed,
+    payload_of,
+    signer_of,
+    statement_of,
+)
 from app.certificates.tables import CertificateRow, SigningKeyRow
+from app.certificates.trusted_keys import ed25519_of
 from app.domain import multiproof
 from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.states import Basis
@@ -30,6 +37,12 @@ _ENTRY = text(
     SELECT index, body FROM log_entries
     WHERE kind = 'certificate.issued'
     AND substring(body FROM '"certificate":"([^"]*)"') = :certificate
+    """
+)
+_RETIREMENT = text(
+    """
+    SELECT min(index) FROM log_entries
+    WHERE kind = 'key.retired' AND substring(body FROM '"key":"([^"]*)"') = :key
     """
 )
 
@@ -56,33 +69,42 @@ def bundle_of(
         InvalidInputError: the log was never as large as ``since``.
         CorruptLogError: the log does not hold the certificate.
     """
+    found = session.execute(_ENTRY, {"certificate": certificate.id}).one_or_none()
+    if found is None:
+        raise CorruptLogError("the log does not hold this certificate; run 'expunge log fsck'")
+    index, body = found
     return bundle_json(
-        envelope=_envelope(session, certificate, signer),
-        log=_log_proof(session, certificate.id, since=since),
+        envelope=_envelope(session, certificate, signer, index=index),
+        log=_log_proof(session, index, body, since=since),
         request=None if request_id is None else _request_proof(session, certificate, request_id),
     )
 
 
-def _envelope(session: Session, certificate: CertificateRow, signer: StatementSigner) -> str:
+def _envelope(
+    session: Session, certificate: CertificateRow, signer: StatementSigner, *, index: int
+) -> str:
     """Return a certificate as it was signed, or signed anew if its key was compromised.
 
-    What is signed is the same text, of which the log holds the digest.
+    What is signed is the same text, of which the log holds the digest. Only what that key had
+    signed, and the log held before its end, is: whoever adds rows later must not have them signed.
     """
     signed_by = session.get(SigningKeyRow, signer_of(certificate.envelope))
     if signed_by is None or signed_by.compromised_since is None:
         return certificate.envelope
     signing_keys.require_in_use(session, signer)
     payload = payload_of(certificate.envelope)
-    if hashlib.sha256(payload).hexdigest() != certificate.sha256:
+    retired_at = session.scalar(_RETIREMENT, {"key": signed_by.id})
+    if (
+        hashlib.sha256(payload).hexdigest() != certificate.sha256
+        or retired_at is None
+        or index > retired_at
+        or not is_signed(certificate.envelope, ed25519_of(signed_by.pem))
+    ):
         raise CorruptLogError("a certificate is not the one recorded; run 'expunge log fsck'")
     return signer.sign_payload(payload)
 
 
-def _log_proof(session: Session, certificate_id: str, *, since: int | None) -> LogProof:
-    found = session.execute(_ENTRY, {"certificate": certificate_id}).one_or_none()
-    if found is None:
-        raise CorruptLogError("the log does not hold this certificate; run 'expunge log fsck'")
-    index, body = found
+def _log_proof(session: Session, index: int, body: str, *, since: int | None) -> LogProof:
     newest = checkpoints.latest(session)
     if since is not None and since > newest.size:
         raise InvalidInputError(f"since: must be at most {newest.size}, the log's size")

@@ -24,7 +24,7 @@ from app.domain import merkle
 from app.domain.errors import NoteError
 from app.domain.merkle import Frontier, NodeRun
 from app.ledger.checkpoints import origin_from
-from app.ledger.fsck_certificates import CertificateCheck
+from app.ledger.fsck_certificates import KINDS, CertificateCheck
 from app.ledger.replay import Replay
 from app.ledger.stories import STORIES
 from app.ledger.tables import LogCheckpointRow, LogEntryRow, LogNodeRow
@@ -193,7 +193,7 @@ class _Check:
             self._fault(f"entry {expected}", reason)
 
     def _facts(self, entry: tuple[int, str, str]) -> dict[str, Any] | None:
-        """Return what an entry says if it is about a certificate."""
+        """Return what an entry says if it is about a certificate or the end of a key."""
         index, kind, body = entry
         try:
             facts = strict_json.loads(body)
@@ -205,7 +205,7 @@ class _Check:
             self._fault(f"entry {index}", "its kind is not the one in its body")
         if facts.get("signed"):
             self._announced.add(index + 1)
-        return {**facts, "index": index} if facts["kind"] == "certificate.issued" else None
+        return {**facts, "index": index} if facts["kind"] in KINDS else None
 
     def _grow(self, leaves: Sequence[bytes], size: int, end: int) -> list[NodeRun]:
         """Add the leaves of the present chunk, which ends at ``end``, up to a size."""

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, func, select, text
 
 from app.certificates import strict_json
 from app.certificates.tables import CertificateRow
+from app.certificates.trusted_keys import TrustedKey
 
 # By pattern and not as JSON: one damaged entry must not end the search.
 _UNLOGGED = text(
@@ -22,10 +23,13 @@ _UNLOGGED = text(
     )
     """
 )
+_RETIRED = "key.retired"
+KINDS = frozenset({"certificate.issued", _RETIRED})
+"""The entries that are looked at."""
 
 
 class CertificateCheck:
-    """Compares certificates with the entries that record them."""
+    """Compares certificates with the entries that record them, and with their keys' ends."""
 
     def __init__(
         self,
@@ -34,11 +38,16 @@ class CertificateCheck:
         fault: Callable[[str, str], None],
     ) -> None:
         self._connection = connection
-        self._keys = keys
+        self._keys = {TrustedKey(key).id: key for key in keys}
+        self._retired_at: dict[str, int] = {}
         self._fault = fault
 
     def see(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Check the certificates that these entries record; ``index`` says which entry."""
+        for entry in entries:
+            if entry["kind"] == _RETIRED:
+                self._retired_at.setdefault(str(entry.get("key")), entry["index"])
+        entries = [entry for entry in entries if entry["kind"] != _RETIRED]
         if not entries:
             return
         ids = [_id_in(entry) for entry in entries]
@@ -54,7 +63,7 @@ class CertificateCheck:
             recorded = tuple(entry.get(name) for name in ("model", "version", "basis", "sha256"))
             if recorded != (stored.model_id, stored.version_id, stored.basis, stored.sha256):
                 self._fault(where, f"it differs from entry {entry['index']}")
-            self._check_envelope(where, stored.envelope, stored.sha256)
+            self._check_envelope(where, entry["index"], stored.envelope, stored.sha256)
 
     def finish(self) -> int:
         """Report certificates without an entry; return how many certificates there are."""
@@ -62,7 +71,7 @@ class CertificateCheck:
             self._fault(f"certificate {certificate_id}", "no entry records it")
         return self._connection.scalar(select(func.count()).select_from(CertificateRow)) or 0
 
-    def _check_envelope(self, where: str, envelope_json: str, sha256: str) -> None:
+    def _check_envelope(self, where: str, index: int, envelope_json: str, sha256: str) -> None:
         try:
             envelope = Envelope.from_dict(strict_json.loads(envelope_json))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -70,18 +79,21 @@ class CertificateCheck:
             return
         if hashlib.sha256(envelope.payload).hexdigest() != sha256:
             self._fault(where, "its statement is not the one that was recorded")
-        if not self._is_signed(envelope):
+        signer = self._signer(envelope)
+        if signer is None:
             self._fault(where, "none of the service's keys has signed it")
+        # By its place and not by its time, which whoever adds an entry may choose.
+        elif index > self._retired_at.get(signer, index):
+            self._fault(where, f"entry {index} records it, after the end of the key that signed it")
 
-    def _is_signed(self, envelope: Envelope) -> bool:
-        for signature in envelope.signatures.values():
-            for key in self._keys:
-                try:
-                    key.verify(bytes.fromhex(signature.signature), envelope.pae())
-                except (InvalidSignature, ValueError):
-                    continue
-                return True
-        return False
+    def _signer(self, envelope: Envelope) -> str | None:
+        for key_id, signature in envelope.signatures.items():
+            try:
+                self._keys[key_id].verify(bytes.fromhex(signature.signature), envelope.pae())
+            except (KeyError, InvalidSignature, ValueError):
+                continue
+            return str(key_id)
+        return None
 
 
 def _id_in(entry: Mapping[str, Any]) -> str:

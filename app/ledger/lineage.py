@@ -215,7 +215,7 @@ def import_weights(
         blobs.adopt(session, blob.id)
         model.imported_blob_id = blob.id
         _count_all(session, model)
-        log.append(session, "weights.imported", **membership_facts(model))
+        log.append(session, "weights.imported", blob=blob.id, **membership_facts(model))
         create_run(session, model, RunKind.CERTIFY, forecast)
     return model
 

@@ -223,6 +223,7 @@ def _drop_others(session: Session, lost: Collection[str], found: Findings) -> No
     for model in session.scalars(select(ModelRow)).all():
         if model.imported_blob_id in lost:
             model.imported_blob_id = None
+            log.append(session, "weights.lost", model=model.id)
             found.other_objects += 1
             found.attention.append(f"model {model.name!r}: bring its weights again")
     for backbone in session.scalars(select(BackboneRow)).all():

@@ -150,6 +150,8 @@ def publish(
         state=version.state,
         certificate=certificate.id,
         sha256=version.sha256,
+        blob=version.blob_id,
+        size_bytes=version.size_bytes,
         covers_epoch=version.covers_epoch,
         tracking=digests.of_document(model.tracking),
     )

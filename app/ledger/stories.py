@@ -198,13 +198,25 @@ _OBLIGATIONS = Story(
     ends=frozenset({"obligation.certified", "obligation.cancelled"}),
 )
 
+
+def _received(facts: Mapping[str, Any], _told: Columns) -> Columns:
+    at = _moment(facts["received_at"])
+    return {"api_key_id": facts["key"], "received_at": at, "due_at": at}
+
+
+def _due_with(facts: Mapping[str, Any], told: Columns) -> Columns:
+    """A subject request is due with the last of its forget requests."""
+    return {"due_at": max(told["due_at"], datetime.fromisoformat(facts["due_at"]))}
+
+
 _SUBJECT_REQUESTS = Story(
     name="subject request",
     field="subject_request",
-    rows=select(SubjectRequestRow.id, SubjectRequestRow.api_key_id, SubjectRequestRow.status),
-    read=_columns("api_key_id", "status"),
+    rows=select(*SubjectRequestRow.__table__.columns),
+    read=_columns("api_key_id", "status", "received_at", "due_at"),
     rules={
-        "subject_request.received": _once(_takes(api_key_id="key")),
+        "subject_request.received": _once(_received),
+        "request.accepted": _due_with,
         **{f"subject_request.{status}": _sets(status=status) for status in SubjectRequestStatus},
     },
     births=frozenset({"subject_request.received"}),
@@ -229,21 +241,26 @@ _MODELS = Story(
         "policy": digests.plain(row.policy),
         "tracking": digests.of_document(row.tracking),
         **_columns("trained_through", "trained_after_epoch", "head_version_id")(row),
+        "imported_blob_id": row.imported_blob_id,
     },
     rules={
         "model.defined": _once(
             _both(
                 _takes(definition="definition"),
                 _policy,
-                _sets(trained_through=None, trained_after_epoch=None, **_WITHOUT_HEAD),
+                _sets(trained_through=None, trained_after_epoch=None, imported_blob_id=None),
+                _sets(**_WITHOUT_HEAD),
             )
         ),
         "policy.changed": _policy,
-        "weights.imported": _MEMBERSHIP,
+        "weights.imported": _both(_MEMBERSHIP, _takes(imported_blob_id="blob")),
+        "weights.lost": _sets(imported_blob_id=None),
         "run.running": _MEMBERSHIP,
         "run.failed": _MEMBERSHIP,
         "run.cancelled": _MEMBERSHIP,
-        "version.published": _takes(head_version_id="version", tracking="tracking"),
+        "version.published": _both(
+            _takes(head_version_id="version", tracking="tracking"), _sets(imported_blob_id=None)
+        ),
         "model.withdrawn": _sets(**_WITHOUT_HEAD),
     },
     births=frozenset({"model.defined"}),
@@ -285,6 +302,8 @@ _VERSION_FACTS = {
     "state": "state",
     "certificate_id": "certificate",
     "sha256": "sha256",
+    "blob_id": "blob",
+    "size_bytes": "size_bytes",
     "covers_epoch": "covers_epoch",
 }
 _VERSIONS = Story(

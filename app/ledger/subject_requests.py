@@ -7,7 +7,7 @@ status follows theirs, and whoever gave addresses is told in the words of OpenDS
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
@@ -107,7 +107,13 @@ class SubjectRequests:
             api_key_id=api_key_id,
             subject_request_id=row.id,
         )
-        log.append(session, "subject_request.received", subject_request=row.id, key=api_key_id)
+        log.append(
+            session,
+            "subject_request.received",
+            subject_request=row.id,
+            key=api_key_id,
+            received_at=now.astimezone(UTC).isoformat(),
+        )
         for dataset in self._datasets(session, demand):
             known = self._known(session, dataset, demand.subject_ids)
             if known:

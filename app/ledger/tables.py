@@ -237,6 +237,7 @@ class LogEntryRow(Base):
             text("""substring(body, '"certificate":"([^"]*)"'::text)"""),
             postgresql_where="kind = 'certificate.issued'",
         ),
+        Index("ix_log_entries_retirements", "index", postgresql_where="kind = 'key.retired'"),
         Index("ix_log_entries_by", text("""substring(body, '"by":"([^"]*)"'::text)"""), "index"),
     )
 

@@ -33,6 +33,12 @@ def create_log_entries() -> None:
         [sa.text("""substring(body, '"certificate":"([^"]*)"'::text)""")],
         postgresql_where="kind = 'certificate.issued'",
     )
+    op.create_index(
+        "ix_log_entries_retirements",
+        "log_entries",
+        ["index"],
+        postgresql_where="kind = 'key.retired'",
+    )
 
 
 def create_log_nodes() -> None:

@@ -2,11 +2,12 @@
 
 import pytest
 
+from app.domain.errors import RunFailedError
 from app.stopping import StopSignal
-from tests.support.weights import NETWORK_DIMENSION
+from tests.support.weights import NETWORK_DIMENSION, WEIGHTS
 from tests.support.workshop import Workshop
 from workers.lease import Lease
-from workers.loading import load_model, load_records
+from workers.loading import load_model, load_records, load_start
 
 
 @pytest.fixture
@@ -43,3 +44,19 @@ def test_forgotten_records_are_loaded_for_an_audit_alone(workshop, audit):
     assert numbers(data.retain) == [numbered[name] for name in kept]
     assert numbers(data.held_out) == [numbered[name] for name in held_out]
     assert data.auditable is audit
+
+
+def test_a_run_starts_from_the_certified_weights_alone(workshop, monkeypatch):
+    """A blob that somebody put in their place is not what the lineage's history tells of."""
+    workshop.define()
+    workshop.work()
+    workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    services = workshop.services
+    monkeypatch.setattr(type(services.blobs), "read", lambda *_: WEIGHTS + b" ")
+    run_id = workshop.active_run()
+    with (
+        Lease.take(services.database, run_id, lease_s=30.0, stop=StopSignal()) as lease,
+        pytest.raises(RunFailedError, match="not the version's"),
+    ):
+        load_start(services, lease)

@@ -126,3 +126,18 @@ def test_what_is_no_receipt(content: bytes) -> None:
 def test_numbers_and_ids_that_make_no_sense(changes: dict) -> None:
     with pytest.raises(VerificationError):
         receipt(**changes)
+
+
+def test_a_record_on_both_sides_does_not_stand_for_another() -> None:
+    """Two roots are the operator's to choose: one record under both accounts for one."""
+    both = sorted([*OTHERS[:3], RECORD])
+    proof = RequestProof(
+        covered=leaves(COVERED, [RECORD, SUBJECT[0]]), excluded=leaves(both, [RECORD])
+    )
+    with pytest.raises(VerificationError, match="2 of 3"):
+        check_receipt(
+            receipt(),
+            proof,
+            covered_root=merkle.root(COVERED).hex(),
+            excluded_root=merkle.root(both).hex(),
+        )

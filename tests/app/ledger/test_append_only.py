@@ -1,6 +1,7 @@
 """What the database itself refuses."""
 
 import logging
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -9,7 +10,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from app import main, schema
 from app.database import Database
 from app.embedded import EmbeddedServers
-from app.ledger import api_keys
+from app.ledger import api_keys, log
 from app.ledger.tables import LogCosignatureRow
 from app.services import Services
 from migrations.guards import APPEND_ONLY
@@ -178,3 +179,18 @@ def test_two_roles_of_ones_own_need_no_superuser(servers: EmbeddedServers) -> No
             for role in ("some_owner", "some service"):
                 connection.execute(text(f'DROP ROLE "{role}"'))
     admin.dispose()
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_an_entry_has_no_other_time_than_the_databases(
+    written: Services, app_database: Engine, days: int
+) -> None:
+    """A verifier believes it: a certificate by a key that has ended could be dated back."""
+    at = (datetime.now(UTC) + timedelta(days=days)).isoformat()
+    body = log.canonical_json({"kind": "certificate.issued", "recorded_at": at})
+    for engine in (written.database.engine, app_database):
+        with engine.connect() as connection, pytest.raises(ProgrammingError, match="is settled"):
+            connection.execute(
+                text("INSERT INTO log_entries VALUES (1000000, 'certificate.issued', :body)"),
+                {"body": body},
+            )

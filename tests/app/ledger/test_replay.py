@@ -133,6 +133,12 @@ REFUSED = {
     "change a dataset's schema": ("UPDATE datasets SET classes = classes + 1", "dataset"),
     "remove a dataset": ("DELETE FROM datasets", "dataset"),
     "change a version's digest": ("UPDATE versions SET sha256 = repeat('0', 64)", "version"),
+    "serve other weights as a version": (
+        "UPDATE versions SET blob_id = (SELECT max(blob_id) FROM versions)"
+        " WHERE blob_id = (SELECT min(blob_id) FROM versions)",
+        "version",
+    ),
+    "say that a version is larger": ("UPDATE versions SET size_bytes = size_bytes + 1", "version"),
     "let a version cover more": (
         "UPDATE versions SET covers_epoch = covers_epoch + 100",
         "version",
@@ -176,6 +182,18 @@ REFUSED = {
         "API key :other_key",
     ),
     "remove an API key": ("DELETE FROM api_keys WHERE id = :other_key", "API key :other_key"),
+    "say that a stolen key was never compromised": (
+        "UPDATE signing_keys SET compromised_since = now() WHERE valid_until IS NOT NULL",
+        "signing key",
+    ),
+    "postpone what a subject request was promised": (
+        "UPDATE subject_requests SET due_at = due_at + interval '1 year'",
+        "subject request",
+    ),
+    "give a subject request to another caller": (
+        "UPDATE subject_requests SET api_key_id = :other_key",
+        "subject request",
+    ),
     "exchange a signing key": (
         "UPDATE signing_keys SET pem = replace(pem, 'BEGIN', 'BEGIM')",
         "signing key",
@@ -214,6 +232,17 @@ REFUSED = {
     "remove the newest entry": (
         "DELETE FROM log_entries WHERE index = (SELECT max(index) FROM log_entries)",
         "checkpoint",
+    ),
+}
+# What is refused as well, though no entry tells of it.
+RECOGNITION = {
+    "answer a new request as a repeated one": (
+        "UPDATE forget_requests SET external_key = 'x', request_digest = 'x' WHERE id = :open",
+        "request :open",
+    ),
+    "answer a new subject request as a repeated one": (
+        "UPDATE subject_requests SET subject_request_id = 'x', request_digest = 'x'",
+        "subject request",
     ),
 }
 # What parts of the service do as well, but not without an entry.
@@ -303,6 +332,10 @@ FOUND = {
         "INSERT INTO signing_keys (id, pem, valid_from, valid_until) VALUES ('f', 'x', now(),"
         " now())",
         "signing key f",
+    ),
+    "train from other imported weights": (
+        "UPDATE models SET imported_blob_id = (SELECT min(blob_id) FROM versions)",
+        "model",
     ),
     "exchange a backbone's weights": ("UPDATE backbones SET source = 'mine'", "backbone"),
     "complete a subject request": (
@@ -410,7 +443,7 @@ def test_what_the_service_never_does_is_refused_to_it_and_to_a_superuser(
     ids: dict[str, str], services: Services, app_database: Engine
 ) -> None:
     allowed = []
-    for name, (change, _) in REFUSED.items():
+    for name, (change, _) in (REFUSED | RECOGNITION).items():
         for engine in (services.database.engine, app_database):
             if engine is app_database and "DELETE" in change:
                 continue  # the superuser deletes what he likes, and fsck tells
