@@ -2,7 +2,7 @@
 
 A caller chooses the address, and the service posts to it from inside of the operator's network.
 Without a check, callers could reach what only that network should: databases, administration
-pages, the metadata services of clouds, which hand out credentials.
+pages, the metadata services of clouds, which return credentials.
 """
 
 import socket
@@ -29,7 +29,7 @@ def _networks(*names: str) -> tuple[Network, ...]:
     return tuple(ip_network(name) for name in names)
 
 
-# Nobody receives callbacks here, on any network.
+# No callback is received here, on any network.
 _NEVER = _networks(
     "0.0.0.0/8",
     "255.255.255.255/32",

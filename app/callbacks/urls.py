@@ -45,7 +45,7 @@ def check_urls(urls: Sequence[str], rules: UrlRules) -> list[str]:
 
 
 def parse(url: str) -> httpx.URL:
-    """Return a URL that was checked before; the one parser for both."""
+    """Parse a URL; the check and the delivery both use this parser."""
     return httpx.URL(url)
 
 
