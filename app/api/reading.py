@@ -71,7 +71,7 @@ def _read_large(content: bytes, model: type[BaseModel], readers: ProcessPool) ->
 
 
 def _check(document: Any, model: type[BaseModel]) -> BaseModel:  # noqa: ANN401 - JSON
-    """Validate a document as a model; beyond a limit, unknown top-level members are only counted."""
+    """Validate a document as a model; many unknown top-level members are only counted."""
     unknown = 0
     if isinstance(document, dict):
         known = {name: value for name, value in document.items() if name in model.model_fields}

@@ -63,7 +63,7 @@ def _why_refused(text: str, rules: UrlRules) -> str | None:
         "a URL without a host, or with a malformed one": not host or "%" in host,
         "user names and passwords are not sent; use a token in the path": bool(url.userinfo),
         "a URL with a fragment": bool(url.fragment),
-        "there is no such port": url.port is not None and not 1 <= url.port <= 65535,
+        "a port that does not exist": url.port is not None and not 1 <= url.port <= 65535,
     }
     for fault, is_found in faults.items():
         if is_found:

@@ -54,7 +54,7 @@ def draws_of(mechanism: str, parameters: Mapping[str, Any], *, basis: Basis) -> 
     """Return what a run drew, in order.
 
     Raises:
-        VerificationError: there is no such mechanism, or its parameters have another form.
+        VerificationError: the mechanism is unknown, or its parameters have another form.
     """
     read = read_parameters(mechanism, to_json(parameters))
     return _draws(read, basis is Basis.CERTIFIED_RELEASE)

@@ -201,7 +201,7 @@ def read_parameters(mechanism: str, parameters: Mapping[str, Any]) -> Section:
     """Return a certificate's parameters in the form of its mechanism.
 
     Raises:
-        VerificationError: there is no such mechanism, or they have another form.
+        VerificationError: the mechanism is unknown, or they have another form.
     """
     if mechanism not in FORMS:
         raise VerificationError("statement", "no mechanism that this version certifies")

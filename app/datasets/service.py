@@ -107,7 +107,7 @@ class Records:
         """Check a Parquet upload and add its records as one shard, all or nothing.
 
         Raises:
-            NotFoundError: there is no such dataset.
+            NotFoundError: the dataset does not exist.
             InvalidRecordsError: a row is faulty, or its id is taken or was forgotten.
             PayloadTooLargeError: the file unpacks to more than is taken at once.
         """

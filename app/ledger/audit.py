@@ -22,8 +22,8 @@ class Deed:
     Attributes:
         index: of the entry.
         kind: what was decided.
-        by: a caller's id, ``operator`` or ``service``; None in entries from before this was noted.
-        name: the caller's name, if it is one of the API.
+        by: a caller's id, ``operator`` or ``service``; None in entries that do not have it.
+        name: the caller's name, if it is a caller of the API.
         recorded_at: when.
         facts: all else that the entry says.
     """
@@ -44,7 +44,7 @@ def deeds(
     kind: str | None = None,
     before: int | None = None,
 ) -> Sequence[Deed]:
-    """Return at most ``limit`` deeds, newest first.
+    """Return at most ``limit`` entries, newest first.
 
     Args:
         session: the database.

@@ -273,7 +273,7 @@ class Blobs:
         with self._database.transaction() as session:
             row = session.get(BlobRow, blob_id)
         if row is None:
-            raise GoneError("there is no such stored object")
+            raise GoneError("this stored object does not exist")
         size = None if row.state == BlobState.SHREDDED else row.size_bytes
         return Identity(blob_id, row.kind), size
 
