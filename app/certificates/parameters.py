@@ -1,7 +1,7 @@
 """The form of each mechanism's parameters in a certificate: all of them, and nothing else.
 
 They are the keyword arguments of the mechanism's accountant, which checks their ranges. Counts are
-bounded, so that a verifier's work is too.
+bounded, which also bounds a verifier's work.
 """
 
 from collections.abc import Mapping

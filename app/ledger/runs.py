@@ -345,7 +345,8 @@ def cancel_run(session: Session, run_id: str) -> RunRow:
     whose training was cancelled has no weights until the run is tried again.
 
     Raises:
-        NotFoundError: the run does not exist. ConflictError: it has ended.
+        NotFoundError: the run does not exist.
+        ConflictError: it has ended.
     """
     row = repository.run(session, run_id, lock=True)
     if row.state not in ACTIVE_RUN_STATES:

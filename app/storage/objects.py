@@ -1,4 +1,4 @@
-"""Where the stored objects lie, and what every such place must be able to do."""
+"""Object stores: what each must be able to do, and one that uses files."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -87,10 +87,10 @@ class LocalObjectStore:
 
 
 class _FileReader:
-    """A part of a file. An object that is deleted loses its name before its bytes change.
+    """A part of a file. A deleted object loses its name before its bytes change.
 
-    So bytes that were read while the name was still there are the object's own, and every read ends
-    by looking for it.
+    So bytes that were read while the name still existed are the object's own, and every read ends
+    by checking for the name.
     """
 
     def __init__(self, path: Path, start: int, stop: int) -> None:
