@@ -67,7 +67,7 @@ def define_dataset(session: Session, *, name: str, schema: FeatureSchema) -> Dat
 
 
 class Journal(Protocol):
-    """Notes a decision, to be kept if and when the session commits."""
+    """Records a decision, which is kept if the session commits."""
 
     def __call__(self, session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
         """Note it."""
@@ -94,7 +94,7 @@ class Records:
             pseudonyms: name records and subjects.
             readers: decode uploads.
             journal: notes what was done.
-            learned_through: says, of a dataset, up to which sequence number any model has read it.
+            learned_through: returns up to which sequence number any model has read a dataset.
         """
         self._database = database
         self._blobs = blobs
