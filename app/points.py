@@ -41,8 +41,7 @@ def halfway(
 
     Args:
         point: the label.
-        report: called with the step (from 1), the number of steps, and what was measured, if
-            anything.
+        report: called with the step (from 1), the number of steps, and a measurement or None.
     """
     fault = _claim(point)
     if fault is None:

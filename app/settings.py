@@ -88,8 +88,8 @@ class Settings(BaseSettings):
         trusted_proxies: addresses or networks whose ``X-Forwarded-For`` is believed.
         oidc_issuer, oidc_audience: whose access tokens are accepted, and what they must be meant
             for.
-        oidc_scope_claim: the member of a token that says what its bearer may do; dots separate
-            nested members.
+        oidc_scope_claim: the token's member that says what its bearer may do; dots go to nested
+            ones.
         oidc_scopes: which scopes the issuer's own roles or groups have here.
         witnesses: where witnesses of the log are, each with its verifier key; at most 8.
     """

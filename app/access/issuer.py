@@ -120,8 +120,8 @@ def fetch_keys(issuer: str) -> dict[str, PyJWK]:
 
     Raises:
         FetchError: the answer is not what an issuer sends.
-        httpx.HTTPError: there is no answer. httpx.InvalidURL, UnicodeError: an address that no name
-        server knows.
+        httpx.HTTPError: there is no answer.
+        httpx.InvalidURL, UnicodeError: an address that no name server knows.
     """
     with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False) as client:
         about = _document(client, issuer.rstrip("/") + _DISCOVERY)

@@ -103,11 +103,11 @@ def why_refused(text: str, *, allow_private: bool) -> str | None:
 
 def _why_refused(address: Address, *, allow_private: bool) -> str | None:
     if _is_in(address, _NEVER) or address.is_multicast or address.is_unspecified:
-        return "nobody receives callbacks at its address"
+        return "no callback is received at its address"
     if address.is_loopback or address.is_link_local:
         return None if allow_private else _NOT_PUBLIC
     if address.is_reserved:
-        return "nobody receives callbacks at its address"
+        return "no callback is received at its address"
     if allow_private or _is_public(address):
         return None
     return _NOT_PUBLIC

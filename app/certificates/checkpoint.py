@@ -89,7 +89,7 @@ def size_of(note: bytes) -> int:
     """Return the size that a checkpoint states, unverified: where a proof must start.
 
     Raises:
-        NoteError: it is no checkpoint.
+        NoteError: it is not a checkpoint.
     """
     text, blank, _ = note.decode("utf-8", errors="replace").rpartition("\n\n")
     return Checkpoint.from_text(text + blank[:1]).size

@@ -77,7 +77,7 @@ def verify(
         witnesses_required: how many of them must have cosigned; all, if not given.
         receipt: of a forget request that the certificate should cover.
         now: the present; this machine's clock, if not given.
-        report: told of each step that passed.
+        report: called with each step that passed.
 
     Raises:
         VerificationError: naming the first step that failed.
@@ -144,7 +144,7 @@ def check_statement(
     Args:
         payload: the statement, as it is or will be signed.
         weights: the safetensors file that it should speak about, or its content.
-        report: told of each step that passed.
+        report: called with each step that passed.
 
     Returns:
         The predicate, and the same as plain JSON values.

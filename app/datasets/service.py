@@ -136,9 +136,9 @@ class Records:
     def _add(self, dataset_id: str, records: "_Keyed") -> bool:
         """Add records in one transaction that takes the dataset's lane at its very end.
 
-        Nobody sees them before it commits. Returns False where it must be tried again: another
-        push was faster with one of the records, or with later numbers, and a training has read
-        those, so that these would count as read too.
+        They are not visible before it commits. Returns False if it must be tried again: another
+        push was faster with one of the records, or with later numbers that a training has read, so
+        that these would count as read too.
         """
         try:
             with self._database.transaction() as session:

@@ -49,7 +49,7 @@ class ObjectStore(Protocol):
         """
 
     def delete(self, name: str) -> None:
-        """Delete an object; a missing one is no error."""
+        """Delete an object; a missing one is not an error."""
 
     def names(self) -> Iterator[str]:
         """Yield the names of all objects."""
@@ -74,7 +74,7 @@ class LocalObjectStore:
         return _FileReader(self._root / name, start, stop)
 
     def delete(self, name: str) -> None:
-        """Overwrite and remove an object; a missing one is no error."""
+        """Overwrite and remove an object; a missing one is not an error."""
         try:
             erase(self._root / name)
         except OSError as error:
