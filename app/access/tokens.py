@@ -101,7 +101,7 @@ class Tokens:
             raise InvalidCredentialsError(f"the access token {_fault(error)}") from error
         subject = claims["sub"]
         if not _is_name(subject):
-            raise InvalidCredentialsError("the access token names no subject")
+            raise InvalidCredentialsError("the access token has no subject")
         return Bearer(self._issuer, subject, self._scopes(claims))
 
     def _scopes(self, claims: Mapping[str, Any]) -> frozenset[Scope]:
