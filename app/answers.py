@@ -1,6 +1,6 @@
-"""What the service answers, as the client returns it: the types of JSON objects.
+"""The service's answers, as the client returns them: the types of JSON objects.
 
-Times are ISO 8601 with an offset. A newer service may send more members than are named here.
+Times are ISO 8601 with an offset. A newer service may send more members than these.
 """
 
 from typing import Any, TypedDict
@@ -48,7 +48,7 @@ class Backbone(TypedDict):
 
 
 class Run(TypedDict):
-    """One piece of work on a model, and how far it is."""
+    """One piece of work on a model, and its progress."""
 
     id: str
     kind: str
@@ -108,7 +108,7 @@ class Obligation(TypedDict):
 
 
 class ForgetRequest(TypedDict):
-    """A forget request; ``receipt_salt`` is what its receipt is made of."""
+    """A forget request; its receipt is made from ``receipt_salt``."""
 
     id: str
     external_id: str | None
@@ -160,7 +160,7 @@ class Declined(TypedDict):
 
 
 class Plans(TypedDict):
-    """All quotes, and what ``auto`` would take."""
+    """All quotes, and what ``auto`` would choose."""
 
     choice: str | None
     quotes: list[Quote]

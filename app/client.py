@@ -1,4 +1,4 @@
-"""The Python client: typed calls over HTTP, tried again where that does no harm.
+"""The Python client: typed calls over HTTP, retried where that is safe.
 
 Every POST carries an ``Idempotency-Key``, so that sending it again cannot do it twice. Problems are
 raised as ``ApiError``, a service that cannot be reached as ``httpx.TransportError``.
@@ -63,10 +63,10 @@ class ApiError(Exception):
 
     Attributes:
         status: HTTP status.
-        problem: the problem document (RFC 9457); empty if the answer was none.
-        type: the problem's type, by which programs tell problems apart; empty if it has none.
-        title, detail: what it is in general, and here; empty if it does not say.
-        retry_after_s: when the service asks to be asked again, in seconds, if it does.
+        problem: the problem document (RFC 9457); empty if the answer had none.
+        type: the problem's type, by which programs distinguish problems; empty if it has none.
+        title, detail: the problem in general, and in this case; may be empty.
+        retry_after_s: after how many seconds to call again, if the service says so.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class ExpungeClient:
     Args:
         url: such as ``http://127.0.0.1:8100``.
         api_key: sent as bearer token.
-        retry: how patient it is; ``Retry(attempts=1)`` tries nothing again.
-        timeout_s: how long an answer may take, each time that it is asked for.
+        retry: how calls are retried; ``Retry(attempts=1)`` retries nothing.
+        timeout_s: how long an answer may take, at each attempt.
         transport: for tests.
     """
 
@@ -194,7 +194,7 @@ class ExpungeClient:
     def version_bundle(self, name: str, number: int, *, since: int | None = None) -> Bundle:
         """Return a version's certificate bundle.
 
-        With ``since``, the size of an older checkpoint, it proves that the log grew out of it.
+        With ``since``, the size of an older checkpoint, it proves that the log only grew since.
         """
         params = {} if since is None else {"since": since}
         path = f"/v1/models/{name}/versions/{number}/certificate"
@@ -205,7 +205,7 @@ class ExpungeClient:
         return self._object(Bundle, "GET", f"/v1/certificates/{certificate_id}")
 
     def trusted_keys(self) -> bytes:
-        """Return the dated list of keys, as the service itself says; compare it elsewhere."""
+        """Return the service's own dated list of keys; compare it with another source."""
         return self._answer("GET", "/.well-known/expunge-keys.json").content
 
     def forget(
@@ -244,7 +244,7 @@ class ExpungeClient:
         return self._list(dict[str, Any], "GET", "/v1/callbacks", params=filters)
 
     def redeliver(self, callback_id: str) -> dict[str, Any]:
-        """Have a callback delivered now, whatever became of it before."""
+        """Have a callback delivered now, whatever its state is."""
         return self._object(dict[str, Any], "POST", f"/v1/callbacks/{callback_id}/redeliver")
 
     def callback_secret(self) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class ExpungeClient:
         return self._object(ForgetRequest, "POST", f"/v1/forget-requests/{request_id}/retry")
 
     def cancel(self, request_id: str, *, restore: bool = False) -> ForgetRequest:
-        """Cancel a request that no run has taken up."""
+        """Cancel a request that no run has started on."""
         return self._object(
             ForgetRequest,
             "DELETE",
@@ -273,7 +273,7 @@ class ExpungeClient:
     ) -> list[RequestCertificate]:
         """Return the certificates of a request's obligations, for use with its receipt.
 
-        With ``since``, the size of an older checkpoint, each proves that the log grew out of it.
+        With ``since``, the size of an older checkpoint, each proves that the log only grew since.
         """
         params = {} if since is None else {"since": since}
         path = f"/v1/forget-requests/{request_id}/certificates"
@@ -288,7 +288,7 @@ class ExpungeClient:
         return self._list(Run, "GET", "/v1/runs", params=filters)
 
     def cancel_run(self, run_id: str) -> Run:
-        """End a run that is queued or going; what it owed waits for the model's next run."""
+        """End a run that is queued or going; its obligations wait for the model's next run."""
         return self._object(Run, "POST", f"/v1/runs/{run_id}/cancel")
 
     def retry_run(self, run_id: str) -> Run:
@@ -324,7 +324,7 @@ class ExpungeClient:
     def audit(
         self, *, caller: str | None = None, kind: str | None = None, limit: int
     ) -> Iterator[dict[str, Any]]:
-        """Return the newest deeds, at most ``limit`` of them, newest first."""
+        """Return the newest entries of the audit trail, at most ``limit``, newest first."""
         filters = {"caller": caller, "kind": kind}
         params: dict[str, Any] = {
             name: value for name, value in filters.items() if value is not None
@@ -353,9 +353,9 @@ class ExpungeClient:
     ) -> ForgetRequest:
         """Wait until a request has ended.
 
-        The service is asked to hold its answers until something changes. With ``on_change`` it is
-        polled instead, and ``on_change`` told of the request and of its run each time. A service
-        that is away for a while is waited for.
+        The service holds its answers until something changes. With ``on_change`` it is polled
+        instead, and ``on_change`` is called with the request and its run each time. If the service
+        is unreachable for a while, this waits for it.
 
         Raises:
             TimeoutError: it has not ended in time.
@@ -386,9 +386,7 @@ class ExpungeClient:
     ) -> Model:
         """Poll a model until its newest run has ended.
 
-        A service that is away for a while is waited for.
-
-        Raises:
+        A service that is away for a while is waited for. Raises:
             TimeoutError: it has not ended in time.
         """
 
@@ -421,11 +419,11 @@ class ExpungeClient:
         Args:
             name: the model.
             directory: where the files go.
-            trusted: the operator's list of trusted keys, from a channel other than this service.
+            trusted: the operator's list of trusted keys, not received from this service.
             kept: where the log's newest checkpoint is kept from one download to the next; a file in
-                ``directory`` if not given. The log must have grown out of what is there.
+                ``directory`` if not given. The log must have only grown since.
             number: the version; the current certified one if not given.
-            report: told of each step of the verification that passed.
+            report: called with each step of the verification that passed.
 
         Raises:
             ApiError: the service refuses; 410 for a version that was retired.
@@ -512,7 +510,7 @@ class ExpungeClient:
         *,
         params: Mapping[str, Any] | None = None,
     ) -> list[Seen]:
-        """Return what all pages of a list hold; some lists are one page, without a frame."""
+        """Return the items of all pages of a list; some lists are a plain array."""
         items: list[Seen] = []
         query = dict(params or {})
         while True:
@@ -526,7 +524,7 @@ class ExpungeClient:
 
 
 def _seen_until(timeout_s: float, look: Callable[[float], Seen]) -> Iterator[Seen]:
-    """Yield what there is to see, again and again, while there is time and the service answers."""
+    """Yield what there is to see, repeatedly, until the time is over."""
     deadline = time.monotonic() + timeout_s
     while (left_s := deadline - time.monotonic()) > 0:
         asked = time.monotonic()
@@ -538,7 +536,7 @@ def _seen_until(timeout_s: float, look: Callable[[float], Seen]) -> Iterator[See
 
 
 def _unless_away(look: Callable[[], Seen]) -> Seen | None:
-    """Return what there is to see, or None while the service is away or wants to be left alone."""
+    """Return what there is to see, or None while the service is unreachable or asks to wait."""
     try:
         return look()
     except httpx.TransportError:

@@ -42,7 +42,7 @@ class Database:
     """An engine and its transactions.
 
     Parameter values never appear in errors or logs (``hide_parameters``). A server that does not
-    answer is given up after ``connect_timeout`` of the URL, or ten seconds.
+    answer is given up after the URL's ``connect_timeout``, or ten seconds.
     """
 
     def __init__(self, url: str, *, idle_in_transaction_s: float = IDLE_IN_TRANSACTION_S) -> None:
@@ -50,9 +50,9 @@ class Database:
 
         Args:
             url: of the database.
-            idle_in_transaction_s: how long a transaction may stand still before Postgres ends it. A
-                process that is frozen holds its locks no longer than that. A limit that the role,
-                the database or the URL sets goes before.
+            idle_in_transaction_s: how long a transaction may be idle before Postgres ends it. A
+                frozen process holds its locks no longer than that. A limit that the role, the
+                database or the URL sets has priority.
         """
         asked = make_url(url).query
         self.engine = create_engine(
@@ -78,7 +78,7 @@ class Database:
     def at_once(self) -> Iterator[Connection]:
         """Open a connection on which each statement is a transaction of its own.
 
-        The server ends it: no lock outlasts the statement, even if this process is frozen.
+        The server ends it: no lock lasts longer than the statement, even if this process is frozen.
         """
         with self._autocommitting.connect() as connection:
             yield connection

@@ -1,10 +1,9 @@
-"""Statements that go to Postgres as they are: for what every call waits for.
+"""Statements that go to Postgres directly: for the ones that every call waits for.
 
-They pass by the ORM, and by what compiles a statement and looks for its shape each time, which
-costs more than most of them do.
+They bypass the ORM and its compilation of statements, which costs more than most of them do.
 
 Psycopg's pipelines would save round trips too. But they end with a message after which Postgres no
-longer ends a transaction that stands still, and what it has locked would stay locked.
+longer ends an idle transaction, and its locks would stay.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,9 +22,9 @@ _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
 def prepared(statement: Executable) -> bytes:
-    """Return a statement as ``Direct`` takes it, its parameters by their names.
+    """Compile a statement for ``Direct``, with named parameters.
 
-    Do it once: this is what costs. Values must be what psycopg reads and writes by itself.
+    Do it once: this is the expensive part. Values must have types that psycopg supports itself.
     """
     return str(statement.compile(dialect=_DIALECT)).encode()  # type: ignore[attr-defined]
 
@@ -44,7 +43,7 @@ class Direct:
         return cursor.execute(statement, parameters).fetchall()
 
     def run(self, statement: bytes, parameters: Mapping[str, object]) -> None:
-        """Run a statement whose rows, if there are any, nobody needs."""
+        """Run a statement whose rows, if there are any, are not needed."""
         self._connection.execute(statement, parameters)
 
     def copy(self, statement: bytes, rows: Iterable[tuple[object, ...]]) -> None:
@@ -58,7 +57,7 @@ class Direct:
 def directly(session: Session) -> Iterator[Direct]:
     """Run statements within a session's transaction.
 
-    What the session holds back is written first. Its objects learn nothing of what is done here.
+    The session is flushed first. Its objects do not see what is done here.
 
     Raises:
         DBAPIError: one of them failed, as SQLAlchemy raises it.

@@ -3,10 +3,10 @@
 The plan, for one version, whose number, size and digest the service announced:
 
 1. continue the partial file, if there is one, by a range under ``If-Range``
-2. again, while the connection breaks, or a proxy is out of breath, and bytes still come
+2. repeat that while connections break or a proxy is overloaded, as long as bytes arrive
 3. compare the digest
 4. verify the certificate, offline, with the operator's trusted keys, that it names this version,
-   and that the log grew out of the one known from the last download
+   and that the log has only grown since the last download
 5. write the certificate, then rename the partial file into place
 
 A partial file whose content turns out wrong, or whose version is gone, is removed.
@@ -40,7 +40,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)", re.ASCII)
 
 @dataclass(frozen=True)
 class Announced:
-    """What the service says of a version before it is fetched."""
+    """What the service says of a version before its download."""
 
     model: str
     number: int
@@ -59,7 +59,7 @@ class Announced:
                 model, int(answer["number"]), str(answer["sha256"]), int(answer["size_bytes"])
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise DownloadError("the service does not say what is to be downloaded") from error
+            raise DownloadError("the service does not say what to download") from error
         if not _DIGEST.fullmatch(version.sha256):
             raise DownloadError("the service announces no SHA-256 digest")
         return version
@@ -96,7 +96,7 @@ def fetch(
     Args:
         http: a client of the service.
         version: what to fetch.
-        target: the name that the file will have; it is left alone.
+        target: the name that the file will have; it is not touched.
         error_of: makes an error from the service's refusal.
         wait_s: pause after the first try without progress; about doubled after each further one.
 
@@ -184,7 +184,7 @@ def bundle_bytes(bundle: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def _held(part: Path) -> Iterator[BinaryIO]:
-    """Open the partial file for this process alone."""
+    """Open the partial file, locked for this process."""
     with part.open("a+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -200,7 +200,7 @@ def _continue(
     part: Path,
     error_of: Callable[[httpx.Response], Exception],
 ) -> Exception | None:
-    """Ask for what is missing and append it; return the answer that asked to come back later."""
+    """Request the missing part and append it; return an answer that asked to come back later."""
     have = file.tell()
     headers = {"Accept-Encoding": "identity", "If-Match": version.etag}
     if have:
@@ -218,7 +218,7 @@ def _continue(
         if answer.headers.get("etag") != version.etag:
             part.unlink()
             raise DownloadError("the service has other content than it announced; it was removed")
-        if answer.status_code == HTTPStatus.OK:  # the whole, whatever was asked for
+        if answer.status_code == HTTPStatus.OK:  # the whole file, whatever range was requested
             file.truncate(0)
         else:
             _check_range(answer, have, version.size)

@@ -1,4 +1,4 @@
-"""A process whose memory neither a core dump, nor a debugger, nor swap may show."""
+"""A process whose memory no core dump, debugger or swap may show."""
 
 import ctypes
 import logging
@@ -9,19 +9,19 @@ from typing import Final
 
 _log = logging.getLogger("expunge.hardening")
 _CORE_BYTES: Final = 1
-"""Too little for any file; and unlike 0 it keeps Linux from piping a core to a program, too."""
+"""Too little for any file; unlike 0 it also stops Linux from piping a core to a program."""
 _PR_SET_DUMPABLE: Final = 4
 _CURRENT_FUTURE_ON_FAULT: Final = 1 | 2 | 4  # of mlockall(2)
 _CAP_IPC_LOCK: Final = 14
 
 
 def harden() -> None:
-    """Harden this process and the memory that it will ever have; safe to repeat.
+    """Harden this process and all memory that it gets later; safe to repeat.
 
-    Every entry point calls it first. No core dumps, of the programs that it starts neither: they
-    cannot raise the limit again. On Linux also no debugger and no /proc/PID/mem but root's, and
-    memory locked where ``may_lock_memory`` says that this is allowed; forks inherit the former and
-    must call this for the latter, other programs inherit neither.
+    Every entry point calls it first. It prevents core dumps, also of programs that the process
+    starts: they cannot raise the limit again. On Linux, only root can attach a debugger or read
+    /proc/PID/mem, and memory is locked where ``may_lock_memory`` allows it. Forks inherit the first
+    but must call this again to lock memory; other programs inherit neither.
     """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     limit = _CORE_BYTES if hard == resource.RLIM_INFINITY else min(_CORE_BYTES, hard)

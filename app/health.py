@@ -1,7 +1,7 @@
-"""``python -m app.health PART``: whether a container's part is well, by its exit code.
+"""``python -m app.health PART``: shows by its exit code whether a container's part is healthy.
 
-The API is asked over HTTP. A dispatcher or a worker is well if its process has lived for a while:
-one that fails at once is started again and again by its supervisor, and is never that old.
+The API is asked over HTTP. A dispatcher or a worker is healthy if its process has lived for a
+while: one that fails at once is restarted repeatedly by its supervisor, and never gets that old.
 """
 
 import os
@@ -22,7 +22,7 @@ _SAME = ("EXPUNGE_DATA_DIR", "EXPUNGE_DATABASE_URL")
 
 
 def is_well(part: str) -> bool:
-    """Say whether the part that runs with this process' settings is well."""
+    """Return whether the part that runs with this process's settings is healthy."""
     return _api_answers() if part == "api" else _process_lives(part)
 
 
@@ -52,7 +52,7 @@ def _is_part(process: psutil.Process, part: str) -> bool:
 
 
 def _has_our_settings(process: psutil.Process) -> bool:
-    """Compare settings; a hardened process shows them to root alone, else its account must do."""
+    """Compare settings; a hardened process shows them only to root, else compare the account."""
     try:
         theirs = process.environ()
     except psutil.AccessDenied:
@@ -61,7 +61,7 @@ def _has_our_settings(process: psutil.Process) -> bool:
 
 
 def main() -> None:
-    """Exit with 0 if the part named on the command line is well, else with 1."""
+    """Exit with 0 if the part named on the command line is healthy, else with 1."""
     harden()
     if len(sys.argv) != 2 or sys.argv[1] not in PARTS:
         sys.exit(f"usage: python -m app.health {'|'.join(PARTS)}")

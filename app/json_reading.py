@@ -1,4 +1,4 @@
-"""JSON that strangers send, as plain values."""
+"""Parses JSON from untrusted senders into plain values."""
 
 import json
 from typing import Any
@@ -11,10 +11,10 @@ def read_json(content: bytes, *, most_values: int | None = None) -> Any:  # noqa
 
     Args:
         content: as it came.
-        most_values: how many values the document may hold, itself and all inside of it.
+        most_values: how many values the document may hold, itself and nested ones included.
 
     Raises:
-        UnreadableError: it is no UTF-8, is nested too deeply, or has a number that is too long.
+        UnreadableError: it is not UTF-8, is nested too deeply, or has a number that is too long.
         InvalidInputError: it is not JSON, or holds more values.
     """
     try:

@@ -1,7 +1,7 @@
 """The checkpoint that a client keeps from one download to the next.
 
-With the first bundle that it sees, a client pins the log: each later one must prove that its log
-grew out of the one before. Whoever makes another log, with a stolen key too, is found out.
+With its first bundle a client pins the log: each later bundle must prove that its log has only
+grown since. This reveals any other log, even one that was made with a stolen key.
 """
 
 import fcntl
@@ -21,12 +21,12 @@ CHECKPOINT_FILENAME: Final = "log.checkpoint"
 
 @dataclass(frozen=True)
 class KeptCheckpoint:
-    """What is known of a log from before.
+    """What is known of a log from earlier downloads.
 
     Attributes:
         path: where it is kept.
         note: the checkpoint; None before the first download.
-        size: how many entries the log had; None likewise.
+        size: how many entries the log had; None before the first download.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class KeptCheckpoint:
 
 @contextmanager
 def kept_checkpoint(path: Path) -> Iterator[KeptCheckpoint]:
-    """Read what is kept; other downloads that keep theirs there wait meanwhile.
+    """Read what is kept; other downloads that use the same file wait meanwhile.
 
     Raises:
         DownloadError: the file holds no checkpoint.

@@ -1,7 +1,7 @@
-"""What every log line of a request or of a process carries besides its message.
+"""The fields that every log line of a request or of a process has besides its message.
 
-A request's fields live in its context, threads that work for it included; a process's fields hold
-for all its threads. Values are ids of the service's own, never an owner's.
+A request's fields belong to its context, including threads that work for it; a process's fields
+apply to all its threads. Values are the service's own ids, never an owner's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,10 +13,10 @@ _process: dict[str, str] = {}
 
 
 def begin_request(**fields: str) -> None:
-    """Have all lines of the present context carry these fields and those noted later.
+    """Add these fields, and those noted later, to all lines of the present context.
 
-    It is not undone: a request has a context of its own, and what its server says of it after its
-    end belongs to it too.
+    It is not undone: a request has its own context, and lines that its server writes about it after
+    its end belong to it too.
     """
     _request.set(dict(fields))
 
@@ -29,13 +29,13 @@ def note(**fields: str) -> None:
 
 
 def note_process(**fields: str) -> None:
-    """Have all lines of this process, and of those forked from it, carry these fields."""
+    """Add these fields to all lines of this process and of its forks."""
     _process.update(fields)
 
 
 @contextmanager
 def in_process(**fields: str) -> Iterator[None]:
-    """Have all lines of this process carry these fields for a while."""
+    """Add these fields to all lines of this process until the block ends."""
     before = dict(_process)
     _process.update(fields)
     try:
@@ -46,5 +46,5 @@ def in_process(**fields: str) -> Iterator[None]:
 
 
 def present() -> Mapping[str, str]:
-    """Return the fields that a line written here and now carries."""
+    """Return the fields of a line that is written now."""
     return _process | (_request.get() or {})

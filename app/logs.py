@@ -1,7 +1,7 @@
-"""How processes of this service log: one format, no chatter of libraries, no foreign words.
+"""How processes of this service log: one format, and no messages of foreign exceptions.
 
-Messages of foreign exceptions quote what they stumbled over: records, keys, statements. Logs hold
-our own messages, and of every other exception the type and the places that it came through.
+Messages of foreign exceptions may quote records, keys and statements. Logs hold our own messages,
+and of every other exception the type and the places that it passed through.
 
 ``EXPUNGE_LOG_FORMAT`` is ``text``, for people, or ``json``: one object a line, with an access line
 for every request.
@@ -36,7 +36,7 @@ def configure() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
-    # People at a terminal do not want a line for every poll.
+    # At a terminal, a line for every poll would be too much.
     ACCESS_LOG.setLevel(logging.INFO if in_json else logging.WARNING)
     sys.excepthook = _on_uncaught
     threading.excepthook = _on_uncaught_in_thread
@@ -65,13 +65,13 @@ class DiscreetFormatter(logging.Formatter):
     """Shows exceptions without the messages and source lines of a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, with the fields of its request or process behind it."""
+        """Return the line, followed by the fields of its request or process."""
         fields = " ".join(f"{name}={value}" for name, value in log_context.present().items())
         line = super().format(record)
         return f"{line} [{fields}]" if fields else line
 
     def formatException(self, ei: Any) -> str:  # noqa: ANN401, N802 - the signature is logging's
-        """Return what may be shown of the exception, and the way that it took."""
+        """Return what may be shown of the exception, and the places that it passed through."""
         error = ei[1]
         if error is None:
             return ""
@@ -83,7 +83,7 @@ class DiscreetFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, of nothing but what is meant to be there.
+    """One JSON object per line, with only the intended members.
 
     Members: ``time`` (UTC), ``level``, ``logger``, ``message``; the fields of the request or
     process; those that the caller gave as ``extra={"fields": {…}}``; and of an exception its

@@ -50,7 +50,7 @@ _WAITING_BODIES = 16
 _READING_S = 20.0
 _READING_BYTES = 1 << 30
 _SWITCH_INTERVAL_S = 0.0005
-"""Whoever has waited for the database goes on after that, not only when the event loop rests."""
+"""A call that has waited for the database continues after this time, even in a busy event loop."""
 
 
 def create_app(services: Services) -> FastAPI:
@@ -59,13 +59,13 @@ def create_app(services: Services) -> FastAPI:
     Raises:
         ConfigurationError: a key is missing; run ``expunge init``.
     """
-    _ = services.model_signer  # what is missing shows now, not at the first download
+    _ = services.model_signer  # so that a missing key is an error now, not at the first download
     app = FastAPI(
         title="Expunge",
         summary="Makes trained PyTorch models forget, with proof.",
         version="1",
         webhooks=callbacks.webhooks,
-        # FastAPI's pages run other hosts' scripts, which could use an operator's session here.
+        # FastAPI's pages run scripts from other hosts, which could use an operator's session here.
         docs_url=None,
         redoc_url=None,
     )
@@ -137,7 +137,7 @@ def app_from_environment() -> FastAPI:
 
 
 def _warn_of_restored_ledger(services: Services) -> None:
-    """Tell the operator that the ledger is older than what is stored: it came from a backup."""
+    """Warn the operator that the ledger is older than the stored objects: it came from a backup."""
     try:
         unknown = services.unknown_objects
     except (DBAPIError, KeyStoreError, OSError):
@@ -151,7 +151,7 @@ def _warn_of_restored_ledger(services: Services) -> None:
 
 
 def _warn_of_excess_rights(services: Services) -> None:
-    """Tell the operator that nothing but good will keeps this process from rewriting the log."""
+    """Warn the operator that the database does not prevent this process from rewriting the log."""
     try:
         excessive = schema.may_rewrite_log(services.database)
         large_objects = schema.may_store_large_objects(services.database)
@@ -171,7 +171,7 @@ def _warn_of_excess_rights(services: Services) -> None:
 
 
 def _warn_of_keys_beside_objects(services: Services) -> None:
-    """Tell the operator that a backup of the data directory would outlive shredding."""
+    """Warn the operator that a backup of the data directory would survive shredding."""
     settings = services.settings
     if settings.environment == "production" and not is_key_store_apart(settings):
         _log.warning(

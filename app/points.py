@@ -1,9 +1,9 @@
 """The labelled points of a run or call, where tests make it fail.
 
 They do nothing unless ``EXPUNGE_ENVIRONMENT`` is ``test`` and ``EXPUNGE_TEST_POINTS`` names a
-directory. A file in it, ``POINT.NUMBER.FAULT``, is one fault, and it is gone before it strikes: the
-next try passes. ``FAULT`` is the name of a signal that the process gets, of an error of the
-operating system that is raised, or ``pass``, which lets one passage through.
+directory. A file in it, ``POINT.NUMBER.FAULT``, is one fault; it is removed before the fault
+happens, so the next try passes. ``FAULT`` is the name of a signal that the process gets, of an
+error of the operating system that is raised, or ``pass``, which lets one passage through.
 """
 
 import errno
@@ -35,13 +35,13 @@ def reach(point: str) -> None:
 def halfway(
     point: str, report: Callable[Concatenate[int, int, _Measured], None]
 ) -> Callable[Concatenate[int, int, _Measured], None]:
-    """Return ``report``; where a test asks for a fault, one that it strikes at half the steps.
+    """Return ``report``; where a test asks for a fault, one that fails after half the steps.
 
     The fault is taken at once: a sealed phase cannot remove files.
 
     Args:
         point: the label.
-        report: told of the step (from 1), of how many, and of what was measured, if anything was.
+        report: called with the step (from 1), the number of steps, and a measurement or None.
     """
     fault = _claim(point)
     if fault is None:

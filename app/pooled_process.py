@@ -1,4 +1,4 @@
-"""A process of a ``ProcessPool``: takes one call after the other until its server is gone.
+"""A process of a ``ProcessPool``: handles one call after the other until its server is gone.
 
 It writes nothing, cannot be dumped and holds no secret: it knows the calls that it was sent.
 """
@@ -14,7 +14,7 @@ from app.domain.errors import ExpungeError
 from app.hardening import harden
 from app.stopping import stop_with_parent
 
-_NICE: Final = 5  # the server's own work goes first
+_NICE: Final = 5  # the server's own work has priority
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     harden()
     os.nice(_NICE)
     importlib.import_module(preload)
-    # What is allocated alone: mapped libraries would count for RLIMIT_AS.
+    # Limits only allocations: mapped libraries would count for RLIMIT_AS.
     resource.setrlimit(resource.RLIMIT_DATA, (int(memory_bytes), int(memory_bytes)))
     with Connection(int(number)) as connection:
         connection.send((True, None))

@@ -1,10 +1,10 @@
-"""Work that may take long, or much memory, in a few processes of its own.
+"""Work that may take long, or much memory, in a few separate processes.
 
-A call that takes too long or too much, or that nobody waits for any more, has its process killed;
-the next call starts another one. Neither ``concurrent.futures`` nor ``multiprocessing`` can do
-that, and the pools that can (pebble's) start processes that have the server's environment, and so
-its secrets, and that run its main module again. These here get no setting, no key, no file of the
-server's but one end of a pipe, and end when the other end is gone.
+If a call takes too long or too much memory, or its caller has left, its process is killed; the next
+call starts another one. Neither ``concurrent.futures`` nor ``multiprocessing`` can do that, and
+pools that can (pebble's) start processes that have the server's environment, and so its secrets,
+and that run its main module again. These processes get no setting, key or file of the server, only
+one end of a pipe, and end when the other end is gone.
 """
 
 import os
@@ -26,7 +26,7 @@ Arguments = ParamSpec("Arguments")
 
 _LOOK_INTERVAL_S = 0.05
 _START_LIMIT_S = 120.0
-# What finds Python and its libraries; nothing that tells where the service's data are.
+# Only what finds Python and its libraries; nothing that shows where the service's data are.
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV")
 
 
@@ -34,10 +34,10 @@ class ProcessPool:
     """Runs functions in processes that start when they are first needed.
 
     Args:
-        name: what the work is called, in errors.
+        name: of the work, for errors.
         size: how many calls run at once, each in a process of its own.
         waiting: how many more may wait for their turn.
-        time_limit_s: for one call, its wait for a turn apart.
+        time_limit_s: for one call, without its wait for a turn.
         memory_bytes: what one process may allocate.
         preload: a module to import before the first call; its time does not count.
     """
@@ -70,10 +70,10 @@ class ProcessPool:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Returned:
-        """Return what a function of a module returns; all that it takes and gives is pickled.
+        """Return what a function of a module returns; its arguments and result are pickled.
 
         Args:
-            left: set as soon as nobody waits for the answer any more.
+            left: set as soon as the caller does not wait any more.
             function: what to call.
             args: its arguments.
             kwargs: those by name.
@@ -170,7 +170,7 @@ class _Process:
         return self._connection
 
     def start(self) -> Connection:
-        """Start a process; the first that it sends is that it is ready."""
+        """Start a process; its first message is that it is ready."""
         self.kill()
         connection, other_end = Pipe()
         with other_end:
@@ -205,7 +205,7 @@ class _Process:
         self._process = self._connection = None
 
     def end(self) -> None:
-        """End the process; whoever waits for its answer learns of it."""
+        """End the process; a caller that waits for its answer gets an error."""
         if self._process is not None:
             self._process.kill()
 

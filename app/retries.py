@@ -3,12 +3,12 @@
 The plan, for one call:
 
 1. send it
-2. a broken or refused connection, or an answer that asks for patience: wait, then go to 1
+2. a broken or refused connection, or an answer that asks to wait: wait, then go to 1
 3. any other answer, or the last attempt's: that is the outcome
 
-The pause is random up to a bound that doubles with each attempt, so that callers who failed
-together do not come back together. An answer's ``Retry-After`` is waited for; if it is longer than
-the caller's patience, the answer is the outcome at once.
+The pause is random up to a bound that doubles with each attempt, so that callers that failed
+together do not retry together. The pause follows an answer's ``Retry-After``; if that is longer
+than ``longest_s``, the answer is the outcome at once.
 """
 
 import random
@@ -21,16 +21,16 @@ from email.utils import parsedate_to_datetime
 import httpx
 
 _PATIENCE = frozenset({429, 502, 503, 504})
-_IN_FLIGHT = 409  # asks for patience if it says how long
+_IN_FLIGHT = 409  # retried only if it says how long to wait
 _NEVER_SENT_RIGHT = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 
 
 @dataclass(frozen=True)
 class Retry:
-    """How patient a caller is.
+    """How a caller retries.
 
     Attributes:
-        attempts: how often a call is sent at most; 1 tries nothing again.
+        attempts: how often a call is sent at most; 1 retries nothing.
         base_s: the bound of the first pause; it doubles with each attempt.
         longest_s: no pause is longer, and a longer ``Retry-After`` is not waited for.
         sleep: for tests.
@@ -83,7 +83,7 @@ def retry_after_s(answer: httpx.Response) -> float | None:
 
 
 def asks_for_patience(answer: httpx.Response) -> bool:
-    """Say whether the same call may well succeed a little later."""
+    """Return whether the same call may succeed a little later."""
     if answer.status_code == _IN_FLIGHT:
         return "Retry-After" in answer.headers
     return answer.status_code in _PATIENCE

@@ -1,4 +1,4 @@
-"""The database schema: all tables in one place, the migrations that make them, and who may what."""
+"""The database schema: all tables, the migrations that create them, and the roles' privileges."""
 
 from functools import cache
 from importlib import resources
@@ -41,7 +41,7 @@ def migration_config(migration_url: str, *, service_role: str | None = None) -> 
 
     Args:
         migration_url: the database, under the role that owns or will own the tables.
-        service_role: another role, which is granted what the service needs and no more.
+        service_role: another role, which is granted only what the service needs.
     """
     config = Config()
     config.set_main_option("script_location", str(resources.files("migrations")))
@@ -65,7 +65,7 @@ def head_revision() -> str | None:
 def is_behind(revision: str | None) -> bool:
     """Say whether a database of this revision lacks migrations that this program knows.
 
-    A revision that it does not know is a newer program's.
+    An unknown revision belongs to a newer program.
     """
     known = {script.revision for script in _known_migrations().walk_revisions()}
     return revision is None or (revision in known and revision != head_revision())
@@ -95,12 +95,12 @@ def role_of(url: str) -> str | None:
 
 
 def may_rewrite_log(database: Database) -> bool:
-    """Say whether the service's own role could rewrite the log, or remove what it tells of."""
+    """Return whether the service's own role could rewrite the log, or delete what it records."""
     with database.transaction() as session:
         return session.scalar(_EXCESS) is not None
 
 
 def may_store_large_objects(database: Database) -> bool:
-    """Say whether the service's own role could store what no table refers to and nothing erases."""
+    """Return whether the service's own role could store large objects, which are never erased."""
     with database.transaction() as session:
         return bool(session.scalar(_LARGE_OBJECTS))

@@ -1,4 +1,4 @@
-"""Everything that runs is put together here, from the settings and nothing else."""
+"""Builds all services from only the settings."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator
@@ -74,7 +74,7 @@ class Services:
 
     @cached_property
     def model_signer(self) -> ModelSigner:
-        """Signs weight files. Read when first used: only the API has need of this key.
+        """Signs weight files. Read when first used: only the API needs this key.
 
         Raises:
             ConfigurationError: the key is missing; run ``expunge init``.
@@ -83,7 +83,7 @@ class Services:
 
     @cached_property
     def pseudonyms(self) -> Pseudonyms:
-        """Name callers and addresses without telling who they are.
+        """Names callers and addresses without revealing them.
 
         Raises:
             ConfigurationError: the key is missing; run ``expunge init``.
@@ -92,10 +92,10 @@ class Services:
 
     @cached_property
     def unknown_objects(self) -> int:
-        """How many stored objects the ledger did not know when this was first asked.
+        """How many stored objects the ledger did not know when this was first called.
 
-        Any at all mean that it was restored from a backup and not reconciled, which needs that the
-        service is stopped.
+        If there are any, it was restored from a backup and not reconciled; for that the service
+        must be stopped.
 
         Raises:
             KeyStoreError: the keys cannot be listed.
@@ -105,7 +105,7 @@ class Services:
 
     @cached_property
     def probe(self) -> Redis:
-        """A client of Redis for pages, figures and probes: it gives up after two seconds."""
+        """A client of Redis for pages, metrics and health checks: it gives up after two seconds."""
         timeout_s = 2.0
         return Redis.from_url(
             redis_url(self.settings), socket_timeout=timeout_s, socket_connect_timeout=timeout_s
@@ -113,7 +113,7 @@ class Services:
 
     @cached_property
     def processor_signer(self) -> ProcessorSigner:
-        """Signs what is said over OpenDSR. Read when first used.
+        """Signs OpenDSR messages. Read when first used.
 
         Raises:
             ConfigurationError: its key or certificate is missing; run ``expunge init``.
@@ -145,7 +145,7 @@ class Services:
         """Return what asks the log's witnesses, one for each.
 
         Raises:
-            NoteError: what should be a witness's verifier key is none.
+            NoteError: a witness's verifier key is not valid.
         """
         return [
             Asker(
@@ -163,7 +163,7 @@ class Services:
             self._clean_up()
 
     def complete_at_once(self, named: Callable[[Session], Collection[str]]) -> None:
-        """Complete those requests that were just certified; what fails is the dispatcher's."""
+        """Complete requests that were just certified; what fails is left to the dispatcher."""
         try:
             with actor.acting_as(actor.SERVICE):
                 with self.database.transaction() as session:
@@ -177,7 +177,7 @@ class Services:
         return Completion(self.database, self.blobs, self.forget_requests)
 
     def _clean_up(self) -> None:
-        with ExitStack() as steps:  # from the last to the first, each whatever becomes of another
+        with ExitStack() as steps:  # from the last to the first, each even if another fails
             steps.callback(self._note_shredded)
             steps.callback(self.blobs.sweep)
             steps.callback(self._completion.complete)
@@ -187,7 +187,7 @@ class Services:
             settlement.note_shredded(session)
 
     def note_deadlines(self) -> None:
-        """Warn of requests whose deadline is near or over, each once."""
+        """Warn of requests whose deadline is near or has passed, each once."""
         warning_s = self.settings.deadline_warning_s
         with self.database.transaction() as session:
             warnings = deadlines.note_deadlines(session, warning_s=warning_s)
@@ -196,7 +196,7 @@ class Services:
             _log.warning("%s %s %s", warning.request_id, what, warning.due_at.isoformat())
 
     def forget_answers(self) -> None:
-        """Forget the answers that are kept no longer for calls that come again."""
+        """Delete the answers to repeatable calls whose time is over."""
         with self.database.transaction() as session:
             idempotency.remove_expired(session)
 
@@ -230,7 +230,7 @@ def migration_url(settings: Settings) -> str:
 
 @contextmanager
 def embedded_postgres(settings: Settings) -> Iterator[None]:
-    """Have PostgreSQL running: the embedded one is started, and stopped again if it was not."""
+    """Ensure that PostgreSQL runs: the embedded one is started, and stopped again at the end."""
     servers = EmbeddedServers(settings.data_dir)
     if settings.database_url is not None or servers.postgres_running():
         yield
@@ -269,15 +269,15 @@ def signing_key_file(settings: Settings) -> Path:
 
 
 def trusted_keys_file(settings: Settings) -> Path:
-    """Where ``expunge init`` leaves what verifiers are to trust."""
+    """Where ``expunge init`` writes what verifiers should trust."""
     return settings.data_dir / "keys" / "trusted-keys.json"
 
 
 def write_trusted_keys(settings: Settings, database: Database) -> Path:
-    """Write what verifiers are to trust, beside the signing key; return the file's path."""
+    """Write what verifiers should trust, beside the signing key; return the file's path."""
     signer = StatementSigner.from_file(signing_key_file(settings))
     with database.transaction() as session:
-        if signing_keys.may_sign(session, signer):  # else there is a rotation to be ended
+        if signing_keys.may_sign(session, signer):  # else a rotation has to be finished
             signing_keys.require_in_use(session, signer)
     path = trusted_keys_file(settings)
     with database.transaction() as session:
@@ -318,7 +318,7 @@ def public_url(settings: Settings) -> str:
 
 
 def opendsr_domain(settings: Settings) -> str:
-    """Return whom OpenDSR's signatures are by."""
+    """Return the domain in whose name OpenDSR messages are signed."""
     if settings.opendsr_domain is not None:
         return settings.opendsr_domain
     return urlsplit(public_url(settings)).hostname or settings.host
@@ -330,12 +330,12 @@ def key_store_dir(settings: Settings) -> Path:
 
 
 def is_key_store_apart(settings: Settings) -> bool:
-    """Say whether a copy of the data directory leaves the key store out."""
+    """Return whether the key store is outside of the data directory."""
     return not key_store_dir(settings).resolve().is_relative_to(settings.data_dir.resolve())
 
 
 def object_dir(settings: Settings) -> Path:
-    """Where objects lie that are in no bucket."""
+    """Where objects are stored without a bucket."""
     return settings.data_dir / "blobs"
 
 
@@ -358,7 +358,7 @@ def _revealed(secret: SecretStr | None) -> str | None:
 
 
 def create_keys(settings: Settings) -> None:
-    """Make what is missing of the keys that services are put together with."""
+    """Create the missing keys of the services."""
     StatementSigner.from_file(signing_key_file(settings), create=True)
     ModelSigner.from_file(model_signing_key_file(settings), create=True)
     Pseudonyms.from_file(pseudonym_key_file(settings), create=True)

@@ -36,7 +36,7 @@ class Settings(BaseSettings):
         data_dir: keys, blobs and the embedded servers' files.
         database_url, redis_url: servers of your own; the embedded ones when unset.
         migration_url: the database under the role that owns the tables. It is used by ``expunge
-            init`` alone and makes the database refuse that the service rewrites its log.
+            init`` only, and lets the database prevent the service from rewriting its log.
         environment: ``production`` refuses every stand-in that is named insecure.
         log_format: ``json`` writes one object a line, and a line for every request.
         metrics_public: whether ``/metrics`` answers without an API key.
@@ -46,17 +46,17 @@ class Settings(BaseSettings):
         max_upload_bytes: the largest file that is accepted.
         head_timeout_s: how long the head of a request may take to arrive.
         body_timeout_s: how long its body may take, and 1 s more for each 10 kB of it.
-        answer_timeout_s: how long a caller may take nothing of its answer.
+        answer_timeout_s: how long a caller may read nothing of its answer.
         max_connections, max_connections_per_address: how many there may be at once; addresses of
             trusted proxies may have all.
-        max_waits_per_caller: how many waits for news and streams one caller may hold at once.
+        max_waits_per_caller: how many waits for changes and streams one caller may hold at once.
         max_ids_bytes: the largest JSON body that lists ids; the default takes 200,000 of 80 bytes.
         max_json_bytes: the largest of all other JSON bodies.
         max_parameters: how many weights an architecture of the zoo may have for its dataset.
         plan_processes: how many plans and quotes each process of the API makes at once.
         plan_timeout_s: how long it may take to make one.
         cors_origins: web pages' origins from which browsers may call the API; none by default.
-        lease_s: how long a run stays with a worker that has gone silent.
+        lease_s: how long a run stays with a worker that no longer responds.
         max_attempts: how often a run is tried before it has failed for good.
         poll_interval_s: how often the dispatcher looks for work.
         checkpoint_interval_s: how old a signed checkpoint of a log that has grown may get; one is
@@ -69,18 +69,18 @@ class Settings(BaseSettings):
         callback_allow_http: whether callbacks may go to URLs without TLS.
         callback_allow_private: whether they may go to addresses that are not public.
         callback_timeout_s: for one attempt to deliver one.
-        callback_ca_file: certificates of authorities to trust for them besides the usual ones.
+        callback_ca_file: certificates of authorities to trust in addition to the usual ones.
         callback_retention_s: how long a delivered one stays in the list of callbacks.
-        opendsr_domain: whom OpenDSR's signatures are by; the public URL's host when unset.
-        opendsr_key_file, opendsr_certificate_file: what signs and vouches for them; made by
-            ``expunge init`` when unset, and then the certificate is signed by nobody else.
-        opendsr_identity_types: types of OpenDSR's identities that are our subjects' ids.
+        opendsr_domain: the signer of OpenDSR messages; the public URL's host when unset.
+        opendsr_key_file, opendsr_certificate_file: their key and certificate; made by ``expunge
+            init`` when unset, and then the certificate is self-signed.
+        opendsr_identity_types: types of OpenDSR's identities that hold our subjects' ids.
         opendsr_datasets: the datasets that OpenDSR's requests are about; empty: all.
         session_s: how long a login to the operator's page lasts.
         s3_bucket: where objects are stored instead of in the data directory.
         s3_endpoint, s3_region: the server, if it is not Amazon's, and its region.
         s3_prefix: what all names in the bucket begin with.
-        s3_access_key, s3_secret_key: otherwise found where Amazon's own tools look for them.
+        s3_access_key, s3_secret_key: when unset, found where Amazon's own tools look for them.
         requests_per_minute, requests_burst: how many calls one caller may make in a minute, and in
             a second; 0 is without limit.
         failed_attempts_per_minute: how many wrong keys or tokens one address may send; 0 is
@@ -88,8 +88,9 @@ class Settings(BaseSettings):
         trusted_proxies: addresses or networks whose ``X-Forwarded-For`` is believed.
         oidc_issuer, oidc_audience: whose access tokens are accepted, and what they must be meant
             for.
-        oidc_scope_claim: the member of a token that says what its bearer may do; dots lead inwards.
-        oidc_scopes: what the issuer's own words for roles or groups allow here.
+        oidc_scope_claim: the token's member that says what its bearer may do; dots go to nested
+            ones.
+        oidc_scopes: which scopes the issuer's own roles or groups have here.
         witnesses: where witnesses of the log are, each with its verifier key; at most 8.
     """
 
@@ -173,12 +174,12 @@ class Settings(BaseSettings):
         """Read secrets from the directory that the environment names now.
 
         Raises:
-            ConfigurationError: it names one that is not there.
+            ConfigurationError: that directory does not exist.
         """
         named = os.environ.get("EXPUNGE_SECRETS_DIR")
         directory = Path(named or SECRETS_DIR)
         if not directory.is_dir():
             if named:
-                raise ConfigurationError(f"EXPUNGE_SECRETS_DIR: there is no directory {named}")
+                raise ConfigurationError(f"EXPUNGE_SECRETS_DIR: no directory {named} exists")
             return init_settings, env_settings
         return init_settings, env_settings, SecretsSettingsSource(settings_cls, directory)

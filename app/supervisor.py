@@ -1,7 +1,7 @@
-"""Keeps a machine's processes going: children are started again when they end by themselves.
+"""Keeps a machine's processes running: children that end by themselves are restarted.
 
-A child that this module started stops when the supervisor is gone, even if that was killed: no
-second supervisor finds the port taken or a run held by processes that nobody looks after.
+A child that this module started stops when the supervisor is gone, even if that was killed: so a
+second supervisor never finds the port or a run held by orphaned processes.
 """
 
 import logging
@@ -27,7 +27,7 @@ _STEADY_AFTER_S = 10.0
 
 @dataclass
 class Backoff:
-    """When a process that has ended may be started again; all times by one monotonic clock, in s.
+    """When a process that has ended may be restarted; all times by one monotonic clock, in s.
 
     At once after it had run for ten seconds; else after 1 s, and after twice as long, up to 30 s,
     each time that it ends early again.
@@ -42,7 +42,7 @@ class Backoff:
         self.started_at = now
 
     def note_end(self, now: float) -> bool:
-        """Note that the process is not running; say whether that is news."""
+        """Record that the process is not running; return whether it was before."""
         if self.started_at is None:
             return False
         early = now - self.started_at < _STEADY_AFTER_S
@@ -58,7 +58,7 @@ class Backoff:
 
 @dataclass
 class Child:
-    """A process to keep going."""
+    """A process to keep running."""
 
     name: str
     command: Sequence[str]
@@ -66,7 +66,7 @@ class Child:
     backoff: Backoff = field(default_factory=Backoff)
 
     def start(self) -> None:
-        """Start the process in a session of its own, so that it stops when it is told to."""
+        """Start the process in a session of its own, so that only this module stops it."""
         self.backoff.note_start(time.monotonic())
         environment = os.environ | {_SUPERVISOR: str(os.getpid())}
         self.process = subprocess.Popen(self.command, env=environment, start_new_session=True)
@@ -105,13 +105,13 @@ class Child:
 def supervise(
     children: Sequence[Child], stop: StopSignal, *, keep_up: Callable[[], None] = lambda: None
 ) -> None:
-    """Run children until told to stop, then stop them.
+    """Run children until asked to stop, then stop them.
 
     Args:
         children: started in this order, and again whenever one ends.
         stop: ends this.
-        keep_up: called twice a second, for servers that are no children. What goes wrong there,
-            or in starting a child, is tried again.
+        keep_up: called twice a second, for servers that are not children. If that, or the start of
+            a child, fails, it is tried again.
     """
     try:
         while not stop.is_set():

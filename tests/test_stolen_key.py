@@ -163,7 +163,7 @@ def test_what_a_compromised_key_signed_is_served_under_the_new_one(
     assert served["envelope"]["payload"] == theft.old_bundle["envelope"]["payload"]
 
     by_the_thief = {**served, "envelope": theft.old_bundle["envelope"]}
-    _refused(by_the_thief, theft.trusted, why="its key did not count when it was recorded")
+    _refused(by_the_thief, theft.trusted, why="its key was not valid when it was recorded")
     listed = runner.invoke(app, ["signing-key", "list"]).output.splitlines()
     assert f"compromised since {since.isoformat()}" in listed[1]
 

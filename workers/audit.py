@@ -1,9 +1,9 @@
 """A membership-inference attack: can a loss tell forgotten records from held-out ones?
 
 The loss-threshold attack (Yeom et al. 2018, arXiv 1709.01604): a record on which the network's
-loss is small is taken for one that it was trained on. Over all thresholds its strength is the area
-under the ROC curve: the chance that a forgotten record has a smaller loss than a held-out one, ties
-counting half. 0.5 is guessing; 1 is certainty.
+loss is small is classified as one that it was trained on. Over all thresholds its strength is the
+area under the ROC curve: the chance that a forgotten record has a smaller loss than a held-out one,
+ties counting half. 0.5 is guessing; 1 is certainty.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def membership_auc(network: Network, *, forgotten: Examples, held_out: Examples)
     """Return the attack's area under the curve, from 0 to 1; the network's modes are kept.
 
     Args:
-        network: what is attacked.
+        network: the attacked one.
         forgotten: records that it may have been trained on.
         held_out: records that it was not trained on.
 

@@ -24,7 +24,7 @@ _RELATIVE_ROUNDING: Final = 1e-3
 
 
 def load_backbone(services: Services, architecture: ArchitectureSpec) -> Backbone | None:
-    """Return the backbone of a model; None if it stands on none.
+    """Return the backbone of a model; None if it has none.
 
     Raises:
         RunFailedError: its weights do not fit its architecture, or are not those that were

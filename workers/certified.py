@@ -14,12 +14,12 @@ from workers.training.loop import TrainingProgress
 from workers.training.network import Network
 
 OPENING: Final = object()
-"""What ``workers.sealed.Sealed.open`` shows, and nobody else."""
+"""Only ``workers.sealed.Sealed.open`` passes this token."""
 
 
 @final
 class Certified:
-    """Weights that met their target. Whatever follows, without the forgotten records, keeps it.
+    """Weights that met their target. Everything done later without the forgotten records keeps it.
 
     Only ``Sealed.open`` makes these.
 

@@ -1,7 +1,7 @@
 """The main job from beginning to end, on real data, over HTTP against a service of its own.
 
 Data: scikit-learn's 1,797 handwritten digits. They name no writers, so ten consecutive records
-stand for one person here. A fifth of them is never pushed; every accuracy is measured on it.
+represent one person here. A fifth of them is never pushed; every accuracy is measured on it.
 """
 
 import subprocess
@@ -169,7 +169,7 @@ def _summarise(
     weights: Path, digits: Digits, baselines: Baselines, run: Run, seconds: float
 ) -> None:
     certified = baselines.accuracy_of(safetensors.torch.load_file(weights), digits.test)
-    table = Table(title="Accuracy on digits that nobody pushed", title_justify="left")
+    table = Table(title="Accuracy on digits that were never pushed", title_justify="left")
     table.add_column("model")
     table.add_column("accuracy", justify="right")
     table.add_column("what it is")

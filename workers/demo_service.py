@@ -1,4 +1,4 @@
-"""A service of one's own, as ``expunge up`` starts it: for the demo and for measurements."""
+"""A separate service, as ``expunge up`` starts it: for the demo and for measurements."""
 
 import os
 import signal
@@ -65,7 +65,7 @@ def _wait_until_ready(url: str, service: subprocess.Popen[bytes], log: Path) -> 
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

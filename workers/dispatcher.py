@@ -1,7 +1,7 @@
-"""The dispatcher: from the outbox to the queue, and back onto the rails.
+"""The dispatcher: moves work from the outbox to the queue, and recovers lost runs.
 
-Any number of dispatchers may run. Each step is a set of short transactions on Postgres, which is
-the truth; Redis only carries ids to workers, and steps that need no Redis do not wait for it.
+Any number of dispatchers may run. Each step is a set of short transactions on Postgres, which holds
+the state; Redis only carries ids to workers, and steps that need no Redis do not wait for it.
 """
 
 import logging
@@ -62,7 +62,7 @@ class Dispatcher:
         runs.schedule_due(self._services.database)
 
     def _requeue_silent_runs(self) -> None:
-        """Give the runs of workers that went silent to others."""
+        """Give the runs of workers that no longer respond to others."""
         settings = self._services.settings
         with self._services.database.transaction() as session:
             runs.shorten_leases(session, lease_s=settings.lease_s)

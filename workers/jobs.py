@@ -17,7 +17,7 @@ from workers.run import execute
 _log = logging.getLogger("expunge.worker")
 
 stop = StopSignal()
-"""Set when this process is told to stop; its run then goes back to the queue at the next step."""
+"""Set when this process is asked to stop; its run then goes back to the queue at the next step."""
 
 
 def execute_run(run_id: str) -> None:

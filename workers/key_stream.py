@@ -1,4 +1,4 @@
-"""Random words that nobody can predict: the AES-256-CTR key stream under a key from the OS.
+"""Unpredictable random words: the AES-256-CTR key stream under a key from the OS.
 
 ``KeyStream`` is what noise is made from, on whatever device. A kernel that computes the cipher on
 an accelerator can take the place of ``workers.key_stream_ahead`` behind the same three methods.
@@ -31,7 +31,7 @@ class KeyStream(Protocol):
         """
 
     def destroy(self) -> None:
-        """Forget the key and overwrite all words that are kept; a second call does nothing."""
+        """Drop the key and overwrite all words that are kept; a second call does nothing."""
 
 
 def fresh_key() -> bytearray:

@@ -71,7 +71,7 @@ class Lease:
         Args:
             database: where the runs are.
             run_id: the one that the queue handed over.
-            lease_s: how long the lease holds without a sign of life.
+            lease_s: how long the lease is valid without a heartbeat.
             stop: interrupts the run when it is set.
         """
         with database.transaction() as session:
@@ -135,7 +135,7 @@ class Lease:
         self.check_stop()
 
     def check_stop(self) -> None:
-        """Say whether this worker may go on, whoever holds the run.
+        """Check only whether this worker may go on, not who holds the run.
 
         Raises:
             RunInterruptedError: this worker was told to stop.

@@ -54,7 +54,7 @@ class SecureNoise:
     Each instance draws its own 256-bit key from the operating system, one for each device that it
     serves. A pair of numbers comes from four fresh words of the key stream.
 
-    There is no seed, no state to read but the count, and no copy: pickling, copying, printing
+    It has no seed, no readable state except the count, and no copies: pickling, copying, printing
     values and use in a forked child are refused.
     """
 
@@ -115,7 +115,7 @@ def _gaussians_on(device: torch.device) -> Gaussians:
 
 
 class InsecureNoise:
-    """Repeatable normal numbers, for tests alone. It protects nobody.
+    """Repeatable normal numbers, only for tests. It protects no one.
 
     Args:
         seed: fixes the whole stream.

@@ -1,8 +1,8 @@
 """The noisy phase: steps on retained records until the target is met.
 
 It owns everything beside the parameters that could carry the original model past the noise
-(MATH.md section 3a'): buffers are reset and taken away, there is no optimiser state, and neither
-loss nor gradient norm leaves the loop.
+(MATH.md section 3a'): buffers are reset and taken away, no optimiser state exists, and neither loss
+nor gradient norm leaves the loop.
 """
 
 from collections.abc import Callable

@@ -6,8 +6,8 @@ Three barriers, each of which holds without the others:
  2. The kernel refuses every write to a regular file, also to one that is open already, by any code:
     the largest size of a file is zero (RLIMIT_FSIZE). Files in memory, such as those below
     /dev/shm, are regular files too. Log lines of that time go to a pipe, a socket or a terminal, or
-    nowhere.
- 3. Directories for temporary files and caches lie where nobody can make any, root included.
+    are lost.
+ 3. Directories for temporary files and caches are paths that not even root can create.
 
 Progress goes to Postgres over its socket.
 """

@@ -6,8 +6,8 @@
  3. Put the start behind a seal: trained here, uploaded, or the lineage's head. From here to the
     seal's opening the process can write to no file (``ram_only``).
  4. Take noisy steps until the odometer meets the target. Only then the seal opens.
-    (Where retraining is the plan there are none: a fresh network, trained on retained records
-    alone, is exactly what the target asks for.)
+    (Where retraining is the plan there are none: a fresh network, trained on only retained records,
+    is exactly what the target asks for.)
  5. Fine-tune without noise on retained records, where nothing counts on the steps, and evaluate.
  6. Publish version, certificate and obligations in one transaction: if the noise that was drawn is
     what the certificate claims, and the offline verifier accepts the bundle.
@@ -284,7 +284,7 @@ def _train_openly(
 
 
 def _store(services: Services, lease: Lease, content: bytes) -> StoredBlob:
-    """Write the weights to an object that the run names before it is there."""
+    """Write the weights to an object; the run names it before it exists."""
 
     def reserve() -> str:
         with services.database.transaction() as session:
@@ -301,7 +301,7 @@ def _publish(
 
     Repeating it after a commit whose answer was lost publishes nothing twice.
 
-    The transaction alone decides whether this worker still holds the run. The heartbeat cannot:
+    Only the transaction decides whether this worker still holds the run. The heartbeat cannot:
     after such a commit it finds the run over, as if another worker had ended it.
     """
     key = TrustedKey(services.signer.public_key)

@@ -10,7 +10,7 @@ target, and SPENT after ``open`` or after any failure:
 
 Invariants:
  1. The target is fixed before there are weights and never changes.
- 2. Weights live here alone: no attribute, repr, copy, pickle, ``state_dict`` or file reaches them,
+ 2. Weights live only here: no attribute, repr, copy, pickle, ``state_dict`` or file reaches them,
     and no caller holds the module, because it is built inside.
  3. ``open`` is the only way out. It works once, and only if the guarantee meets the target; that
     guarantee comes from an odometer over the steps that were actually taken here, never from a
@@ -85,7 +85,7 @@ def _exactly_met() -> _Met:
     return _Met(retraining.account(), steps=0, recompute_buffers=lambda: None)
 
 
-# Kept beside the objects and not in them: whoever inspects a Sealed finds nothing.
+# Kept beside the objects and not in them: inspecting a Sealed shows nothing.
 _HELD: WeakKeyDictionary["Sealed", _Held] = WeakKeyDictionary()
 
 
@@ -235,7 +235,7 @@ class Sealed:
         )
 
     def retrained(self) -> Guarantee:
-        """Declare the training a retraining, on retained records alone: the guarantee is exact.
+        """Declare the training a retraining, on only retained records: the guarantee is exact.
 
         Raises:
             SealedStateError: the weights were not trained here from nothing, or are spent.
@@ -325,7 +325,7 @@ class Sealed:
         held.auc_before = self._inside("the audit", work)
 
     def open(self) -> Certified:
-        """Give the weights out, certified, with buffers recomputed from the retained records.
+        """Return the weights, certified, with buffers recomputed from the retained records.
 
         Raises:
             TargetNotMetError: the target is not met (yet); the object stays as it is.

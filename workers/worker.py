@@ -44,19 +44,19 @@ _stop = StopSignal()
 class RunWorker(Worker):
     """RQ's worker, for long runs that matter more than Redis.
 
-    It is told to stop by SIGTERM or SIGINT: the run goes back to the queue and the worker ends.
-    The child that carries out a run does the same when this process dies.
+    SIGTERM and SIGINT ask it to stop: the run goes back to the queue and the worker ends. The child
+    that carries out a run does the same when this process dies.
     """
 
     max_connection_wait_time = 2.0
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
-        """Note the wish to stop, even where RQ fails to because Redis is away."""
+        """Record the request to stop, even where RQ fails to because Redis is unreachable."""
         _stop.set()
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
 
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
-        """Give a sign of life, and sign on again: Redis may have been wiped since."""
+        """Send a heartbeat, and register again: Redis may have been wiped since."""
         super().heartbeat(timeout, pipeline)
         worker_registration.register(self, pipeline)
         self.set_state(self.get_state(), pipeline)
@@ -68,7 +68,7 @@ class RunWorker(Worker):
                 os.kill(self.horse_pid, signal.SIGTERM)
 
     def setup_work_horse_signals(self) -> None:
-        """Let the child hand its run back when it is told to, or when this process is gone."""
+        """Let the child hand its run back when it is asked to, or when this process is gone."""
         super().setup_work_horse_signals()  # type: ignore[no-untyped-call]
         signal.signal(signal.SIGTERM, jobs.stop.set)
         if self.pid is not None:
@@ -98,7 +98,7 @@ class RunWorker(Worker):
         super().handle_job_failure(job, queue)
 
     def teardown(self) -> None:
-        """Sign off from Redis if it is there."""
+        """Unregister from Redis if it is reachable."""
         with suppress(RedisError):
             super().teardown()  # type: ignore[no-untyped-call]
         if self.pubsub_thread is not None:

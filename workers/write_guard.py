@@ -92,7 +92,7 @@ def writes_refused() -> Iterator[None]:
     """Refuse, in all threads, until the block ends.
 
     Raises:
-        WriteRefusedError: to whoever tries, and thereby out of the block if nobody handles it.
+        WriteRefusedError: in the code that tries, and out of the block if it is not handled.
     """
     if not _Guard.hooked:
         sys.addaudithook(_hook)

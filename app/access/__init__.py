@@ -1,1 +1,1 @@
-"""Who calls: keys and tokens, and how often somebody may call or fail."""
+"""Who calls: keys and tokens, and how often a caller may call or fail."""

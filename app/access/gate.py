@@ -1,9 +1,9 @@
-"""Who is let in: from credentials to a caller, within the limits of calls and of failures.
+"""Authentication: from credentials to a caller, within the limits of calls and of failures.
 
-Nobody waits for a key that was looked up within the last second, and one in steady use is looked up
-again before that is over. Credentials that were good lately are looked up at once. All others first
-face the limit of the address that they come from, so that guessing ends before it reaches the
-ledger or an issuer's signature, while known callers behind the same address go on unharmed.
+A key that was looked up within the last second is not looked up again, and a key in steady use is
+renewed before that second ends. Credentials that were valid recently are looked up at once. All
+others are first held to the limit of their address, so that guessing stops before it reaches the
+ledger or an issuer's signature. Known callers behind the same address are not affected.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ class Gate:
 
     Args:
         database: where callers are kept.
-        pseudonyms: how those are named who have no key.
-        tokens: how their tokens are checked; None if there are none.
+        pseudonyms: names callers that have no key.
+        tokens: checks access tokens; None if none are accepted.
         calls, failures: the limits.
     """
 
@@ -55,10 +55,10 @@ class Gate:
         self._look_ups = Together(self._by_keys)
 
     async def caller_of(self, credentials: str | None, address: str) -> Caller:
-        """Return who calls.
+        """Return the caller.
 
         Raises:
-            UnauthenticatedError: nobody who is known, or no longer.
+            UnauthenticatedError: the credentials are unknown or no longer valid.
             TooManyRequestsError: the address has failed too often.
             IssuerUnavailableError: a token cannot be checked now.
         """

@@ -1,9 +1,9 @@
 """An issuer's public keys: found by OpenID Connect Discovery, kept for a while, fetched sparingly.
 
-Keys are fetched anew when they have become old, and when a token names one that is not there. That
-costs the issuer at most one fetch in ``FETCH_INTERVAL_S``, whatever tokens come in. While the
-issuer is away its keys stay in use for ``KEEP_S``, since access must not end with every short
-outage; a key that it withdraws meanwhile is known as withdrawn only after that.
+Keys are fetched again when they are old, and when a token names an unknown key: at most once per
+``FETCH_INTERVAL_S``, whatever tokens arrive. While the issuer is unreachable its keys stay valid
+for ``KEEP_S``, since access must not end with every short outage; a key that it withdraws during
+that time is noticed only afterwards.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ MIN_RSA_BITS = 2048
 ALGORITHMS = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )
-"""Asymmetric ones alone: nobody can sign with what an issuer publishes."""
+"""Only asymmetric ones: what an issuer publishes cannot be used to sign."""
 
 _DISCOVERY = "/.well-known/openid-configuration"
 _log = logging.getLogger("expunge.issuer")
 
 
 class FetchError(Exception):
-    """The issuer did not answer as an issuer does. The message says how, and quotes nothing."""
+    """The issuer's answer is not what an issuer sends. The message says how, and quotes nothing."""
 
 
 class IssuerKeys:
@@ -66,7 +66,7 @@ class IssuerKeys:
 
         Raises:
             InvalidCredentialsError: the issuer has no such key.
-            IssuerUnavailableError: that cannot be known, because the issuer cannot be reached.
+            IssuerUnavailableError: the issuer cannot be reached, so this is not known.
         """
         key = self._known(kid)
         fetch = self._start_fetch() if key is None or self._is_old() else None
@@ -119,8 +119,8 @@ def fetch_keys(issuer: str) -> dict[str, PyJWK]:
     """Fetch an issuer's signing keys.
 
     Raises:
-        FetchError: the answer is no issuer's.
-        httpx.HTTPError: there is none.
+        FetchError: the answer is not what an issuer sends.
+        httpx.HTTPError: there is no answer.
         httpx.InvalidURL, UnicodeError: an address that no name server knows.
     """
     with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False) as client:
@@ -150,9 +150,9 @@ def _document(client: httpx.Client, url: str) -> dict[str, Any]:
     try:
         document = strict_json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise FetchError("the issuer's answer is no JSON") from error
+        raise FetchError("the issuer's answer is not JSON") from error
     if not isinstance(document, dict):
-        raise FetchError("the issuer's answer is no JSON object")
+        raise FetchError("the issuer's answer is not a JSON object")
     return document
 
 
@@ -162,7 +162,7 @@ def _usable(entry: object) -> PyJWK | None:
         return None
     if entry.get("use", "sig") != "sig" or entry.get("kty") not in ("RSA", "EC", "OKP"):
         return None
-    if "d" in entry:  # a private key: whoever published it, anybody may have signed with it
+    if "d" in entry:  # a private key was published: anyone may have signed with it
         return None
     try:
         key = PyJWK(entry)

@@ -43,9 +43,9 @@ class KnownCallers:
         return entry.caller if entry.revocations == api_keys.revocations() else None
 
     def is_due(self, digest: bytes) -> bool:
-        """Say, once an entry, that it should be renewed: half of its time is over.
+        """Return True once per entry, when half of its time is over and it should be renewed.
 
-        Who then looks the key up again spares those who come later the wait.
+        The caller that then looks the key up again saves later callers the wait.
         """
         entry = self._entries.get(digest)
         if entry is None or time.monotonic() < entry.renew_at:

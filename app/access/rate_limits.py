@@ -1,7 +1,7 @@
 """Counting calls and failures, in Redis for all processes of the API together.
 
-While Redis is away each process counts for itself, so limits still hold, if more loosely. What is
-counted is named by keyed hashes: Redis learns no address and no caller.
+While Redis is unreachable each process counts for itself, so limits still hold, but more loosely.
+Counters are named by keyed hashes: Redis learns no address and no caller.
 """
 
 import logging
@@ -68,7 +68,7 @@ class Counters:
 
     Args:
         redis_url: as redis-py reads it.
-        pseudonyms: whose key the hashes have; another service in the same Redis has another one.
+        pseudonyms: holds the key of the hashes; other services in the same Redis use other keys.
     """
 
     def __init__(self, redis_url: str, pseudonyms: Pseudonyms) -> None:
@@ -85,11 +85,11 @@ class Counters:
         self._away_until = -math.inf
 
     def name_of(self, what: str, who: str) -> str:
-        """Return under which name somebody is counted, for whom nobody else is taken."""
+        """Return the name under which a caller is counted; no two callers share one."""
         return self._pseudonyms.counted(what, who)[:16].hex()
 
     def bucket_of(self, what: str, who: str) -> str:
-        """Return one of few names, which others may share by chance, but nobody by choice."""
+        """Return one of few names; callers may share it by chance, but cannot choose to."""
         return self._pseudonyms.counted(what, who)[:_BUCKET_BYTES].hex()
 
     def hit(self, name: str, item: RateLimitItem, who: str) -> tuple[bool, Quota]:

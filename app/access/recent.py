@@ -1,4 +1,4 @@
-"""Which credentials were good lately."""
+"""Which credentials were valid recently."""
 
 from collections import OrderedDict
 from threading import Lock
@@ -9,8 +9,8 @@ _MOST = 10_000
 class RecentlyAccepted:
     """Remembers the newest digests of credentials that were accepted; safe between threads.
 
-    It grants nothing. Whoever is remembered is not held up by failures of others behind the same
-    address.
+    It grants nothing: it only keeps failures of others behind the same address from delaying these
+    callers.
     """
 
     def __init__(self, most: int = _MOST) -> None:
@@ -23,7 +23,7 @@ class RecentlyAccepted:
             return digest in self._digests
 
     def add(self, digest: bytes) -> None:
-        """Remember one; the one that was not seen for longest gives way."""
+        """Remember one; if full, the one that was not seen for longest is removed."""
         with self._lock:
             self._digests[digest] = None
             self._digests.move_to_end(digest)

@@ -1,4 +1,4 @@
-"""Access tokens of an OpenID Connect issuer: who bears one, and what it allows."""
+"""Access tokens of an OpenID Connect issuer: whom they name, and what they allow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Bearer:
     """Whom an issuer vouches for.
 
     Attributes:
-        issuer, subject: together they name one caller; for nobody's eyes.
+        issuer, subject: together they name one caller; never shown or logged.
         scopes: what the caller may do here.
     """
 
@@ -43,8 +43,8 @@ class Tokens:
         issuer: its URL, exactly as its tokens spell it.
         audience: what tokens must be meant for.
         scope_claim: the member that says what a bearer may do, a text of words or a list of them;
-            dots lead inwards.
-        meanings: what words that are none of our scopes allow.
+            dots separate nested members.
+        meanings: the scopes that words stand for which are not scopes of this service.
         keys: the issuer's.
     """
 
@@ -77,10 +77,10 @@ class Tokens:
         )
 
     async def bearer_of(self, token: str) -> Bearer:
-        """Check a token; return who bears it.
+        """Check a token; return whom it names.
 
         Raises:
-            ExpiredCredentialsError: it was good and has expired.
+            ExpiredCredentialsError: it was valid and has expired.
             InvalidCredentialsError: anything else is wrong with it.
             IssuerUnavailableError: it cannot be checked now.
         """
@@ -101,7 +101,7 @@ class Tokens:
             raise InvalidCredentialsError(f"the access token {_fault(error)}") from error
         subject = claims["sub"]
         if not _is_name(subject):
-            raise InvalidCredentialsError("the access token names nobody")
+            raise InvalidCredentialsError("the access token has no subject")
         return Bearer(self._issuer, subject, self._scopes(claims))
 
     def _scopes(self, claims: Mapping[str, Any]) -> frozenset[Scope]:
@@ -122,14 +122,14 @@ class Tokens:
 
 
 def _is_name(subject: object) -> TypeGuard[str]:
-    """Say whether a subject is text; JSON may hold half a surrogate pair, which is not."""
+    """Say whether a subject is valid text; JSON may hold half a surrogate pair."""
     if not isinstance(subject, str) or not 0 < len(subject) <= _MAX_SUBJECT_CHARS:
         return False
     return not any("\ud800" <= character <= "\udfff" for character in subject)
 
 
 def _key_id(token: str) -> str:
-    """Return which key a token claims to be signed with; nothing else of it is believed yet."""
+    """Return which key a token claims to be signed with; nothing else in it is trusted yet."""
     if len(token) > MAX_TOKEN_CHARS:
         raise InvalidCredentialsError("the access token is too long")
     try:
@@ -149,7 +149,7 @@ def _key_id(token: str) -> str:
 
 
 def _fault(error: Exception) -> str:
-    """Say what is wrong without a word of what stands in the token."""
+    """Say what is wrong without quoting the token."""
     if isinstance(error, jwt.InvalidAudienceError):
         return "is meant for another audience"
     if isinstance(error, jwt.InvalidIssuerError):

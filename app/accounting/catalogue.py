@@ -88,7 +88,7 @@ def account(name: str, parameters: Mapping[str, Any]) -> Guarantee:
     """Return the guarantee of ``parameters`` under the mechanism called ``name``.
 
     Raises:
-        NotFoundError: there is no such mechanism.
+        NotFoundError: the mechanism does not exist.
         ParameterError: a parameter is missing, unknown or out of its range.
     """
     return cast("Guarantee", _call(accountant(name).account, parameters))
@@ -98,7 +98,7 @@ def calibrate(name: str, parameters: Mapping[str, Any]) -> float:
     """Return what the mechanism's ``calibrate`` solves for (a noise standard deviation).
 
     Raises:
-        NotFoundError: there is no such mechanism.
+        NotFoundError: the mechanism does not exist.
         ParameterError: a parameter is missing, unknown or out of its range.
         CalibrationError: the search did not converge.
     """
@@ -109,7 +109,7 @@ def compute(name: str, parameters: Mapping[str, Any]) -> float:
     """Return one of ``quantities.QUANTITIES``.
 
     Raises:
-        NotFoundError: there is no such quantity.
+        NotFoundError: the quantity does not exist.
         ParameterError: a parameter is missing, unknown or out of its range.
     """
     if name not in QUANTITIES:

@@ -180,7 +180,7 @@ class RenyiGuarantee(Guarantee):
 
 @dataclass(frozen=True)
 class PointGuarantee(Guarantee):
-    """One pair (epsilon, delta) and what follows from it by monotonicity alone.
+    """One pair (epsilon, delta) and what follows from it only by monotonicity.
 
     Attributes:
         at_epsilon: the epsilon of the pair.

@@ -273,8 +273,8 @@ def _walk_noisy(
 ) -> None:
     """Walk noisy steps from visit to visit.
 
-    Where one batch alone is touched, a visit and the steps behind it up to the next one are like
-    one step; equal steps of that kind have falling chords, so all of them together are one, too.
+    Where only one batch is touched, a visit and the steps behind it up to the next one are like one
+    step; equal steps of that kind have falling chords, so all of them together are one, too.
     """
     rate, noise = recipe.contraction, event.noise_std
     batch, *others = present

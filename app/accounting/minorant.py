@@ -80,7 +80,7 @@ class Minorant:
     def merged(self, *, contraction: float, gained: float, noise_std: float, count: int) -> None:
         """Walk ``count`` equal noises at once, which move the worlds apart by ``gained`` in all.
 
-        No point between their start and their end may bind: there is no noise, or chords fall.
+        No point between their start and their end may bind: the noise is 0, or chords fall.
         """
         # The square is rounded down, so the sum is that of a chain that forgets a little more.
         total = geometric_sum(contraction * contraction * _DOWN, count)

@@ -1,4 +1,4 @@
-"""Numbers that are no guarantees by themselves, by name: for the command line and for checking."""
+"""Numbers that are not guarantees by themselves, by name: for the command line and for checks."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Retraining: a fresh initialisation from a new seed, then training on the retain set alone.
+"""Retraining: a fresh initialisation from a new seed, then training on only the retain set.
 
 Guarantee: (0, 0). Neighbouring relation: any start (the old weights are never read). Assumptions:
  1. nothing that depends on the forgotten records enters: not the initialisation, not the

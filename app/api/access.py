@@ -1,6 +1,6 @@
-"""Who may call what: credentials and scopes, and the services behind a request.
+"""Who may call what: credentials, scopes, and the services that handle a request.
 
-A router whose routes are ``GuardedRoute`` settles this before it reads a byte of the body.
+A router whose routes are ``GuardedRoute`` checks this before it reads any of the body.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,7 +42,7 @@ def services_of(request: Request) -> Services:
 
 
 async def _services(request: Request) -> Services:
-    # Asynchronous, as all dependencies that only look something up: others take a thread each.
+    # Asynchronous, like all dependencies that only look something up: others take a thread each.
     return services_of(request)
 
 
@@ -52,11 +52,11 @@ def address_of(request: Request) -> str:
 
 
 async def authenticate(request: Request) -> Caller:
-    """Return the caller, who from now on is the one who acts; told once per request.
+    """Return the caller, who is the actor from now on; determined once per request.
 
     Raises:
-        UnauthenticatedError: nobody who is known.
-        TooManyRequestsError: the caller, or failures from this address, are too many.
+        UnauthenticatedError: the caller is unknown.
+        TooManyRequestsError: too many calls, or too many failures from this address.
         IssuerUnavailableError: the access token cannot be checked now.
     """
     known: Caller | None = request.scope.get(_CALLER)
@@ -73,7 +73,7 @@ async def authenticate(request: Request) -> Caller:
 
 
 async def authenticate_again(request: Request) -> None:
-    """Look once more at the caller of a call that lasts, without counting another call.
+    """Check the caller of a long call again, without counting another call.
 
     Raises:
         UnauthenticatedError: the key was revoked or has expired meanwhile.
@@ -84,7 +84,7 @@ async def authenticate_again(request: Request) -> None:
 
 
 class Needs:
-    """Lets in who has a scope; nobody else reaches the endpoint."""
+    """Lets in callers that have a scope; no others reach the endpoint."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -102,7 +102,7 @@ class Needs:
         return await self.admit(request)
 
     async def admit(self, request: Request) -> Caller:
-        """Do the same before anything of the request but its head has been read."""
+        """Do the same when only the head of the request has been read."""
         caller = await authenticate(request)
         require_scope(caller, self.scope)
         return caller
@@ -115,10 +115,10 @@ def require_scope(caller: Caller, scope: Scope) -> None:
 
 
 class GuardedRoute(APIRoute):
-    """A route that reads nothing from those whom it does not let in, and JSON by itself."""
+    """A route that reads no body from callers that it refuses, and parses JSON itself."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """Return the handler, with what its endpoint needs asked first."""
+        """Return the handler, which checks first what its endpoint needs."""
         handle = super().get_route_handler()
         needs = _needs(self.dependant)
         # Every body of the API is one model.

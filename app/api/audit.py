@@ -19,7 +19,11 @@ Word = Annotated[str | None, Query(min_length=1, max_length=200)]
 class DeedAnswer(Answer):
     """One entry of the log.
 
+<<<<<<< HEAD
     ``by`` is a caller's id, ``operator`` or ``service``; ``name`` is the name of a caller's key.
+=======
+    It is null in entries from before this was recorded. ``name`` is the name of a caller's key.
+>>>>>>> plain-words
     """
 
     index: int
@@ -31,7 +35,7 @@ class DeedAnswer(Answer):
 
 
 class DeedPage(Answer):
-    """A page of deeds, newest first."""
+    """A page of the audit trail, newest first."""
 
     items: list[DeedAnswer]
     next_cursor: str | None
@@ -46,7 +50,7 @@ def list_deeds(
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> DeedPage:
-    """List who did what, newest first; of one caller or of one kind, if asked for."""
+    """List who did what, newest first; optionally of one caller or of one kind."""
     before = decode_number(cursor, bits=63)
     with services.database.transaction() as session:
         found = audit.deeds(session, caller=caller, kind=kind, before=before, limit=limit + 1)

@@ -31,7 +31,7 @@ class InputBody(Body):
 class BackboneBody(Body):
     """A public backbone's definition.
 
-    Whoever uploads its weights asserts that they do not depend on the records of any model that is
+    The uploader of its weights asserts that they do not depend on the records of any model that is
     built on them. Certificates print that.
     """
 
@@ -123,7 +123,7 @@ def get_backbone(name: str, services: ServicesOf, _: ModelsReader) -> BackboneAn
 def upload_weights(
     name: str, services: ServicesOf, _: ModelsWriter, content: RawBody
 ) -> BackboneAnswer:
-    """Bring a backbone's safetensors weights, once."""
+    """Upload a backbone's safetensors weights, once."""
     lineage.check_weights(content)
     with services.database.transaction() as session:
         return _answer(backbones.upload_weights(session, services.blobs, name, content))

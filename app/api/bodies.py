@@ -23,7 +23,7 @@ _WITH_IDS = ("/v1/forget-requests", "/opendsr/v2/requests")
 class Bodies:
     """Refuses bodies that are too large (413): PUT takes files; POST and PATCH take JSON.
 
-    All bodies that are held at once are as large as two of the largest files; beyond that, 503.
+    All bodies held at once may be as large as two of the largest files; beyond that, 503.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -32,7 +32,7 @@ class Bodies:
         self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what may be read; the limit also holds for bodies of unannounced length."""
+        """Pass on what may be read; the limit also holds for bodies without an announced length."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -52,7 +52,7 @@ class Bodies:
         self._held_bytes += size
         largest = max(self._settings.max_upload_bytes, self._settings.max_json_bytes)
         if self._held_bytes > _FILES_AT_ONCE * largest:
-            detail = "the service holds as much of uploads as it takes at once"
+            detail = "the service holds as many bytes of uploads as it takes at once"
             raise HTTPException(503, detail, {"Retry-After": "5"})
 
     def _limit(self, scope: Scope) -> int:
@@ -86,7 +86,7 @@ class _Limited:
         self._is_awaited = self._is_awaited and message.get("more_body", False)
         size = len(message.get("body", b""))
         self.size += size
-        # FastAPI passes on no other errors than these that occur while it reads a body.
+        # Of the errors that occur while it reads a body, FastAPI passes on only these.
         self._hold(size)
         if self.size > self._limit:
             raise HTTPException(413, str(self._too_large()))
@@ -99,7 +99,7 @@ class _Limited:
 
 
 async def _raw_body(request: Request) -> bytes:
-    # Not ``request.body``: it joins all chunks at once, for which everybody else would wait.
+    # Not ``request.body``: it joins all chunks at once, and all other calls would wait.
     content = BytesIO()
     async for chunk in request.stream():
         content.write(chunk)
@@ -107,7 +107,7 @@ async def _raw_body(request: Request) -> bytes:
 
 
 RawBody = Annotated[bytes, Depends(_raw_body)]
-"""A body as it came; ``Bodies`` has it end in time."""
+"""A body as it came; ``Bodies`` limits its size."""
 
 
 async def require_media_type(request: Request) -> None:

@@ -98,7 +98,7 @@ class SecretAnswer(Answer):
     },
 )
 def forget_request(message: Message, headers: Annotated[MessageHeaders, Header()]) -> None:
-    """Told of every change of a request's state, signed. See docs/callbacks.md."""
+    """Receives every change of a request's state, signed. See docs/callbacks.md."""
 
 
 @router.get("/callbacks", responses=problem_responses(422))
@@ -126,7 +126,7 @@ def list_callbacks(
     "/callbacks/{callback_id}/redeliver", status_code=202, responses=problem_responses(404, 410)
 )
 def redeliver(callback_id: str, services: ServicesOf, _: ForgetWriter) -> CallbackAnswer:
-    """Have a callback delivered now, whatever became of it before."""
+    """Have a callback delivered now, whatever its state is."""
     with services.database.transaction() as session:
         return _answer(*callers_callbacks.redeliver(session, callback_id))
 

@@ -27,7 +27,7 @@ class BundleAnswer(Answer):
 
 
 class PublicKey(Answer):
-    """A public key, and what it signs; the log is signed with those of certificates.
+    """A public key, and what it signs; the keys of certificates also sign the log.
 
     ``valid_from`` is null for the first key, ``valid_until`` for the one in use. What a key signed
     from ``compromised_since`` on does not count.
@@ -51,7 +51,7 @@ class PublicKeys(Answer):
 
 Since = Annotated[
     int | None,
-    Query(ge=0, description="Size of an older checkpoint: proves that the log grew out of it."),
+    Query(ge=0, description="Size of an older checkpoint: proves that the log only grew since."),
 ]
 
 

@@ -1,7 +1,7 @@
 """Conditions and ranges of HTTP requests, RFC 9110 sections 13 and 14.
 
-One representation, told by one strong entity tag and never by a date. So dates in conditions never
-match, and conditions on dates alone are not looked at, as the standard asks.
+There is one representation, identified by a strong entity tag and never by a date. So dates in
+conditions never match, and conditions that have only dates are ignored, as the standard asks.
 """
 
 import re
@@ -19,7 +19,7 @@ _TAG = re.compile(r'(?:W/)?"[^"]*"')
 
 IfMatch = Annotated[
     str | None,
-    Header(description="The ETag of the answer that the caller has seen: 412 if it is no more so"),
+    Header(description="The ETag of the answer that the caller has seen: 412 if it has changed"),
 ]
 
 
@@ -66,7 +66,7 @@ def requested_part(headers: Mapping[str, str], etag: str, size: int) -> Part:
     whole, as the standard allows; so is a range of another representation (``If-Range``).
 
     Raises:
-        RangeError: the range begins behind the end.
+        RangeError: the range begins after the end.
     """
     whole = Part(0, size, size)
     match = _ONE_RANGE.fullmatch(headers.get("range", "").strip())
@@ -87,7 +87,7 @@ def requested_part(headers: Mapping[str, str], etag: str, size: int) -> Part:
 
 
 def _number(digits: str) -> int:
-    """Read a number; one beyond any size is cut, so that no text is too long to read."""
+    """Read a number; a very long one is cut, so that parsing it is cheap."""
     return int(digits.lstrip("0")[:20] or "0")
 
 

@@ -1,9 +1,9 @@
 """Connections of the API: how many there may be, and how long each may take for what.
 
 uvicorn waits for the rest of a request for ever. Here a head has to arrive in time, a body at a
-pace, and an answer has to be taken. A sweep looks at all connections about once a second, so that
-a request itself costs nothing: each connection that is still in the same phase after that phase's
-time is answered 408, where it still can be, and closed.
+minimum speed, and the client has to read the answer. A sweep looks at all connections about once a
+second, so that a single request costs nothing. A connection that is in one phase for longer than
+the phase may last is closed, after a 408 where that can still be sent.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class Connections:
 
 
 class BoundedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1, for callers that are slow on purpose or ambiguous on purpose."""
+    """uvicorn's HTTP/1.1, hardened against callers that are slow or ambiguous on purpose."""
 
     def __init__(self, connections: Connections, **options: Any) -> None:  # noqa: ANN401
         super().__init__(**options)
@@ -108,7 +108,7 @@ class BoundedProtocol(H11Protocol):
         return network_of(self.client[0] if self.client else "")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Let a connection in, or say why not."""
+        """Accept a connection, or say why not."""
         super().connection_made(transport)
         try:
             self._connections.enter(self)
@@ -130,12 +130,12 @@ class BoundedProtocol(H11Protocol):
             self.transport.abort()
 
     def resume_writing(self) -> None:
-        """Note that the caller takes its answer."""
+        """Note that the caller reads its answer."""
         self._resumptions += 1
         super().resume_writing()
 
     def on_response_complete(self) -> None:
-        """Take no more of a body once it is answered: a refusal comes before 30 MB, not after."""
+        """Stop reading a body once it is answered: a refusal comes before 30 MB, not after."""
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
             self.server_state.total_requests += 1
             self._linger()
@@ -179,7 +179,7 @@ class BoundedProtocol(H11Protocol):
 
     def _refuse(self, error: Exception) -> None:
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.abort()  # in the midst of an answer
+            self.transport.abort()  # in the middle of an answer
             return
         self._answer(error)
         if self.cycle is not None:
@@ -198,7 +198,7 @@ class BoundedProtocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
 
     def _linger(self) -> None:
-        """Close, but not in the face of a caller that still sends and could not read its answer."""
+        """Close, but not while a caller still sends and could not read its answer."""
         self._lingering = True
         self._received_bytes = 0
         if self.transport.can_write_eof():
@@ -207,7 +207,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class _StrictConnection(h11.Connection):
-    """Takes no request whose end two readers may see in two places (RFC 9112, 6.1 and 11.2)."""
+    """Refuses requests whose end two parsers may see in two places (RFC 9112, 6.1 and 11.2)."""
 
     def next_event(self) -> Any:  # noqa: ANN401 - h11's own, a union with sentinels
         event = super().next_event()

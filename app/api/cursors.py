@@ -1,6 +1,6 @@
 """Opaque cursors, and the pages of a list that they connect.
 
-A cursor says where a page ended: in the order's own terms, so that what arrives meanwhile does not
+A cursor says where a page ended, by the values that the list is ordered by, so that new rows do not
 shift the pages.
 """
 
@@ -27,7 +27,7 @@ DEFAULT_LIMIT = 50
 
 
 def encode_cursor(moment: datetime, row_id: str) -> str:
-    """Return the cursor behind a row of a list that is ordered by time and id."""
+    """Return the cursor after a row of a list that is ordered by time and id."""
     return _encode([moment.isoformat(), row_id])
 
 
@@ -47,7 +47,7 @@ def decode_cursor(cursor: str | None) -> Moment | None:
 
 
 def encode_name(name: str) -> str:
-    """Return the cursor behind a row of a list that is ordered by name."""
+    """Return the cursor after a row of a list that is ordered by name."""
     return _encode([name])
 
 
@@ -63,7 +63,7 @@ def decode_name(cursor: str | None) -> str | None:
 
 
 def encode_number(number: int) -> str:
-    """Return the cursor behind a row of a list that is ordered by number."""
+    """Return the cursor after a row of a list that is ordered by number."""
     return _encode([number])
 
 
@@ -72,7 +72,7 @@ def decode_number(cursor: str | None, *, bits: int = 31) -> int | None:
 
     Args:
         cursor: what was sent.
-        bits: how large a number the order has: 31 for an integer, 63 for a bigint.
+        bits: size of the numbers that the list is ordered by: 31 for an integer, 63 for a bigint.
     """
     match _decode(cursor):
         case None:
@@ -91,7 +91,7 @@ def cut(
     Args:
         rows: one more than the page may have, if there are so many.
         limit: how many rows the page may have.
-        cursor_of: returns the cursor behind a row.
+        cursor_of: returns the cursor after a row.
     """
     page = rows[:limit]
     return page, cursor_of(page[-1]) if len(rows) > limit else None

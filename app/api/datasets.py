@@ -23,7 +23,7 @@ from app.ledger import datasets
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=GuardedRoute)
 _PUSHES = CapacityLimiter(READERS)
-"""Pushes wait for each other, and not in the threads that all other calls need."""
+"""Pushes wait for each other, but not in the threads that all other calls need."""
 
 
 class FeaturesBody(Body):

@@ -20,8 +20,8 @@ def download(
 ) -> Response:
     """Answer GET or HEAD with a stored object, or with the part that the request asks for.
 
-    Copies may be kept, but must be asked about each time: a version can be retired at any moment,
-    and a cache that answers by itself would then serve what was promised to be gone.
+    Copies may be cached but must be revalidated each time: a version can be retired at any moment,
+    and a cache that answers by itself would then serve weights that must be gone.
 
     Args:
         request: its method and its conditions decide the answer.
@@ -36,7 +36,7 @@ def download(
         CorruptObjectError: the object is not what was stored.
         ObjectStoreError, KeyStoreError: it cannot be read now.
         PreconditionError: ``If-Match`` names other content.
-        RangeError: the range begins behind the end.
+        RangeError: the range begins after the end.
     """
     etag = f'"{sha256}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
@@ -58,7 +58,7 @@ def download(
 
 
 class _Streamed(StreamingResponse):
-    """Sends a range chunk by chunk; it cannot end well unless every byte was sent."""
+    """Sends a range chunk by chunk; it ends without an error only if every byte was sent."""
 
     def __init__(self, content: BlobRange, status: int, headers: dict[str, str]) -> None:
         super().__init__(content, status_code=status, headers=headers)
@@ -68,8 +68,8 @@ class _Streamed(StreamingResponse):
         """Send the response until it is complete or the receiver has gone.
 
         A shredded object ends it before its announced length: the server then closes the
-        connection, and the receiver knows that bytes are missing. So does one that turns out not
-        to be what was stored, before a byte of the chunk in question is sent.
+        connection, and the receiver knows that bytes are missing. The same happens to an object
+        that is not what was stored, before any byte of the chunk in question is sent.
         """
         try:
             await super().__call__(scope, receive, send)

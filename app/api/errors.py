@@ -100,7 +100,7 @@ def install(app: FastAPI) -> None:
 
 
 def problem_of(error: Exception) -> Response:
-    """Return the answer to any error; what is not told on purpose is not told."""
+    """Return the answer to any error; it shows only what is meant to be shown."""
     if isinstance(error, errors.ExpungeError):
         return _of_expunge_error(error)
     if isinstance(error, RequestValidationError):
@@ -111,7 +111,7 @@ def problem_of(error: Exception) -> Response:
         return _of_database_error(error)
     # This answer is made outside of all middleware.
     headers = {"X-Request-ID": log_context.present().get("request_id", "")}
-    return _problem("internal", "an unexpected error; nothing of it is told here", headers=headers)
+    return _problem("internal", "an unexpected error; see the service's log", headers=headers)
 
 
 def _on_error(_: Request, error: Exception) -> Response:
@@ -170,7 +170,7 @@ def _headers(error: Exception) -> dict[str, str] | None:
 
 
 def _challenge(error: Exception) -> str | None:
-    """Return what RFC 6750 has a caller told who is not let in."""
+    """Return the header that RFC 6750 wants in answers to callers that are refused."""
     realm = 'Bearer realm="expunge"'
     if isinstance(error, errors.InvalidCredentialsError):
         return f'{realm}, error="invalid_token"'
@@ -205,7 +205,7 @@ def _members(error: Exception) -> dict[str, Any]:
 
 
 class BodyError(RequestValidationError):
-    """A body that is not as it should be.
+    """A body that does not match its schema.
 
     Attributes:
         count: how many faults there are; ``errors`` lists the first.
@@ -239,6 +239,6 @@ def _of_database_error(error: Exception) -> Response:
     if isinstance(error, IntegrityError):
         detail = "another call changed the same thing at the same moment; look again and repeat"
         return _problem("conflict", detail)
-    # It may have gone away after a commit whose answer it owes.
+    # It may have gone away after a commit, before it answered.
     detail = "the database cannot be reached; repeat the call"
     return _problem("unavailable", detail, headers={"Retry-After": "2"})

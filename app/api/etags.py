@@ -1,4 +1,4 @@
-"""Entity tags of JSON answers: what a caller holds already is not sent again."""
+"""Entity tags of JSON answers: what a caller already has is not sent again."""
 
 import hashlib
 
@@ -19,13 +19,13 @@ def etag_of(content: bytes) -> str:
 
 
 class EntityTags:
-    """Gives an entity tag to every JSON answer to GET, and answers 304 where it is known."""
+    """Gives an entity tag to every JSON answer to GET; answers 304 if the caller has it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look at the answer; what is no JSON, or has its own tag, passes untouched."""
+        """Look at the answer; one that is not JSON, or has a tag already, passes unchanged."""
         if scope["type"] != "http" or scope["method"] != "GET":
             await self._app(scope, receive, send)
             return

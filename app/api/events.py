@@ -1,7 +1,7 @@
-"""Server-sent events of a run: what its row says, each time that it says something new.
+"""Server-sent events of a run: its row, each time that it has changed.
 
-Only the present matters: who comes back with ``Last-Event-ID`` is told what is so now, unless that
-is what it knows already. A run that has ended answers 204 then, which tells a browser to stay away.
+Only the present state matters: a client that reconnects with ``Last-Event-ID`` gets it, unless it
+has it already. If the run has ended, the answer is then 204, and a browser does not reconnect.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from app.domain.errors import ExpungeError, UnauthenticatedError
 from app.ledger.changes import Facts, Kind, RunProgress
 
 _KEEP_ALIVE_S = 5.0
-"""After that much silence a comment is sent, and the caller's key is looked at again."""
+"""After that much silence a comment is sent, and the caller's key is checked again."""
 
 _LONGEST_S = 3600.0
 
@@ -86,7 +86,7 @@ def event_stream(
 ) -> Response:
     """Return the events of a run from now on, the present state first.
 
-    They end when ``look_again`` raises ``UnauthenticatedError``; an outage is no reason to end.
+    They end when ``look_again`` raises ``UnauthenticatedError``; an outage does not end them.
     """
     progress = facts.progress
     if progress is not None and progress.has_ended and last_event_id == _id_of(progress):

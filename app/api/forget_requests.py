@@ -51,7 +51,7 @@ class ForgetBody(Body):
     status_callback_urls: list[CallbackUrl] = Field(
         default_factory=list,
         max_length=MAX_URLS,
-        description="Told of every change of the request's state; see docs/callbacks.md.",
+        description="Receive every change of the request's state; see docs/callbacks.md.",
         examples=[["https://privacy.example/expunge"]],
     )
 
@@ -72,7 +72,7 @@ class ForgetAnswer(Answer):
 
     id: str
     external_id: str | None = Field(
-        description="As it came with this very request, null otherwise: it is not stored. "
+        description="Only in the answer to the call that sent it, else null: it is not stored. "
         "List requests by it instead."
     )
     dataset: str
@@ -188,10 +188,10 @@ async def get_request(
 def cancel(
     request_id: str, services: ServicesOf, _: ForgetWriter, *, restore: bool = False
 ) -> ForgetAnswer:
-    """Cancel a request that no run has taken up.
+    """Cancel a request that no run has started on.
 
-    ``restore`` lets later trainings use its records again. To models that exist they are new
-    records: those that learned from them before leave them out from their next run on.
+    ``restore`` lets later trainings use its records again. For existing models they count as new
+    records: models trained on them before leave them out from their next run on.
     """
     with services.database.transaction() as session:
         services.forget_requests.cancel(session, request_id, restore=restore)

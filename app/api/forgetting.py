@@ -1,7 +1,7 @@
-"""Forget requests and polls of them, as they come: those that come at the same time, together.
+"""Forget requests and polls of them; those that arrive at the same time are handled together.
 
-Requests of one dataset go together: each dataset has a lane of its own, so that none waits for what
-is done to another.
+Requests of one dataset are handled together: each dataset has its own lane, so that no request
+waits for another dataset.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from app.services import Services
 
 _LINGER_S = 0.005
 _FEW = 1000
-"""A demand for more ids goes alone, so that nobody waits while they are looked up."""
+"""A request for more ids is handled by itself, so that no other waits for its lookups."""
 
 
 @dataclass(frozen=True)
 class _Submitted:
-    """A request by its id; how it is shown, if that is known already; whether it is certified."""
+    """A request by its id; its rendered form, if known already; whether it is certified."""
 
     request_id: str
     view: RequestView | None
@@ -36,7 +36,7 @@ class _Submitted:
 
 
 class Forgetting:
-    """Takes on requests and shows them, for all calls of one process."""
+    """Accepts requests and shows them, for all calls of one process."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -44,7 +44,7 @@ class Forgetting:
         self._polls = Together(self._read_all)
 
     async def submit(self, call: Call) -> RequestView:
-        """Take on a demand; return the request.
+        """Accept a new request; return it.
 
         Raises:
             ExpungeError: as ``ForgetRequests.submit`` does.
@@ -75,7 +75,7 @@ class Forgetting:
         try:
             return self._take_on(calls)
         except IntegrityError:
-            # Another lane took on the same external_id meanwhile: now it is found.
+            # Another lane accepted the same external_id meanwhile: now it is found.
             return self._take_on(calls)
 
     def _take_on(self, calls: Sequence[Call]) -> list[_Submitted | Exception]:

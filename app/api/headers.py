@@ -4,14 +4,14 @@ from typing import Any
 
 _TEXT = {"type": "string"}
 _DESCRIPTIONS: dict[str, str] = {
-    "Accept-Ranges": "`bytes`: parts may be asked for with Range",
+    "Accept-Ranges": "`bytes`: parts may be requested with Range",
     "Allow": "The methods that the path takes",
     "Content-Disposition": "The name under which to store the file",
     "Content-Range": "Which part this is, or how long the whole is",
     "ETag": "Names this state; send it back as If-None-Match",
     "Idempotent-Replayed": "`true` where this answer was given before, under the same key",
     "Location": "Where the resource is found",
-    "Preference-Applied": "How long the answer was ready to wait",
+    "Preference-Applied": "How long the service was willing to wait",
     "RateLimit": 'What is left of each limit, where calls are counted: `"minute";r=599;t=42`',
     "RateLimit-Policy": 'The limits, where calls are counted: `"minute";q=600;w=60`',
     "Repr-Digest": "SHA-256 of the whole content, RFC 9530",

@@ -1,8 +1,8 @@
-"""``Idempotency-Key`` on every POST: the same call again gets the answer that it had.
+"""``Idempotency-Key`` on every POST: a repeated call gets the answer that it had.
 
-It is looked at once a caller has been let in, before the body is read. Only answers that say that a
-call took effect (2xx) are kept: an error changed nothing, so the call may be made again under its
-key.
+It is checked once a caller has been authenticated, before the body is read. Only answers that say
+that a call took effect (2xx) are kept: an error changed nothing, so the call may be repeated with
+its key.
 """
 
 import logging
@@ -46,9 +46,9 @@ async def execute_once(
 ) -> Response:
     """Return the answer to a call: from what is kept under its key, or from ``handle``.
 
-    The answer is kept before it is sent, so that whoever saw it can repeat the call. A call that is
-    cut off leaves its claim to run out, and one that failed ends it. Either may have taken effect,
-    so the next attempt is made under the same call id.
+    The answer is kept before it is sent, so that a caller that saw it can repeat the call. The
+    claim of a call that is cut off expires; a call that fails ends its claim. Either may have taken
+    effect, so the next attempt is made under the same call id.
 
     Raises:
         InvalidInputError: the key is too long, or came with another body before.

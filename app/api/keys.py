@@ -21,7 +21,7 @@ class KeyBody(Body):
     """A new key."""
 
     name: Name = Field(examples=["privacy-desk"])
-    # JSON has neither enumerations nor times, so these are read from texts.
+    # JSON has neither enumerations nor times, so these are parsed from text.
     scopes: list[Annotated[Scope, Field(strict=False)]] = Field(
         min_length=1, max_length=100, examples=[["forget:write", "forget:read"]]
     )
@@ -33,9 +33,9 @@ class KeyBody(Body):
 
 
 class KeyAnswer(Answer):
-    """A caller: one with a key, without its secret, or one that comes with an issuer's tokens.
+    """A caller: one with a key, shown without its secret, or one with an issuer's tokens.
 
-    ``last_used_at`` is a minute behind at most. What a token allows stands in the token.
+    ``last_used_at`` is a minute behind at most. What a token allows is in the token.
     """
 
     id: str

@@ -29,4 +29,4 @@ async def _left(request: Request) -> AsyncIterator[threading.Event]:
 
 
 Left = Annotated[threading.Event, Depends(_left)]
-"""Set as soon as the caller has gone: what was begun for it alone may stop."""
+"""Set as soon as the caller has gone: work that was begun only for it may stop."""

@@ -28,7 +28,7 @@ class EntryAnswer(Answer):
 
 
 class EntriesAnswer(Answer):
-    """Neighbouring entries, in order. ``next`` is where to go on, if there are more."""
+    """Neighbouring entries, in order. ``next`` is where to continue, if there are more."""
 
     entries: list[EntryAnswer]
     next: int | None
@@ -58,7 +58,7 @@ class ConsistencyAnswer(Answer):
 def get_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
     """Return the newest checkpoint, a signed note as C2SP's tlog-checkpoint defines it.
 
-    Witnesses' cosignatures are lines of it, as soon as they have answered.
+    It contains witnesses' cosignatures as lines, as soon as they have answered.
     """
     with services.database.transaction() as session:
         newest = checkpoints.latest(session)

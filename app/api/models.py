@@ -47,7 +47,7 @@ class ModelBody(Body):
 
 
 class ModelChange(Body):
-    """What to change of a model. ``adaptive`` and ``first_release`` stay as they were defined."""
+    """What to change of a model. ``adaptive`` and ``first_release`` cannot be changed."""
 
     policy: PolicyBody = Field(examples=[{"epsilon": 0.5, "window_s": 3600.0}])
 
@@ -143,7 +143,7 @@ def change_model(
 ) -> ModelAnswer:
     """Change a model's policy from its next run on: the fields that are given, no others.
 
-    Changes that mean nothing are 422 whatever ``If-Match`` names.
+    A change that is invalid is answered 422, whatever ``If-Match`` names.
     """
     changes = body.policy.model_dump(exclude_unset=True)
 
@@ -173,7 +173,7 @@ def change_model(
 def import_weights(
     name: str, services: ServicesOf, _: ModelsWriter, content: RawBody, left: Left
 ) -> ModelAnswer:
-    """Bring safetensors weights trained elsewhere; their first release is certified next."""
+    """Upload safetensors weights trained elsewhere; their first release is certified next."""
     lineage.check_weights(content)
     make = partial(services.planners.plan, left=left)
     imported = lineage.import_weights(services.database, services.blobs, name, content, make=make)

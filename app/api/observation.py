@@ -1,6 +1,6 @@
-"""Around every request: its id, an access line, and a place in the figures.
+"""Around every request: its id, a line in the access log, and its part in the metrics.
 
-What is told of a request is its route's template, never its path: paths hold ids and names.
+Logs and metrics show a request's route template, never its path: paths hold ids and names.
 """
 
 import re
@@ -32,13 +32,13 @@ class Observation:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and note what became of it."""
+        """Pass a request on and record its outcome."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request_id = _request_id(Headers(scope=scope).get(REQUEST_ID))
         log_context.begin_request(request_id=request_id)
-        status = 500  # what the server answers where nobody else did
+        status = 500  # what the server answers where no handler did
 
         async def send_with_id(message: Message) -> None:
             nonlocal status

@@ -1,4 +1,4 @@
-"""The OpenAPI document, with what holds for all operations and so stands at none of them."""
+"""The OpenAPI document, with what holds for all operations and is written at none of them."""
 
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -47,8 +47,8 @@ _DESCRIPTION = """
 * **Lists** come in pages of `limit` items; `next_cursor` leads to the next one.
 * **Every answer** has an `X-Request-ID`, which the service's log has too; send one of your own of 8
   to 64 letters, digits, dots, hyphens and underscores, and it is kept.
-* **Limits** of calls are told by `RateLimit` and `RateLimit-Policy`, where the operator has set
-  any; beyond them the answer is 429 with `Retry-After`.
+* **Limits** of calls are in `RateLimit` and `RateLimit-Policy`, where the operator has set any;
+  beyond them the answer is 429 with `Retry-After`.
 * **Answers to GET** have an `ETag`. With `Prefer: wait=N` some are held back until there is news.
 """
 
@@ -93,7 +93,7 @@ def _operations(document: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _drop_what_is_never_sent(operation: Json) -> None:
-    """Take out what FastAPI announces by itself: our faults are others."""
+    """Remove the errors that FastAPI announces by itself: ours are different."""
     content = operation["responses"].get("422", {}).get("content", {}).get(_JSON, {})
     if content.get("schema", {}).get("$ref", "").rpartition("/")[2] in _NEVER_SENT:
         del operation["responses"]["422"]
@@ -136,7 +136,7 @@ def _limit_body(operation: Json) -> None:
 
 
 def _add_problems(operation: Json, *statuses: int) -> None:
-    """Announce problems, beside what an operation itself answers with these statuses."""
+    """Announce problems, in addition to what an operation itself answers with these statuses."""
     for status in statuses:
         answer = operation["responses"].setdefault(str(status), {})
         answer.setdefault("content", {}).setdefault(PROBLEM_MEDIA_TYPE, {})

@@ -1,4 +1,4 @@
-"""Is the service alive, and is it ready?"""
+"""Liveness and readiness of the service."""
 
 from dataclasses import asdict
 
@@ -18,7 +18,7 @@ class Health(Answer):
 
 
 class Ready(Answer):
-    """One word or phrase per part.
+    """The state of each part, in a word or phrase.
 
     ``status`` is ``ok``, ``degraded`` (requests are accepted and will wait) or ``unavailable``.
     """

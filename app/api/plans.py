@@ -84,7 +84,7 @@ class DeclinedAnswer(Answer):
 
 
 class PlansAnswer(Answer):
-    """All answers, and what ``auto`` would take."""
+    """All answers, and what ``auto`` would choose."""
 
     choice: str | None
     quotes: list[QuoteAnswer]

@@ -1,4 +1,4 @@
-"""A policy as it stands in request bodies."""
+"""A policy as request bodies have it."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from app.api.schemas import Body
 from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.states import FirstRelease, Serving
 
-# Told here; checked, with a problem of its own, where the policy is made.
+# Only documented here; checked, with its own problem type, where the policy is made.
 _ABOVE_ZERO: dict[str, JsonValue] = {"exclusiveMinimum": 0}
 
 _MOST_PARAMETERS = 50  # more than any mechanism has

@@ -60,7 +60,7 @@ _TYPES = (
     ProblemType(
         "bad-request",
         400,
-        "The request cannot be read at all: JSON that is no UTF-8 or nested too deeply, say.",
+        "The request cannot be read at all, such as JSON that is not UTF-8 or nests too deeply.",
         "the body cannot be read as JSON",
     ),
     ProblemType(
@@ -132,7 +132,7 @@ _TYPES = (
     ProblemType(
         "precondition-failed",
         412,
-        "`If-Match` names another state of the resource than the present one.",
+        "`If-Match` names a state of the resource that is not the present one.",
         "this is not the content that If-Match names",
     ),
     ProblemType(
@@ -152,7 +152,7 @@ _TYPES = (
     ProblemType(
         "range-not-satisfiable",
         416,
-        "`Range` begins behind the end of the content. `Content-Range` tells its size.",
+        "`Range` begins after the end of the content. `Content-Range` gives its size.",
         "the content has 1024 bytes; the range begins behind them",
     ),
     ProblemType(
@@ -216,8 +216,8 @@ _TYPES = (
     ProblemType(
         "internal",
         500,
-        "A defect of the service. Nothing of it is told outside; its log names the place.",
-        "an unexpected error; nothing of it is told here",
+        "A defect of the service. The answer shows no details; the service's log does.",
+        "an unexpected error; see the service's log",
     ),
     ProblemType(
         "too-many-requests",

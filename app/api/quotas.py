@@ -1,4 +1,4 @@
-"""Limits of calls, as they are told to callers: ``RateLimit`` and ``RateLimit-Policy``.
+"""Limits of calls, as answers show them: ``RateLimit`` and ``RateLimit-Policy``.
 
 The headers are those of the IETF's draft-ietf-httpapi-ratelimit-headers: one item per limit, ``q``
 calls in ``w`` seconds, of which ``r`` remain for another ``t`` seconds.
@@ -32,7 +32,7 @@ async def limit_calls(request: Request, gate: Gate, caller: Caller) -> None:
 
 
 class QuotaHeaders:
-    """Tells on every answer to a caller who was counted what is left: refusals included."""
+    """Adds to every answer to a counted caller what is left, refusals included."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

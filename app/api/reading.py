@@ -1,8 +1,8 @@
-"""JSON bodies, read and checked before their endpoints: whoever sends a large one waits alone.
+"""JSON bodies, parsed and checked before their endpoints; a large one delays no other caller.
 
-FastAPI would do both in the event loop, and describe each of a million faults. Python reads JSON
-without letting other threads run, so what is large is read in a process of its own, which also
-bounds the memory that it takes.
+FastAPI would do both in the event loop, and describe each of a million faults. Python parses JSON
+without letting other threads run, so a large body is parsed in a separate process, which also
+limits the memory that this takes.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from app.process_pool import ProcessPool
 
 LARGE_BYTES = 256 * 1024
 MOST_VALUES = 250_000
-"""More than the largest forget request has."""
+"""More than the largest forget request contains."""
 
 
 class CheckedRequest(Request):
@@ -71,7 +71,7 @@ def _read_large(content: bytes, model: type[BaseModel], readers: ProcessPool) ->
 
 
 def _check(document: Any, model: type[BaseModel]) -> BaseModel:  # noqa: ANN401 - JSON
-    """Return a document as a model; what it has too much at its top is no reason to look longer."""
+    """Validate a document as a model; many unknown top-level members are only counted."""
     unknown = 0
     if isinstance(document, dict):
         known = {name: value for name, value in document.items() if name in model.model_fields}

@@ -41,7 +41,7 @@ class MarkdownResponse(Response):
 
 
 class VersionAnswer(Answer):
-    """One released version; ``reason`` says why it is no longer served."""
+    """One released version; ``reason`` says why it is not served any more."""
 
     number: int
     state: str

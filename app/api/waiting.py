@@ -1,7 +1,7 @@
 """``Prefer: wait=N`` (RFC 7240): an answer that is held back until there is news.
 
-Without ``If-None-Match`` a caller waits for a state other than the one at the call. With it, for an
-answer other than the one that it holds: nothing that happened between two calls is missed then.
+Without ``If-None-Match`` a caller waits until the state differs from that at the call. With it, it
+waits until the answer differs from the one that it has, and misses nothing between two calls.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Found:
     Attributes:
         subject_id: of the thing to wait for.
         answer: how it is shown.
-        is_final: whether nothing more is to come, so that nobody should wait.
+        is_final: whether nothing will change any more, so that waiting is useless.
     """
 
     subject_id: str
@@ -59,7 +59,7 @@ async def answer_with_news(
     *,
     prefer: str | None,
 ) -> Response:
-    """Return what ``read`` finds: at once, or as soon as the caller has not seen it yet."""
+    """Return what ``read`` finds, as soon as it is something that the caller has not seen."""
     services = services_of(request)
 
     def look() -> tuple[Found, Facts | None]:

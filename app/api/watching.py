@@ -1,8 +1,7 @@
-"""Waiting for changes: one thread looks for all who wait, so that no waiter holds anything.
+"""Waiting for changes: one thread polls for all waiters.
 
-The thread lives while somebody waits, asks the database once per kind and interval, and wakes those
-whose facts are others than the ones they have seen. Waiting costs neither a thread nor a connection
-for each caller.
+The thread runs while there are waiters, asks the database once per kind and interval, and wakes
+those whose facts have changed. A waiter needs no thread and no database connection of its own.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ class Watch:
 
     Attributes:
         facts: the newest that the waiter was woken for; None once the thing is gone.
-        closed: whether the process is about to stop, so that nobody should wait on.
+        closed: whether the process is about to stop, so that waiting should end.
     """
 
     def __init__(self, kind: Kind, subject_id: str, seen: Facts | None) -> None:
@@ -52,12 +51,12 @@ class Watch:
         return True
 
     def tell(self, facts: Facts | None) -> None:
-        """Take note of the facts as they are now; for the watching thread."""
+        """Note the facts as they are now; called by the watching thread."""
         if facts != self.facts:
             self._loop.call_soon_threadsafe(self._wake, facts)
 
     def close(self) -> None:
-        """Wake the waiter for good; from any thread."""
+        """Wake the waiter for the last time; may be called from any thread."""
         self._loop.call_soon_threadsafe(self._close)
 
     def _wake(self, facts: Facts | None) -> None:
@@ -85,7 +84,7 @@ class Watcher:
         self._most_per_caller = most_per_caller
         self._interval_s = interval_s
         self._held: Counter[str] = Counter()
-        self._lock = threading.RLock()  # close() may come as a signal, in the midst of watch()
+        self._lock = threading.RLock()  # close() may come as a signal, in the middle of watch()
         self._watches: set[Watch] = set()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
@@ -95,7 +94,7 @@ class Watcher:
     def watch(
         self, kind: Kind, subject_id: str, seen: Facts | None, *, caller_id: str
     ) -> Iterator[Watch]:
-        """Watch one thing for as long as the block lasts; ``seen`` is what is no news.
+        """Watch one thing until the block ends; ``seen`` is what the waiter knows already.
 
         Raises:
             TooManyRequestsError: the caller holds as many watches as one may.
@@ -122,7 +121,7 @@ class Watcher:
                 self._held += Counter()  # without the callers that hold none
 
     def close(self) -> None:
-        """Wake everyone for good: the process is about to stop."""
+        """Wake all waiters for the last time: the process is about to stop."""
         self._closing.set()
         with self._lock:
             for watch in list(self._watches):
@@ -138,7 +137,7 @@ class Watcher:
             try:
                 self._look(watches)
                 self._failing = False
-            except Exception as error:  # noqa: BLE001 - those who wait have nobody else to look
+            except Exception as error:  # noqa: BLE001 - the waiters depend on this thread
                 if not self._failing:
                     _log.warning("changes have to wait: %s", describe(error))
                 self._failing = True

@@ -24,7 +24,7 @@ def find_backbone(session: Session, name: str) -> BackboneRow | None:
 
 
 def backbones(session: Session, *, after: str | None = None, limit: int) -> Sequence[BackboneRow]:
-    """Return a page of backbones by name, those behind the name ``after``."""
+    """Return a page of backbones by name, starting after the name ``after``."""
     query = select(BackboneRow)
     if after is not None:
         query = query.where(BackboneRow.name > after)

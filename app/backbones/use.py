@@ -14,7 +14,7 @@ from app.domain.schema import FeatureSchema
 def require_usable(
     session: Session, architecture: ArchitectureSpec, *, input_shape: tuple[int, ...]
 ) -> None:
-    """Check that a model's backbone is there and fits; nothing to check without one.
+    """Check that a model's backbone exists and fits; do nothing if it has none.
 
     Args:
         session: to look the backbone up in.
@@ -22,7 +22,7 @@ def require_usable(
         input_shape: of the model's dataset.
 
     Raises:
-        NotFoundError: there is no such backbone.
+        NotFoundError: the backbone does not exist.
         ConflictError: it has no weights yet.
         InvalidInputError: it reads other features, or is another network than the one to train.
     """
@@ -48,7 +48,7 @@ def require_usable(
 def parameters_of_model(
     session: Session, architecture: ArchitectureSpec, schema: FeatureSchema
 ) -> int | None:
-    """Return how many weights a model trains, for a dataset's schema; None if that is unknown.
+    """Return how many weights a model trains, given a dataset's schema; None if unknown.
 
     The backbone has been found usable.
     """

@@ -1,1 +1,1 @@
-"""Telling callers of what becomes of their requests: events, signed, posted, tried again."""
+"""Telling callers what happens to their requests: events are signed, posted and retried."""

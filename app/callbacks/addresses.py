@@ -2,7 +2,7 @@
 
 A caller chooses the address, and the service posts to it from inside of the operator's network.
 Without a check, callers could reach what only that network should: databases, administration
-pages, the metadata services of clouds, which hand out credentials.
+pages, the metadata services of clouds, which return credentials.
 """
 
 import socket
@@ -29,7 +29,7 @@ def _networks(*names: str) -> tuple[Network, ...]:
     return tuple(ip_network(name) for name in names)
 
 
-# Nobody receives callbacks here, on any network.
+# No callback is received here, on any network.
 _NEVER = _networks(
     "0.0.0.0/8",
     "255.255.255.255/32",
@@ -103,11 +103,11 @@ def why_refused(text: str, *, allow_private: bool) -> str | None:
 
 def _why_refused(address: Address, *, allow_private: bool) -> str | None:
     if _is_in(address, _NEVER) or address.is_multicast or address.is_unspecified:
-        return "nobody receives callbacks at its address"
+        return "no callback is received at its address"
     if address.is_loopback or address.is_link_local:
         return None if allow_private else _NOT_PUBLIC
     if address.is_reserved:
-        return "nobody receives callbacks at its address"
+        return "no callback is received at its address"
     if allow_private or _is_public(address):
         return None
     return _NOT_PUBLIC

@@ -1,9 +1,8 @@
-"""Connections that go to the very address that was checked, and that end in time.
+"""Connections that go to exactly the address that was checked, and that end in time.
 
-Whoever runs a name server can give one answer to a check and another one to the connection that
-follows (DNS rebinding). So the name is resolved once, here, and the connection is made to that
-result; the name still stands in the Host header and in TLS's SNI, and the certificate must be the
-name's.
+A hostile name server can give one answer to a check and another one to the connection that follows
+(DNS rebinding). So the name is resolved once, here, and the connection is made to that result. The
+Host header and TLS's SNI still carry the name, and the certificate must match it.
 """
 
 import ssl

@@ -1,8 +1,8 @@
-"""Delivers callbacks, beside whatever else its process does.
+"""Delivers callbacks in the background of a process.
 
-Any number of processes may deliver. Postgres is the truth: a delivery is taken up in one short
-transaction, posted without any, and its outcome noted in another. Whoever dies in between has
-delivered perhaps, and another process delivers again: receivers know a repetition by its id.
+Any number of processes may deliver. The state is in Postgres: a delivery is claimed in one short
+transaction, posted outside of any, and its outcome recorded in another. If a process dies in
+between, another process delivers again; receivers recognise a repetition by its id.
 """
 
 import logging
@@ -37,9 +37,9 @@ class Terms:
     """How callbacks are delivered.
 
     Attributes:
-        base_url: where this service is found, for links; empty: links are paths.
+        base_url: the URL of this service, for links; if empty, links are paths.
         poll_interval_s: how often to look for what is due.
-        claim_s: when a delivery is taken from a process that has gone silent.
+        claim_s: after how long a delivery is taken from a process that no longer responds.
         dead_retention_s: how long the address of a dead event is kept.
         delivered_retention_s: how long a delivered event is kept.
     """
@@ -52,10 +52,10 @@ class Terms:
 
 
 class Deliverer:
-    """Takes up what is due and posts it, a thread for each delivery.
+    """Claims what is due and posts it, with one thread for each delivery.
 
-    A receiver that does not answer holds up only the events for its own address, and a caller
-    whose receivers do not answer can take up half of the threads.
+    A receiver that does not answer delays only the events for its own address, and a caller whose
+    receivers do not answer can take up half of the threads.
 
     Args:
         signer: returns what signs for OpenDSR; asked when first needed.
@@ -85,7 +85,7 @@ class Deliverer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take up nothing more; what is being posted gets a few seconds to end."""
+        """Claim nothing more; posts in progress get a few seconds to end."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_STOP_S)
@@ -95,7 +95,7 @@ class Deliverer:
             thread.join(_STOP_S / max(1, len(going)))
 
     def tick(self) -> int:
-        """Take up what is due, as far as threads are free; return how many."""
+        """Claim what is due, as far as threads are free; return how many."""
         taken = 0
         while (delivery := self._claim()) is not None:
             thread = threading.Thread(
@@ -117,7 +117,7 @@ class Deliverer:
         return state
 
     def close_served(self) -> None:
-        """Remove the addresses that nothing more will be told."""
+        """Remove the addresses that will receive nothing more."""
         with self._database.transaction() as session:
             repository.close_served(session, dead_retention_s=self._terms.dead_retention_s)
 

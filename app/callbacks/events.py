@@ -1,7 +1,7 @@
-"""Addresses taken on with a request, and events made with every change of its state.
+"""Addresses stored with a request, and events made with every change of its state.
 
-An event is a row that commits with the change that it tells of, so neither exists without the
-other. Whoever makes events holds the row that they are about, so their order is that of the
+An event is a row that commits with the change that it reports, so neither exists without the other.
+The code that makes events holds a lock on the row that changes, so events have the order of the
 changes.
 """
 
@@ -18,7 +18,7 @@ from app.domain.ids import new_id
 
 
 class Callbacks:
-    """Takes on the addresses that callers give."""
+    """Stores the addresses that callers give."""
 
     def __init__(self, keys: CallbackKeys, rules: UrlRules) -> None:
         self.keys = keys
@@ -37,7 +37,7 @@ class Callbacks:
         request_id: str | None = None,
         subject_request_id: str | None = None,
     ) -> None:
-        """Take on a request's addresses; they are encrypted before they are stored.
+        """Store a request's addresses, encrypted.
 
         Raises:
             InvalidInputError: too many, or one that cannot be called back.
@@ -66,15 +66,15 @@ def emit(
     subject_request_id: str | None = None,
     final: bool = False,
 ) -> None:
-    """Tell a request's addresses something, once the transaction has committed.
+    """Send an event to a request's addresses once the transaction has committed.
 
     Args:
-        session: of the transaction that changes what is told.
+        session: of the transaction that makes the reported change.
         event_type: such as ``forget_request.completed``.
-        facts: ids of the service's own and states, as JSON; never an owner's id.
+        facts: the service's own ids, and states, as JSON; never an owner's id.
         request_id: whose addresses; or
         subject_request_id: likewise.
-        final: nothing will be told after this, so that the addresses can be removed.
+        final: this is the last event, so that the addresses can be removed.
     """
     query = select(CallbackEndpointRow).where(
         CallbackEndpointRow.state == "active",

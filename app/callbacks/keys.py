@@ -1,4 +1,4 @@
-"""What depends on the callbacks' key, which lies outside of the database.
+"""What depends on the callbacks' key, which is kept outside of the database.
 
 Addresses are encrypted under it: they may hold tokens or personal data. The secrets that sign
 callbacks are derived from it, so the database holds none of them.
@@ -39,7 +39,7 @@ class CallbackKeys:
         return cls(read_key_file(path))
 
     def encrypt(self, url: str, *, endpoint_id: str) -> bytes:
-        """Return an address that can be read under this key alone, and in this place alone."""
+        """Encrypt an address; it can be decrypted only with this key and for this endpoint."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, url.encode(), endpoint_id.encode())
 
@@ -56,7 +56,7 @@ class CallbackKeys:
             raise CallbackError("its address cannot be decrypted under this key") from error
 
     def digest(self, url: str, *, api_key_id: str) -> bytes:
-        """Return 32 bytes by which a caller's same address is recognised."""
+        """Return 32 bytes that are equal for equal addresses of one caller."""
         return self._derive("same-address", api_key_id, url)
 
     def secret(self, api_key_id: str, *, generation: int) -> str:

@@ -23,7 +23,7 @@ _USER_AGENT = "Expunge"
 
 
 class Result(StrEnum):
-    """What became of an attempt."""
+    """The result of an attempt."""
 
     DELIVERED = "delivered"
     FAILED = "failed"
@@ -32,12 +32,12 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an attempt has shown.
+    """The outcome of an attempt.
 
     Attributes:
         result: a receiver that is gone wants no further callback.
         failure: why it failed, never where; None if it did not.
-        retry_after_s: how long the receiver asks to be left alone.
+        retry_after_s: how long the receiver asks the service to wait.
     """
 
     result: Result
@@ -50,8 +50,8 @@ class Poster:
 
     Args:
         timeout_s: for one attempt, from the name's resolution to the answer's headers.
-        allow_private: whether addresses may be called that are not public.
-        ca_file: certificates of authorities to trust besides the usual ones.
+        allow_private: whether addresses that are not public may be called.
+        ca_file: certificates of authorities to trust in addition to the usual ones.
         resolve: returns a name's addresses.
         sockets: what connects to an address.
 

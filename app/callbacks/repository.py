@@ -1,4 +1,4 @@
-"""All SQL about deliveries: taking them up, noting what became of them, listing them."""
+"""All SQL about deliveries: claiming them, recording their outcomes, listing them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ class EventState(StrEnum):
 
 @dataclass(frozen=True)
 class Delivery:
-    """One attempt that this process has taken up.
+    """One attempt that this process has claimed.
 
     Attributes:
-        event_id, event_type, sequence, facts, occurred_at: what is to be told.
-        attempt: which one this is, counted from 1; nobody else has the same.
+        event_id, event_type, sequence, facts, occurred_at: what to send.
+        attempt: its number, counted from 1; no other process has the same one.
         endpoint_id, url: where to; the address is encrypted.
         api_key_id: whose secret signs.
-        is_opendsr: whether it is told in OpenDSR's words.
+        is_opendsr: whether the message has OpenDSR's form.
         generation, rotated_at: which secret that is, and since when.
     """
 
@@ -51,11 +51,11 @@ class Delivery:
 
 
 def claim(session: Session, *, claim_s: float, busy: Collection[str] = ()) -> Delivery | None:
-    """Take up the delivery that has been due for longest; None if there is none.
+    """Claim the delivery that has been due for longest; None if there is none.
 
-    An address is told one thing at a time, in order: a later event waits for the earlier one to be
-    delivered or dead. Who never notes an outcome has lost the delivery after ``claim_s`` seconds.
-    Callers in ``busy``, by the ids of their API keys, are passed over.
+    An address gets one event at a time, in order: a later event waits until the earlier one is
+    delivered or dead. A process that records no outcome loses the delivery after ``claim_s``
+    seconds. Callers in ``busy``, by the ids of their API keys, are skipped.
     """
     earlier = aliased(CallbackEventRow)
     query = (
@@ -100,7 +100,7 @@ def claim(session: Session, *, claim_s: float, busy: Collection[str] = ()) -> De
 
 
 def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
-    """Note what became of an attempt, unless somebody else has taken up the event since.
+    """Record the outcome of an attempt, unless another process has claimed the event since.
 
     Returns:
         The event's state after this.
@@ -109,7 +109,7 @@ def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
         session.get_one(CallbackEndpointRow, delivery.endpoint_id, with_for_update=True)
     event = session.get_one(CallbackEventRow, delivery.event_id, with_for_update=True)
     is_over = event.state == EventState.DELIVERED or event.attempts != delivery.attempt
-    # Another delivery may have disabled the address meanwhile; what arrived has arrived.
+    # Another delivery may have disabled the address meanwhile; this one still arrived.
     given_up = event.state == EventState.DEAD and outcome.result is not Result.DELIVERED
     if is_over or given_up:
         return EventState(event.state)
@@ -133,11 +133,11 @@ def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
 
 
 def _disable(session: Session, endpoint_id: str, *, reason: str | None) -> None:
-    """Tell an address nothing more, for whichever requests of the same caller it was given.
+    """Send nothing more to an address, for any request of the same caller.
 
-    The caller holds its lock. Requests that are changing at this moment are left out: whoever
-    changes many holds many, and to wait for one while holding another could be for ever. They will
-    be answered 410 themselves.
+    The caller of this function holds its lock. Requests that are changing at this moment are left
+    out: a transaction that changes many holds many locks, and waiting for one while holding another
+    could deadlock. They will get the answer 410 themselves.
     """
     endpoint = session.get_one(CallbackEndpointRow, endpoint_id)
     same = (
@@ -167,9 +167,9 @@ def _disable(session: Session, endpoint_id: str, *, reason: str | None) -> None:
 
 
 def close_served(session: Session, *, dead_retention_s: float) -> int:
-    """Remove the addresses that nothing more will be told; return how many.
+    """Remove the addresses that will receive nothing more; return how many.
 
-    An address with dead events is kept for a while, so that they can be delivered yet.
+    An address with dead events is kept for a while, so that they can still be delivered.
     """
     event = CallbackEventRow
     unsettled = exists().where(
@@ -198,7 +198,7 @@ def close_served(session: Session, *, dead_retention_s: float) -> int:
 
 
 def remove_delivered(session: Session, *, retention_s: float, limit: int) -> int:
-    """Remove events that were delivered so long ago, the oldest first; return how many.
+    """Remove events that were delivered long enough ago, the oldest first; return how many.
 
     Dead events stay until they are delivered by hand.
     """
@@ -246,10 +246,10 @@ def events(
 
 
 def redeliver(session: Session, event_id: str) -> tuple[CallbackEventRow, CallbackEndpointRow]:
-    """Have an event delivered now, whatever became of it before.
+    """Have an event delivered now, whatever its state is.
 
     Raises:
-        NotFoundError: there is no such event.
+        NotFoundError: the event does not exist.
         GoneError: its address was removed.
     """
     event = session.get(CallbackEventRow, event_id)

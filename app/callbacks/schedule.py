@@ -16,8 +16,8 @@ _random = random.SystemRandom()
 def delay_s(attempts: int, *, retry_after_s: float = 0.0) -> float | None:
     """Return how long to wait after ``attempts`` failed ones; None: that was the last.
 
-    Up to a fifth is added at random, so that what failed together does not come back together. A
-    receiver that asks for a longer pause gets it, up to a day.
+    Up to a fifth is added at random, so that events that failed together are not retried together.
+    A receiver that asks for a longer pause gets it, up to a day.
     """
     if attempts > len(DELAYS_S):
         return None

@@ -20,7 +20,7 @@ class SigningSecret:
     Attributes:
         secret: as Standard Webhooks spell it.
         rotated_at: when it replaced the previous one; None if it is the first.
-        previous_until: until when callbacks are signed with the previous one too.
+        previous_until: when callbacks stop being signed with the previous one too.
     """
 
     secret: str

@@ -1,4 +1,4 @@
-"""Addresses that callers gave, and what they are to be told: an outbox of its own."""
+"""Addresses that callers gave, and the events to send there: a separate outbox."""
 
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from app.database import Base
 
 
 class CallbackEndpointRow(Base):
-    """One address for one request. The address is encrypted, and removed when it has served."""
+    """One address for one request. The address is encrypted, and removed when no longer needed."""
 
     __tablename__ = "callback_endpoints"
     __table_args__ = (
@@ -36,11 +36,11 @@ class CallbackEndpointRow(Base):
     """How many events there are; the newest one's sequence number."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     ended_at: Mapped[datetime | None]
-    """When the last event was made that there will be."""
+    """When the final event was made."""
 
 
 class CallbackEventRow(Base):
-    """One thing to tell one address, with what became of it."""
+    """One event for one address, with its outcome."""
 
     __tablename__ = "callback_events"
     __table_args__ = (
@@ -61,7 +61,7 @@ class CallbackEventRow(Base):
     sequence: Mapped[int]
     type: Mapped[str]
     facts: Mapped[dict[str, Any]]
-    """What is told: ids of the service's own and states, never an owner's id."""
+    """What is sent: the service's own ids, and states; never an owner's id."""
     state: Mapped[str] = mapped_column(server_default="pending")
     attempts: Mapped[int] = mapped_column(server_default="0")
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
@@ -72,7 +72,7 @@ class CallbackEventRow(Base):
 
 
 class CallbackSecretRow(Base):
-    """How often a caller has changed the secret that signs its callbacks; none: never."""
+    """How often a caller has changed the secret that signs its callbacks; no row: never."""
 
     __tablename__ = "callback_secrets"
     __table_args__ = (CheckConstraint("generation >= 1", name="generation"),)

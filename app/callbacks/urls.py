@@ -45,7 +45,7 @@ def check_urls(urls: Sequence[str], rules: UrlRules) -> list[str]:
 
 
 def parse(url: str) -> httpx.URL:
-    """Return a URL that was checked before; the one parser for both."""
+    """Parse a URL; the check and the delivery both use this parser."""
     return httpx.URL(url)
 
 
@@ -63,7 +63,7 @@ def _why_refused(text: str, rules: UrlRules) -> str | None:
         "a URL without a host, or with a malformed one": not host or "%" in host,
         "user names and passwords are not sent; use a token in the path": bool(url.userinfo),
         "a URL with a fragment": bool(url.fragment),
-        "there is no such port": url.port is not None and not 1 <= url.port <= 65535,
+        "a port that does not exist": url.port is not None and not 1 <= url.port <= 65535,
     }
     for fault, is_found in faults.items():
         if is_found:

@@ -49,7 +49,7 @@ def unmeasured_audit(*, forgotten: int, held_out: int) -> dict[str, Any]:
 
 
 def check_audit(audit: Audit, *, forgotten: int, held_out: int) -> None:
-    """Check a certificate's audit section, whose two figures nobody can compute again.
+    """Check a certificate's audit section; its two figures cannot be computed again.
 
     Args:
         audit: the section.
@@ -57,7 +57,7 @@ def check_audit(audit: Audit, *, forgotten: int, held_out: int) -> None:
         held_out: how many records its evaluation read.
 
     Raises:
-        VerificationError: it is neither of the two that the service writes, or of other records.
+        VerificationError: it has neither of the two forms, or is of other records.
     """
     stated = audit.model_dump(exclude_unset=True)
     counts = {"forgotten": audit.forgotten_records, "held_out": audit.held_out_records}

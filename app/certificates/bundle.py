@@ -1,11 +1,11 @@
-"""The bundle: everything that speaks for one certificate, in one JSON file.
+"""The bundle: all evidence for one certificate, in one JSON file.
 
     envelope    the certificate, signed (DSSE)
     log         its entry in the transparency log, the proof that the entry is there, and a signed
-                checkpoint of the log; perhaps a proof that the log grew out of an older one
-    request     perhaps which of one forget request's records it covers, and the proof of that
+                checkpoint of the log; perhaps a proof that it has only grown since an older one
+    request     perhaps which of one forget request's records it covers, with the proof
 
-Reading one checks sizes, depths and spellings, and no more; ``verification`` checks the rest.
+Reading one checks only sizes, depths and spellings; ``verification`` checks the rest.
 """
 
 import base64
@@ -88,7 +88,7 @@ class LeafProof:
 
 @dataclass(frozen=True)
 class RequestProof:
-    """What a certificate has to do with one forget request.
+    """How a certificate concerns one forget request.
 
     Attributes:
         covered: its records that the weights may have learned from.
@@ -133,7 +133,7 @@ def read_bundle(content: bytes) -> Bundle:
     """Read a bundle's parts.
 
     Raises:
-        VerificationError: it is too large, malformed, or not spelt as this module spells it.
+        VerificationError: it is too large, malformed, or not spelt as this module does it.
     """
     if len(content) > MAX_BYTES:
         raise VerificationError("bundle", f"larger than {MAX_BYTES} bytes")
@@ -151,7 +151,7 @@ def read_bundle(content: bytes) -> Bundle:
 
 
 def _envelope(document: Any) -> Envelope:  # noqa: ANN401 - whatever JSON can hold
-    envelope = Envelope.from_dict(json.loads(json.dumps(document)))  # it empties what it reads
+    envelope = Envelope.from_dict(json.loads(json.dumps(document)))  # parsing empties its argument
     _require(len(envelope.signatures) == 1, "it must have one signature")
     # Base64 has spare bits and skips foreign characters: one signed content, one spelling.
     _require(document == envelope.to_dict(), "its envelope is not in the form that was signed")
@@ -210,7 +210,7 @@ def _to_texts(hashes: Sequence[bytes]) -> list[str]:
 def _text(value: Any) -> str:  # noqa: ANN401
     if not isinstance(value, str):
         raise TypeError
-    value.encode()  # JSON can spell characters that are no text
+    value.encode()  # JSON can hold half a surrogate pair, which is not text
     return value
 
 

@@ -46,7 +46,7 @@ class Checkpoint:
         """Read a text; only the one spelling that ``text`` gives is accepted.
 
         Raises:
-            NoteError: it is no checkpoint.
+            NoteError: it is not a checkpoint.
         """
         lines = text.split("\n")
         if len(lines) < _LINES + 1:
@@ -72,7 +72,7 @@ def open_checkpoint(note: bytes, keys: Collection[NoteKey]) -> Checkpoint:
     """Return the checkpoint in a note that one of the keys has signed in the log's own name.
 
     Raises:
-        NoteError: the note does not hold, is no checkpoint, or is named unlike its key.
+        NoteError: the note is invalid, not a checkpoint, or does not have its key's name.
     """
     text = open_note(note, keys)
     checkpoint = Checkpoint.from_text(text)
@@ -86,10 +86,10 @@ def origin_of(note: bytes) -> str:
 
 
 def size_of(note: bytes) -> int:
-    """Return the size that a checkpoint states, unverified: from where to ask for a proof.
+    """Return the size that a checkpoint states, unverified: where a proof must start.
 
     Raises:
-        NoteError: it is no checkpoint.
+        NoteError: it is not a checkpoint.
     """
     text, blank, _ = note.decode("utf-8", errors="replace").rpartition("\n\n")
     return Checkpoint.from_text(text + blank[:1]).size

@@ -1,4 +1,4 @@
-"""What a certificate claims, as it follows from the parameters: made once, and computed again."""
+"""What a certificate claims, computed from the parameters: by the service and by verifiers."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -35,8 +35,8 @@ def claims_of(
         backbone: the public weights that the model stands on.
 
     Raises:
-        ParameterError, CalibrationError, NotFoundError: they cannot be accounted for.
-        TargetNotMetError: what follows from them is less than the target.
+        ParameterError, CalibrationError, NotFoundError: no guarantee can be computed.
+        TargetNotMetError: the resulting guarantee is weaker than the target.
     """
     accountant = catalogue.accountant(mechanism)
     guarantee = catalogue.account(mechanism, parameters)
@@ -62,7 +62,7 @@ def claims_of(
 
 
 def exclusion_assumptions(backbone: BackboneDigest | None) -> list[dict[str, str]]:
-    """Return what the statement that records never touched the weights rests on."""
+    """Return the assumptions behind the statement that records never touched the weights."""
     held_out = enforced("the records were held out: no gradient ever read them")
     return [*(_plain(assumption) for assumption in held_out), *_about(backbone)]
 

@@ -1,4 +1,4 @@
-"""A statement's fields against each other: who was forgotten when, in which version, and how."""
+"""Checks of a statement's fields against each other: who was forgotten when, where, and how."""
 
 from datetime import datetime
 from typing import Final
@@ -29,7 +29,7 @@ from app.domain.merkle import EMPTY_ROOT
 from app.domain.noise_generators import KNOWN
 from app.domain.states import Basis
 
-# A lineage is trained (version 1), trained anew (2), and only then unlearns from that (3).
+# A lineage is trained (version 1), trained again (2), and only then unlearns from that (3).
 _FIRST_AFTER_NEW_TRAINING: Final = 3
 
 
@@ -66,7 +66,7 @@ def check_consistency(predicate: Predicate, parameters: Section | None) -> None:
 
 def _check_version(predicate: Release) -> None:
     first = predicate.model.version == 1
-    # After a restored backup a lineage may begin again, with nobody forgotten from it.
+    # After a restored backup a lineage may begin again, with no record forgotten from it.
     begins = first or predicate.forgotten.records == 0
     _require(
         begins == (predicate.basis is Basis.CERTIFIED_RELEASE), "its basis is not its version's"
@@ -111,7 +111,7 @@ def _check_since_training(predicate: Release, parameters: Section) -> None:
         _require(since == 0, "a record forgotten after its training")
     elif isinstance(parameters, Tracked | DpSgd):
         anew = forgotten.before_training > 0
-        _require(not anew or version >= _FIRST_AFTER_NEW_TRAINING, "trained anew too early")
+        _require(not anew or version >= _FIRST_AFTER_NEW_TRAINING, "trained again too early")
     else:
         _require(forgotten.before_training == 0, "its guarantee does not depend on the training")
 
@@ -154,7 +154,7 @@ def _check_public_centre(frame: Frame, predicate: Release) -> None:
         and backbone is not None
         and (source.name, source.sha256) == (backbone.name, backbone.sha256)
     )
-    _require(same, "its centre is another than the backbone")
+    _require(same, "its centre is not the stated backbone")
     _require(len(set(names)) == len(names), "a public tensor twice")
     _require(set(names) <= set(frame.scale), "a public tensor that was not trained")
 

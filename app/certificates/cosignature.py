@@ -1,7 +1,7 @@
 """Cosignatures of checkpoints by witnesses, as https://c2sp.org/tlog-cosignature defines them.
 
-A witness states when it saw a checkpoint, and that the log of the same name has only grown between
-all that it ever cosigned. Such a statement is one more signature line of the checkpoint's note.
+A witness states when it saw a checkpoint, and that the log of that name has only grown through all
+checkpoints that it cosigned. The statement is another signature line of the checkpoint's note.
 """
 
 import struct
@@ -53,7 +53,7 @@ class WitnessSigner:
         """Read the key from a PEM file of mode 0600; make it if it is missing.
 
         Raises:
-            ConfigurationError: the file is readable by others, or no Ed25519 key.
+            ConfigurationError: the file is readable by others, or not an Ed25519 key.
             NoteError: the name cannot be a key's.
         """
         key = load_private_key(path, Ed25519PrivateKey.generate, create=True)

@@ -1,4 +1,4 @@
-"""The claims that a certificate makes, computed again from what it says was done."""
+"""A certificate's claims, computed again from what it says was done."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def check_guarantee(
         parameters: of its mechanism, if it has one.
 
     Raises:
-        VerificationError: they are not what follows from the parameters.
+        VerificationError: they do not follow from the parameters.
     """
     try:
         _refuse_slow(parameters)
@@ -36,7 +36,7 @@ def check_guarantee(
         if where is not None:
             raise VerificationError("guarantee", f"{where} is not what follows from the parameters")
     if isinstance(predicate, AsTrained):
-        return "none: this version protects nobody yet"
+        return "none: this version protects no record yet"
     if isinstance(predicate, Exclusion):
         return "exact: the records never touched the weights"
     guarantee = stated["guarantee"]
@@ -62,7 +62,7 @@ def _computed(predicate: Predicate, stated: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _refuse_slow(parameters: Section | None) -> None:
-    """Refuse what the service would never have planned, because it takes minutes to account for."""
+    """Refuse parameters that the service never plans with, because accounting takes minutes."""
     if isinstance(parameters, DpSgd):
         refuse_slow_accounting(
             noise_multiplier=parameters.noise_multiplier,

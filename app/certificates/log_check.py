@@ -1,7 +1,7 @@
 """A certificate's place in the transparency log, and that log's past.
 
 The log that holds the certificate must be signed by a key that is in use now. It says when it was
-recorded, and the key that signed the certificate must have counted then.
+recorded, and the key that signed the certificate must have been valid then.
 """
 
 import hashlib
@@ -38,12 +38,12 @@ def check_log(
         payload: the certificate, as it was signed.
         predicate: what it says.
         trusted: the log's keys.
-        signer: the one that signed the certificate.
+        signer: the key that signed the certificate.
         now: the present, in UTC.
 
     Raises:
-        VerificationError: it does not, the entry says something else than the certificate, or
-            records it at a time when its key did not count.
+        VerificationError: it does not, the entry contradicts the certificate, or records it at a
+            time when its key was not valid.
     """
     recorded_at = _check_entry(proof.entry, payload, predicate)
     checkpoint = _open_in_use(proof.checkpoint.encode(), trusted, now)
@@ -59,7 +59,7 @@ def check_log(
         raise VerificationError("log", str(error)) from error
     if not signer.vouches_for(recorded_at, now=now):
         raise VerificationError(
-            "log", "its key did not count when it was recorded: download the bundle again"
+            "log", "its key was not valid when it was recorded: download the bundle again"
         )
     return checkpoint
 
@@ -67,9 +67,9 @@ def check_log(
 def check_history(
     proof: LogProof, checkpoint: Checkpoint, older: bytes, trusted: TrustedKeys
 ) -> str:
-    """Check that the log begins with the one that an older checkpoint is of; say so.
+    """Check that the log begins with that of an older checkpoint; return this in words.
 
-    Whoever kept the older one vouches for its age, so any key of the log may have signed it.
+    The user kept the older one and knows its age, so any key of the log may have signed it.
 
     Raises:
         VerificationError: it does not, or the bundle does not prove it.

@@ -1,8 +1,8 @@
 """Signatures of weight files that the tools of OpenSSF Model Signing v1 check.
 
 A Sigstore bundle around a DSSE envelope around an in-toto statement, as ``model-signing`` 1.x makes
-it with a key of one's own. It says who released a file and that it is unchanged. What was forgotten
-is the certificate's business.
+it with a user's own key. It says who released a file and that it is unchanged. What was forgotten
+is stated by the certificate.
 """
 
 import base64
@@ -57,7 +57,7 @@ class ModelSigner:
 
     @property
     def public_key_pem(self) -> str:
-        """The public key, for whoever verifies."""
+        """The public key, for verifiers."""
         return (
             self._private_key.public_key()
             .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

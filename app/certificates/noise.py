@@ -1,6 +1,6 @@
-"""How much noise a run draws by what its certificate says of it: how many numbers, on which grid.
+"""How much noise a run draws according to its certificate: how many numbers, on which grid.
 
-It follows from the accountant's parameters alone. The worker states what its noise source counted;
+It follows from only the accountant's parameters. The worker states what its noise source counted;
 the verifier states what the parameters ask for; the two must agree.
 """
 
@@ -54,7 +54,7 @@ def draws_of(mechanism: str, parameters: Mapping[str, Any], *, basis: Basis) -> 
     """Return what a run drew, in order.
 
     Raises:
-        VerificationError: there is no such mechanism, or its parameters have another form.
+        VerificationError: the mechanism is unknown, or its parameters have another form.
     """
     read = read_parameters(mechanism, to_json(parameters))
     return _draws(read, basis is Basis.CERTIFIED_RELEASE)
@@ -92,7 +92,7 @@ def _(read: ModelClipping, first: bool) -> list[Draws]:  # noqa: ARG001, FBT001
 
 @_draws.register
 def _(read: DpSgd, first: bool) -> list[Draws]:  # noqa: FBT001
-    # Only training draws: what is forgotten later changes no weight.
+    # Only training draws: later requests change no weight.
     return [Draws(read.noise_multiplier, read.dimension * read.steps)] if first else []
 
 

@@ -1,6 +1,6 @@
 """Signed notes, as https://c2sp.org/signed-note defines them: a text and Ed25519 signatures.
 
-Nothing of an algorithm is read from a note: keys come from elsewhere and are Ed25519. Signatures by
+The algorithm is never read from a note: keys come from elsewhere and are Ed25519. Signatures by
 other keys are ignored, as the specification asks; one that claims a given key must be right.
 """
 
@@ -50,7 +50,7 @@ class NoteKey:
         """Read a key as ``str`` spells it: name+id+key.
 
         Raises:
-            NoteError: it is no such key, or one of another algorithm.
+            NoteError: it is not such a key, or has another algorithm.
         """
         name, _, rest = text.strip().partition("+")
         _, _, encoded = rest.partition("+")
@@ -72,7 +72,7 @@ class NoteKey:
         self.public_key.verify(signature, text.encode())
 
     def __str__(self) -> str:
-        """Spell the key as other tools read it: name+id+key."""
+        """Return the key as other tools read it: name+id+key."""
         raw = base64.b64encode(self.algorithm + self.public_key.public_bytes_raw()).decode()
         return f"{self.name}+{self.id.hex()}+{raw}"
 

@@ -1,7 +1,7 @@
 """The form of each mechanism's parameters in a certificate: all of them, and nothing else.
 
 They are the keyword arguments of the mechanism's accountant, which checks their ranges. Counts are
-bounded, so that a verifier's work is too.
+bounded, which also bounds a verifier's work.
 """
 
 from collections.abc import Mapping
@@ -201,7 +201,7 @@ def read_parameters(mechanism: str, parameters: Mapping[str, Any]) -> Section:
     """Return a certificate's parameters in the form of its mechanism.
 
     Raises:
-        VerificationError: there is no such mechanism, or they have another form.
+        VerificationError: the mechanism is unknown, or they have another form.
     """
     if mechanism not in FORMS:
         raise VerificationError("statement", "no mechanism that this version certifies")

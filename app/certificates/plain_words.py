@@ -1,8 +1,8 @@
 """A certificate's guarantee in plain words: what it states, nothing more.
 
-Every word comes from fields that a verifier computes again; nothing that is merely ``trusted`` is
-phrased as guaranteed. Numbers are shown with four digits, rounded up in decimal from the number as
-the statement spells it.
+Every word comes from fields that a verifier computes again; no field that is only ``trusted`` is
+described as guaranteed. Numbers are shown with four digits, rounded up in decimal from the number
+as the statement spells it.
 """
 
 from collections.abc import Mapping
@@ -79,7 +79,7 @@ def limits_in_words(predicate: Mapping[str, Any]) -> list[str]:
 
 
 def assumptions_in_words(predicate: Mapping[str, Any]) -> list[str]:
-    """Return the conditions of the theorem, each with who answers for it."""
+    """Return the conditions of the theorem, each with who is responsible for it."""
     support = {
         Support.ENFORCED: "enforced by the service's code",
         Support.ASSERTED: "the operator's word",
@@ -131,12 +131,12 @@ def _adaptivity(guarantee: Mapping[str, Any]) -> str:
 
 
 def _factor(epsilon: float) -> str:
-    factor = _EXACT.exp(Decimal(repr(epsilon)))  # rounded to nearest, whatever the context says
+    factor = _EXACT.exp(Decimal(repr(epsilon)))  # rounded to nearest, independent of the context
     return _spelt(factor if epsilon == 0 else _EXACT.next_plus(factor))
 
 
 def _up(bound: float) -> str:
-    """Return at most four digits that are no smaller than the bound, and the bound if they can."""
+    """Return the bound in at most four digits: exactly if possible, else rounded up."""
     return _spelt(Decimal(repr(bound)))
 
 

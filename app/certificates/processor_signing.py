@@ -30,7 +30,7 @@ _CLOCK_SKEW = timedelta(hours=1)
 
 
 class ProcessorSigner:
-    """Signs what this service says as an OpenDSR processor."""
+    """Signs this service's messages as an OpenDSR processor."""
 
     def __init__(self, private_key: PrivateKey, certificate_pem: str, *, domain: str) -> None:
         self._private_key = private_key
@@ -53,7 +53,7 @@ class ProcessorSigner:
             chain = x509.load_pem_x509_certificates(pem.encode())
         except (OSError, ValueError) as error:
             raise ConfigurationError(
-                f"{certificate_file} is no certificate in PEM: run 'expunge init' first"
+                f"{certificate_file} is not a certificate in PEM: run 'expunge init' first"
             ) from error
         if _public_bytes(chain[0]) != _public_bytes(key):
             raise ConfigurationError(f"{certificate_file} does not belong to the key {key_file}")
@@ -65,7 +65,7 @@ class ProcessorSigner:
         return cls(key, pem, domain=domain)
 
     def headers(self, body: bytes) -> dict[str, str]:
-        """Return the headers that vouch for a body."""
+        """Return the signature headers of a body."""
         return {DOMAIN_HEADER: self.domain, SIGNATURE_HEADER: self.sign(body)}
 
     def sign(self, body: bytes) -> str:
@@ -107,7 +107,7 @@ def ensure_self_signed(certificate_file: Path, key: PrivateKey, *, domain: str) 
 
 
 def self_signed_certificate(key: PrivateKey, *, domain: str) -> str:
-    """Return a certificate that a key gives itself for a domain, in PEM; valid for ten years."""
+    """Return a self-signed certificate for a domain, in PEM; valid for ten years."""
     now = datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, domain[:64])])
     return (

@@ -1,7 +1,7 @@
 """Receipts: how a requester finds their own records under a certificate's commitments.
 
 The answer to a forget request carries a salt. With it and the ids that were named, anyone can
-compute the commitments that stand for the records; without it they are random numbers.
+compute the commitments to the records; without the salt they look random.
 """
 
 import base64
@@ -53,7 +53,7 @@ class Receipt:
                 subject_ids=tuple(document.get("subject_ids", ())),
             )
             for each in (*receipt.record_ids, *receipt.subject_ids):
-                each.encode()  # JSON can spell characters that are no text
+                each.encode()  # JSON can hold half a surrogate pair, which is not text
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, binascii.Error):
                 raise VerificationError("receipt", "its salt is not in base64") from error
@@ -73,10 +73,10 @@ class Receipt:
             raise VerificationError("receipt", "not a receipt")
 
     def explains(self, commitments: set[bytes]) -> set[bytes]:
-        """Return those of the commitments that stand for records that the receipt names.
+        """Return the commitments to records that the receipt names.
 
         A subject's records are numbered from 0. Numbers are missing where a record was named by
-        its own id as well, so as many gaps are passed over as there are such ids.
+        its own id as well, so as many gaps are skipped as there are such ids.
         """
         found = {own for own in self._of_records() if own in commitments}
         for subject_id in self.subject_ids:
@@ -104,8 +104,8 @@ def check_receipt(
     Args:
         receipt: the requester's.
         proof: the bundle's.
-        covered_root: the certificate's root over what it covers, in hex.
-        excluded_root: its root over what never touched the weights; None if it names none.
+        covered_root: the certificate's root over the records that it covers, in hex.
+        excluded_root: its root over records that never touched the weights; None if not stated.
 
     Raises:
         VerificationError: a record is missing, a commitment is not the receipt's, or a proof fails.

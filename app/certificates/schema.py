@@ -1,8 +1,8 @@
 """The statement's form: which fields each basis has, and the type and range of each.
 
-Every field is known and none is missing; nothing is converted on the way. What the fields say is
-checked elsewhere: against each other (``consistency_check``), against the weights
-(``tensor_check``) and against what is computed again (``guarantee_check``).
+Every field is known and none is missing; no value is converted. Their content is checked elsewhere:
+against each other (``consistency_check``), against the weights (``tensor_check``) and against what
+is computed again (``guarantee_check``).
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ Moment = Annotated[str, Field(max_length=64), AfterValidator(_moment)]
 
 
 class Section(BaseModel):
-    """An object whose fields are all known. One that may be missing is never null instead."""
+    """An object whose fields are all known. An optional field is left out, never null."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -156,7 +156,7 @@ class Times(Section):
 
 
 class Software(Section):
-    """Versions of what computed."""
+    """Versions of the software."""
 
     expunge: Name
     torch: Name
@@ -242,7 +242,7 @@ def read_statement(payload: bytes) -> tuple[Statement, dict[str, Any]]:
     """Return a payload as a statement, and its predicate as plain JSON values.
 
     Raises:
-        VerificationError: it is no statement of this form.
+        VerificationError: it is not a statement of this form.
     """
     try:
         document = strict_json.loads(payload)

@@ -1,7 +1,7 @@
 """Signing with the service's Ed25519 key: statements in DSSE envelopes, and notes.
 
-One key serves both, because no message of one kind can be read as the other: what a DSSE signature
-covers begins with "DSSEv1 ", and the first line of a note is a key's name, which holds no space.
+One key signs both, because no message of one kind can be read as the other: the content of a DSSE
+signature begins with "DSSEv1 ", and a note's first line is a key's name, without a space.
 """
 
 import base64
@@ -74,7 +74,7 @@ class StatementSigner:
 
     @property
     def public_key_pem(self) -> str:
-        """The public key, for whoever verifies."""
+        """The public key, for verifiers."""
         return self._public_key.public_bytes(
             Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
         ).decode()
@@ -93,7 +93,7 @@ class StatementSigner:
         return json.dumps(envelope.to_dict())
 
     def note_key(self, name: str) -> NoteKey:
-        """Return the public key as notes under this name are verified with it."""
+        """Return the public key in the form that verifies notes under this name."""
         return NoteKey(name, self._public_key)
 
     def sign_note(self, text: str, *, name: str) -> str:
@@ -108,25 +108,25 @@ class StatementSigner:
 
 
 def payload_from(statement: Mapping[str, Any]) -> bytes:
-    """Return a statement as it is signed."""
+    """Return a statement's signed form."""
     return json.dumps(
         statement, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
     ).encode()
 
 
 def statement_of(envelope: str) -> dict[str, Any]:
-    """Return what an envelope of our own says; no signature is checked."""
+    """Return the content of one of our envelopes; no signature is checked."""
     statement: dict[str, Any] = strict_json.loads(payload_of(envelope))
     return statement
 
 
 def payload_of(envelope: str) -> bytes:
-    """Return the exact text that an envelope of our own signs; no signature is checked."""
+    """Return the exact text that one of our envelopes signs; no signature is checked."""
     return base64.b64decode(strict_json.loads(envelope)["payload"])
 
 
 def signer_of(envelope: str) -> str:
-    """Return which key an envelope of our own says has signed it; no signature is checked."""
+    """Return the key that one of our envelopes names; no signature is checked."""
     return str(strict_json.loads(envelope)["signatures"][0]["keyid"])
 
 

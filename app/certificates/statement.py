@@ -41,7 +41,7 @@ class Coverage:
         excluded_records: how many further forgotten records never touched the weights.
         excluded_root: the same root over their commitments.
         before_training: how many of ``records`` were forgotten before the training of these
-            weights began: 0 unless the lineage was trained anew.
+            weights began: 0 unless the lineage was trained again.
     """
 
     requests: int
@@ -60,7 +60,7 @@ class CertifyingPhase:
         plan: the plan it followed.
         parameters: keyword arguments of the accountant, with the steps actually taken.
         frame: the reference frame's description; None where the rule works on the weights.
-        tensors: names of the trained tensors, as the weight file spells them.
+        tensors: names of the trained tensors, as in the weight file.
         noise: the random numbers that the run drew; None if it drew none for this release.
         steps: how many steps were taken.
     """
@@ -95,7 +95,7 @@ def unlearning_statement(
     """Return the statement for a version that a mechanism produced.
 
     Raises:
-        TargetNotMetError: what follows from the parameters is less than the plan's target.
+        TargetNotMetError: the resulting guarantee is weaker than the plan's target.
     """
     plan = phase.plan
     claims = claims_of(
@@ -211,9 +211,9 @@ def _statement(subject: Subject, predicate: dict[str, Any]) -> dict[str, Any]:
 
 
 def _forgotten(coverage: Coverage, *, mechanism: str, relation: str) -> dict[str, Any]:
-    """Return the coverage, with ``before_training`` as the mechanism's guarantee looks at it.
+    """Return the coverage, with ``before_training`` as the mechanism's guarantee needs it.
 
-    Retraining begins anew after all requests. What holds from any start does not ask.
+    Retraining starts after all requests. A guarantee for any start does not depend on it.
     """
     before = coverage.before_training
     if mechanism == retraining.NAME:

@@ -1,4 +1,4 @@
-"""JSON that means one thing: no name twice, no NaN, no number beyond float64."""
+"""JSON with one meaning: no name twice, no NaN, no number beyond float64."""
 
 import json
 import math
@@ -9,7 +9,7 @@ def loads(text: str | bytes) -> Any:  # noqa: ANN401 - whatever JSON can hold
     """Return what ``json.loads`` returns.
 
     Raises:
-        ValueError: it is no JSON, an object names a field twice, or a number is not finite.
+        ValueError: it is not JSON, an object names a field twice, or a number is not finite.
         RecursionError: it is nested too deeply.
     """
     return json.loads(

@@ -43,4 +43,4 @@ class SigningKeyRow(Base):
     valid_from: Mapped[datetime | None]
     valid_until: Mapped[datetime | None]
     compromised_since: Mapped[datetime | None]
-    """From when on somebody else may have signed with it."""
+    """The time since which someone else may have signed with it."""

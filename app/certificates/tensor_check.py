@@ -1,4 +1,4 @@
-"""A certificate's mechanism against the weight file: which numbers it holds, and how many.
+"""Checks of a certificate's mechanism against the weight file: which numbers, and how many.
 
 The number of dimensions, the number of classes and the type come from the file. Constants that
 follow from these are compared with what the service enforces.
@@ -32,7 +32,7 @@ def check_tensors(predicate: Predicate, parameters: Section | None, weights: Wei
     """Check what a certificate says of the weights; return it in words.
 
     Raises:
-        VerificationError: the file holds other tensors, or a constant is not theirs.
+        VerificationError: the file holds other tensors, or a constant does not fit them.
     """
     tensors = weights.tensors()
     frozen = predicate.backbone is not None and predicate.backbone.frozen
@@ -97,7 +97,7 @@ def _check_recipe(mechanism: str, recipe: Recipe, classes: int) -> None:
 
 
 def _ends_on_grid(parameters: Tracked) -> bool:
-    """Say whether nothing moved the weights since they were last rounded to the grid."""
+    """Return whether the weights are unchanged since they were last rounded to the grid."""
     if parameters.history.recipe.radius is not None:  # projection follows the noise
         return False
     run = parameters.history.last_run()

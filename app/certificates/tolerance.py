@@ -1,4 +1,4 @@
-"""What a certificate states against what is computed again: equal, up to rounding alone."""
+"""Comparing a certificate's values with computed ones: equal, except for rounding."""
 
 import math
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """What a verifier cannot check, and why: all else in a certificate is checked.
 
-Paths are those of the statement's leaves; ``*`` stands for any part. A field that is listed may
-still have a form, a range and relations to others that are checked.
+Paths are those of the statement's leaves; ``*`` matches any part. A field that is listed may still
+have a form, a range and relations to others that are checked.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Trusted:
 
     Attributes:
         paths: of the fields that say it.
-        reason: why nothing at hand could contradict it, and what would.
+        reason: why it cannot be checked with the bundle, and how it could be.
     """
 
     paths: tuple[str, ...]
@@ -35,7 +35,7 @@ TRUSTED: Final = (
     ),
     Trusted(
         ("predicate.target.epsilon",),
-        "What the policy asked for. Checked: what is guaranteed is no more than that.",
+        "What the policy asked for. Checked: no more than that is guaranteed.",
     ),
     Trusted(
         (
@@ -53,7 +53,7 @@ TRUSTED: Final = (
     ),
     Trusted(
         ("predicate.forgotten.commitments_root", "predicate.forgotten.excluded_root"),
-        "Commitments are salted, so that a certificate names nobody. A receipt checks one's own.",
+        "Commitments are salted, so that they identify no person. A receipt checks its own.",
     ),
     Trusted(
         ("predicate.previous_certificate",),

@@ -1,10 +1,10 @@
-"""The keys that a verifier trusts: one log's, and from when to when each counts.
+"""The keys that a verifier trusts: one log's, and when each is valid.
 
     origin   the log's name, which its checkpoints begin with
     keys     each with its PEM text, ``valid_from``, ``valid_until`` and ``compromised_since``
 
-The key in use has no end. It alone vouches for the log as it is now: whoever steals a key that has
-ended cannot make a log that a verifier with the present list accepts.
+The key in use has no end. Only it signs the log as it is now: with a stolen key that has ended, an
+attacker cannot make a log that a verifier with the present list accepts.
 """
 
 import json
@@ -50,7 +50,7 @@ class TrustedKey:
     Attributes:
         public_key: the key.
         valid_from, valid_until: when it signed, in UTC; None for no bound.
-        compromised_since: from when on somebody else may have signed with it.
+        compromised_since: since when someone else may have signed with it.
     """
 
     public_key: Ed25519PublicKey
@@ -65,7 +65,7 @@ class TrustedKey:
 
     @property
     def end(self) -> datetime | None:
-        """From when on nothing that it signs counts; None for the key in use."""
+        """When its signatures stop being valid; None for the key in use."""
         ends = [end for end in (self.valid_until, self.compromised_since) if end is not None]
         return min(ends, default=None)
 
@@ -74,9 +74,9 @@ class TrustedKey:
         return self.end is None or now < self.end
 
     def vouches_for(self, moment: datetime, *, now: datetime) -> bool:
-        """Say whether a certificate that the log recorded at some moment counts under this key.
+        """Return whether this key was valid for a certificate that the log recorded at ``moment``.
 
-        The key in use also signs again what a compromised one had signed before it.
+        The key in use also signs again what a compromised one had signed before.
         """
         return self.is_in_use(now) or (
             (self.valid_from is None or self.valid_from <= moment)
@@ -101,7 +101,7 @@ class TrustedKey:
 
 @dataclass(frozen=True)
 class TrustedKeys:
-    """What a verifier knows of one service beforehand.
+    """What a verifier knows of one service in advance.
 
     Attributes:
         origin: its log's name.
@@ -112,7 +112,7 @@ class TrustedKeys:
     keys: tuple[TrustedKey, ...]
 
     def note_keys(self, *, in_use_at: datetime | None = None) -> list[NoteKey]:
-        """Return the keys as the log's notes are checked with them; all, or those in use."""
+        """Return the keys in the form that checks the log's notes; all, or those in use."""
         return [
             NoteKey(self.origin, key.public_key)
             for key in self.keys
@@ -128,14 +128,14 @@ class TrustedKeys:
         return json.dumps(self.to_json(), indent=1).encode() + b"\n"
 
     def write(self, path: Path) -> None:
-        """Put the list in a file's place at once."""
+        """Replace a file by the list, atomically."""
         new = path.with_name(path.name + ".new")
         new.write_bytes(self.to_bytes())
         new.replace(path)
 
 
 def read_trusted_keys(content: bytes) -> TrustedKeys:
-    """Read a list as a service publishes it; keys for other purposes are passed over.
+    """Read a list as a service publishes it; keys for other purposes are skipped.
 
     Raises:
         VerificationError: it holds no Ed25519 key for certificates, or something else.

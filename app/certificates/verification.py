@@ -1,4 +1,4 @@
-"""Offline verification: nothing is needed but the bundle, the weights and trusted keys.
+"""Offline verification: it needs only the bundle, the weights and trusted keys.
 
 The plan, each step of which is named where it runs:
 
@@ -8,10 +8,10 @@ The plan, each step of which is named where it runs:
               they agree with each other
 4. digest     the weight file is the subject
 5. weights    the file holds the tensors that the mechanism is said to have trained
-6. guarantee  all that is claimed is what follows from the parameters, no more and no less
+6. guarantee  the claims are exactly those that follow from the parameters
 7. log        the certificate's entry is in the transparency log that a key in use now has signed;
-              it was recorded while the key of step 2 counted
-8. witnesses  enough of some witnesses have cosigned that log (if some are given)
+              it was recorded while the key of step 2 was valid
+8. witnesses  enough of the given witnesses have cosigned that log (if any are given)
 9. history    that log begins with the one of an older checkpoint (if one is given)
 10. receipt   the records of one forget request are among those accounted for (if one is given)
 
@@ -73,11 +73,11 @@ def verify(
         weights: the safetensors file that it should speak about, or its content.
         trusted: the dated list of trusted keys, as the service publishes it.
         consistent_with: an older checkpoint of the same log.
-        witnesses: who may have cosigned the log.
-        witnesses_required: how many of them must have; all, if not given.
+        witnesses: the witnesses that may have cosigned the log.
+        witnesses_required: how many of them must have cosigned; all, if not given.
         receipt: of a forget request that the certificate should cover.
         now: the present; this machine's clock, if not given.
-        report: told of each step that passed.
+        report: called with each step that passed.
 
     Raises:
         VerificationError: naming the first step that failed.
@@ -139,12 +139,12 @@ def check_statement(
     weights: Path | bytes,
     report: Report = lambda _: None,
 ) -> tuple[Predicate, dict[str, Any]]:
-    """Check what a certificate says, whoever signed it: steps 3 to 6.
+    """Check what a certificate says, independent of its signature: steps 3 to 6.
 
     Args:
         payload: the statement, as it is or will be signed.
         weights: the safetensors file that it should speak about, or its content.
-        report: told of each step that passed.
+        report: called with each step that passed.
 
     Returns:
         The predicate, and the same as plain JSON values.

@@ -73,7 +73,7 @@ class WeightsFile:
         """Return the tensors by name.
 
         Raises:
-            VerificationError: it is no safetensors file, or one that is not filled exactly.
+            VerificationError: it is not a safetensors file, or not filled exactly.
         """
         try:
             header, data_start, size = self._header()

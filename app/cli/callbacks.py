@@ -1,4 +1,4 @@
-"""Commands about callbacks: what became of them, and the secret that signs them."""
+"""Commands about callbacks: their outcomes, and the secret that signs them."""
 
 import json
 from typing import Annotated
@@ -29,7 +29,7 @@ def list_callbacks(
 def redeliver(
     callback_id: Annotated[str, typer.Argument(metavar="CALLBACK", help="Its id, as listed.")],
 ) -> None:
-    """Have a callback delivered now, whatever became of it before."""
+    """Have a callback delivered now, whatever its state is."""
     with errors_in_words(), connect() as client:
         typer.echo(json.dumps(client.redeliver(callback_id), indent=1))
 

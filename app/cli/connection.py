@@ -1,4 +1,4 @@
-"""Where the command line finds the service and its key, and how it tells of errors."""
+"""Where the command line finds the service and its key, and how it shows errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from app.storage.keyfiles import read_key_file
 
 @contextmanager
 def connect() -> Iterator[ExpungeClient]:
-    """Open a client with the configured URL and key, or those that ``expunge init`` left."""
+    """Open a client with the configured URL and key, or those that ``expunge init`` wrote."""
     settings = Settings()
     url = settings.api_url or f"http://{settings.host}:{settings.port}"
     if settings.api_key is not None:

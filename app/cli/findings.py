@@ -1,4 +1,4 @@
-"""How the commands that search or compare the stores tell what they find."""
+"""How the commands that search or compare the stores report what they find."""
 
 from collections import Counter
 

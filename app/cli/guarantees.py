@@ -34,7 +34,7 @@ def account(
 ) -> None:
     """Say what a mechanism, or a bound from a paper, guarantees with the given parameters.
 
-    Numbers that are no guarantees go by the names gaussian_mu, gaussian_epsilon, gaussian_delta,
+    Numbers that are not guarantees have the names gaussian_mu, gaussian_epsilon, gaussian_delta,
     chain_mu, present_mu, worst_case_drift, history_drift and model_clipping_steps.
     """
     with errors_in_words():

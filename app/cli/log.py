@@ -28,7 +28,7 @@ def checkpoint() -> None:
 def fsck(
     *,
     trusted: Annotated[
-        Path | None, typer.Option(help="Trusted keys; by default those that 'expunge init' left.")
+        Path | None, typer.Option(help="Trusted keys; by default those that 'expunge init' wrote.")
     ] = None,
     consistent_with: Annotated[
         list[Path] | None,

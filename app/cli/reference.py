@@ -25,8 +25,8 @@ _INTRODUCTION = """# API reference
 
 <!-- Made by `make api-reference` from the service's OpenAPI description; a test compares them. -->
 
-The service describes itself at `/openapi.json`; this page says the same for reading.
-Calls carry `Authorization: Bearer KEY`. Errors are problems (RFC 9457,
+The service describes itself at `/openapi.json`; this page says the same for people. Calls carry
+`Authorization: Bearer KEY`. Errors are problems (RFC 9457,
 `application/problem+json`): `type`, `title`, `status`, `detail`, and what the type adds.
 """
 
@@ -110,7 +110,7 @@ def _answer(answer: Json) -> str:
             contents.append(f"`{media}`")
     said = " ".join(answer.get("description", "").split())
     said = "" if said == "Successful Response" else said
-    if contents and contents[0].startswith("problem "):  # which names what the rest says
+    if contents and contents[0].startswith("problem "):  # which names the types that the rest uses
         said = said.partition(":")[0]
     return ": ".join(part for part in (said, " or ".join(contents)) if part)
 

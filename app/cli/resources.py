@@ -20,8 +20,8 @@ from app.services import trusted_keys_file
 from app.settings import Settings
 
 dataset = typer.Typer(help="Define datasets and push records.", no_args_is_help=True)
-model = typer.Typer(help="Define models and bring weights.", no_args_is_help=True)
-backbone = typer.Typer(help="Define public backbones and bring weights.", no_args_is_help=True)
+model = typer.Typer(help="Define models and upload weights.", no_args_is_help=True)
+backbone = typer.Typer(help="Define public backbones and upload weights.", no_args_is_help=True)
 
 _WAIT_S = 24 * 3600.0
 Wait = Annotated[
@@ -101,7 +101,7 @@ def model_create(
 
 @model.command("upload")
 def model_upload(name: ModelName, file: Weights, *, wait: Wait = False) -> None:
-    """Bring weights that were trained elsewhere to MODEL.
+    """Upload weights that were trained elsewhere to MODEL.
 
     The model was defined with "weights": "upload". They are certified before anything is released.
     """
@@ -147,7 +147,7 @@ def backbone_define(
 
 @backbone.command("upload")
 def backbone_upload(name: BackboneName, file: Weights) -> None:
-    """Bring weights to BACKBONE, once.
+    """Upload the weights of BACKBONE, once.
 
     You assert that they do not depend on the records that models on this backbone learn from.
     """
@@ -171,7 +171,7 @@ def forget(
     ] = None,
     external_id: Annotated[str | None, typer.Option(help="Your own id of this request.")] = None,
     callback: Annotated[
-        list[str] | None, typer.Option(help="A URL to tell of every change; repeat for more.")
+        list[str] | None, typer.Option(help="A URL that receives every change; repeat for more.")
     ] = None,
     receipt: Annotated[
         Path | None, typer.Option(help="Write a receipt there, for 'expunge verify --receipt'.")
@@ -180,9 +180,9 @@ def forget(
 ) -> None:
     """Ask that records or subjects be forgotten by every model trained on DATASET.
 
-    From the moment that this is answered no run reads those records. The answer names every model
-    that is affected; each ends its part with a certificate. The same --external-id again shows the
-    request that there is.
+    From the moment of the answer on, no run reads those records. The answer names every model that
+    is affected; each ends its part with a certificate. Repeating an --external-id shows the
+    existing request.
     """
     with errors_in_words(), connect() as client:
         request = client.forget(
@@ -219,7 +219,7 @@ def certificates(
 def _write_receipt(
     path: Path, request: ForgetRequest, *, record_ids: list[str], subject_ids: list[str]
 ) -> None:
-    """Write what proves that the request is one's own, for nobody else to read."""
+    """Write the proof that the request is the user's own, readable only by the user."""
     document = {
         "request": request["id"],
         "receipt_salt": request["receipt_salt"],
@@ -250,7 +250,7 @@ def requests(
         str | None, typer.Option("--model", help="Only those that this model owes.")
     ] = None,
     external_id: Annotated[
-        str | None, typer.Option(help="Only the one to which you gave this id of your own.")
+        str | None, typer.Option(help="Only the one with this id of yours (--external-id).")
     ] = None,
 ) -> None:
     """List forget requests, newest first."""
@@ -273,7 +273,7 @@ def cancel(
         typer.Option("--restore", help="Use its records in later trainings; else they stay out."),
     ] = False,
 ) -> None:
-    """Cancel a request that no run has taken up."""
+    """Cancel a request that no run has started on."""
     with errors_in_words(), connect() as client:
         _show(client.cancel(request_id, restore=restore))
 
@@ -299,8 +299,8 @@ def download(
 ) -> None:
     """Download and verify MODEL's current certified weights; continue what was interrupted.
 
-    The file gets its name only once its digest is right and its certificate holds, in a log that
-    has only grown since the last download.
+    The file gets its name only once its digest and its certificate are verified, in a log that has
+    only grown since the last download.
     """
 
     def report(step: VerifiedStep) -> None:

@@ -17,10 +17,10 @@ def reconcile(
         bool, typer.Option("--apply", help="Change the ledger and shred what it does not know.")
     ] = False,
 ) -> None:
-    """After a restore: bring the ledger into agreement with keys and objects. Stop the service.
+    """After a restore: make the ledger match keys and objects. Stop the service first.
 
-    Without --apply it only says what it would do, and exits with 1 if that is anything. What the
-    ledger does not know is then shredded for good: be sure that no newer backup of it exists.
+    Without --apply it only says what it would do, and exits with 1 if that is anything. With it,
+    what the ledger does not know is shredded for good: be sure that no newer backup exists.
     """
     with errors_in_words():
         settings = Settings()

@@ -31,7 +31,7 @@ def list_runs(
 
 @run.command("cancel")
 def cancel_run(run_id: RunId) -> None:
-    """End a run that is queued or going; what it owed waits for the model's next run."""
+    """End a run that is queued or going; its obligations wait for the model's next run."""
     with errors_in_words(), connect() as client:
         _show(client.cancel_run(run_id))
 

@@ -41,18 +41,18 @@ from app.supervisor import Child, python_command, stop_with_supervisor, supervis
 
 _SHUTDOWN_S = 5
 _GARBAGE_OBJECTS = 20_000
-"""Calls leave next to no garbage in cycles; by the default, 700 objects, each few are searched."""
+"""Calls leave almost no garbage in cycles; Python's default, 700, would search every few calls."""
 
 
 class _Server(uvicorn.Server):
-    """A server that answers those who wait for news or plans before it stops."""
+    """A server that answers waiting calls before it stops."""
 
     def __init__(self, config: uvicorn.Config, watcher: Watcher, planners: Planners) -> None:
         super().__init__(config)
         self._watcher, self._planners = watcher, planners
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop taking calls, and let nobody wait any longer."""
+        """Stop taking calls, and end all waiting calls."""
         super().handle_exit(sig, frame)
         self._watcher.close()
         self._planners.close()
@@ -112,7 +112,7 @@ def up() -> None:
 
 
 def serve() -> None:
-    """Run the API alone, at EXPUNGE_HOST and EXPUNGE_PORT."""
+    """Run only the API, at EXPUNGE_HOST and EXPUNGE_PORT."""
     stop_with_supervisor()
     _allow_many_sockets()
     settings = Settings()
@@ -126,7 +126,7 @@ def serve() -> None:
 def server_options(settings: Settings) -> dict[str, Any]:
     """Return how uvicorn serves the API, for one server.
 
-    Only trusted proxies are believed about addresses.
+    Addresses are taken only from trusted proxies.
     """
     return {
         "host": settings.host,
@@ -141,13 +141,13 @@ def server_options(settings: Settings) -> dict[str, Any]:
 
 
 def _collect_garbage_rarely() -> None:
-    """Never look over what is loaded by now, which would hold up all calls for 0.1 s at a time."""
+    """Exclude loaded objects from garbage collection, which would delay all calls by 0.1 s."""
     gc.freeze()
     gc.set_threshold(_GARBAGE_OBJECTS)
 
 
 def _allow_many_sockets() -> None:
-    """Open as many files as the system lets us: who waits for news holds a socket."""
+    """Raise the limit of open files as far as allowed: each waiting caller holds a socket."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -160,17 +160,17 @@ def worker(
 ) -> None:
     """Run a worker, with a dispatcher beside it.
 
-    A worker carries out one run at a time, on a GPU if it sees one. Run as many as you like, on as
-    many machines; told to stop, it hands its run to another.
+    A worker carries out one run at a time, on a GPU if it finds one. Run any number, on any number
+    of machines; a worker that is asked to stop leaves its run to another.
     """
     supervise([_worker(), _dispatcher()] if with_dispatcher else [_worker()], StopSignal().listen())
 
 
 def dispatcher() -> None:
-    """Run a dispatcher alone; any number may run.
+    """Run only a dispatcher; any number may run.
 
-    It turns due requests into runs, hands runs to workers, takes them back from workers that have
-    gone silent, and cleans up.
+    It turns due requests into runs, hands runs to workers, takes them back from workers that no
+    longer respond, and cleans up.
     """
     supervise([_dispatcher()], StopSignal().listen())
 
@@ -193,7 +193,7 @@ def _worker() -> Child:
 
 
 def _embedded(settings: Settings) -> EmbeddedServers | None:
-    """Return the embedded servers unless both have been replaced by servers of one's own."""
+    """Return the embedded servers unless the settings name others for both."""
     if settings.database_url is not None and settings.redis_url is not None:
         return None
     return EmbeddedServers(settings.data_dir)
@@ -206,7 +206,7 @@ def _create_bucket(settings: Settings) -> None:
 
 
 def _set_up_opendsr(settings: Settings) -> None:
-    """Make what signs for OpenDSR, unless the operator brings it."""
+    """Make the OpenDSR signing key and certificate, unless the operator provides them."""
     if settings.opendsr_certificate_file is not None:
         return
     key = load_processor_key(opendsr_key_file(settings), create=settings.opendsr_key_file is None)

@@ -24,12 +24,12 @@ def rotate(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="From when on somebody else may have had the old key, as "
-            "2026-03-01T00:00:00+00:00: what it signed from then on counts no more.",
+            help="Since when someone else may have had the old key, as in "
+            "2026-03-01T00:00:00+00:00: what it signed from then on is not valid.",
         ),
     ] = None,
 ) -> None:
-    """Take a new signing key and destroy the old private key. Stop the service before.
+    """Make a new signing key and destroy the old private key. Stop the service first.
 
     Certificates that the old key signed stay valid: it stays listed in trusted-keys.json, with its
     dates. Those of a compromised key are served under the new key's signature.
@@ -55,7 +55,7 @@ def rotate(
         _replace(path, next_path)
         with database_at_rest(settings) as database:
             trusted = write_trusted_keys(settings, database)
-    typer.echo(f"signing with {new.key_id}; give {trusted} to whoever verifies")
+    typer.echo(f"signing with {new.key_id}; give {trusted} to verifiers")
 
 
 @signing_key.command("list")

@@ -16,7 +16,7 @@ storage = typer.Typer(help="Stored objects and their keys.", no_args_is_help=Tru
 
 @storage.callback()
 def _group() -> None:
-    """Keep ``check`` a command of its own name."""
+    """Make ``check`` a subcommand even though it is the only one."""
 
 
 @storage.command()

@@ -26,7 +26,7 @@ def verify(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="The operator's trusted-keys.json, by another way than the certificate.",
+            help="The operator's trusted-keys.json, from another channel than the certificate.",
         ),
     ],
     consistent_with: Annotated[
@@ -34,7 +34,7 @@ def verify(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="A checkpoint that was kept: is the log still the same, only longer?",
+            help="A checkpoint that was kept: checks that the log has only grown since.",
         ),
     ] = None,
     witness: Annotated[
@@ -57,8 +57,8 @@ def verify(
     """Check a certificate BUNDLE offline; exit with 1 and the step that failed.
 
     No service and no network are needed. Checked are the signature, the weights and their digest,
-    the place in the log, which a key in use now has signed, and all that the certificate claims,
-    which is computed anew. What is guaranteed is then printed in words.
+    the place in the log, which a key in use has signed, and all that the certificate claims, which
+    is computed again. The guarantee is then printed in words.
     """
     passed = 0
     witnesses = _witnesses(witness or [])

@@ -1,4 +1,4 @@
-"""Being a witness of somebody's log."""
+"""Being a witness of another operator's log."""
 
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +37,7 @@ def witness(
     """Cosign the checkpoints of logs that only grow (C2SP tlog-witness), until interrupted.
 
     Run it where the log's operator has no access: it keeps the size and root that it saw last, and
-    refuses a log that did not grow out of them. It prints its verifier key, for EXPUNGE_WITNESSES
+    refuses a log that has not only grown since. It prints its verifier key, for EXPUNGE_WITNESSES
     of the service and --witness of 'expunge verify'.
     """
     with errors_in_words():

@@ -22,12 +22,12 @@ _KIND = "features"
 
 @dataclass(frozen=True)
 class FeatureSource:
-    """Where a shard's features are to be had.
+    """Where a shard's features can be found.
 
     Attributes:
         shard_id: the shard.
         shard_blob_id: its records, as they were when this was looked up.
-        features_blob_id: what the backbone made of them; None if that is yet to be computed.
+        features_blob_id: what the backbone made of them; None if not computed yet.
     """
 
     shard_id: str
@@ -36,7 +36,7 @@ class FeatureSource:
 
 
 def source_of(session: Session, shard_id: str, backbone_id: str) -> FeatureSource:
-    """Return where one shard's features are to be had now."""
+    """Return where one shard's features can be found now."""
     shard = session.get_one(ShardRow, shard_id)
     cached = _find(session, shard_id, backbone_id)
     return FeatureSource(
@@ -51,7 +51,7 @@ def add(
 ) -> bool:
     """Keep features that were computed from ``source``; False if the shard has changed since.
 
-    Nothing is written in that case: the content may hold records that are erased by now. Where
+    Nothing is written in that case: the content may hold records that were erased meanwhile. If
     another worker was faster, its features stay.
     """
     shard = session.get_one(ShardRow, source.shard_id, with_for_update=True)

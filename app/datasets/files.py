@@ -1,4 +1,4 @@
-"""Files on the owner's side: Parquet, CSV and npz, turned into what the service takes."""
+"""Files on the owner's side: Parquet, CSV and npz, converted to what the service accepts."""
 
 import io
 import math
@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from app.domain.errors import InvalidInputError
 
 MAX_UNPACKED_BYTES = 8 << 30
-"""What a file on the owner's side may unpack to; the service takes far less at once."""
+"""How large a file on the owner's side may be unpacked; the service takes far less at once."""
 
-# Ids are text, whatever they look like: 007 is not 7.
+# Ids are text, even if they look like numbers: 007 is not 7.
 _CSV_CONVERSION = pyarrow.csv.ConvertOptions(
     column_types={"record_id": pa.string(), "subject_id": pa.string()},
     strings_can_be_null=True,
@@ -110,7 +110,7 @@ def to_parquet(table: pa.Table) -> bytes:
 
 
 def _refuse_bomb(path: Path) -> None:
-    """Refuse what announces that it unpacks to too much; zip members end where they announce."""
+    """Refuse a file that announces a too large unpacked size; zip members cannot exceed theirs."""
     unpacked = path.stat().st_size
     if path.suffix == ".npz":
         with zipfile.ZipFile(path) as archive:

@@ -1,4 +1,4 @@
-"""The lives of a record: when it was there to be learned from.
+"""The lives of a record: when it could be used for training.
 
 Time is counted in the epochs of the record's dataset. A forget request ends a life; where it is
 cancelled and its records are restored, another life begins. What has ended stays ended.
@@ -13,7 +13,7 @@ class Life(NamedTuple):
 
     Attributes:
         began: the epoch of its restoration; 0 for the first life, which began with the upload.
-        forgotten: the epoch of the request that ended it; None while it goes on.
+        forgotten: the epoch of the request that ended it; None while it lasts.
     """
 
     began: int
@@ -29,7 +29,7 @@ class Lived(Protocol):
 
     @property
     def forgotten_epoch(self) -> int | None:
-        """When its newest life ended; None while it goes on."""
+        """When its newest life ended; None while it lasts."""
 
     @property
     def absences(self) -> Sequence[int] | None:

@@ -1,7 +1,7 @@
 """Owners' ids as keyed hashes, so that the database never holds them.
 
-The key lies outside the database. Whoever holds it can recognise an id that is presented again,
-which is how a second request for the same person is understood; nobody can read ids back.
+The key is kept outside the database. With it, an id that is presented again can be recognised, so
+that a second request for the same person is understood; ids cannot be read back.
 """
 
 import hmac
@@ -51,7 +51,7 @@ class Pseudonyms:
         return self._digest("idempotency key", "", idempotency_key.encode())
 
     def receipt_salt(self, request_id: str) -> bytes:
-        """Return the 32-byte salt of a forget request's commitments; it is stored nowhere."""
+        """Return the 32-byte salt of a forget request's commitments; it is not stored."""
         return self._digest("receipt salt", "", request_id.encode())
 
     def caller(self, issuer: str, subject: str) -> bytes:
@@ -59,7 +59,7 @@ class Pseudonyms:
         return self._digest("caller", issuer, subject.encode())
 
     def counted(self, what: str, who: str) -> bytes:
-        """Return 32 bytes under which an address or a caller is counted."""
+        """Return 32 bytes that name the counter of an address or a caller."""
         return self._digest("counted", what, who.encode())
 
     def session(self, token: str, key_id: str) -> bytes:
@@ -67,7 +67,7 @@ class Pseudonyms:
         return self._digest("session", key_id, token.encode())
 
     def call(self, purpose: str, caller_id: str, content: bytes) -> bytes:
-        """Return 32 bytes that tell one caller's call from all others, for one purpose."""
+        """Return 32 bytes that identify one caller's call, for one purpose."""
         return self._digest(f"call {purpose}", caller_id, content)
 
     def _digest(self, kind: str, dataset_id: str, content: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """The process that reads uploaded files: little memory, no secrets, and nothing left behind.
 
-Its input and output are frames, a length of eight bytes and so many bytes. It is given orders, each
-in two frames: what is wanted as JSON, then a file. It answers with the file's parts as Arrow record
-batches, each in a frame, and an empty frame, or JSON that says what is wrong. It prints nothing.
+Its input and output are frames: a length of eight bytes, then that many bytes. An order is two
+frames: the task as JSON, then a file. The answer is the file's parts as Arrow record batches, each
+in a frame, and then an empty frame, or JSON that says what is wrong. It prints nothing.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def receive(file: IO[bytes], *, most: int) -> bytearray:
     """Read a frame of ``most`` bytes or fewer.
 
     Raises:
-        EOFError: there is no more, or the frame is longer.
+        EOFError: the input has ended, or the frame is longer.
     """
     length = int.from_bytes(_exactly(file, _LENGTH_BYTES), "big")
     if length > most:
@@ -53,7 +53,7 @@ def _exactly(file: IO[bytes], count: int) -> bytearray:
 
 
 def _confine(memory_bytes: int) -> None:
-    """Take no more memory than this, write no file, leave no core dump, be read by no debugger."""
+    """Limit this process: at most this much memory, no files, no core dump, no debugger."""
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     harden()
@@ -77,7 +77,7 @@ def _carry_out(order: dict[str, Any], content: bytearray, answers: IO[bytes]) ->
 
 
 def main() -> None:
-    """Carry out orders until there are no more, or one is more than this process may do."""
+    """Carry out orders until the input ends, or one exceeds the limits of this process."""
     orders, answers = sys.stdin.buffer, sys.stdout.buffer
     memory_bytes, most = int(sys.argv[1]), int(sys.argv[2])
     _confine(memory_bytes)

@@ -1,9 +1,9 @@
 """Reading uploaded files in a process of their own, whose memory is limited.
 
-A small file can unpack to any size, and decoders have had faults of their own. So whatever comes
-from outside is decoded by ``app.datasets.reader``, which inherits no secret and no open file. What
-it gives back is checked once more for what Arrow itself relies on. A process that did well reads
-the next file; one that read a large file, or failed, is not used again.
+A small file can unpack to any size, and decoders have had faults of their own. So all files from
+outside are decoded by ``app.datasets.reader``, which inherits no secret and no open file. Its
+output is checked again for what Arrow itself relies on. A process that succeeded reads the next
+file; one that read a large file, or failed, is not used again.
 """
 
 import json
@@ -30,7 +30,7 @@ READERS: Final = 2
 """How many files are read at once; others wait."""
 
 WORKING_BYTES: Final = 512 << 20
-"""What reading a file may take beside the file itself."""
+"""The memory that reading a file may take in addition to the file itself."""
 
 LONGEST_S: Final = 300.0
 _FEW_BYTES: Final = 16 << 20
@@ -93,7 +93,7 @@ class _Reader:
     """One process.
 
     Attributes:
-        is_done: whether it has said all that it had to say.
+        is_done: whether its output is complete.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -103,7 +103,7 @@ class _Reader:
             [sys.executable, "-P", "-B", "-m", "app.datasets.reader", *limits],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a traceback could quote what stands in the file
+            stderr=subprocess.DEVNULL,  # a traceback could quote the file's content
             env=_ENVIRONMENT,
             cwd=os.sep,
             start_new_session=True,  # Ctrl-C is for the service, which lets calls end

@@ -35,10 +35,10 @@ def dataset_named(session: Session, name: str) -> DatasetRow:
 
 
 def lock_dataset(session: Session, dataset_id: str) -> DatasetRow:
-    """Take a dataset's lane until the transaction ends; return the dataset as it is now.
+    """Lock a dataset's lane until the transaction ends; return the dataset as it is now.
 
     Rows that refer to the dataset may be written by others meanwhile (``FOR NO KEY UPDATE``): a
-    push does so for as long as its records take, and takes the lane at its end.
+    push does so while it inserts its records, and locks the lane at its end.
     """
     return session.get_one(
         DatasetRow, dataset_id, with_for_update={"key_share": True}, populate_existing=True
@@ -46,7 +46,7 @@ def lock_dataset(session: Session, dataset_id: str) -> DatasetRow:
 
 
 class LockedDataset(NamedTuple):
-    """A dataset that takes on requests."""
+    """A dataset that accepts requests."""
 
     id: str
     name: str
@@ -77,7 +77,7 @@ def find_dataset(session: Session, name: str) -> DatasetRow | None:
 def datasets(
     session: Session, *, after: str | None = None, limit: int | None = None
 ) -> Sequence[DatasetRow]:
-    """Return the datasets by name, or a page of them: those behind the name ``after``."""
+    """Return the datasets by name, or a page of them: those after the name ``after``."""
     query = select(DatasetRow)
     if after is not None:
         query = query.where(DatasetRow.name > after)
@@ -130,7 +130,7 @@ _COPY_RECORDS = b"COPY records (seq, dataset_id, shard_id, record_key, subject_k
 
 
 def new_seqs(session: Session, count: int) -> npt.NDArray[np.int64]:
-    """Return sequence numbers for new records, rising; nobody else gets them."""
+    """Return sequence numbers for new records, rising and unique."""
     with directly(session) as direct:
         drawn = [
             direct.read(_NEW_SEQS, {"count": len(batch)}, int) for batch in batches(range(count))
@@ -149,13 +149,13 @@ def add_records(
 ) -> None:
     """Insert records under sequence numbers of their own.
 
-    They go in by their keys' order, whichever the caller's is: of two transactions that insert the
-    same keys, one then waits for the other, and never each for the other.
+    They are inserted in the order of their keys, so that two transactions that insert the same keys
+    cannot deadlock.
 
     Raises:
         IntegrityError: the dataset holds one of the keys, or has held it.
     """
-    # The first bytes tell keyed hashes apart. NumPy lets other threads go on while it sorts.
+    # The first bytes distinguish keyed hashes. NumPy lets other threads run while it sorts.
     firsts = np.frombuffer(b"".join(key[:8] for key in record_keys), dtype=">u8")
     rows = np.argsort(firsts, kind="stable").tolist()
     with directly(session) as direct:
@@ -189,7 +189,7 @@ def records_by_key(
 
 
 class KeyedRecord(NamedTuple):
-    """What tells one record from another, and when it was forgotten."""
+    """A record's identity, and when it was forgotten."""
 
     seq: int
     record_key: bytes
@@ -235,7 +235,7 @@ def lock_records(session: Session, seqs: Collection[int]) -> list[RecordRow]:
     rows: list[RecordRow] = []
     for batch in batches(sorted(seqs)):
         query = select(RecordRow).where(RecordRow.seq.in_(batch)).order_by(RecordRow.seq)
-        # Others may refer to them meanwhile: a request names again what is being erased.
+        # Others may refer to them meanwhile: a request may name a record that is being erased.
         fresh = query.with_for_update(key_share=True).execution_options(populate_existing=True)
         rows.extend(session.scalars(fresh))
     return rows
@@ -250,8 +250,8 @@ def highest_seq(session: Session, dataset_id: str) -> int:
 def read_through(session: Session, dataset_id: str, read: Collection[str]) -> int:
     """Return the sequence number up to which the shards ``read`` hold every record.
 
-    Another shard may have come between since they were read, by a push that took its numbers
-    earlier or later than theirs.
+    Another shard may have been added since they were read, by a push that took its numbers earlier
+    or later than theirs.
     """
     unread = [shard.id for shard in shards(session, dataset_id) if shard.rows]
     unread = [shard_id for shard_id in unread if shard_id not in read]
@@ -300,7 +300,7 @@ def mark_forgotten(session: Session, seqs: Collection[int], *, epoch: int) -> No
 
 
 def mark_erased(session: Session, seqs: Collection[int]) -> None:
-    """Note that records have left the stored shards."""
+    """Record that records have left the stored shards."""
     for batch in batches(list(seqs)):
         session.execute(
             update(RecordRow)

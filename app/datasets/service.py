@@ -67,7 +67,7 @@ def define_dataset(session: Session, *, name: str, schema: FeatureSchema) -> Dat
 
 
 class Journal(Protocol):
-    """Notes a decision, to be kept if and when the session commits."""
+    """Records a decision, which is kept if the session commits."""
 
     def __call__(self, session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
         """Note it."""
@@ -94,7 +94,7 @@ class Records:
             pseudonyms: name records and subjects.
             readers: decode uploads.
             journal: notes what was done.
-            learned_through: says, of a dataset, up to which sequence number any model has read it.
+            learned_through: returns up to which sequence number any model has read a dataset.
         """
         self._database = database
         self._blobs = blobs
@@ -107,7 +107,7 @@ class Records:
         """Check a Parquet upload and add its records as one shard, all or nothing.
 
         Raises:
-            NotFoundError: there is no such dataset.
+            NotFoundError: the dataset does not exist.
             InvalidRecordsError: a row is faulty, or its id is taken or was forgotten.
             PayloadTooLargeError: the file unpacks to more than is taken at once.
         """
@@ -136,9 +136,9 @@ class Records:
     def _add(self, dataset_id: str, records: "_Keyed") -> bool:
         """Add records in one transaction that takes the dataset's lane at its very end.
 
-        Nobody sees them before it commits. Returns False where it must be tried again: another
-        push was faster with one of the records, or with later numbers, and a training has read
-        those, so that these would count as read too.
+        They are not visible before it commits. Returns False if it must be tried again: another
+        push was faster with one of the records, or with later numbers that a training has read, so
+        that these would count as read too.
         """
         try:
             with self._database.transaction() as session:

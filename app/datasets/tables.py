@@ -93,7 +93,7 @@ class RecordRow(Base):
     subject_key: Mapped[bytes | None]
     shard_id: Mapped[str | None] = mapped_column(ForeignKey("shards.id"), index=True)
     forgotten_epoch: Mapped[int | None] = mapped_column(BigInteger)
-    """Since when the record has been forgotten; None while it is remembered."""
+    """Since when the record has been forgotten; None while it is not."""
     absences: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
     """Since when, and until when, it was forgotten earlier, oldest first (see ``lives.py``)."""
     erased_at: Mapped[datetime | None]

@@ -56,10 +56,10 @@ def checked_parts(
 ) -> Iterator[pa.RecordBatch]:
     """Read and check a Parquet file; yield it in parts until a fault is found.
 
-    ``record_id`` and ``subject_id`` are strings (integers are accepted and spelt in decimal),
+    ``record_id`` and ``subject_id`` are strings (integers are accepted and written in decimal),
     ``label`` an integer, ``features`` a list or tensor of ``schema.size`` numbers of any numeric
     type that the schema's dtype can hold. What the file's metadata announce is compared with the
-    limits before any of it is unpacked, and what comes out of it again: metadata may lie.
+    limits before any of it is unpacked, and the unpacked data again: metadata may lie.
 
     Raises:
         InvalidRecordsError: with the row and column of each of the first faults.
@@ -88,7 +88,7 @@ def checked_parts(
 
 
 def joined(parts: Iterable[pa.RecordBatch]) -> Upload:
-    """Put parts together that were checked; there is at least one."""
+    """Join checked parts; there is at least one."""
     record_ids: list[str] = []
     subject_ids: list[str | None] = []
     labels, features = [], []
@@ -131,7 +131,7 @@ class _Problems:
 
 
 def _unreadable(error: Exception) -> Exception:
-    if isinstance(error, MemoryError):  # Arrow's own is one of its exceptions, too
+    if isinstance(error, MemoryError):  # Arrow's own exception is a subclass of it, too
         return error
     problem = RowProblem(None, "record_id", "the body is not a readable Parquet file")
     return InvalidRecordsError([problem], 1)
@@ -140,7 +140,7 @@ def _unreadable(error: Exception) -> Exception:
 def _opened(content: bytes | bytearray) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(pa.BufferReader(content))
-        _ = file.schema_arrow.names  # of which each may be no text at all
+        _ = file.schema_arrow.names  # each of which may be invalid text
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _unreadable(error) from error
     return file
@@ -202,7 +202,7 @@ def _check_feature_type(kind: pa.DataType, problems: _Problems) -> None:
 def _checked(
     part: pa.RecordBatch, first: int, schema: FeatureSchema, problems: _Problems
 ) -> pa.RecordBatch:
-    """Return a part in the columns of ``part_schema``; what is faulty in it is any value."""
+    """Return a part in the columns of ``part_schema``; faulty values become arbitrary ones."""
     subject_ids = pa.nulls(part.num_rows, pa.string())
     if "subject_id" in part.schema.names:
         subject_ids = _ids(part["subject_id"], "subject_id", first, problems, required=False)

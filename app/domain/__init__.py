@@ -1,1 +1,1 @@
-"""The words of Expunge as plain values. Standard library only."""
+"""The concepts of Expunge as plain values. Standard library only."""

@@ -1,7 +1,7 @@
-"""Public backbones: weights that do not depend on anybody's private records.
+"""Public backbones: weights that do not depend on private records.
 
-Whoever uploads a backbone says so. Nothing can check it, and so every certificate of a model that
-stands on one prints it as asserted.
+The uploader of a backbone asserts this. It cannot be checked, so every certificate of a model that
+uses a backbone prints it as asserted.
 """
 
 from collections.abc import Mapping

@@ -29,7 +29,7 @@ class ParameterError(ExpungeError, ValueError):
         self.allowed = allowed
 
     def __reduce__(self) -> tuple[type["ParameterError"], tuple[str, str]]:
-        """Return what makes it anew in another process."""
+        """Return what rebuilds it in another process."""
         return type(self), (self.name, self.allowed)
 
 
@@ -103,7 +103,7 @@ class PreconditionError(ExpungeError):
 
 
 class RangeError(ExpungeError):
-    """A part was asked for that begins behind the end.
+    """The requested part begins after the end.
 
     Attributes:
         size: of the whole, in bytes.
@@ -190,15 +190,15 @@ class UnauthenticatedError(ExpungeError):
 
 
 class InvalidCredentialsError(UnauthenticatedError):
-    """Credentials came, and they are nobody's: unknown, revoked, forged or meant for others."""
+    """Credentials came, but they are not valid: unknown, revoked, forged or meant for others."""
 
 
 class ExpiredCredentialsError(InvalidCredentialsError):
-    """The credentials were good and have expired."""
+    """The credentials were valid and have expired."""
 
 
 class IssuerUnavailableError(ExpungeError):
-    """A token cannot be checked now, because its issuer's keys cannot be had."""
+    """A token cannot be checked now, because its issuer's keys cannot be fetched."""
 
 
 class TooManyRequestsError(ExpungeError):
@@ -237,11 +237,11 @@ class LeaseLostError(ExpungeError):
 
 
 class DraftOutdatedError(ExpungeError):
-    """What a run would publish is not what was checked any more; it must be drafted again."""
+    """The result to publish has changed since its check; it must be drafted again."""
 
 
 class RunInterruptedError(ExpungeError):
-    """The worker was told to stop in the middle of a run; the run waits for another one."""
+    """The worker was asked to stop in the middle of a run; the run waits for another worker."""
 
 
 class RunFailedError(ExpungeError):
@@ -271,7 +271,7 @@ class CorruptObjectError(ExpungeError):
 
 
 class CallbackError(ExpungeError):
-    """A callback cannot be delivered. The message says why, and never where."""
+    """A callback cannot be delivered. The message says why, and never names the address."""
 
 
 # Downloading

@@ -4,5 +4,5 @@ from uuid import uuid4
 
 
 def new_id(prefix: str) -> str:
-    """Return a fresh id such as ``run_5b0c…``; nothing can be read from it but its kind."""
+    """Return a fresh id such as ``run_5b0c…``; it reveals only its kind."""
     return f"{prefix}_{uuid4().hex}"

@@ -2,7 +2,7 @@
 
 Leaves count from 0. A complete subtree of 2^level leaves has coordinates (level, position): its
 leaves are position * 2^level and those that follow. Level 0 are the leaves themselves. Nothing
-here reads anything: proofs are checked with the standard library alone.
+here does I/O: proofs are checked with only the standard library.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""How many weights an architecture of the zoo has, told without building it.
+"""How many weights an architecture of the zoo has, computed without building it.
 
 ``workers/training/architectures.py`` builds what is counted here.
 """

@@ -63,7 +63,7 @@ class TrainingRecipe:
 
     @classmethod
     def from_json(cls, document: object) -> "TrainingRecipe":
-        """Return the recipe of a JSON object; what it leaves out keeps its default.
+        """Return the recipe of a JSON object; missing fields get their defaults.
 
         Raises:
             InvalidInputError: a field is unknown or out of its range.
@@ -75,7 +75,7 @@ class TrainingRecipe:
         """Return the fields that a JSON object names.
 
         Raises:
-            InvalidInputError: it is no object, or a field is unknown.
+            InvalidInputError: it is not an object, or a field is unknown.
         """
         if not isinstance(document, Mapping):
             raise InvalidInputError("recipe: must be an object")

@@ -1,4 +1,4 @@
-"""The states that things pass through, and the choices that a policy offers."""
+"""The states of requests, runs and versions, and the choices that a policy offers."""
 
 from enum import StrEnum
 
@@ -70,7 +70,7 @@ RETRYABLE_RUN_STATES = (RunState.FAILED, RunState.CANCELLED)
 
 
 class Phase(StrEnum):
-    """Where a run is, as shown to users."""
+    """The phase of a run, as shown to users."""
 
     LOADING = "loading"
     TRAINING = "training"

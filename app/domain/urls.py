@@ -1,4 +1,4 @@
-"""Which URLs may be trusted to lead where they say."""
+"""Which URLs are safe against impersonation."""
 
 from urllib.parse import urlsplit
 
@@ -6,7 +6,7 @@ _THIS_MACHINE = {"localhost", "127.0.0.1", "::1"}
 
 
 def is_safe_url(url: str) -> bool:
-    """Say whether nobody on the way can answer instead: by TLS, or within this machine."""
+    """Return whether no host on the way can answer instead: by TLS, or on this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname

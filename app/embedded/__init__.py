@@ -15,7 +15,7 @@ class EmbeddedServers:
     turns through a file lock. Run as root, the servers get an account of their own. Only that
     account, root and the account that started them can reach the sockets.
 
-    Methods raise ConfigurationError, with the log to look at, when a server cannot be had.
+    Methods raise ConfigurationError, naming the log file, when a server cannot be started.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -30,7 +30,7 @@ class EmbeddedServers:
 
     @property
     def database_url(self) -> str:
-        """The service's URL for SQLAlchemy; it follows from the directory alone."""
+        """The service's URL for SQLAlchemy; it depends only on the directory."""
         return self._postgres.url
 
     @property
@@ -44,24 +44,24 @@ class EmbeddedServers:
         return self._redis.url
 
     def start(self) -> None:
-        """Have both servers running and the database ``expunge`` in place."""
+        """Ensure that both servers run and the database ``expunge`` exists."""
         self.start_postgres()
         self.start_redis()
 
     def stop(self) -> None:
-        """Stop both servers cleanly. Stopped servers are left alone."""
+        """Stop both servers cleanly. Servers that do not run are ignored."""
         self.stop_redis()
         self.stop_postgres()
 
     def start_postgres(self) -> None:
-        """Have PostgreSQL accept connections, after crash recovery if it needs any (60 s)."""
+        """Ensure that PostgreSQL accepts connections, after crash recovery if needed (60 s)."""
         with self._home.exclusive():
             # What starts next may ask for Redis' URL before Redis was ever started.
             self._redis.make_password()
             self._postgres.start()
 
     def start_redis(self) -> None:
-        """Have Redis answer. A Redis that hangs is replaced; its content is disposable."""
+        """Ensure that Redis answers. A Redis that hangs is replaced; its content is disposable."""
         with self._home.exclusive():
             self._redis.start()
 

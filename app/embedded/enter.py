@@ -1,11 +1,11 @@
 """``python -I enter.py JSON``: run a program as the servers' account, from the folders it needs.
 
-Folders that this account may not pass through stay as they are. In a view of the file system that
-only the program has (a mount namespace), an empty directory covers each, with nothing in it but the
-needed folders. Where root may not mount, as in most containers, the data directory, which is ours,
-lets everyone pass without listing it; what is not ours is refused, never changed.
+Folders that this account may not pass through are not changed. In a view of the file system that
+only the program has (a mount namespace), an empty directory covers each, with only the needed
+folders in it. Where root may not mount, as in most containers, everyone may pass through the data
+directory, which is ours, without listing it; other folders are refused, never changed.
 
-The standard library alone, so that it starts at once.
+Only the standard library, so that it starts at once.
 """
 
 import ctypes

@@ -1,8 +1,8 @@
 """The directories of the embedded servers: names, owners, modes and the lock.
 
 Layout: ``postgres`` (the cluster), ``log``, ``run`` (sockets), ``embedded.lock``. All but the lock
-belong to the servers' account, mode 0700. Root keeps the data directory itself, so that an intruder
-in a server cannot swap what lies in it, and nobody else enters it: ``enter`` tells how servers do.
+belong to the servers' account, mode 0700. Root owns the data directory itself, so that an intruder
+in a server cannot replace its content, and no other user can enter it (see ``enter``).
 """
 
 import fcntl
@@ -57,7 +57,7 @@ class Home:
             raise ConfigurationError(f"cannot look into {self.data_dir}: {error}") from error
 
     def refuse_foreign_sockets(self) -> None:
-        """Check that nobody else has put their own directory where clients look for ours.
+        """Check that no other user has put a directory where clients look for ours.
 
         Raises:
             ConfigurationError: someone has; connecting would hand them our data.
@@ -92,7 +92,7 @@ class Home:
                 self._prepare(ensure_account())
                 yield
             finally:
-                # Closing alone would not do: a fork made meanwhile shares the lock.
+                # Closing would not be enough: a fork made meanwhile shares the lock.
                 fcntl.flock(lock, fcntl.LOCK_UN)
                 os.close(lock)
         except OSError as error:

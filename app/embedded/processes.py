@@ -1,7 +1,7 @@
-"""Telling our server processes from others.
+"""Distinguishing our server processes from others.
 
-Process ids are reused and pid files go stale, so no process counts as ours, let alone gets a
-signal, before its owner and command line have been read.
+Process ids are reused and pid files go stale, so no process counts as ours or gets a signal before
+its owner and command line have been read.
 """
 
 import os

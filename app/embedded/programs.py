@@ -42,7 +42,7 @@ def run_program(
     log: Path,
     timeout_s: float,
 ) -> None:
-    """Run a program to its end. Daemons that it leaves behind are no hindrance.
+    """Run a program to its end. Daemons that it leaves behind are allowed.
 
     Args:
         command: the program and its arguments.

@@ -1,4 +1,4 @@
-"""All rows of new forget requests, written in one statement: each round trip holds up everyone."""
+"""All rows of new forget requests, written in one statement: each round trip delays all calls."""
 
 from collections.abc import Mapping, Sequence
 
@@ -91,12 +91,12 @@ def insert(
     """Insert the requests of one dataset, whose lock the caller holds, and what comes with them.
 
     Args:
-        session: the database; objects that it holds already learn of nothing.
+        session: the database; objects that it has loaded already are not updated.
         requests: in the order of their epochs; the last one's becomes the dataset's.
         named: request, record and commitment.
         obligations: open ones.
         forgotten: by records' sequence numbers, the epochs at which those are forgotten.
-        woken: by the ids of models that need a run, after how many seconds.
+        woken: the ids of models that need a run, and after how many seconds each.
     """
     values: dict[str, object] = {
         "topic": Topic.SCHEDULE_MODEL,

@@ -1,7 +1,7 @@
-"""Taking on forget requests: any number of them in one transaction, with a statement for each step.
+"""Accepting forget requests: any number of them in one transaction, one statement for each step.
 
-What is decided about one demand is decided as if it had come alone, in the order of the demands:
-each has an epoch, a salt and an answer of its own, and one that is refused leaves no trace.
+Each demand is decided as if it had been the only one, in the order of the demands: each has its own
+epoch, salt and answer, and a refused one leaves no trace.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from app.registry.standing import Standing, standings
 
 @dataclass(frozen=True)
 class Settled:
-    """What a model's present head answers for already, so that it is certified at once."""
+    """What a model's present head covers already, so that it is certified at once."""
 
     model_id: str
     basis: Basis
@@ -41,7 +41,7 @@ class Settled:
 
 @dataclass
 class Taken:
-    """What became of a demand.
+    """The outcome of a demand.
 
     Attributes:
         request_id: of the request, a new one or an earlier one.
@@ -49,7 +49,7 @@ class Taken:
         row: of a new request, as it is stored; not an object of the session.
         dataset: its dataset's name.
         owed: what models owe it, with their names.
-        settled: what can be certified at once, which is still to be done.
+        settled: what can be certified at once; the certificates are not issued yet.
     """
 
     request_id: str
@@ -64,16 +64,16 @@ class Taken:
 
     @property
     def is_plain(self) -> bool:
-        """Say whether the request waits for nothing but runs of its models."""
+        """Return whether the request waits only for runs of its models."""
         return bool(self.owed) and not self.settled
 
 
 class Acceptance:
-    """Takes on demands, as far as no certificate has to be issued.
+    """Accepts demands, except for the certificates that can be issued at once.
 
     Args:
         pseudonyms: recognise ids.
-        callbacks: takes on addresses.
+        callbacks: stores addresses.
     """
 
     def __init__(self, pseudonyms: Pseudonyms, callbacks: Callbacks) -> None:
@@ -83,7 +83,7 @@ class Acceptance:
     def take(
         self, session: Session, calls: Sequence[Call], *, now: datetime
     ) -> list[Taken | ExpungeError]:
-        """Return, for each demand, what became of it or why it is refused."""
+        """Return, for each demand, its outcome or why it is refused."""
         answers: list[Taken | ExpungeError | None] = [None] * len(calls)
         ranked = sorted(range(len(calls)), key=lambda i: calls[i].demand.dataset)
         for name, indices in groupby(ranked, key=lambda i: calls[i].demand.dataset):
@@ -231,7 +231,7 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Model:
-    """A model, and what is read from it once for all demands."""
+    """A model, with what is read of it once for all demands."""
 
     standing: Standing
     policy: Policy
@@ -245,7 +245,7 @@ class _Model:
 def _decide_one(
     taken: Taken, model: _Model, membership: Membership, epochs: dict[int, int]
 ) -> bool:
-    """Note what a model owes a request; say whether it takes a run."""
+    """Record what a model owes a request; return whether that needs a run."""
     standing = model.standing
     included = [
         (record, life.forgotten)
@@ -274,7 +274,7 @@ def _as_forgotten(taken: Taken, epochs: dict[int, int]) -> Iterator[KeyedRecord]
 
 
 def _epochs(new: Sequence[Taken]) -> dict[int, int]:
-    """Return when each record that was remembered is forgotten: with the first that names it."""
+    """Return each record's epoch of forgetting: that of the first demand that names it."""
     epochs: dict[int, int] = {}
     for taken in new:
         if taken.row is not None:
@@ -285,7 +285,7 @@ def _epochs(new: Sequence[Taken]) -> dict[int, int]:
 
 
 def _facts(taken: Taken, row: ForgetRequestRow, epochs: Mapping[int, int]) -> dict[str, Any]:
-    """Return what the log says about a new request: all that its row will ever have to say."""
+    """Return what the log says about a new request: every value that its row must have."""
     marked = [r.seq for r, _ in taken.records if epochs.get(r.seq) == row.forget_epoch]
     part_of = row.subject_request_id
     return {

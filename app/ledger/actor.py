@@ -1,7 +1,7 @@
-"""Who is acting: every entry of the log names the one on whose behalf it was written.
+"""The actor: every entry of the log names the one on whose behalf it was written.
 
-It goes with the thread of execution and not with the session, because one call may open several
-sessions, and none of them may be forgotten. A call of the API takes it along into its threads.
+It belongs to the thread of execution and not to the session, because one call may open several
+sessions, and all of them need it. A call of the API passes it on to its threads.
 """
 
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 SERVICE = "service"
-"""The dispatcher and the workers, and what the API does on nobody's behalf."""
+"""The dispatcher, the workers, and the API where it acts for no caller."""
 
 OPERATOR = "operator"
-"""Whoever gives commands on the service's own machine, without the API."""
+"""A person who runs commands on the service's machine, without the API."""
 
 _actor: ContextVar[str] = ContextVar("actor", default=SERVICE)
 
@@ -23,13 +23,13 @@ def current() -> str:
 
 
 def become(actor: str) -> None:
-    """Act as somebody until the present task or thread ends."""
+    """Set the actor until the present task or thread ends."""
     _actor.set(actor)
 
 
 @contextmanager
 def acting_as(actor: str) -> Iterator[None]:
-    """Act as somebody until the block ends."""
+    """Set the actor until the block ends."""
     token = _actor.set(actor)
     try:
         yield

@@ -31,7 +31,7 @@ _revocations = 0
 
 
 class CallerKind(StrEnum):
-    """By what a caller is known."""
+    """The identity by which a caller is known."""
 
     KEY = "key"
     OIDC = "oidc"
@@ -39,7 +39,7 @@ class CallerKind(StrEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who makes a call, and what the key or token allows."""
+    """The caller, and what its key or token allows."""
 
     key_id: str
     scopes: frozenset[Scope]
@@ -54,8 +54,8 @@ class KeyHolder:
     """To whom a key belongs.
 
     Attributes:
-        caller: the one.
-        lasts_s: for how many seconds the key is good; None if it does not end.
+        caller: the owner of the key.
+        lasts_s: for how many seconds the key is valid; None if it does not expire.
     """
 
     caller: Caller
@@ -101,15 +101,15 @@ def create_key(
 
 
 def holder_of(session: Session, secret: str) -> KeyHolder:
-    """Return to whom a secret belongs, and for how long.
+    """Return the caller that a secret belongs to, and for how long.
 
     Raises:
-        InvalidCredentialsError: nobody's, or a revoked key's.
+        InvalidCredentialsError: the key is unknown or revoked.
         ExpiredCredentialsError: the key has expired.
     """
     found = _seek(session, CallerKind.KEY, digest_of(secret))
     if found is None or found.row.revoked_at is not None:
-        raise InvalidCredentialsError("this is no API key, or one that was revoked")
+        raise InvalidCredentialsError("this is not an API key, or it was revoked")
     if found.expired:
         raise ExpiredCredentialsError("this API key has expired")
     _note_use(session, found)
@@ -118,7 +118,7 @@ def holder_of(session: Session, secret: str) -> KeyHolder:
 
 
 def token_caller(session: Session, identity: bytes, scopes: Collection[Scope]) -> Caller:
-    """Return the caller whose identity an issuer has vouched for; a new one is noted.
+    """Return the caller whose identity an issuer has confirmed; a new one is stored.
 
     Args:
         session: the database.
@@ -136,7 +136,7 @@ def token_caller(session: Session, identity: bytes, scopes: Collection[Scope]) -
 
 
 def caller_with_id(session: Session, key_id: str) -> Caller | None:
-    """Return the caller whose key has this id, or None if the key does not hold any more."""
+    """Return the caller whose key has this id, or None if the key is not valid any more."""
     query = select(ApiKeyRow).where(
         ApiKeyRow.id == key_id,
         ApiKeyRow.kind == CallerKind.KEY,
@@ -172,7 +172,7 @@ def revoke(session: Session, key_id: str) -> None:
 
 
 def revocations() -> int:
-    """Return how often this process has revoked something: callers known from before may not be."""
+    """Return how often this process has revoked something; callers cached before may be stale."""
     return _revocations
 
 
@@ -189,12 +189,12 @@ def _count_revocation(session: Session) -> None:
 
 
 def digest_of(secret: str) -> bytes:
-    """Return a hash of a secret: 256 random bits, so that a plain one cannot be searched."""
+    """Return a plain hash of a secret: its 256 random bits cannot be found by trying."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 def fingerprint(key_hash: bytes) -> str:
-    """Return what the log says of a caller's hash: enough to know it, too little to be let in."""
+    """Return what the log says of a caller's hash: enough to recognise it, too little to call."""
     return hashlib.sha256(key_hash).hexdigest()
 
 
@@ -218,7 +218,7 @@ def _seek(session: Session, kind: CallerKind, digest: bytes) -> _Found | None:
 
 
 def _add(session: Session, identity: bytes) -> _Found:
-    """Note a caller that has no key, unless another call has just done so."""
+    """Store a caller that has no key, unless another call has just done so."""
     values = {"id": new_id("oidc"), "kind": CallerKind.OIDC, "name": "oidc", "scopes": []}
     statement = insert(ApiKeyRow).values(key_hash=identity, **values).on_conflict_do_nothing()
     added = session.scalar(statement.returning(ApiKeyRow.id))
@@ -226,12 +226,12 @@ def _add(session: Session, identity: bytes) -> _Found:
         log.append(session, "caller.added", key=added, fingerprint=fingerprint(identity))
     found = _seek(session, CallerKind.OIDC, identity)
     if found is None:
-        raise InvalidCredentialsError("this caller cannot be told from another one")
+        raise InvalidCredentialsError("this caller cannot be distinguished from another one")
     return found
 
 
 def _note_use(session: Session, found: _Found) -> None:
-    """Note when a caller was last seen: once a minute, and never waiting for another call."""
+    """Record when a caller was last seen: once a minute, and without waiting for another call."""
     if found.used_lately:
         return
     own = select(ApiKeyRow.id).where(ApiKeyRow.id == found.row.id)

@@ -1,4 +1,4 @@
-"""Which forgotten records a run may read once more, to measure an attack on them."""
+"""Which forgotten records a run may read again, to measure an attack on them."""
 
 from sqlalchemy.orm import Session
 
@@ -14,8 +14,8 @@ def audited_records(
 ) -> frozenset[int]:
     """Return the sequence numbers of records that a run audits; none unless the policy says so.
 
-    They are those of the obligations that the run has taken on, as far as they may have influenced
-    the model's weights and are still stored.
+    They belong to the obligations that the run has taken over, may have influenced the model's
+    weights, and are still stored.
     """
     if not Policy.from_json(model.policy).audit:
         return frozenset()

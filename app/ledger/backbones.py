@@ -1,4 +1,4 @@
-"""Backbones enter the service: their definition and, once, their weights."""
+"""How backbones enter the service: their definition and, once, their weights."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class BackboneDefinition:
         source: where the weights come from.
 
     Raises:
-        InvalidInputError: the shape, the classes or the architecture cannot be.
+        InvalidInputError: the shape, the classes or the architecture is not possible.
     """
 
     name: str
@@ -76,7 +76,7 @@ def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) ->
     """Give a backbone its weights, once: certificates name them by their digest.
 
     Raises:
-        NotFoundError: there is no such backbone.
+        NotFoundError: the backbone does not exist.
         ConflictError: it has weights.
     """
     row = repository.backbone_named(session, name)

@@ -55,17 +55,17 @@ def bundle_of(
     since: int | None = None,
     request_id: str | None = None,
 ) -> dict[str, Any]:
-    """Return a certificate's bundle under a checkpoint by the key in use, as plain JSON values.
+    """Return a certificate's bundle, with a checkpoint by the key in use, as plain JSON values.
 
     Args:
         session: of the ledger.
         certificate: the certificate.
-        signer: signs anew what a compromised key has signed.
-        since: size of an older checkpoint, from which to prove that the log grew.
+        signer: signs again what a compromised key has signed.
+        since: size of an older checkpoint; the bundle proves that the log has only grown since.
         request_id: a request of which to show which records the certificate accounts for.
 
     Raises:
-        ConfigurationError: it must be signed anew, and the signer's key is not the one in use.
+        ConfigurationError: it must be signed again, and the signer's key is not the one in use.
         InvalidInputError: the log was never as large as ``since``.
         CorruptLogError: the log does not hold the certificate.
     """
@@ -80,6 +80,7 @@ def bundle_of(
     )
 
 
+<<<<<<< HEAD
 def _envelope(
     session: Session, certificate: CertificateRow, signer: StatementSigner, *, index: int
 ) -> str:
@@ -87,6 +88,12 @@ def _envelope(
 
     What is signed is the same text, of which the log holds the digest. Only what that key had
     signed, and the log held before its end, is: whoever adds rows later must not have them signed.
+=======
+def _envelope(session: Session, certificate: CertificateRow, signer: StatementSigner) -> str:
+    """Return a certificate as it was signed, or signed again if its key was compromised.
+
+    The signed text stays the same; the log holds its digest.
+>>>>>>> plain-words
     """
     signed_by = session.get(SigningKeyRow, signer_of(certificate.envelope))
     if signed_by is None or signed_by.compromised_since is None:

@@ -17,10 +17,10 @@ def rotate_secret(session: Session, keys: CallbackKeys, api_key_id: str) -> Sign
 
 
 def redeliver(session: Session, callback_id: str) -> tuple[CallbackEventRow, CallbackEndpointRow]:
-    """Have an event delivered now, whatever became of it before, and log that it was asked for.
+    """Have an event delivered now, whatever its state is, and log that this was requested.
 
     Raises:
-        NotFoundError: there is no such event.
+        NotFoundError: the event does not exist.
         GoneError: its address was removed.
     """
     event, endpoint = repository.redeliver(session, callback_id)

@@ -26,10 +26,10 @@ class Accounted:
 
     Attributes:
         requests, records: how many are covered.
-        covered: sorted commitments of what the weights may have learned from.
+        covered: sorted commitments of the records that the weights may have learned from.
         excluded_records: how many forgotten records never touched the weights.
         excluded: sorted commitments of those.
-        before_training: how many of ``records`` the training of the present weights left out.
+        before_training: how many of ``records`` the present weights were trained without.
     """
 
     requests: int
@@ -52,9 +52,9 @@ class Accounted:
 
 
 def accounted_for(session: Session, model: ModelRow, *, through_epoch: int) -> Accounted:
-    """Return all that was forgotten up to an epoch, and what a model had to do with it.
+    """Return all that was forgotten up to an epoch, as far as it concerns a model.
 
-    A request whose records were restored before the model was trained has nothing to do with it.
+    A request whose records were restored before the model was trained does not concern it.
     """
     membership = membership_of(model)
     covered: list[NamedRecord] = []

@@ -1,4 +1,4 @@
-"""What can be waited for: the facts whose change is news to callers, one query a kind."""
+"""What callers can wait for: facts that may change, one query for each kind."""
 
 import math
 from collections.abc import Callable, Collection, Iterator
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run has come. ``loss`` begins after the target."""
+    """The progress of a run. ``loss`` begins after the target."""
 
     state: str
     attempt: int
@@ -49,7 +49,7 @@ class Facts:
     """What is known about one thing at one moment.
 
     Attributes:
-        state: what those wait for who wait for another state.
+        state: its change is what callers wait for.
         progress: of a run, what changes between its states.
     """
 
@@ -111,7 +111,7 @@ def _state(row: Row[Any]) -> Facts:
 
 
 def progress_of(run: RunRow | Row[Any]) -> RunProgress:
-    """Return how far a run has come; a number that is none, or infinite, is left out."""
+    """Return the progress of a run; a number that is NaN or infinite is left out."""
     said = [getattr(run, name) for name in RunProgress.__dataclass_fields__]
     values: list[Any] = [None if _has_diverged(value) else value for value in said]
     return RunProgress(*values)
@@ -123,7 +123,7 @@ def _progress(row: Row[Any]) -> Facts:
 
 
 def _has_diverged(value: object) -> bool:
-    # NaN equals nothing, itself included: it would be news each time.
+    # NaN equals nothing, not even itself: it would look like a change each time.
     return isinstance(value, float) and not math.isfinite(value)
 
 

@@ -17,7 +17,7 @@ _ORIGIN_HEX_DIGITS = 32
 
 
 def origin(session: Session) -> str:
-    """Return the log's name, which follows from its first entry and so never changes.
+    """Return the log's name, which is derived from its first entry and so never changes.
 
     Raises:
         NotReadyError: the log is empty.
@@ -60,7 +60,7 @@ def covering(session: Session, index: int) -> LogCheckpointRow:
 
 
 def is_due(session: Session, *, interval_s: float) -> bool:
-    """Say whether the log has grown since the newest checkpoint, and that is old enough."""
+    """Return whether the log has grown since the newest checkpoint, and that one is old enough."""
     recent = func.clock_timestamp() - timedelta(seconds=interval_s)
     covered = select(func.coalesce(func.max(LogCheckpointRow.size), 0)).scalar_subquery()
     query = select(

@@ -1,12 +1,12 @@
-"""From certified to completed: the records are erased, and nothing of them is left anywhere.
+"""From certified to completed: the records are erased, and no trace of them is left anywhere.
 
  1. The records leave their shards, and the features made of these; one transaction a request.
  2. Every object of the dataset that was given up is shredded: what held the records before,
-    versions that were replaced, and whatever attempts have left that were killed or refused.
+    versions that were replaced, and the leftovers of attempts that were killed or refused.
  3. The request is completed, unless a writer from before it was made is still at work.
 
-Requests wait for objects of their own dataset alone. Where one cannot be erased or shredded, others
-go on.
+Requests wait only for objects of their own dataset. Where one cannot be erased or shredded, others
+continue.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,12 +28,12 @@ class Completion:
         self._requests = requests
 
     def complete(self, request_ids: Collection[str] | None = None) -> None:
-        """Complete those of the requests that are certified; without names, all.
+        """Complete the certified requests among those given; without names, among all.
 
-        Without names, those that another process is at work on are left to it.
+        Without names, requests that another process is working on are skipped.
 
         Raises:
-            ExpungeError: a store failed; all that it does not concern was completed.
+            ExpungeError: a store failed; all other requests were completed.
         """
         with self._database.transaction() as session:
             certified = repository.certified_requests(session, request_ids)

@@ -1,4 +1,4 @@
-"""Cosignatures of the log by witnesses, and which checkpoint is worth showing because of them."""
+"""Cosignatures of the log by witnesses, and which checkpoint to show because of them."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ def uncosigned(session: Session, witness: WitnessKey) -> Uncosigned | None:
 
 
 def store(session: Session, witness: WitnessKey, *, size: int, line: str) -> None:
-    """Keep a witness's line of a checkpoint's note; the first one stays."""
+    """Store a witness's line of a checkpoint's note; if there is one already, it stays."""
     values = {"size": size, "witness": str(witness), "line": line}
     session.execute(insert(LogCosignatureRow).values(values).on_conflict_do_nothing())
 
@@ -56,7 +56,7 @@ def note_of(session: Session, checkpoint: LogCheckpointRow) -> str:
 
 
 def best_checkpoint(session: Session, *, least_size: int, in_use: NoteKey) -> LogCheckpointRow:
-    """Return the checkpoint to show: of the recent ones that most witnesses know, the newest.
+    """Return the checkpoint to show: the newest of the recent ones that most witnesses cosigned.
 
     Args:
         session: of the ledger.

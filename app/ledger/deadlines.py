@@ -1,8 +1,8 @@
-"""Deadlines: a request is warned of before it is due, and again when it is overdue; once each.
+"""Deadlines: one warning before a request is due, and one when it is overdue.
 
 A warning is an entry of the log, of kind ``request.due_soon`` or ``request.overdue`` with the
-request's id and ``due_at``, in the transaction that notes it on the request; and a callback, where
-the request asked for them. Models that owe such a request and have no run are planned for.
+request's id and ``due_at``, in the transaction that records it on the request; and a callback,
+where the request asked for them. Models that owe such a request and have no run are planned for.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ OVERDUE = "request.overdue"
 IS_OPEN = text("forget_requests.state NOT IN ('completed', 'cancelled')")
 """A deadline counts until a request is completed, its records erased, or it is cancelled.
 
-Spelt like the partial index of such requests, so that PostgreSQL knows to use it.
+Written like the partial index of such requests, so that PostgreSQL can use it.
 """
 _AT_ONCE = 100
 
 
 @dataclass(frozen=True)
 class DeadlineWarning:
-    """One warning that was noted.
+    """One warning that was recorded.
 
     Attributes:
         kind: ``DUE_SOON`` or ``OVERDUE``.
@@ -42,15 +42,15 @@ class DeadlineWarning:
 
 
 def note_deadlines(session: Session, *, warning_s: float) -> Sequence[DeadlineWarning]:
-    """Note what has come near its deadline or passed it; a hundred at once, oldest first.
+    """Record which requests are near or past their deadlines; a hundred at once, oldest first.
 
-    A request that is overdue before anybody could warn of it gets both warnings. Requests that
-    another transaction holds are left for the next time.
+    A request that is overdue before the first warning gets both warnings. Requests that another
+    transaction holds are left for the next time.
 
     Args:
-        session: log entries and notes are written in its transaction.
-        warning_s: how long before its deadline a request is warned of; one whose whole time is
-            shorter than twice that, when half of it is over.
+        session: log entries and warnings are written in its transaction.
+        warning_s: how long before its deadline the first warning comes; a request whose whole time
+            is shorter than twice that is warned of after half of it.
     """
     request = ForgetRequestRow
     whole_s = func.extract("epoch", request.due_at - request.received_at)

@@ -1,4 +1,4 @@
-"""What callers ask for, and what it is called where nobody may read it."""
+"""What callers ask for, and the keyed hashes that are stored in place of their names for it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ class ForgetDemand:
     Attributes:
         dataset: the dataset's name.
         record_ids, subject_ids: owners' ids; at least one altogether.
-        external_id: the caller's own id of the request; unique per caller, replays the answer.
-        idempotency_key: replays the answer too. Of both only keyed hashes are stored.
-        status_callback_urls: whom to tell of every change of the request's state.
+        external_id: the caller's own id, unique per caller; a repeated one gets the first answer.
+        idempotency_key: works alike. Of both only keyed hashes are stored.
+        status_callback_urls: where to send every change of the request's state.
         subject_request_id: the data subject request that this one belongs to.
     """
 
@@ -36,7 +36,7 @@ class ForgetDemand:
 
 @dataclass(frozen=True)
 class Call:
-    """A demand, and whose it is.
+    """A demand, with its caller.
 
     Attributes:
         demand: what is asked for.
@@ -51,11 +51,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Recognition:
-    """By what a demand that comes again is known.
+    """How a repeated demand is recognised.
 
     Attributes:
         external_key, idempotency_key: keyed hashes of the caller's own names of it.
-        digest: keyed hash of all that it says; another one under a known name is a mistake.
+        digest: keyed hash of its content; a different one under a known name is a mistake.
     """
 
     external_key: bytes | None
@@ -72,7 +72,7 @@ class Recognition:
         )
 
     def names(self, api_key_id: str) -> list[tuple[str, str, bytes]]:
-        """Return the names, told apart by caller and kind."""
+        """Return the names, kept apart by caller and kind."""
         named = (("external id", self.external_key), ("idempotency key", self.idempotency_key))
         return [(api_key_id, kind, key) for kind, key in named if key is not None]
 

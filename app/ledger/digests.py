@@ -1,7 +1,7 @@
-"""Digests by which the log binds what it does not tell: who is named, what a model is.
+"""Digests in the log of what it must not show: who is named, what a model is.
 
-``app/ledger/fsck.py`` computes them again from the rows, so each is made of what a row holds and
-comes back from the database as it went in.
+``app/ledger/fsck.py`` computes them again from the rows, so each is made of values that a row holds
+and that the database returns unchanged.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from app.ledger.tables import ForgetRequestRow
 from app.registry.tables import ModelRow
 
 NO_SUBJECT = bytes(32)
-"""In the place of a subject's pseudonym, so that every record is spelt in as many bytes."""
+"""Replaces a missing subject's pseudonym, so that all records have equally many bytes."""
 _SEQ_BYTES = 8
 
 
 def of_document(document: Any) -> str:  # noqa: ANN401 - any JSON
-    """Digest plain JSON values; a number counts by its value, not by how PostgreSQL spells it."""
+    """Digest plain JSON values; a number counts by its value, not by how PostgreSQL writes it."""
     return hashlib.sha256(canonical_json({"of": plain(document)}).encode()).hexdigest()
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON
-    """Return JSON values with every number a float, as JSONB does not tell 1e22 from 10^22."""
+    """Return JSON values with every number a float: to JSONB, 1e22 and 10^22 are the same."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int | float):
@@ -42,19 +42,19 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON
 
 
 def of_dataset(row: DatasetRow | Row[Any]) -> str:
-    """Digest what never changes of a dataset."""
+    """Digest the part of a dataset that never changes."""
     numbers = [row.feature_shape, row.feature_offset, row.feature_scale, row.classes]
     return of_document([row.name, row.feature_dtype, numbers])
 
 
 def of_model(row: ModelRow | Row[Any]) -> str:
-    """Digest what never changes of a model; its salt is among it, so no guess can be tested."""
+    """Digest the part of a model that never changes; its salt prevents testing of guesses."""
     what = [row.name, row.dataset_id, row.weights_source, row.split_salt.hex()]
     return of_document([what, row.architecture, row.recipe])
 
 
 def of_backbone(row: BackboneRow | Row[Any]) -> str:
-    """Digest what never changes of a backbone."""
+    """Digest the part of a backbone that never changes."""
     return of_document([row.name, row.source, row.architecture, row.input_shape, row.classes])
 
 
@@ -78,7 +78,7 @@ def marks(seqs: Sequence[int]) -> dict[str, Any]:
 
 
 def marks_of(session: Session, request: ForgetRequestRow) -> dict[str, Any]:
-    """Return that of the records that a request's epoch marks at this moment."""
+    """Return the digest of the records that a request's epoch marks at this moment."""
     query = select(RecordRow.seq).where(
         RecordRow.dataset_id == request.dataset_id,
         RecordRow.forgotten_epoch == request.forget_epoch,

@@ -1,6 +1,6 @@
 """Searching every store for what is left of one record or one person.
 
-Two things may be left by design: keyed hashes, by which a forgotten id or the name of a request is
+Two things may remain by design: keyed hashes, by which a forgotten id or the name of a request is
 recognised if it comes back, and salted commitments, by which the person can prove what was
 certified. A raw id anywhere, or a row of a record that a completed request names, is a fault.
 """
@@ -35,7 +35,7 @@ _UNREADABLE = (CorruptObjectError, KeyStoreError, ObjectStoreError)
 
 @dataclass(frozen=True)
 class Stores:
-    """All there is to search."""
+    """All stores to search."""
 
     database: Database
     blobs: Blobs
@@ -52,11 +52,11 @@ def check(
     Args:
         stores: where to look.
         dataset: the name of the dataset that the id belongs to.
-        owners_id: a record's or a subject's id, as its owner spells it.
-        report: told of each finding.
+        owners_id: a record's or a subject's id, as its owner writes it.
+        report: called with each finding.
 
     Raises:
-        NotFoundError: there is no such dataset.
+        NotFoundError: the dataset does not exist.
     """
     faults = 0
     for finding in _Check(stores, dataset, owners_id).findings():

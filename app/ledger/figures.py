@@ -1,6 +1,6 @@
-"""Figures about the ledger, for whoever runs it: grouped counts, never a row or an id.
+"""Figures about the ledger for its operator: grouped counts, never a row or an id.
 
-What is finished is counted through indices alone; ages are looked at only of what is open.
+Finished things are counted through indices only; ages are read only of open ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class Deadlines:
     """When open requests are due.
 
     Attributes:
-        earliest_s: until the earliest deadline, negative where it is over; None without requests.
+        earliest_s: until the earliest deadline, negative if it has passed; None without requests.
         warned: requests that were warned of and are not overdue yet.
         overdue: requests whose deadline is over.
     """
@@ -70,7 +70,7 @@ class RunGroup:
 
 @dataclass(frozen=True)
 class ActiveRun:
-    """A run that waits or goes; a model has one at most."""
+    """A run that waits or is going; a model has one at most."""
 
     model: str
     kind: str
@@ -83,7 +83,7 @@ class ActiveRun:
 
 @dataclass(frozen=True)
 class OutboxTopic:
-    """What waits in the outbox; ``oldest_s`` is how long the oldest is due, 0 if none is."""
+    """What waits in the outbox; ``oldest_s`` is how long the oldest has been due, 0 if none is."""
 
     topic: str
     count: int
@@ -130,7 +130,7 @@ def open_request_ages(session: Session) -> Mapping[str, Ages]:
 
 
 def deadlines(session: Session) -> Deadlines:
-    """Return how near the deadlines of open requests are."""
+    """Return how close the deadlines of open requests are."""
     left_s = _seconds(ForgetRequestRow.due_at - func.clock_timestamp())
     query = select(
         func.min(left_s),
@@ -166,7 +166,7 @@ def run_groups(session: Session) -> Sequence[RunGroup]:
 
 
 def active_runs(session: Session) -> Sequence[ActiveRun]:
-    """Return the runs that wait or go."""
+    """Return the runs that wait or are going."""
     query = (
         select(
             ModelRow.name,

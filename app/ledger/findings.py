@@ -15,7 +15,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that was found in a store, or a place where nobody can look.
+    """Something that was found in a store, or a place that cannot be searched.
 
     Attributes:
         where: the store and the place in it; never an owner's id.

@@ -1,9 +1,9 @@
-"""Plans of runs that are yet to begin.
+"""Plans of runs that have not begun.
 
-Planning may take seconds, so it is done before any lock is taken: what it needs to know is read in
-one transaction, and the run is created in another, if the model is still what it was planned for.
-How many records there are may change meanwhile. A run is planned anew when it begins, on exactly
-the records that it then fixes.
+Planning may take seconds, so it is done before any lock is taken: its input is read in one
+transaction, and the run is created in another, if the model has not changed since. The number of
+records may change meanwhile. A run is planned again when it begins, on exactly the records that it
+then fixes.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Occasion:
             session: of the transaction that reads.
             model: whose run it is.
             training_set: the model's, where the caller needs it too.
-            policy: to try; by default the model's own.
+            policy: the one to try; by default the model's own.
             dimension: how many weights the network trains; without it the plan counts them in real
                 arithmetic.
         """
@@ -71,7 +71,7 @@ class Occasion:
         """Make the plan; this may take seconds.
 
         Args:
-            make: to make it with, in this process or elsewhere.
+            make: makes the plan, in this process or elsewhere.
 
         Raises:
             PlanError, ParameterError, CalibrationError: the policy cannot be met.
@@ -79,7 +79,7 @@ class Occasion:
         return Forecast(make(policy=self.policy, shape=self.shape), self)
 
     def fits(self, model: ModelRow) -> bool:
-        """Say whether a model, which is locked now, is still the one that was read."""
+        """Return whether a model, which is locked now, is unchanged since it was read."""
         return (
             Policy.from_json(model.policy) == self.policy
             and model.head_version_id == self.head_version_id
@@ -88,13 +88,13 @@ class Occasion:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The plan of a run that is yet to begin, and what it was made for."""
+    """The plan of a run that has not begun, and what it was made for."""
 
     plan: Plan
     occasion: Occasion
 
     def require_fit(self, model: ModelRow) -> None:
-        """Check that a model, which is locked now, is still the one that was planned for.
+        """Check that a model, which is locked now, is unchanged since the plan was made.
 
         Raises:
             ConflictError: another call or run has changed it meanwhile.

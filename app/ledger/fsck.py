@@ -1,9 +1,9 @@
 """Checking the log against itself, and the ledger against the log.
 
-The tree is built again from the entries alone and compared with every node, checkpoint and
-certificate that is stored beside them; then the entries tell what each row of the ledger must say.
-Entries are streamed, so memory does not grow with the log. What a consistent log cannot show is
-that somebody wrote all of it anew; a checkpoint that was kept elsewhere shows that.
+The tree is built again from only the entries and compared with every stored node, checkpoint and
+certificate; then each row of the ledger is compared with what the entries say of it. Entries are
+streamed, so memory does not grow with the log. A log that was rewritten as a whole looks
+consistent; only a checkpoint that was kept elsewhere reveals it.
 """
 
 import heapq
@@ -46,7 +46,7 @@ _STRAY_NODES = text(
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is not as it was written.
+    """A contradiction in the stored data.
 
     Attributes:
         where: such as ``entry 17``, ``node 3/2`` (level 3, position 2) or ``certificate cert_…``.
@@ -65,7 +65,7 @@ class Summary:
         size: how many entries there are, up to the first gap.
         root: root of the tree over them.
         checkpoints, certificates: how many are stored.
-        rows: how many others the log tells of.
+        rows: how many other rows the log describes.
         faults: how many faults were reported.
     """
 
@@ -100,7 +100,7 @@ def check(
     Args:
         database: where the ledger is; SELECT is enough.
         keys: the keys that sign checkpoints and certificates.
-        report: told of each fault.
+        report: called with each fault.
         kept: verified checkpoints from elsewhere, which the log must still agree with.
     """
     engine = database.engine.execution_options(
@@ -111,7 +111,7 @@ def check(
 
 
 class _Check:
-    """One pass over the entries, with everything else in step."""
+    """One pass over the entries; everything else is read in parallel."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class _Check:
             claim = next(claims, None)
         strays = self._connection.execute(_STRAY_NODES, {"size": self._frontier.size})
         for level, position in strays:
-            self._fault(f"node {level}/{position}", "there is no such subtree")
+            self._fault(f"node {level}/{position}", "this subtree does not exist")
         return Summary(
             size=self._frontier.size,
             root=self._frontier.root(),
@@ -170,7 +170,7 @@ class _Check:
             yield from result.partitions()
 
     def _entries(self) -> Iterator[Sequence[Any]]:
-        """Yield (index, kind, body) in chunks; behind a gap nothing can be checked."""
+        """Yield (index, kind, body) in chunks; after a gap nothing can be checked."""
         expected = 0
         query = select(LogEntryRow.index, LogEntryRow.kind, LogEntryRow.body)
         for rows in self._stream(query.order_by(LogEntryRow.index)):
@@ -214,7 +214,7 @@ class _Check:
         return self._frontier.extend(leaves[start : len(leaves) - (end - size)])
 
     def _check_nodes(self, runs: list[NodeRun]) -> None:
-        """Compare the nodes that one chunk of entries has completed, level by level."""
+        """Compare the nodes that one chunk of entries completes, level by level."""
         node = LogNodeRow
         by_place = attrgetter("level", "position")
         for level, group in groupby(sorted(runs, key=by_place), key=attrgetter("level")):

@@ -97,6 +97,6 @@ class CertificateCheck:
 
 
 def _id_in(entry: Mapping[str, Any]) -> str:
-    """Return the id that an entry names; a damaged one may name what no query can take."""
+    """Return the id that an entry names; a damaged one may name a text that no query accepts."""
     named = entry.get("certificate")
     return named if isinstance(named, str) and named.isascii() and named.isprintable() else ""

@@ -1,11 +1,11 @@
-"""Calls that may be repeated safely: the caller's key, and the answer that it gave.
+"""Calls that may be repeated safely: the caller's key, and the answer that the call got.
 
-What is stored tells nothing without the caller's key: the key itself as a keyed hash, the answer
-encrypted under a key that is derived from it. So an answer that holds a secret is replayed whole.
+What is stored reveals nothing without the caller's key: the key is stored as a keyed hash, the
+answer encrypted under a key derived from it. So answers that hold secrets can be repeated.
 
 A call that ends without an answer, because its process was killed, blocks its key until its claim
-runs out. Then the next attempt executes the call again under the same ``call_id``, by which the
-ledger recognises a forget request that it took already.
+expires. Then the next attempt executes the call again under the same ``call_id``, by which the
+ledger recognises a forget request that it has accepted already.
 """
 
 import json
@@ -34,9 +34,9 @@ class Call:
     """What makes two calls the same.
 
     Attributes:
-        caller_id: who calls; keys of different callers never meet.
+        caller_id: the caller; equal keys of different callers are different keys.
         method, path: what is called; one key may be used on several paths.
-        query, body: what the call says; it must not change under one key.
+        query, body: content of the call; it must not change under one key.
         key: the caller's own, which is never stored.
     """
 
@@ -136,7 +136,7 @@ def remove_expired(session: Session) -> None:
 
 
 def _lock(session: Session, key_digest: bytes, request_digest: bytes) -> IdempotencyKeyRow:
-    """Return the row of a key, locked; a new one is claimed by nobody."""
+    """Return the row of a key, locked; a new one has no claim."""
     mine = IdempotencyKeyRow.key_digest == key_digest
     now = func.clock_timestamp()
     session.execute(delete(IdempotencyKeyRow).where(mine, IdempotencyKeyRow.expires_at <= now))

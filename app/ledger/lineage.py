@@ -66,7 +66,7 @@ def define_model(
         make: makes the plan of the first run, while nothing is locked.
 
     Raises:
-        NotFoundError: there is no such dataset, or no such backbone.
+        NotFoundError: the dataset or the backbone does not exist.
         ConflictError: the name is taken, the dataset is empty, or the backbone has no weights.
         PlanError, ParameterError: the policy cannot be met.
         InvalidInputError: the recipe is not for this architecture, which has too many parameters,
@@ -152,7 +152,7 @@ def _refuse_contradictions(definition: ModelDefinition) -> None:
 
 
 def check_weights(content: bytes) -> None:
-    """Refuse a body that is no safetensors file.
+    """Refuse a body that is not a safetensors file.
 
     Raises:
         InvalidInputError: the body cannot be read, or holds no tensor, or one of a type that no
@@ -164,7 +164,7 @@ def check_weights(content: bytes) -> None:
         raise PayloadTooLargeError(
             f"the file's header has {header_bytes} bytes; {_MAX_HEADER_BYTES} are taken"
         )
-    try:  # which compares all that the header says with what is there before it copies any of it
+    try:  # it compares the whole header with the content before it copies any of it
         tensors = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
     except (safetensors.SafetensorError, ValueError) as error:
         raise InvalidInputError("the body is not a safetensors file") from error
@@ -182,18 +182,18 @@ def import_weights(
 ) -> ModelRow:
     """Take weights trained elsewhere and start the run that certifies their first release.
 
-    They may have seen every record that the dataset holds or held, so all of them count as part
-    of the model, held-out ones and forgotten ones included.
+    They may have been trained on every record that the dataset holds or held, so all of them count
+    as part of the model, held-out ones and forgotten ones included.
 
     Args:
         database: where the weights are taken, and that is logged.
-        blobs: where they lie.
+        blobs: where they are stored.
         name: the model.
         content: a safetensors file.
         make: makes the plan of the run, while nothing is locked.
 
     Raises:
-        NotFoundError: there is no such model.
+        NotFoundError: the model does not exist.
         ConflictError: the model trains here, has a version, or is being certified.
         PlanError, ParameterError: the policy cannot be met.
     """
@@ -206,7 +206,7 @@ def import_weights(
     forecast = occasion.forecast(make)
     with database.transaction() as session:
         blob = blobs.put(session, "imported-weights", content, dataset_id=model.dataset_id)
-        # Not before: nobody waits while the object is written.
+        # Only now: no lock is held while the object is written.
         datasets.lock_dataset(session, model.dataset_id)
         model = registry.model_named(session, name, lock=True)
         _require_awaits_weights(session, model)
@@ -230,7 +230,7 @@ def _require_awaits_weights(session: Session, model: ModelRow) -> None:
 
 
 def _count_all(session: Session, model: ModelRow) -> None:
-    """Count every record that is or was there as part of the model."""
+    """Count every record that the dataset holds or held as part of the model."""
     epoch = session.get_one(DatasetRow, model.dataset_id).forget_epoch
     model.trained_through = datasets.highest_seq(session, model.dataset_id)
     model.trained_after_epoch = epoch

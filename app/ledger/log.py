@@ -3,8 +3,8 @@
 Entries are canonical JSON, written in the transaction of the facts they record: ``append`` collects
 them, and just before that transaction commits they are inserted, the tree grows over them and, if
 ``checkpoint_at_commit`` asked for it, the new tree is signed. This is strictly serialised by a lock
-that lasts until the commit, so indices have no gaps; taking the lock last keeps it short and keeps
-it out of every other lock's way.
+that lasts until the commit, so indices have no gaps; taking the lock last keeps it short and
+prevents deadlocks with all other locks.
 """
 
 import json
@@ -44,15 +44,15 @@ def checkpoint_at_commit(session: Session, signer: StatementSigner) -> None:
 
 
 def examine_at_commit(session: Session, examine: Callable[[Session], None]) -> None:
-    """Have what the session's transaction wrote and signed looked at just before it commits.
+    """Call ``examine`` on what the transaction wrote and signed, just before it commits.
 
-    What ``examine`` raises undoes the transaction.
+    An error that it raises rolls the transaction back.
     """
     session.info[_EXAMINER] = examine
 
 
 def entry(session: Session, index: int) -> LogEntryRow:
-    """Return an entry; ``NotFoundError`` if the log does not reach that far."""
+    """Return an entry; ``NotFoundError`` if the log is shorter."""
     row = session.get(LogEntryRow, index) if 0 <= index <= _MAX_INDEX else None
     if row is None:
         raise NotFoundError("log entry", str(index))
@@ -66,7 +66,7 @@ def entries(session: Session, *, start: int, limit: int) -> Sequence[LogEntryRow
 
 
 def canonical_json(document: dict[str, Any]) -> str:
-    """Return the one spelling in which an entry is hashed: sorted, without spaces, ASCII."""
+    """Return the canonical text of an entry, which is hashed: sorted, without spaces, ASCII."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -92,7 +92,7 @@ def _write_pending(session: Session) -> None:
 
 
 def _announce(session: Session, pending: list[dict[str, Any]], size: int) -> None:
-    """Let the last entry that a checkpoint covers say that there is one, or it could vanish."""
+    """Note in the last entry that a checkpoint covers it, so that its deletion is noticed."""
     if not pending and checkpoints.signed_size(session) < size:
         pending.append({"kind": "log.signed", "by": actor.current()})
     if pending:

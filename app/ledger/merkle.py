@@ -1,7 +1,7 @@
 """The log's Merkle tree in Postgres: growing it, and proving from it, in O(log n) rows.
 
 Stored are the roots of complete subtrees, which never change. Everything else, such as the root of
-a tree whose size is no power of two, is folded together from at most 2 log n of them.
+a tree whose size is not a power of two, is computed from at most 2 log n of them.
 """
 
 from collections.abc import Sequence
@@ -70,8 +70,8 @@ _EDGE = prepared(
     )
 )
 _LOCK = prepared(text("SELECT pg_advisory_xact_lock(:lock)"))
-_LOCK_NUMBER = 0x45585055  # an arbitrary one that names the log
-# Hashes travel as one string of 32 bytes each: arrays of them cost more than the insertion.
+_LOCK_NUMBER = 0x45585055  # an arbitrary number that names the log
+# Hashes are sent as one string, 32 bytes each: arrays of them cost more than the insertion.
 _INSERT = prepared(
     text(
         """

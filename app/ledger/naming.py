@@ -1,4 +1,4 @@
-"""From the ids that demands name to records and salted commitments to them."""
+"""From the ids in demands to records and salted commitments to them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What becomes of obligations, and so of the requests that they belong to."""
+"""State changes of obligations, and so of the requests that they belong to."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,13 +12,13 @@ _SETTLED = {ObligationState.CERTIFIED, ObligationState.CANCELLED}
 
 
 def enter(session: Session, obligation: ObligationRow, state: ObligationState) -> None:
-    """Have an obligation enter a state; all else about it must be set already."""
+    """Move an obligation to a state; its other fields must be set already."""
     obligation.state = state
     record(session, obligation)
 
 
 def record(session: Session, obligation: ObligationRow) -> None:
-    """Tell the log what an obligation is now."""
+    """Log the present state of an obligation."""
     log.append(
         session,
         f"obligation.{obligation.state}",
@@ -62,7 +62,7 @@ def fail_obligations(session: Session, obligations: Sequence[ObligationRow], rea
 
 
 def reopen_obligations(session: Session, run: RunRow) -> None:
-    """Let what a run failed at, or was cancelled in, wait for the model's next run."""
+    """Let the obligations of a failed or cancelled run wait for the model's next run."""
     obligations = repository.obligations_of_run(session, run.id)
     reopened = reopen(session, obligations, ObligationState.FAILED, ObligationState.RUNNING)
     _settle_requests_of(session, reopened)
@@ -71,7 +71,7 @@ def reopen_obligations(session: Session, run: RunRow) -> None:
 def reopen(
     session: Session, obligations: Iterable[ObligationRow], *states: ObligationState
 ) -> list[ObligationRow]:
-    """Open again those in these states and return them; the caller settles their requests."""
+    """Reopen the obligations in these states and return them; the caller updates their requests."""
     reopened = [o for o in obligations if o.state in states]
     for obligation in reopened:
         obligation.run_id = None

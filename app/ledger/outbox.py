@@ -11,7 +11,7 @@ from app.ledger.tables import OutboxRow
 
 
 class Topic(StrEnum):
-    """What the dispatcher is asked to do, and with what."""
+    """A task for the dispatcher, and its subject."""
 
     SCHEDULE_MODEL = "schedule_model"
     ENQUEUE_RUN = "enqueue_run"
@@ -35,7 +35,7 @@ def due_subjects(session: Session, topic: Topic) -> Sequence[str]:
 
 
 def remove(session: Session, topic: Topic, subject_id: str) -> None:
-    """Remove a subject's rows whose time has come: what they ask for is done."""
+    """Remove a subject's rows whose time has come, because their task is done."""
     mine = OutboxRow.subject_id == subject_id
     session.execute(delete(OutboxRow).where(mine, *_due(topic)))
 
@@ -53,6 +53,6 @@ def due(session: Session, topic: Topic, *, limit: int = 100) -> Sequence[OutboxR
 
 
 def _due(topic: Topic) -> tuple[ColumnElement[bool], ...]:
-    # A row from the future is due: the clock was set back, and none can say how long it has waited.
+    # A row from the future is due: the clock was set back, so its waiting time is unknown.
     now = func.clock_timestamp()
     return OutboxRow.topic == topic, or_(OutboxRow.available_at <= now, OutboxRow.posted_at > now)

@@ -1,4 +1,4 @@
-"""What an operator's page asks of the ledger: counts, lists and nothing that changes it."""
+"""What the operator's page reads from the ledger: counts and lists; it changes nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class RunLine:
     """A run in a list.
 
     Attributes:
-        target_epsilon: what the plan aims at.
+        target_epsilon: the plan's target.
         retryable: it failed, and its model has had no other run since.
     """
 
@@ -121,7 +121,7 @@ def model_names(session: Session) -> Sequence[str]:
 
 
 def owed_by_model(session: Session) -> Mapping[str, int]:
-    """Return how many obligations each model has yet to meet, by model id."""
+    """Return how many obligations each model has not met yet, by model id."""
     unmet = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
     query = select(ObligationRow.model_id, func.count()).where(ObligationRow.state.in_(unmet))
     rows = session.execute(query.group_by(ObligationRow.model_id))

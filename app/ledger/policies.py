@@ -1,4 +1,4 @@
-"""A model's policy, changed after its definition: what is promised from the next run on."""
+"""Changing a model's policy after its definition; it holds from the next run on."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from app.planning.planner import make_plan
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 
-# What earlier releases rest on.
+# What earlier releases depend on.
 _FIXED = ("adaptive", "first_release")
 
 
@@ -33,11 +33,11 @@ def change_policy(
         database: where the policy is changed, and that is logged.
         name: the model.
         changes: fields of ``Policy`` as plain JSON values; the others stay.
-        require: looks at the model as it is, locked, and raises to refuse the change.
+        require: receives the model, locked, and raises to refuse the change.
         make: makes a plan for such a policy, while nothing is locked.
 
     Raises:
-        NotFoundError: there is no such model.
+        NotFoundError: the model does not exist.
         InvalidInputError: a field that is fixed with the model's definition.
         ParameterError: a field is out of its range.
         ConflictError: a run is going, which follows the policy that it began with, or another call
@@ -50,7 +50,7 @@ def change_policy(
         policy = _changed(session, model, changes)
         occasion = Occasion.of(session, model, policy=policy)
     if policy.to_json() != present:
-        occasion.forecast(make)  # that there is a plan is all that matters now
+        occasion.forecast(make)  # only the existence of a plan matters now
     with database.transaction() as session:
         model = registry.model_named(session, name, lock=True)
         require(session, model)

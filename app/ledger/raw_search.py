@@ -1,7 +1,7 @@
 """Searching stores for bytes: all of PostgreSQL, all of Redis, all files of a directory.
 
-The words that are searched for stay in this process: a query that named them would leave them in
-the servers' own logs and memory.
+The search terms stay in this process: a query that contained them would leave them in the servers'
+own logs and memory.
 """
 
 import zlib
@@ -21,7 +21,7 @@ _TABLES = text("SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 
 
 
 def search_postgres(engine: Engine, spellings: Spellings) -> Iterator[tuple[str, str]]:
-    """Yield (table and row's beginning, spelling) of every row that holds the id."""
+    """Yield (table and start of the row, spelling) of every row that holds the id."""
     with engine.connect() as connection:
         for table in connection.scalars(_TABLES).all():
             # The names come from the catalogue, quoted by the server.

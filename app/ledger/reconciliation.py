@@ -1,20 +1,20 @@
-"""After a ledger was restored from a backup: agree with what was shredded since.
+"""After a ledger was restored from a backup: adapt it to what was shredded since.
 
 Keys and objects were not restored, so what was shredded after the backup stays unreadable, while
-the ledger of the backup still counts on it. Here the ledger gives in:
+the ledger of the backup still refers to it. The ledger is then changed:
 
  1. A shard that cannot be read was rewritten since, because records of it were forgotten. The
-    rewritten shard is found among the objects that the ledger does not know, and taken in. The
-    records that it lacks count as forgotten again, though nobody knows any more for which request.
+    rewritten shard is found among the objects that the ledger does not know, and adopted. Records
+    missing from it count as forgotten again, though for which request is not known any more.
  2. A version that cannot be read, or that learned from records of step 1, is retired. Its model is
-    trained anew without them, or waits for its weights to be brought again.
+    trained again without them, or waits for its weights to be uploaded again.
  3. Whatever else the ledger does not know was made after the backup. Nothing can ever refer to it,
     so the caller shreds it.
 
-The signing key, too, may have been rotated since: the one that is there is then taken for the one
+The signing key, too, may have been rotated since: the present key file then replaces the key in use
 whose private half is gone.
 
-Requests that came in after the backup are not in the ledger; whoever sent them must do so again.
+Requests that came in after the backup are not in the ledger; their senders must send them again.
 """
 
 from collections.abc import Collection
@@ -52,7 +52,7 @@ class Findings:
         shards_succeeded, shards_lost: unreadable shards with and without a rewritten successor.
         records_forgotten: that are in no shard any more and count as forgotten again.
         other_objects: features, imported weights and backbones that cannot be read.
-        attention: what the operator must see to, in words.
+        attention: what the operator must do, in words.
         signing_key_replaced: the one in use was rotated away after the backup.
         strays: blobs that the ledger does not know; still to be shredded, after the commit.
     """
@@ -73,10 +73,10 @@ class Findings:
 
 
 def reconcile(session: Session, blobs: Blobs, signer: StatementSigner) -> Findings:
-    """Change the ledger to agree with the stores; no other part of the service may be running.
+    """Change the ledger to match the stores; no other part of the service may be running.
 
     Raises:
-        ObjectStoreError, KeyStoreError: a store does not answer, so nothing can be told.
+        ObjectStoreError, KeyStoreError: a store does not answer, so nothing can be compared.
         ConfigurationError: the stores are not those of this ledger.
     """
     blobs.require_keys()
@@ -180,7 +180,7 @@ def _forget(session: Session, dataset_id: str, seqs: Collection[int], found: Fin
 
 
 def _drop_features(session: Session, blobs: Blobs, shard_id: str, lost: Collection[str]) -> None:
-    """Give up what backbones made of a shard as it was; workers compute it again."""
+    """Give up the features that backbones made of the old shard; workers compute them again."""
     query = select(FeatureShardRow).where(FeatureShardRow.shard_id == shard_id)
     for row in session.scalars(query).all():
         if row.blob_id not in lost:
@@ -192,7 +192,7 @@ def _drop_features(session: Session, blobs: Blobs, shard_id: str, lost: Collecti
 def _begin_anew(
     session: Session, blobs: Blobs, model: ModelRow, head: VersionRow, found: Findings
 ) -> None:
-    """Retire a version and see to another, without what it learned from."""
+    """Retire a version and arrange for another one, without the records that it lacks."""
     settlement.retire(session, blobs, head, reason=REASON)
     found.versions.append(f"{model.name} {head.number}")
     model.head_version_id = None
@@ -211,11 +211,11 @@ def _begin_anew(
         forecast = Occasion.of(session, model).forecast()
         runs.create_run(session, model, RunKind.TRAIN, forecast)
     except (PlanError, ParameterError, CalibrationError):
-        found.attention.append(f"model {model.name!r}: define it anew under another name")
+        found.attention.append(f"model {model.name!r}: define it again under another name")
 
 
 def _drop_others(session: Session, lost: Collection[str], found: Findings) -> None:
-    """Let go of features, imported weights and backbones that cannot be read."""
+    """Give up features, imported weights and backbones that cannot be read."""
     for features in session.scalars(select(FeatureShardRow)).all():
         if features.blob_id in lost:
             session.delete(features)

@@ -1,8 +1,8 @@
-"""Checking that the ledger's rows are what the log's entries make them, both ways.
+"""Checking the ledger's rows against the log's entries, in both directions.
 
-Each story is one table as the log tells it. Its entries are sorted by the row that they name, and
-so are the rows, in Postgres; the two go side by side. So what a row must say follows from entries
-alone, and memory grows neither with the log nor with the ledger.
+Each story is one table as the log describes it. Its entries are sorted by the row that they name,
+and so are the rows, in Postgres; both are read in parallel. So the expected row follows from only
+the entries, and memory grows neither with the log nor with the ledger.
 """
 
 import json
@@ -20,21 +20,21 @@ _CHUNK = 4096
 
 Columns = dict[str, Any]
 Rule = Callable[[Mapping[str, Any], Columns], Mapping[str, Any]]
-"""From an entry's facts, and the row as told so far, to what it changes of the row."""
+"""From an entry's facts, and the row so far, to the columns that it changes."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """One table as the log tells it.
+    """One table as the log describes it.
 
     Attributes:
         name: what faults call a row.
         field: the fact by which an entry names its row.
         rows: the rows, whose first column is ``id``.
-        read: from a row to what entries tell of it.
-        rules: what entries of each kind do.
-        births: the kinds that make a row.
-        ends: the kinds that nothing follows.
+        read: from a row to the values that entries describe.
+        rules: what entries of each kind change.
+        births: the kinds that create a row.
+        ends: the kinds that are a row's last.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Story:
 
 
 class Replay:
-    """Tells stories from the entries, and compares them with the rows."""
+    """Builds rows from the entries, and compares them with the stored rows."""
 
     def __init__(self, connection: Connection, fault: Callable[[str, str], None]) -> None:
         self._connection = connection

@@ -42,7 +42,7 @@ from app.registry.tables import ModelRow, VersionRow
 
 
 def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetRequestRow:
-    """Return a forget request, or raise ``NotFoundError``; with ``lock``, as it is once locked."""
+    """Return a forget request, or raise ``NotFoundError``; with ``lock``, locked and read again."""
     row = session.get(
         ForgetRequestRow, request_id, with_for_update=lock or None, populate_existing=lock
     )
@@ -54,7 +54,7 @@ def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetR
 def earlier_requests(
     session: Session, names: Collection[tuple[str, str, bytes]]
 ) -> Sequence[Row[*tuple[Any, ...]]]:
-    """Return the requests that may be known by one of ``names``: (caller, kind, keyed hash).
+    """Return the requests with one of these ``names``: (caller, kind, keyed hash).
 
     A row has ``id``, ``api_key_id``, ``external_key``, ``idempotency_key``, ``request_digest``.
     """
@@ -105,7 +105,7 @@ def requests(
 
 
 def requests_of_subject(session: Session, subject_request_id: str) -> Sequence[ForgetRequestRow]:
-    """Return what a subject request made, in the order in which datasets are locked."""
+    """Return the requests that a subject request made, in the locking order of datasets."""
     query = (
         select(ForgetRequestRow)
         .join(DatasetRow, DatasetRow.id == ForgetRequestRow.dataset_id)
@@ -115,10 +115,10 @@ def requests_of_subject(session: Session, subject_request_id: str) -> Sequence[F
 
 
 def restore_records(session: Session, cancelled: ForgetRequestRow, *, epoch: int) -> int:
-    """Let a new life begin at ``epoch`` for records that only this cancelled request names.
+    """Restore, at ``epoch``, the records that only this cancelled request names.
 
     Returns:
-        How many there are. Erased ones are gone for good.
+        How many there are. Erased records cannot be restored.
     """
     named_elsewhere = (
         select(ForgottenRecordRow.record_seq)
@@ -148,7 +148,7 @@ def certified_requests(
 ) -> list[tuple[str, str]]:
     """Return (dataset id, id) of requests whose records can now be erased, by dataset.
 
-    With ``request_ids``, of those among them.
+    With ``request_ids``, only of those.
     """
     table = ForgetRequestRow
     query = select(table.dataset_id, table.id).where(table.state == RequestState.CERTIFIED)
@@ -246,7 +246,7 @@ def lock_models_of_request(session: Session, request_id: str) -> Sequence[ModelR
 
 
 def run(session: Session, run_id: str, *, lock: bool = False) -> RunRow:
-    """Return a run, or raise ``NotFoundError``; with ``lock``, as it is once locked."""
+    """Return a run, or raise ``NotFoundError``; with ``lock``, lock it and read it again."""
     row = session.get(RunRow, run_id, with_for_update=lock or None, populate_existing=lock)
     if row is None:
         raise NotFoundError("run", run_id)
@@ -274,15 +274,15 @@ def runs(
 
 
 def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
-    """Lock and return the queued run that is to be carried out first; None if there is none.
+    """Lock and return the queued run to carry out first; None if there is none.
 
-    What a request waits for comes first, the earliest deadline of all, then what is to be
-    unlearned, then trainings in the order of their creation.
+    Runs that a request waits for come first, by the earliest deadline; then other unlearning, then
+    trainings in the order of their creation.
 
     Args:
         session: of the transaction.
-        waiting: a run that was just handed to a worker; others count once the dispatcher has noted
-            that it handed them over, so that a run that failed is not tried again too soon.
+        waiting: a run that was just handed to a worker; others count once the dispatcher has
+            recorded that it queued them, so that a run that failed is not tried again too soon.
     """
     unmet = (ObligationState.OPEN, ObligationState.RUNNING)
     deadline = (
@@ -322,10 +322,10 @@ def latest_run(session: Session, model_id: str) -> RunRow | None:
 
 
 def expired_runs(session: Session, *, lease_s: float) -> Sequence[RunRow]:
-    """Lock and return runs whose worker has gone silent.
+    """Lock and return runs whose worker has stopped responding.
 
-    No worker can prolong its lease while Postgres is away, so after a start of Postgres every
-    lease holds for another ``lease_s`` seconds.
+    No worker can prolong its lease while Postgres is away, so after a start of Postgres every lease
+    is valid for another ``lease_s`` seconds.
     """
     query = select(RunRow).where(
         RunRow.state.in_((RunState.LEASED, RunState.RUNNING)),
@@ -336,7 +336,7 @@ def expired_runs(session: Session, *, lease_s: float) -> Sequence[RunRow]:
 
 
 def overlong_leases(session: Session, *, lease_s: float) -> Sequence[RunRow]:
-    """Lock and return runs whose lease ends later than one that begins now would."""
+    """Lock and return runs whose lease ends later than a lease that begins now."""
     query = select(RunRow).where(
         RunRow.state.in_((RunState.LEASED, RunState.RUNNING)),
         RunRow.lease_expires_at > func.clock_timestamp() + timedelta(seconds=lease_s),
@@ -347,7 +347,7 @@ def overlong_leases(session: Session, *, lease_s: float) -> Sequence[RunRow]:
 def queued_runs(session: Session, *, enqueued_before: timedelta) -> Sequence[RunRow]:
     """Lock and return runs that were handed to the queue a while ago and still wait.
 
-    Those that were handed over in the future are among them: the clock was set back.
+    Runs handed over in the future are included: the clock was set back.
     """
     now = func.clock_timestamp()
     query = select(RunRow).where(
@@ -366,7 +366,7 @@ def certificate(session: Session, certificate_id: str) -> CertificateRow:
 
 
 def released_certificate(session: Session, certificate_id: str) -> CertificateRow:
-    """Return a certificate, or raise ``NotFoundError``: also if its version was never released."""
+    """Return a certificate; raise ``NotFoundError`` also if its version was never released."""
     query = (
         select(CertificateRow)
         .join(VersionRow, VersionRow.id == CertificateRow.version_id)

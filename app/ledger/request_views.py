@@ -1,4 +1,4 @@
-"""Forget requests as callers see them: read with all that they are owed, in one statement."""
+"""Forget requests as callers see them: read with all their obligations, in one statement."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ from app.registry.tables import ModelRow
 
 @dataclass(frozen=True)
 class OwedView:
-    """What a request is owed by one model, which is named."""
+    """What a request is owed by one model, with the model's name."""
 
     model: str
     state: str
@@ -28,7 +28,7 @@ class OwedView:
 
 @dataclass(frozen=True)
 class RequestView:
-    """A forget request, its dataset named, and what it is owed in the order of obligations' ids."""
+    """A forget request, its dataset's name, and its obligations ordered by id."""
 
     id: str
     dataset: str
@@ -79,7 +79,7 @@ def read(database: Session | Connection, ids: Collection[str]) -> dict[str, Requ
 
 
 def of_taken(taken: Taken) -> RequestView | None:
-    """Return a new request that waits for runs as it was just stored; of others, None."""
+    """Return a new request as it was just stored if it waits for runs; else None."""
     row = taken.row
     if row is None or not taken.is_plain:
         return None

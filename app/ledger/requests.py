@@ -67,7 +67,7 @@ class ForgetRequests:
             The request, and whether it is new (False: an earlier answer is replayed).
 
         Raises:
-            NotFoundError: there is no such dataset.
+            NotFoundError: the dataset does not exist.
             UnknownRecordsError: ids that the dataset never held.
             InvalidInputError: no ids, a reused key with another body, or a bad callback.
         """
@@ -78,7 +78,7 @@ class ForgetRequests:
         return repository.request(session, taken.request_id), taken.is_new
 
     def submit_all(self, session: Session, calls: Sequence[Call]) -> list[Taken | ExpungeError]:
-        """Accept requests, each as ``submit`` does; return why one is refused in its place."""
+        """Accept requests, each as ``submit`` does; a refused one has its error in its place."""
         answers = self._acceptance.take(session, calls, now=self._clock())
         for taken in answers:
             if isinstance(taken, Taken) and taken.is_new and not taken.is_plain:
@@ -90,7 +90,7 @@ class ForgetRequests:
         """Certify what can be certified at once."""
         request = repository.request(session, taken.request_id)
         for settled in taken.settled:
-            # The model is locked since it was decided, and its head with it.
+            # The model has been locked since the decision, and its head with it.
             model = session.get_one(ModelRow, settled.model_id, populate_existing=True)
             head = session.get_one(VersionRow, model.head_version_id)
             if settled.basis == Basis.UNLEARNED:
@@ -155,8 +155,8 @@ class ForgetRequests:
     def erase(self, session: Session, request_id: str, *, wait: bool) -> bool:
         """Erase what is stored of a certified request's records; False if it is not certified.
 
-        What held them is shredded by a sweep after the commit. Without ``wait``, a request that
-        another transaction has locked counts as not certified.
+        The objects that held them are shredded by a sweep after the commit. Without ``wait``, a
+        request that another transaction has locked counts as not certified.
         """
         request = repository.certified_request(session, request_id, wait=wait)
         if request is None:
@@ -174,10 +174,10 @@ class ForgetRequests:
         return True
 
     def complete(self, session: Session, request_id: str) -> bool:
-        """Complete a certified request, whose dataset was swept since its records were erased.
+        """Complete a certified request; its dataset was swept after its records were erased.
 
-        False if it is not certified, or if it has to wait: what a writer from before the request
-        has in hand may hold its records, though no transaction could publish them any more.
+        False if it is not certified, or if it has to wait: a writer that began before the request
+        may still hold its records, though no transaction could publish them any more.
         """
         request = repository.certified_request(session, request_id, wait=True)
         if request is None or is_being_written(
@@ -190,18 +190,18 @@ class ForgetRequests:
         return True
 
     def cancel(self, session: Session, request_id: str, *, restore: bool) -> ForgetRequestRow:
-        """Cancel a request that no run has taken up.
+        """Cancel a request that no run has started on.
 
         Its records stay out of all training unless ``restore`` brings back those that no other
-        request names. To every model that exists they are new records then: those that learned
-        from them before let go of them with their next run.
+        request names. For every existing model they then count as new records: models that were
+        trained on them before unlearn them with their next run.
 
         Raises:
-            NotFoundError: there is no such request.
-            ConflictError: it is not merely accepted any more.
+            NotFoundError: the request does not exist.
+            ConflictError: it is not in the state accepted any more.
         """
         dataset_id = repository.request(session, request_id).dataset_id
-        # Neither a run that begins nor a new request may see this half done.
+        # Neither a run that begins nor a new request may see this half finished.
         dataset = datasets.lock_dataset(session, dataset_id)
         request = repository.request(session, request_id, lock=True)
         if request.state != RequestState.ACCEPTED:
@@ -224,7 +224,7 @@ class ForgetRequests:
         """Give a failed request's obligations another run.
 
         Raises:
-            NotFoundError: there is no such request.
+            NotFoundError: the request does not exist.
             ConflictError: it has not failed.
         """
         # Models before requests: the order in which runs take their locks.

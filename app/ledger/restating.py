@@ -1,7 +1,7 @@
 """Certificates for requests that an earlier run has answered already.
 
-Whoever asks again for what is forgotten gets the head's certificate anew, over the old commitments
-and their own: so their receipt fits it.
+A new request for records that are forgotten already gets a new certificate of the head, over the
+old commitments and its own, so that its receipt fits it.
 """
 
 from dataclasses import replace
@@ -49,7 +49,7 @@ def certify_again(
 def accounted_with(
     session: Session, request: ForgetRequestRow, *, model: ModelRow, head: VersionRow
 ) -> Accounted:
-    """Return what a version accounts for, and a later request for records among those."""
+    """Return what a version accounts for, and a later request for some of the same records."""
     before = certifying.accounted_for(session, model, through_epoch=head.covers_epoch)
     membership = membership_of(model)
     covered, excluded = list(before.covered), list(before.excluded)

@@ -1,4 +1,4 @@
-"""Runs: created, leased, kept alive, requeued or failed. Time is the database's own."""
+"""Runs: created, leased, kept alive, requeued or failed. Times are from the database's clock."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,8 +78,8 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
     """Turn a model's open obligations into one run, unless one is going.
 
     Obligations that arrive while a run is going wait for the next one. If no plan can meet the
-    policy any more, they fail with the reason. What the outbox asks for is done with; but if the
-    model has changed while its run was planned, it is left for the next time.
+    policy any more, they fail with the reason. The outbox's rows are then removed; but if the model
+    changed while its run was planned, they stay for the next time.
     """
     with database.transaction() as session:
         model = session.get_one(ModelRow, model_id)
@@ -102,7 +102,7 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
         if forecast is None:
             fail_obligations(session, obligations, refusal)
             return None
-        # Without a version, what obliges the model is uploaded weights that were never certified.
+        # Without a version, the model owes a run for uploaded weights that were never certified.
         kind = RunKind.CERTIFY if model.head_version_id is None else RunKind.UNLEARN
         return create_run(session, model, kind, forecast)
 
@@ -115,9 +115,9 @@ def _waiting_obligations(session: Session, model: ModelRow) -> Sequence[Obligati
 
 
 def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
-    """Take the most urgent of the queued runs; None if none waits. Hands out a fencing token.
+    """Lease the most urgent queued run, with a new fencing token; None if none waits.
 
-    ``run_id`` is the one that the queue handed over: it only says that there is work.
+    ``run_id`` is the one from the queue: it only says that there is work.
     """
     row = repository.most_urgent_run(session, run_id)
     if row is None:
@@ -147,7 +147,7 @@ def holder(session: Session, run_id: str, fencing_token: int) -> RunRow:
 
 
 def reserve_weights(session: Session, blobs: Blobs, run_id: str, fencing_token: int) -> str:
-    """Return the id of the blob that an attempt's weights are to be written to.
+    """Return the id of the blob for an attempt's weights.
 
     Raises:
         LeaseLostError: another worker holds the run, or it is over.
@@ -164,7 +164,7 @@ class Selection:
     Attributes:
         retain: sequence numbers of the records to learn from.
         held_out: sequence numbers of the records to evaluate on.
-        forgotten: those of the records to forget, for the policy's audit alone; else empty.
+        forgotten: those of the records to forget, only for the policy's audit; else empty.
         plan: what to do with them, made for exactly this choice.
         batch_of: the fixed batch of each record to learn from; empty where batches are random.
     """
@@ -186,10 +186,10 @@ def begin(
 ) -> Selection:
     """Fix which records a run reads, which forgotten ones it covers, and the plan that it follows.
 
-    The records are fixed in a transaction of their own, and the plan is made after it: whoever
-    forgets, pushes or asks meanwhile does not wait, and is answered as if the run were going.
+    The records are fixed in a transaction of their own, and the plan is made after it: calls that
+    forget, push or read meanwhile do not wait, and are answered as if the run were going.
 
-    A ``train`` run starts from nothing each time it begins: whatever an earlier attempt read is
+    A ``train`` run starts from nothing each time it begins: the weights of an earlier attempt are
     gone, so nothing is owed for records that this attempt leaves out.
 
     Args:
@@ -197,7 +197,7 @@ def begin(
         run_id: which run.
         fencing_token: of the attempt.
         dimension: how many weights the network trains.
-        shards: of the dataset, that were read; a training leaves out what others hold.
+        shards: of the dataset, that were read; a training leaves out the records of others.
 
     Raises:
         LeaseLostError: another worker holds the run, or it is over.
@@ -228,7 +228,7 @@ def begin(
 def _fix(
     session: Session, run_id: str, fencing_token: int, shards: Collection[str]
 ) -> tuple[RunRow, ModelRow]:
-    """Have a run go, on what is remembered at this moment."""
+    """Start a run, on the records that are not forgotten at this moment."""
     row = holder(session, run_id, fencing_token)
     model = session.get_one(ModelRow, row.model_id)
     dataset = datasets.lock_dataset(session, model.dataset_id)
@@ -263,7 +263,7 @@ def heartbeat(
     lease_s: float,
     progress: dict[str, object],
 ) -> None:
-    """Prolong a lease and note progress.
+    """Prolong a lease and record progress.
 
     Raises:
         LeaseLostError: another worker holds the run, or it is over.
@@ -283,16 +283,16 @@ def heartbeat(
 
 
 def shorten_leases(session: Session, *, lease_s: float) -> None:
-    """Have no lease end later than ``lease_s`` from now.
+    """Shorten leases that end later than ``lease_s`` from now.
 
-    The database's clock was set back where one does: its worker may be long gone.
+    Such a lease means that the database's clock was set back: its worker may be long gone.
     """
     for row in repository.overlong_leases(session, lease_s=lease_s):
         row.lease_expires_at = func.clock_timestamp() + timedelta(seconds=lease_s)
 
 
 def hand_back(session: Session, row: RunRow) -> None:
-    """Queue a run again that its worker was told to leave; such an attempt does not count."""
+    """Queue a run again that its worker was asked to stop; such an attempt does not count."""
     row.attempt -= 1
     _requeue(session, row, delay_s=0.0)
 
@@ -324,7 +324,7 @@ def give_up_attempt(
     if row.kind == RunKind.TRAIN:
         return
     fail_obligations(session, repository.obligations_of_run(session, row.id), reason)
-    # Those that came too late for this run would otherwise wait for ever.
+    # Obligations that came too late for this run would otherwise wait for ever.
     outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)
 
 
@@ -338,14 +338,14 @@ def membership_facts(model: ModelRow) -> dict[str, Any]:
 
 
 def cancel_run(session: Session, run_id: str) -> RunRow:
-    """End a run that is queued or going: its worker leaves it at its next step or sign of life.
+    """End a run that is queued or going: its worker stops at its next step or heartbeat.
 
-    What the run owed waits again, and what came meanwhile with it: for another try of this run,
-    another policy, the model's next request, or the deadline's next warning, whichever comes first.
-    A model whose training was cancelled has no weights until the run is tried again.
+    Its obligations, and those that came meanwhile, wait again: for another try of this run, another
+    policy, the model's next request, or the deadline's next warning, whichever comes first. A model
+    whose training was cancelled has no weights until the run is tried again.
 
     Raises:
-        NotFoundError: there is no such run.
+        NotFoundError: the run does not exist.
         ConflictError: it has ended.
     """
     row = repository.run(session, run_id, lock=True)
@@ -358,7 +358,7 @@ def cancel_run(session: Session, run_id: str) -> RunRow:
 
 
 def _end(session: Session, row: RunRow, state: RunState) -> None:
-    """Take a run that publishes nothing from whoever holds it, for good."""
+    """Take a run away from its worker for good; it publishes nothing."""
     _end_attempt(session, row)
     row.state = state
     row.finished_at = func.clock_timestamp()
@@ -367,7 +367,7 @@ def _end(session: Session, row: RunRow, state: RunState) -> None:
 
 
 def _forget_training(session: Session, row: RunRow) -> dict[str, Any]:
-    """Note that no weights of a model exist: those of a training are in memory alone."""
+    """Record that no weights of a model exist: during a training they are only in memory."""
     model = session.get_one(ModelRow, row.model_id, with_for_update=True, populate_existing=True)
     model.trained_through = None
     model.trained_after_epoch = None
@@ -385,8 +385,8 @@ def retry_run(database: Database, run_id: str, *, make: PlanMaker = make_plan) -
         make: makes the plan, while nothing is locked.
 
     Raises:
-        NotFoundError: there is no such run.
-        ConflictError: it did neither, or its model has had another run since.
+        NotFoundError: the run does not exist.
+        ConflictError: it has not failed or been cancelled, or its model has had a later run.
         PlanError, ParameterError, CalibrationError: the policy cannot be met any more.
     """
     with database.transaction() as session:
@@ -408,6 +408,6 @@ def _require_retryable(session: Session, row: RunRow) -> None:
         raise ConflictError(
             f"the run is {row.state}; only one that failed or was cancelled can be tried again"
         )
-    # A second training would forget which records the version that it made has seen.
+    # A second training would lose which records the version that it made was trained on.
     if repository.latest_run(session, row.model_id) is not row:
         raise ConflictError("a later run of this model exists; only the newest can be tried again")

@@ -39,7 +39,7 @@ def served_version(session: Session, model: ModelRow, number: int) -> VersionRow
     """Return a version by number, if it may still be served.
 
     Raises:
-        NotFoundError: there is no such version.
+        NotFoundError: the version does not exist.
         GoneError: it was retired, or the model is withdrawn.
     """
     version = registry.version_numbered(session, model, number)

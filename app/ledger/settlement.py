@@ -38,12 +38,12 @@ from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs, StoredBlob, doom_attempt
 
 Examiner = Callable[[Mapping[str, Any]], None]
-"""Looks at a bundle, as plain JSON values, and raises ``ExpungeError`` to refuse it."""
+"""Checks a bundle, given as plain JSON values, and raises ``ExpungeError`` to refuse it."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run has to show.
+    """The result of a run.
 
     Attributes:
         weights: the stored checkpoint.
@@ -63,7 +63,7 @@ class RunResult:
 def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any]:
     """Return the statement that ``publish`` would sign now; takes no lock.
 
-    To check it takes up to seconds, and nobody should wait for that.
+    Checking it may take seconds, and no lock should be held meanwhile.
     """
     run = repository.run(session, run_id)
     model = session.get_one(ModelRow, run.model_id)
@@ -93,14 +93,14 @@ def publish(
         signer: signs the certificate.
         run_id: which run.
         fencing_token: of the attempt.
-        result: what the run has to show.
-        checked: the statement as it was drafted, which the offline verifier has accepted.
-        examine: sees the certificate's bundle before the commit, while the log is locked: it looks
-            at what is new in it, the signature and its place in the log.
+        result: of the run.
+        checked: the drafted statement, which the offline verifier has accepted.
+        examine: receives the certificate's bundle before the commit, while the log is locked: it
+            checks what is new in it, the signature and its place in the log.
 
     Raises:
         LeaseLostError: another worker holds the run; nothing is published.
-        DraftOutdatedError: what would be signed is not what was checked: draft it again.
+        DraftOutdatedError: the statement to sign is not the checked one: draft it again.
         TargetNotMetError: uncertified weights, where the policy does not ask for them, or the same
             weights as before, where the certificate would claim new noise.
     """
@@ -129,7 +129,7 @@ def publish(
     session.add(version)
     blobs.adopt(session, version.blob_id)
     session.flush()
-    doom_attempt(session, run.id)  # what was reserved twice, as after a commit without an answer
+    doom_attempt(session, run.id)  # reserved twice, as after a commit without an answer
     model.head_version_id = version.id
     model.tracking = _tracking(run, model, result.phase)
     if model.imported_blob_id is not None:
@@ -163,7 +163,7 @@ def publish(
 
 
 def _tracking(run: RunRow, model: ModelRow, phase: CertifyingPhase | None) -> dict[str, Any] | None:
-    """Return what the lineage remembers of its training, as the run leaves it."""
+    """Return what the lineage knows of its training after the run."""
     if phase is None or not phase.plan.is_tracked:
         return None
     plan = phase.plan
@@ -265,7 +265,7 @@ def _retirement_reason(run: RunRow, successor: VersionRow) -> str:
 
 
 def retire(session: Session, blobs: Blobs, version: VersionRow, *, reason: str) -> None:
-    """Serve a version no more, and give its weights up to be shredded."""
+    """Stop serving a version, and give its weights up to be shredded."""
     version.state = VersionState.RETIRED
     version.retired_at = func.clock_timestamp()
     version.reason = reason

@@ -26,7 +26,7 @@ class TrainingRecord(NamedTuple):
 
     Attributes:
         seq, key: as in ``RecordRow``.
-        forgotten_epoch: when the lineage had to let go of it, whatever became of it since.
+        forgotten_epoch: when the lineage had to forget it, even if it was restored since.
     """
 
     seq: int
@@ -44,7 +44,7 @@ class TrainingSet:
     Args:
         session: of the transaction.
         model: whose records they are.
-        as_of: an epoch of the dataset: what is forgotten later counts as not forgotten.
+        as_of: an epoch of the dataset: records forgotten later count as not forgotten.
 
     Attributes:
         membership: what decides which records they are.
@@ -131,7 +131,7 @@ def shape_of(
 def _new(
     shape: ModelShape, session: Session, model: ModelRow, training_set: TrainingSet | None
 ) -> ModelShape:
-    """Complete the shape of a lineage whose training is ahead."""
+    """Complete the shape of a lineage that is not trained yet."""
     shape = replace(shape, convex=_linear_head(session, model))
     if training_set is None:
         return shape
@@ -142,7 +142,7 @@ def _new(
 def _tracked(
     shape: ModelShape, session: Session, model: ModelRow, training_set: TrainingSet
 ) -> ModelShape:
-    """Complete the shape of a lineage whose training was tracked: what is it to forget now?"""
+    """Complete the shape of a tracked lineage with what it has to forget now."""
     tracking = Tracking.from_json(model.tracking or {})
     records = training_set.records
     head = registry.head_version(session, model)

@@ -1,6 +1,6 @@
 """The public keys that have signed, and when: one of them is in use.
 
-The private halves lie in files. A service signs only with the key that the ledger names, so a
+The private halves are in files. A service signs only with the key that the ledger names, so a
 process that still holds a retired one publishes nothing.
 """
 
@@ -56,10 +56,10 @@ def rotate(
     new: StatementSigner,
     compromised_since: datetime | None = None,
 ) -> None:
-    """Retire the key in use and take another; from the commit on, the old one signs no more.
+    """Replace the key in use by another; from the commit on, the old one does not sign.
 
-    With ``compromised_since``, what the old key signed from then on counts no more; what the log
-    holds of it is served under the new key's signature.
+    With ``compromised_since``, signatures of the old key from then on are not valid any more; what
+    the log holds of them is served with the new key's signature.
 
     Raises:
         ConfigurationError: the old key is not in use, or the new one was used before.
@@ -70,9 +70,9 @@ def rotate(
 
 
 def succeed_lost(session: Session, new: StatementSigner) -> bool:
-    """Take a key in place of one in use whose private half is gone; False if nothing was to do.
+    """Replace a key in use whose private half is gone; False if nothing had to be done.
 
-    That is so in a ledger that was restored from before a rotation.
+    This happens in a ledger that was restored from before a rotation.
 
     Raises:
         ConfigurationError: the new key was used before.
@@ -109,7 +109,7 @@ def _succeed(
 
 
 def trusted(session: Session) -> TrustedKeys:
-    """Return what verifiers are to trust.
+    """Return what verifiers should trust.
 
     Raises:
         NotReadyError: the log is empty, so it has no name yet.
@@ -127,7 +127,7 @@ def trusted(session: Session) -> TrustedKeys:
 
 
 def note_key(session: Session) -> NoteKey:
-    """Return the key in use, as the log's notes are checked with it.
+    """Return the key in use, in the form that checks the log's notes.
 
     Raises:
         NotReadyError: nothing was signed yet.
@@ -153,7 +153,7 @@ def _iso(moment: datetime | None) -> str | None:
 
 
 def _add(session: Session, signer: StatementSigner, *, valid_from: datetime | None = None) -> None:
-    """Note a key as the one in use, unless another process did so at the same moment."""
+    """Record a key as the one in use, unless another process did so at the same moment."""
     added = session.scalar(
         insert(SigningKeyRow)
         .values(id=signer.key_id, pem=signer.public_key_pem, valid_from=valid_from)

@@ -1,4 +1,4 @@
-"""An id in every spelling in which bytes are usually written down, to be searched for."""
+"""An id in every form in which bytes are usually written, to be searched for."""
 
 import base64
 import json
@@ -32,14 +32,14 @@ class Spellings:
         self.longest = max(*words, *(word.length for word in self._base64))
 
     def found_in(self, content: bytes) -> str | None:
-        """Return how the id is spelt in ``content``, or None."""
+        """Return the form in which ``content`` has the id, or None."""
         for how, words in self._spellings.items():
             if any(word in content for word in words):
                 return how
         return "in base64" if any(word.is_in(content) for word in self._base64) else None
 
     def found_in_parts(self, parts: Iterable[bytes]) -> str | None:
-        """Return how the id is spelt in a content that comes in parts, across their borders too."""
+        """Return the form in which a content that comes in parts has the id, across borders too."""
         before = b""
         for part in parts:
             window = before + part
@@ -51,7 +51,7 @@ class Spellings:
 
 
 class _Base64:
-    """What every base64 text of bytes that hold ``raw`` at ``shift`` modulo 3 has in it.
+    """Return what base64 always makes of ``raw`` at an offset of ``shift`` modulo 3.
 
     At both ends a character may mix bits of the id with bits of its neighbours.
     """

@@ -1,7 +1,7 @@
 """Comparing what is stored with what the ledger says is stored, in both directions.
 
-The service may be working meanwhile. A row is there before its object and its key, and outlives
-both: so names are listed before rows are read, and whatever looks wrong is looked at again.
+The service may be working meanwhile. A row is created before its object and its key, and outlives
+both: so names are listed before rows are read, and whatever looks wrong is checked again.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from datetime import timedelta
 from sqlalchemy import ARRAY, String, any_, func, literal, select
 from sqlalchemy.orm import Session
 
-# Imported for their tables: a blob that none of these refers to belongs to nobody.
+# Imported for their tables: a blob that none of these refers to is an orphan.
 import app.backbones.tables
 import app.datasets.tables
 import app.registry.tables  # noqa: F401
@@ -30,7 +30,7 @@ _STRANGE = "no row of the database names it: left by a database that was restore
 
 @dataclass(frozen=True)
 class Stores:
-    """All there is to compare."""
+    """All stores to compare."""
 
     database: Database
     objects: ObjectStore
@@ -47,7 +47,7 @@ class Counts:
 
 
 def check(stores: Stores, *, report: Callable[[Finding], None]) -> Counts:
-    """Report every object, key and row that is without its counterparts.
+    """Report every object, key and row that lacks its counterpart.
 
     Raises:
         ObjectStoreError, KeyStoreError: a store cannot be looked into.
@@ -73,7 +73,7 @@ class _Ledger:
 
     Attributes:
         stored: rows of blobs that were not shredded, by id.
-        shredded: rows of shredded blobs that something is left of, by id.
+        shredded: rows of shredded blobs of which something is left, by id.
         overdue: ids of pending blobs that a sweep should have given up.
         referred: ids of blobs that some row refers to.
     """
@@ -124,12 +124,12 @@ class _Comparison:
         self._ledger = ledger
 
     def strangers(self, what: str, names: set[str]) -> Iterator[Finding]:
-        """Yield what no row names."""
+        """Yield objects and keys that no row names."""
         for name in sorted(names - self._ledger.stored.keys() - self._ledger.shredded.keys()):
             yield Finding(Verdict.FAULT, f"{what} {name}", _STRANGE)
 
     def survivors(self, objects: set[str], keys: set[str]) -> Iterator[Finding]:
-        """Yield what should have gone when its blob was shredded."""
+        """Yield what should have been deleted when its blob was shredded."""
         shredded = self._ledger.shredded
         if not shredded:
             return
@@ -141,7 +141,7 @@ class _Comparison:
                     Verdict.FAULT, f"key {name}", "the blob was shredded, its key is left"
                 )
             if name in objects and row.object_deleted_at is None:
-                meaning = "its key was destroyed; its deletion is tried again by and by"
+                meaning = "its key was destroyed; its deletion is tried again later"
                 yield Finding(Verdict.PENDING, f"object {name}", meaning)
             elif name in objects and name not in keys:
                 meaning = "it was written too late, and cannot be read: deleted within the hour"
@@ -156,9 +156,7 @@ class _Comparison:
             if row.state == BlobState.DOOMED:
                 yield Finding(Verdict.PENDING, where, "it is shredded by the next sweep")
             elif name in self._ledger.overdue:
-                meaning = (
-                    "nobody adopted it, and no sweep has given it up: is a dispatcher running?"
-                )
+                meaning = "never adopted, and no sweep has given it up: is a dispatcher running?"
                 yield Finding(Verdict.FAULT, where, meaning)
             elif row.state == BlobState.PENDING:
                 yield Finding(Verdict.PENDING, where, "it is being written, or will be given up")
@@ -174,7 +172,7 @@ class _Comparison:
         if row.id not in self._ledger.referred:
             yield "nothing refers to it"
         if not self._stores.keys.holds(row.id):
-            yield "its key is missing: nobody can read it any more"
+            yield "its key is missing: it cannot be read any more"
         problem = self._problem_of_object(row)
         if problem is not None:
             yield problem

@@ -1,4 +1,4 @@
-"""What each kind of entry makes of the rows that it tells of."""
+"""What each kind of entry changes in the rows that it names."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -420,4 +420,4 @@ STORIES = (
     _SIGNING_KEYS,
     _CALLBACK_SECRETS,
 )
-"""Every table that the log tells of, but for certificates: those carry signatures."""
+"""Every table that the log describes, except certificates: those carry signatures."""

@@ -1,6 +1,6 @@
-"""Rows that the log tells of together with the records that belong to them, digested in Postgres.
+"""Rows that the log describes, with digests of the records that belong to them.
 
-A digest here is made as ``app/ledger/digests.py`` makes it, and of nothing that leaves Postgres.
+The digests are those of ``app/ledger/digests.py``; the records do not leave Postgres.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Data subject requests: one person, all datasets that know them, one status.
 
-A subject request stands for the forget requests that it made, at most one for each dataset. Its
-status follows theirs, and whoever gave addresses is told in the words of OpenDSR 2.0.
+A subject request makes forget requests, at most one for each dataset. Its status follows theirs,
+and callbacks about it have the form of OpenDSR 2.0.
 """
 
 import json
@@ -30,12 +30,12 @@ class SubjectDemand:
     """What a controller asks for.
 
     Attributes:
-        subject_request_id: the controller's own UUID; unique per caller, replays the answer.
+        subject_request_id: the controller's own UUID; unique per caller; repeats the first answer.
         subject_ids: the person's ids, any of which may be known.
         datasets: names of the datasets to look into; empty: all.
         regulation: ``gdpr`` or ``ccpa``.
         submitted_at: when the person asked the controller.
-        status_callback_urls: whom to tell of changes.
+        status_callback_urls: where to send changes.
     """
 
     subject_request_id: str
@@ -51,8 +51,8 @@ class SubjectRequests:
 
     Args:
         pseudonyms: recognises ids.
-        callbacks: takes on addresses.
-        forget_requests: what does the work.
+        callbacks: stores addresses.
+        forget_requests: the service that does the work.
         clock: the present moment.
     """
 
@@ -142,7 +142,7 @@ class SubjectRequests:
         requests = repository.requests_of_subject(session, row.id)
         if not requests:
             raise ConflictError("the request is completed; it can no longer be cancelled")
-        for request in requests:  # all lanes before anything else: the one order of locks
+        for request in requests:  # all lanes before anything else: locks have one order
             datasets.lock_dataset(session, request.dataset_id)
         for request in requests:
             self._forget_requests.cancel(session, request.id, restore=True)

@@ -20,7 +20,7 @@ _PENDING = "expunge.subject_requests.pending"
 def status_of(states: Collection[str]) -> SubjectRequestStatus:
     """Return the status of a subject request whose forget requests have these states.
 
-    There is no failure in OpenDSR: what failed here is in progress until it is tried again.
+    OpenDSR has no failure: what failed here counts as in progress until it is tried again.
     """
     remaining = {RequestState(state) for state in states} - {RequestState.CANCELLED}
     if states and not remaining:
@@ -45,10 +45,10 @@ def find(session: Session, subject_request_id: str, *, api_key_id: str) -> Subje
 
 
 def follow(session: Session, request: ForgetRequestRow) -> None:
-    """Let the status of a request's subject request follow, when the transaction commits.
+    """Update the status of a request's subject request when the transaction commits.
 
-    Not before: two transactions that change requests of the same people, in whatever order, would
-    wait for each other's locks. At the end each takes them in the same order.
+    Not earlier: two transactions that change requests of the same people in different orders would
+    deadlock. At the end, each takes the locks in the same order.
     """
     if request.subject_request_id is not None:
         session.info.setdefault(_PENDING, set()).add(request.subject_request_id)
@@ -87,7 +87,7 @@ def settle(session: Session, row: SubjectRequestRow) -> None:
 
 
 def document(row: SubjectRequestRow) -> dict[str, Any]:
-    """Return a subject request's status as section 8.3 of OpenDSR 2.0 spells it."""
+    """Return a subject request's status in the form of section 8.3 of OpenDSR 2.0."""
     return {
         "controller_id": row.api_key_id,
         "expected_completion_time": row.due_at.astimezone(UTC).isoformat(),

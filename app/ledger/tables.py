@@ -22,8 +22,8 @@ from app.database import Base
 class ApiKeyRow(Base):
     """A caller: one with a key, or one whose tokens an issuer signs.
 
-    Only a hash is stored, of the key, or a keyed one of the token's issuer and subject. What a
-    token allows stands in the token, so ``scopes`` is empty then.
+    Only a hash of the key is stored, or a keyed hash of the token's issuer and subject. What a
+    token allows is in the token, so ``scopes`` is empty then.
     """
 
     __tablename__ = "api_keys"
@@ -57,7 +57,7 @@ class SubjectRequestRow(Base):
     request_digest: Mapped[bytes]
     regulation: Mapped[str]
     status: Mapped[str | None]
-    """None only within the transaction that makes the row."""
+    """None only within the transaction that creates the row."""
     submitted_at: Mapped[datetime]
     received_at: Mapped[datetime]
     due_at: Mapped[datetime]
@@ -202,8 +202,8 @@ class OutboxRow(Base):
 class IdempotencyKeyRow(Base):
     """A call made under an ``Idempotency-Key``, and its answer once there is one.
 
-    The key is stored as a keyed hash, the answer encrypted under a key that takes the caller's to
-    derive (see ``app/ledger/idempotency.py``).
+    The key is stored as a keyed hash, the answer encrypted under a key derived from the caller's
+    (see ``app/ledger/idempotency.py``).
     """
 
     __tablename__ = "idempotency_keys"
@@ -219,7 +219,7 @@ class IdempotencyKeyRow(Base):
     """Random; the same for every attempt at this call."""
     attempt: Mapped[int]
     claimed_until: Mapped[datetime]
-    """Until then the attempt that has no answer yet counts as going on."""
+    """Until then an attempt without an answer counts as in progress."""
     answer: Mapped[bytes | None]
     expires_at: Mapped[datetime]
 
@@ -280,7 +280,7 @@ class LogCosignatureRow(Base):
     """What a witness has signed about a checkpoint: one more line of its note.
 
     ``witness`` is the witness's verifier key. There is no foreign key: whatever is done to a
-    checkpoint, what was said of it stays.
+    checkpoint, its cosignatures stay.
     """
 
     __tablename__ = "log_cosignatures"

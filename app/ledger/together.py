@@ -1,8 +1,8 @@
 """Calls that arrive at the same time are carried out together, in one transaction.
 
-A commit waits for the disk and holds the log's lock meanwhile, so one commit for many calls is what
-makes many calls a second possible. The first call is carried out at once, and whatever has arrived
-meanwhile comes next, all together. One thread does it, so that those who wait need none.
+A commit waits for the disk and holds the log's lock meanwhile, so many calls a second need shared
+commits. The first call is carried out at once; calls that arrive meanwhile are carried out next,
+together. One thread does it, so that waiting calls need none.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ class Together(Generic[Call, Result]):
 
     Args:
         carry_out: carries out calls in their order and in one transaction; returns, for each, its
-            result or the exception that answers this call alone. If it raises, nothing was done,
-            and each of the calls is tried by itself; but if the database is away, all fail.
+            result or the exception that answers only this call. If it raises, nothing was done, and
+            each of the calls is tried by itself; but if the database is away, all fail.
         most: how many calls it is given at once.
-        linger_s: how long to wait, at most, after a group of several, for those who were answered
-            to come again; never for a caller that is alone.
+        linger_s: how long to wait, at most, after a group of several calls, for their callers to
+            call again; never after a single call.
         leaders: lends the thread; by default one of its own.
     """
 
@@ -54,7 +54,7 @@ class Together(Generic[Call, Result]):
             return not self._is_led
 
     def start(self, call: Call) -> "Future[Result]":
-        """Have a call carried out; one that is cancelled before its turn is left out."""
+        """Have a call carried out; one that is cancelled before its turn is skipped."""
         future: Future[Result] = Future()
         with self._lock:
             self._waiting.append((call, future))
@@ -108,7 +108,7 @@ class Together(Generic[Call, Result]):
 
 
 class Lanes(Generic[Call, Result]):
-    """A lane for each name: its calls are carried out together, and wait for no other lane's.
+    """A lane for each name: its calls are carried out together, and never wait for another lane.
 
     Args:
         carry_out: as of ``Together``; it is given calls of one lane at a time.
@@ -132,7 +132,7 @@ class Lanes(Generic[Call, Result]):
     def start(self, lane: str, call: Call) -> "Future[Result]":
         """Have a call carried out in its lane; see ``Together.start``."""
         with self._lock:
-            if lane not in self._lanes:  # names are the callers': keep those alone that are in use
+            if lane not in self._lanes:  # names are the callers': keep only those in use
                 self._lanes = {n: busy for n, busy in self._lanes.items() if not busy.is_idle}
                 self._lanes[lane] = Together(
                     self._carry_out, linger_s=self._linger_s, leaders=self._leaders

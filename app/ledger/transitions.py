@@ -1,4 +1,4 @@
-"""A request's state changes: told to the log and to whoever asked to be called back.
+"""A request's state changes, with their log entries and callbacks.
 
 One transaction: the state, the log entry and the events commit together.
 """
@@ -21,7 +21,7 @@ def enter(
     state: RequestState,
     **facts: Any,  # noqa: ANN401
 ) -> None:
-    """Have a request enter a state; ``facts`` are for the log.
+    """Move a request to a state; ``facts`` are for the log.
 
     The session must hold the request's lock, or have made it.
     """

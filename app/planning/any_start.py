@@ -1,9 +1,9 @@
 """Quotes of the mechanisms that forget any start: gradient clipping, model clipping, output noise.
 
-By default each ends where a fresh initialisation would: with noise of the initialisation's own
-size, one unit per coordinate of the reference frame. The information bound of MATH.md section 3d
-says that no such release keeps more of the original, so any other place to end costs accuracy, and
-what the model then scores comes from fine-tuning within the budget.
+By default each ends with noise of the size of a fresh initialisation, one unit per coordinate of
+the reference frame. The information bound of MATH.md section 3d says that no such release keeps
+more of the original, so any other place to end costs accuracy, and what the model then scores comes
+from fine-tuning within the budget.
 """
 
 import math
@@ -28,7 +28,7 @@ from app.planning.fixed import numbers, refuse_missed, refuse_unknown, whole_ste
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
 
-# Noisy steps hardly learn: on MNIST, 5 % of a budget of one epoch was worth 3 points of accuracy.
+# Noisy steps hardly learn: on MNIST, 5 % of a budget of one epoch cost 3 points of accuracy.
 _LARGEST_SHARE_OF_BUDGET = 0.005
 MOST_STEPS = 1_000_000
 

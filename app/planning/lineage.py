@@ -72,7 +72,7 @@ def lineage_of(
         radius: of a new lineage's projection.
 
     Raises:
-        PlanError: there is no linear head, or the lineage goes on in another way.
+        PlanError: the model is not a linear head, or its lineage was trained in another way.
     """
     head_of(shape)
     history = None if shape.tracking is None else shape.tracking.history

@@ -54,7 +54,7 @@ def quote_noisy_gd_convex(policy: Policy, shape: ModelShape) -> Quote:
     refuse_without_noise(lineage)
     if policy.adaptive and lineage.history.releases != shape.earlier_releases:
         raise PlanError(
-            "the model was trained anew: its releases before that are not in this history, so "
+            "the model was trained again: its releases before that are not in this history, so "
             "requests must not depend on them"
         )
     noise_std = _noise_std(policy, fixed, shape, lineage)
@@ -162,7 +162,7 @@ def quote_noisy_gd_nonconvex(policy: Policy, shape: ModelShape) -> Quote:
         if unlearning > trained["unlearning_steps"]:
             raise PlanError(
                 f"this target needs {unlearning} steps for each request, but a request before "
-                f"took {trained['unlearning_steps']:g}: train the model anew"
+                f"took {trained['unlearning_steps']:g}: train the model again"
             )
     gradients = float(unlearning) * shape.trained_on
     if gradients > MOST_GRADIENTS:
@@ -175,7 +175,7 @@ def quote_noisy_gd_nonconvex(policy: Policy, shape: ModelShape) -> Quote:
     }
     guarantee = noisy_gd_nonconvex.account(**parameters)
     if not guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
-        raise PlanError("its training does not meet this target: train the model anew")
+        raise PlanError("its training does not meet this target: train the model again")
     scale = fixed["noise_std"] / math.sqrt(2 * fixed["learning_rate"])
     return Quote(
         mechanism=noisy_gd_nonconvex.NAME,

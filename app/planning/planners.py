@@ -1,4 +1,4 @@
-"""Plans and quotes for callers who wait: made in processes of their own, each within limits."""
+"""Plans and quotes for waiting callers: made in separate processes, each within limits."""
 
 import threading
 from typing import Any
@@ -42,7 +42,7 @@ class Planners:
         Args:
             policy: to satisfy.
             shape: of the model.
-            left: set as soon as nobody waits for the plan any more.
+            left: set as soon as the caller does not wait for the plan any more.
 
         Raises:
             PlanError: no mechanism that the workers can run satisfies the policy; it says why.

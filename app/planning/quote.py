@@ -96,5 +96,5 @@ class Quotes:
         """Return why a mechanism does not apply."""
         return next(
             (declined.reason for declined in self.declined if declined.mechanism == mechanism),
-            "there is no such mechanism",
+            "this mechanism does not exist",
         )

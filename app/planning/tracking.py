@@ -1,6 +1,6 @@
-"""What a lineage must remember of its training for later certificates: kept beside the model.
+"""What must be kept of a lineage's training for later certificates, with the model.
 
-A mechanism of tracked training can only certify what it knows the whole history of. This is that
+A mechanism of tracked training needs the lineage's whole history to certify anything. This is that
 history, as plain numbers: no weight, no record, no id.
 """
 

@@ -115,7 +115,7 @@ def _forgotten(predicate: Mapping[str, Any]) -> list[str]:
     forgotten = predicate["forgotten"]
     if forgotten["records"] == 0:
         return [
-            "No record yet: when this version was certified, nobody whose records it was trained "
+            "No record yet: when this version was certified, no one whose records it was trained "
             "on had asked. The guarantee is stated all the same, for the mechanism as it ran."
         ]
     return [

@@ -2,12 +2,12 @@
 
 A dataset's records are numbered in the order of upload; its forget requests, and the restorations
 after cancelled ones, in the order in which they came (the epochs of ``app/datasets/lives.py``). A
-model remembers how far both counts were when its training data were read. So whether a record
-touched the lineage can be told for ever, without a list of every record of every model.
+model stores both counts as they were when its training data were read. So it is known for ever
+whether a record touched the lineage, without a list of every record of every model.
 
-A record is part of a model in one of its lives: the one that went on at that moment. When that life
-ends, the model has to let go of the record. A later life is that of a new record, as if it had been
-uploaded then: it is part of the models that were trained since.
+A record is part of a model in one of its lives: the one that lasted at that moment. When that life
+ends, the model has to forget the record. A later life counts as a new record, as if uploaded then:
+it is part of the models that were trained since.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class Membership:
     Attributes:
         through: records numbered above this came later and are not part of the model.
         after_epoch: when its training data were read: what was forgotten by then was left out from
-            the start, and a life that began later is no part of it.
+            the start, and a life that began later is not part of it.
         split_salt: decides which records are held out for evaluation.
         held_out_fraction: expected share of held-out records.
         is_imported: its weights came from elsewhere. They may have seen every record that the

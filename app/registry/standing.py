@@ -1,4 +1,4 @@
-"""What a model's lineage looks like to those who ask to be forgotten: read in one statement."""
+"""What forget requests need to know of a model's lineage, read in one statement."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from app.registry.tables import ModelRow, VersionRow
 
 @dataclass(frozen=True)
 class Standing:
-    """A model as far as it decides what a forget request is owed.
+    """The part of a model that decides what a forget request is owed.
 
     Attributes:
         covers_epoch: what its head covers; None without a head.

@@ -2,21 +2,21 @@
 
 A blob is ``pending`` while it is written, ``live`` once a transaction adopts it, ``doomed`` when it
 is given up, and ``shredded`` after its data key is gone. Its row is committed before anything is
-written, so whatever becomes of a writer, there is something to find its object by.
+written, so its object can be found whatever happens to the writer.
 
-Who gives a pending blob up depends on who writes it:
+Who gives up a pending blob depends on who writes it:
 
-* a transaction locks the row until it ends, whether it is committed, fails, is killed or stands
-  still for so long that Postgres ends it. A pending blob that nobody locks is given up by the next
+* a transaction locks the row until it ends, whether it is committed, fails, is killed or is idle
+  for so long that Postgres ends it. A pending blob that is not locked is given up by the next
   sweep;
 * a run writes across transactions, so its blobs name it. They are given up with the attempt.
 
-A writer that sleeps through this finds its blob given up, or its transaction ended, and keeps
-nothing: a key is made before the row is looked at again, and an object is written after that. So
-no object is ever written under a key that a sweep has not seen and a later one does not destroy.
+A writer that is suspended meanwhile finds its blob given up, or its transaction ended, and keeps
+nothing: a key is made before the row is checked again, and an object is written after that. So
+every key that an object was ever written under is seen, or later destroyed, by a sweep.
 
 Every object is encrypted under a key of its own. Destroying the key is what shreds a blob; its
-object is then a heap of random bytes, which is deleted too, as soon as the object store can.
+object is then random bytes, which are deleted too, as soon as the object store can.
 """
 
 import hashlib
@@ -82,7 +82,7 @@ class Blobs:
         Args:
             session: the transaction that will adopt it.
             kind: of the content.
-            dataset_id: whose records the content may tell of.
+            dataset_id: the dataset whose records the content may reveal.
         """
         while True:
             blob_id = new_id("blob")
@@ -91,7 +91,7 @@ class Blobs:
                 own.add(row)
             if _lock_pending(session, blob_id) is not None:
                 return blob_id
-            # A sweep came between the two; nothing was written yet.
+            # A sweep came in between; nothing was written yet.
 
     def reserve_for_run(self, session: Session, kind: str, *, run_id: str, dataset_id: str) -> str:
         """Return the id of a new pending blob of a run, within the caller's transaction.
@@ -106,7 +106,7 @@ class Blobs:
         return blob_id
 
     def fill(self, blob_id: str, content: bytes, *, session: Session | None = None) -> StoredBlob:
-        """Write the content of a reserved blob, under a new key; repeating it is no harm.
+        """Write the content of a reserved blob, under a new key; it is safe to repeat.
 
         Args:
             blob_id: which blob.
@@ -139,7 +139,7 @@ class Blobs:
         return blob
 
     def _take_back(self, blob_id: str) -> None:
-        """Leave nothing of a writing that failed, whatever has become of its blob."""
+        """Remove what a failed write has left, whatever the state of its blob."""
         self._keys.destroy(blob_id)
         shredded = BlobRow.state == BlobState.SHREDDED
         with self._database.transaction() as session:  # the next sweep deletes the object again
@@ -183,9 +183,9 @@ class Blobs:
     def sweep(self, dataset_id: str | None = None) -> int:
         """Shred every blob that was given up, or those of one dataset; return how many.
 
-        When it returns, the keys of all that had been given up when it began are gone; of a doomed
-        blob that another sweep is at work on, too. An object that cannot be deleted now is deleted
-        by a later sweep.
+        When it returns, the keys of all blobs that were given up when it began are gone, also of
+        blobs that another sweep is working on. An object that cannot be deleted now is deleted by a
+        later sweep.
 
         Raises:
             KeyStoreError: a key cannot be destroyed; the others were.
@@ -196,7 +196,7 @@ class Blobs:
         """Rotate the keys' key if its period is over; return how many data keys live on, or None.
 
         Raises:
-            KeyStoreError: a key cannot be wrapped anew; the old key lives until it can.
+            KeyStoreError: a key cannot be wrapped again; the old key is kept until it can.
         """
         return self._keys.rotate() if self._keys.is_rotation_due(period_s) else None
 
@@ -213,7 +213,7 @@ class Blobs:
         return True
 
     def strays(self, session: Session) -> set[str]:
-        """Return the blobs whose keys are there and of which the ledger knows nothing.
+        """Return the blobs whose keys exist and that the ledger does not know.
 
         A blob's row comes before its key and outlives it. So there are none unless the ledger was
         restored from a time before they were made.
@@ -236,7 +236,7 @@ class Blobs:
     def take_in(
         self, session: Session, blob_id: str, kind: str, content: bytes, *, dataset_id: str
     ) -> None:
-        """Make a stray blob of this kind and content a live one within the caller's transaction."""
+        """Make a stray blob of this kind and content live within the caller's transaction."""
         session.add(
             BlobRow(
                 id=blob_id,
@@ -250,7 +250,7 @@ class Blobs:
         session.flush()
 
     def shred_stray(self, blob_id: str) -> None:
-        """Destroy the key of a blob of which the ledger knows nothing, and delete its object.
+        """Destroy the key of a blob that the ledger does not know, and delete its object.
 
         Raises:
             ObjectStoreError, KeyStoreError: a store does not do its work.
@@ -273,13 +273,13 @@ class Blobs:
         with self._database.transaction() as session:
             row = session.get(BlobRow, blob_id)
         if row is None:
-            raise GoneError("there is no such stored object")
+            raise GoneError("this stored object does not exist")
         size = None if row.state == BlobState.SHREDDED else row.size_bytes
         return Identity(blob_id, row.kind), size
 
 
 def doom_attempt(session: Session, run_id: str) -> None:
-    """Give up what a run has written and nobody has adopted, within the caller's transaction.
+    """Give up what a run has written and not adopted, within the caller's transaction.
 
     It must hold the run's lock.
     """
@@ -288,7 +288,7 @@ def doom_attempt(session: Session, run_id: str) -> None:
 
 
 def is_being_written(session: Session, dataset_id: str, *, since: datetime) -> bool:
-    """Say whether a writer that began before ``since`` still has something in hand."""
+    """Return whether a writer that began before ``since`` is still at work."""
     query = select(BlobRow.id).where(
         BlobRow.dataset_id == dataset_id,
         BlobRow.state == BlobState.PENDING,
@@ -319,14 +319,14 @@ def _note_content(session: Session, blob: StoredBlob) -> None:
 
 
 def _awake(parts: Iterable[bytes], session: Session) -> Iterator[bytes]:
-    """Yield the parts as long as the transaction lives, which is thereby not taken for frozen."""
+    """Yield the parts while the transaction lives; each shows Postgres that it is not idle."""
     for part in parts:
         session.connection().exec_driver_sql("SELECT 1")
         yield part
 
 
 def _reach_store(point: str) -> None:
-    """Come to a point where what goes wrong is the object store's fault."""
+    """Pass a failpoint whose errors count as the object store's."""
     try:
         reach(point)
     except OSError as error:

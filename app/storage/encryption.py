@@ -1,14 +1,14 @@
 """The format of stored objects: chunks of AES-256-GCM that cannot be cut, moved or exchanged.
 
 An object is a header of 16 bytes, followed by its content in chunks of 1 MiB, each with a tag of 16
-bytes; the last chunk alone may be shorter, and is empty only if the whole content is. This is the
+bytes; only the last chunk may be shorter; it is empty only if the whole content is. This is the
 STREAM construction of Hoang, Reyhanitabar, Rogaway and Vizár (CRYPTO 2015). A chunk's nonce is
 ``prefix (7 bytes) || index (4) || last (1)``, so no chunk is accepted in another's place, and none
 but the last at the end. Its associated data name the header, the blob, its kind and the index, so
 that none is accepted in another object.
 
 The header holds a name, the version of the format and the random nonce prefix: nothing secret.
-Every object has a key of its own; that the prefix is random protects even a key used twice.
+Every object has a key of its own; the random prefix protects even a key used twice.
 """
 
 import os

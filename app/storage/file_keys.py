@@ -78,7 +78,7 @@ class FileKeyStore:
         return (self._wrapped / blob_id).exists()
 
     def destroy(self, blob_id: str) -> None:
-        """Overwrite and remove a blob's data key; a missing one is no error."""
+        """Overwrite and remove a blob's data key; a missing one is not an error."""
         with self._locked(fcntl.LOCK_SH), _failures_in_words("destroyed"):
             erase(self._wrapped / blob_id)
 
@@ -88,7 +88,7 @@ class FileKeyStore:
             yield path.stem
 
     def rotate(self) -> int:
-        """Begin a new period now; return how many data keys were wrapped anew."""
+        """Begin a new period now; return how many data keys were wrapped again."""
         with self._locked(fcntl.LOCK_EX):
             self._add_period(self._period_numbers()[-1] + 1)
         return self._finish_rotation()
@@ -176,7 +176,7 @@ class FileKeyStore:
         return sorted(int(path.name) for path in self._periods.iterdir() if path.name.isdigit())
 
     def _older_than(self, newest: int) -> set[int]:
-        """Return the older periods of which anything is left, a half erased file included."""
+        """Return the older periods of which anything is left, even a half-erased file."""
         return {number for path in self._periods.iterdir() if (number := int(path.stem)) < newest}
 
     def _require_private(self) -> None:

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, and that are overwritten before they are removed."""
+"""Files that appear complete or not at all, and are overwritten before they are removed."""
 
 import os
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ _BUFFER_BYTES = 1024 * 1024
 
 
 def write_durably(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file of mode 0600; after a crash it is there as a whole or not at all."""
+    """Write a file of mode 0600; after a crash it exists completely or not at all."""
     unfinished = path.with_suffix(".part")
     unfinished.touch(mode=0o600)
     with unfinished.open("wb", buffering=0) as file:
@@ -23,8 +23,8 @@ def write_durably(path: Path, parts: Iterable[bytes]) -> None:
 def erase(path: Path) -> None:
     """Take a file's name away, overwrite its bytes with zeros and remove it.
 
-    A missing file is no error, and what an interrupted writing or erasure left is erased too. Bytes
-    that were read while the name was still there are therefore the file's own.
+    A missing file is not an error; leftovers of an interrupted write or erasure are erased too.
+    Bytes that were read while the name still existed are therefore the file's own.
     """
     unfinished, doomed = path.with_suffix(".part"), path.with_suffix(".doomed")
     with suppress(FileNotFoundError):
@@ -33,7 +33,7 @@ def erase(path: Path) -> None:
         try:
             _overwrite(left)
         except FileNotFoundError:
-            continue  # never there, or another process was faster
+            continue  # it never existed, or another process was faster
         left.unlink(missing_ok=True)
     sync_directory(path.parent)
 

@@ -1,10 +1,10 @@
-"""What holds the keys of stored objects: apart from the database, its log and its backups.
+"""The store of the objects' keys: separate from the database, its log and its backups.
 
 Each object has a data key. The store keeps it wrapped by the key-encryption key (KEK) of the
-present period. When a period ends, the data keys that are left are wrapped anew under a new KEK and
-the old one is destroyed: then copies of wrapped keys from before open nothing any more. A key
-management service can be used by implementing ``KeyStore`` over it: its symmetric keys are the
-KEKs, scheduled for deletion when their period is over.
+present period. When a period ends, the remaining data keys are wrapped under a new KEK and the old
+one is destroyed: older copies of wrapped keys then open nothing any more. A key management service
+can be used by implementing ``KeyStore`` over it: its symmetric keys are the KEKs, scheduled for
+deletion when their period is over.
 """
 
 from collections.abc import Iterator
@@ -21,21 +21,21 @@ class KeyStore(Protocol):
         """Return a blob's data key.
 
         Raises:
-            GoneError: it was destroyed, or never was.
-            KeyStoreError: it is there and cannot be unwrapped.
+            GoneError: it was destroyed, or never existed.
+            KeyStoreError: it exists and cannot be unwrapped.
         """
 
     def holds(self, blob_id: str) -> bool:
         """Say whether a blob's data key is there."""
 
     def destroy(self, blob_id: str) -> None:
-        """Destroy a blob's data key for good; a missing one is no error."""
+        """Destroy a blob's data key for good; a missing one is not an error."""
 
     def blob_ids(self) -> Iterator[str]:
         """Yield the blobs whose data keys are there."""
 
     def rotate(self) -> int:
-        """Begin a new period now; return how many data keys were wrapped anew.
+        """Begin a new period now; return how many data keys were wrapped again.
 
         When this returns, every KEK but the new one is destroyed. A rotation that was cut off is
         finished by the next.

@@ -1,4 +1,4 @@
-"""Where the stored objects lie, and what every such place must be able to do."""
+"""Object stores: what each must be able to do, and one that uses files."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -49,7 +49,7 @@ class ObjectStore(Protocol):
         """
 
     def delete(self, name: str) -> None:
-        """Delete an object; a missing one is no error."""
+        """Delete an object; a missing one is not an error."""
 
     def names(self) -> Iterator[str]:
         """Yield the names of all objects."""
@@ -74,7 +74,7 @@ class LocalObjectStore:
         return _FileReader(self._root / name, start, stop)
 
     def delete(self, name: str) -> None:
-        """Overwrite and remove an object; a missing one is no error."""
+        """Overwrite and remove an object; a missing one is not an error."""
         try:
             erase(self._root / name)
         except OSError as error:
@@ -87,10 +87,10 @@ class LocalObjectStore:
 
 
 class _FileReader:
-    """A part of a file. An object that is deleted loses its name before its bytes change.
+    """A part of a file. A deleted object loses its name before its bytes change.
 
-    So bytes that were read while the name was still there are the object's own, and every read ends
-    by looking for it.
+    So bytes that were read while the name still existed are the object's own, and every read ends
+    by checking for the name.
     """
 
     def __init__(self, path: Path, start: int, stop: int) -> None:

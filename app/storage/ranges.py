@@ -20,8 +20,8 @@ from app.storage.objects import ObjectReader, ObjectStore
 class BlobRange:
     """The bytes of a part of a blob, chunk by chunk.
 
-    When the blob is shredded meanwhile, the next chunk raises ``GoneError``, though this object
-    knows the key: what was promised to be gone is not handed out.
+    When the blob is shredded meanwhile, the next chunk raises ``GoneError``, though this object has
+    the key: shredded content is not returned.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ class S3ObjectStore:
             connect_timeout=connect_timeout_s,
             read_timeout=read_timeout_s,
             retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
-            # Other servers than Amazon's do not know these; the chunks verify themselves.
+            # Servers other than Amazon's do not know these; the chunks verify themselves.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
@@ -71,7 +71,7 @@ class S3ObjectStore:
                 self._client.head_bucket(Bucket=self._bucket)
         except GoneError:
             region = self._client.meta.region_name
-            # The region without a name of its own must not be named.
+            # The default region must not be named.
             place: dict[str, Any] = (
                 {}
                 if region in ("us-east-1", "aws-global")
@@ -110,7 +110,7 @@ class S3ObjectStore:
         return _S3Reader(name, get, start)
 
     def delete(self, name: str) -> None:
-        """Delete an object; a missing one is no error."""
+        """Delete an object; a missing one is not an error."""
         with _errors_in_words():
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
@@ -124,7 +124,7 @@ class S3ObjectStore:
 
 
 class _S3Reader:
-    """A ranged download; where the connection breaks it goes on with a new one."""
+    """A ranged download; if the connection breaks, it continues with a new one."""
 
     def __init__(self, name: str, get: Callable[[int, str | None], Any], start: int) -> None:
         self._name = name

@@ -60,7 +60,7 @@ class Sweeper:
         return shredded
 
     def _doomed(self, dataset_id: str | None) -> list[str]:
-        """Return what was given up, what no living transaction writes any more included."""
+        """Return what was given up, and what no running transaction writes any more."""
         concerned: ColumnElement[bool] = true()
         if dataset_id is not None:
             concerned = BlobRow.dataset_id == dataset_id
@@ -87,9 +87,9 @@ class Sweeper:
             row.shredded_at = func.now()
 
     def _look_for_late_writes(self) -> None:
-        """Shred again, once an hour, what writers that stood still have written since, and died.
+        """Shred again, once an hour, what writers have written that were suspended and died.
 
-        Such an object has no key; a key, no object.
+        Such an object has no key, or such a key no object.
         """
         if self._clock() < self._next_listing:
             return

@@ -26,7 +26,7 @@ class BlobRow(Base):
     kind: Mapped[str]
     state: Mapped[str] = mapped_column(index=True)
     dataset_id: Mapped[str | None]
-    """Whose records the content may tell of; None for public weights."""
+    """The dataset whose records the content may reveal; None for public weights."""
     run_id: Mapped[str | None] = mapped_column(index=True)
     """The run that writes it across transactions; None where one transaction does."""
     sha256: Mapped[str | None]
@@ -34,5 +34,5 @@ class BlobRow(Base):
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     shredded_at: Mapped[datetime | None]
-    """When the data key was destroyed: from then on nobody can read the object."""
+    """When the data key was destroyed: from then on the object cannot be read."""
     object_deleted_at: Mapped[datetime | None]

@@ -1,4 +1,4 @@
-"""Who looks at a page: a session's key and what it allows."""
+"""Who views a page: a session's key and what it allows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ COOKIE = "expunge-session"
 
 @dataclass(frozen=True)
 class Visitor:
-    """Somebody who has logged in.
+    """A user who has logged in.
 
     Attributes:
         cookie: the session's secret.
@@ -64,10 +64,10 @@ SessionsOf = Annotated[Sessions, Depends(sessions_of)]
 
 
 def visitor(request: Request, services: ServicesOf, sessions: SessionsOf) -> Visitor:
-    """Return who looks; a key that was revoked ends its sessions.
+    """Return the user; a key that was revoked ends its sessions.
 
     Raises:
-        UnauthenticatedError: nobody is logged in.
+        UnauthenticatedError: no user is logged in.
     """
     cookie = request.cookies.get(COOKIE, "")
     key_id = sessions.key_of(cookie) if cookie else None

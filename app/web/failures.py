@@ -16,7 +16,7 @@ _MOST = 100
 
 @router.get("/failures")
 def show(request: Request, services: ServicesOf, visitor: AnyVisitor) -> Response:
-    """Show the failures of which the key may know."""
+    """Show the failures that the key may see."""
     may_requests = visitor.caller.allows(Scope.FORGET_READ)
     may_runs = visitor.caller.allows(Scope.MODELS_READ)
     with services.database.transaction() as session:

@@ -1,7 +1,7 @@
-"""Forms as browsers post them, and the proof that it was one of our pages that did.
+"""Forms as browsers post them, and the proof that they come from one of our pages.
 
-A form carries a token that only a page can know that was rendered for the same cookie. Besides, the
-browser must not name another origin as the sender's.
+A form carries a token that only pages rendered for the same cookie contain. In addition, the
+browser must not name another origin as the sender.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ async def read_form(request: Request) -> Mapping[str, str]:
     """Return a posted form's fields.
 
     Raises:
-        InvalidInputError: it is none.
+        InvalidInputError: the body is not a form.
         PayloadTooLargeError: it is larger than any of ours.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip() != _MEDIA_TYPE:

@@ -30,7 +30,7 @@ def ask(request: Request) -> Response:
 
 @router.post("/login")
 async def log_in(request: Request, sessions: SessionsOf, form: Form) -> Response:
-    """Start a session, if the key holds."""
+    """Start a session, if the key is valid."""
     forms.require_own(request, form, cookie=request.cookies.get(_FORM_COOKIE, ""))
     try:
         caller = await _caller(request, form.get("key", "").strip())
@@ -42,7 +42,7 @@ async def log_in(request: Request, sessions: SessionsOf, form: Form) -> Response
             headers={"Retry-After": str(error.retry_after_s)},
         )
     except UnauthenticatedError:
-        problem = "This key does not hold. Was it revoked, or has it expired?"
+        problem = "This key is not valid. Was it revoked, or has it expired?"
         return _form(request, problem=problem, status=401)
     response = RedirectResponse("/", status_code=303)
     token = await run_in_threadpool(sessions.start, caller.key_id)
@@ -54,7 +54,7 @@ async def log_in(request: Request, sessions: SessionsOf, form: Form) -> Response
 async def _caller(request: Request, secret: str) -> Caller:
     gate: Gate = request.app.state.gate
     if not secret.startswith(api_keys.PREFIX):
-        secret = api_keys.PREFIX  # nobody's: tokens of an issuer start no session
+        secret = api_keys.PREFIX  # no key has this value: tokens of an issuer start no session
     return await gate.caller_of(secret, address_of(request))
 
 

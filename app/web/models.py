@@ -34,7 +34,7 @@ class ModelLine:
     Attributes:
         version: the number of the version that it serves now, if any.
         epsilon, delta: the policy's target.
-        owed: how many obligations it has yet to meet.
+        owed: how many obligations it has not met yet.
     """
 
     name: str

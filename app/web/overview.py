@@ -1,4 +1,4 @@
-"""``/``: what needs someone's attention, and what goes on."""
+"""``/``: what needs attention, and what is in progress."""
 
 from fastapi import Request, Response
 from sqlalchemy.orm import Session

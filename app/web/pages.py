@@ -74,7 +74,7 @@ class PageRoute(APIRoute):
 
 
 def router() -> APIRouter:
-    """Return a router of pages, which are no part of the documented interface."""
+    """Return a router of pages, which are not part of the documented interface."""
     return APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
@@ -94,7 +94,7 @@ def _error_page(request: Request, error: Exception) -> Response:
             503,
             "No Redis",
             "Redis cannot be reached, and logins are kept there. Requests are safe in the ledger; "
-            "runs go on once Redis is back.",
+            "runs continue once Redis is back.",
         )
     raise error
 

@@ -1,4 +1,4 @@
-"""Templates, and how moments, sizes and numbers are spelt in them."""
+"""Templates, and how times, sizes and numbers are written in them."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -83,7 +83,7 @@ def words(name: str | None) -> str:
 
 
 def short(name: str) -> str:
-    """Shorten an id or digest for a table; its whole stands where it is shown alone."""
+    """Shorten an id or digest for a table; the page about it shows all of it."""
     prefix, separator, rest = name.rpartition("_")
     return f"{prefix}{separator}{rest[:8]}"
 

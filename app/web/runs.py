@@ -1,4 +1,4 @@
-"""``/runs``: what workers do and did, how far they are, and another try."""
+"""``/runs``: what workers do and did, their progress, and a button to try again."""
 
 from dataclasses import asdict
 

@@ -1,8 +1,8 @@
-"""Logins: a random id in a cookie, and in Redis which key it stands for.
+"""Logins: a random id in a cookie; Redis maps it to a key.
 
 Redis holds a hash of the session's id, the key's id, and a seal over both under a key that Redis
-does not have. Whoever reads Redis gets in nowhere, and whoever writes to it can neither make a
-session nor turn one into another key's. If Redis is wiped, everyone logs in again.
+does not have. Reading Redis gives no access, and writing to it can neither make a session nor move
+one to another key. If Redis is wiped, everyone logs in again.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _TOKEN_BYTES = 32
 
 @dataclass(frozen=True)
 class Sessions:
-    """The logins that hold now."""
+    """The logins that are valid now."""
 
     redis: Redis
     pseudonyms: Pseudonyms
@@ -35,7 +35,7 @@ class Sessions:
         return token
 
     def key_of(self, token: str) -> str | None:
-        """Return the id of the key that a session stands for, or None if it is over."""
+        """Return the id of a session's key, or None if the session is over."""
         found = self.redis.get(_name(token))
         if not isinstance(found, bytes):
             return None

@@ -1,4 +1,4 @@
-"""``/verify``: checks any certificate in the browser; nothing that is chosen there is sent."""
+"""``/verify``: checks any certificate in the browser; the chosen files are not sent anywhere."""
 
 from fastapi import Request, Response
 

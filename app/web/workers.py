@@ -28,7 +28,7 @@ def show(
 
 
 def queue_or_none(sessions: Sessions) -> QueueState | None:
-    """Return what Redis knows of the queue, None if it just went away."""
+    """Return what Redis knows of the queue, or None if it cannot be reached."""
     try:
         return queue_state(sessions.redis)
     except RedisError:

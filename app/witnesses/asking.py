@@ -1,6 +1,6 @@
-"""Asking witnesses to cosign the log, beside whatever else the process does.
+"""Asking witnesses to cosign the log, in the background of a process.
 
-Each witness has a thread of its own, so that one that does not answer holds up nothing: neither
+Each witness has a thread of its own, so that one that does not answer delays nothing: neither
 publication, which never waits for a witness, nor the other witnesses. Any number of processes may
 ask; a cosignature is kept once.
 """
@@ -71,7 +71,7 @@ class Asker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._stop.set()
         self._thread.join(_STOP_S)
 
@@ -141,7 +141,7 @@ def _size_in(text: str) -> int:
 
 
 def _own_line(note: str, lines: str, witness: WitnessKey) -> str:
-    """Return the line that is the witness's own; those by other keys are passed over."""
+    """Return the witness's own line; lines by other keys are skipped."""
     for line in lines.splitlines(keepends=True):
         try:
             open_note((note + line).encode(), [witness])

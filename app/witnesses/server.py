@@ -16,7 +16,7 @@ _LENGTH = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 class WitnessServer(ThreadingHTTPServer):
-    """Serves one witness. Who is slow is cut off, and no more than some are served at once."""
+    """Serves one witness. Slow clients are cut off, and only a limited number is served at once."""
 
     daemon_threads = True
 
@@ -58,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
             or int(length) > MAX_BYTES
         ):
             self.close_connection = True
-            self._send(Reply(HTTPStatus.BAD_REQUEST, "its length must be told, and be small\n"))
+            self._send(Reply(HTTPStatus.BAD_REQUEST, "its length must be given, and be small\n"))
             return
         try:
             reply = self.server.witness.add_checkpoint(self.rfile.read(int(length)))
@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(reply)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is given
-        """Write nothing: who calls is not of interest."""
+        """Write nothing: callers are not logged."""
 
     def _send(self, reply: Reply) -> None:
         body = reply.body.encode()

@@ -1,8 +1,8 @@
-"""A witness: it cosigns what it can see to have only grown, and remembers what it cosigned.
+"""A witness: it cosigns a log that has only grown, and remembers what it cosigned.
 
 It follows https://c2sp.org/tlog-witness. Of each log it keeps the size and root that it cosigned
 last, in a file that is written before the answer goes out. Two different logs of one name can
-therefore not both have its cosignature, whoever holds the key that signs them.
+therefore not both have its cosignature, even if the log's signing key was stolen.
 """
 
 import base64
@@ -49,7 +49,7 @@ class Witness:
 
     Args:
         signer: cosigns.
-        state: a file of what was cosigned last; made when there is something.
+        state: the file of what was cosigned last; created when first needed.
         logs: files of the trusted keys of the logs that are served. They are read each time, so
             that a log may change its key.
         clock: tells the time, in UTC.
@@ -147,7 +147,7 @@ class Witness:
         return {}
 
     def _keep(self, checkpoint: Checkpoint) -> None:
-        """Note a checkpoint on disk before anything is said about it."""
+        """Record a checkpoint on disk before it is answered."""
         known = self._known | {checkpoint.origin: _Known(checkpoint.size, checkpoint.root)}
         document = {
             origin: {"size": each.size, "root": base64.b64encode(each.root).decode()}

@@ -73,7 +73,7 @@ class DescentRule:
         steps: how many a run takes; may be 0.
         account: the accountant.
         release_noise_std: per coordinate, added once, at release; 0 for none.
-        dimension: how many weights the accountant was told of; None where it does not matter.
+        dimension: how many weights the accountant counted; None where it does not matter.
     """
 
     descent: Descent
@@ -89,7 +89,7 @@ class DescentRule:
 
         Raises:
             TargetNotMetError: the plan does not meet (epsilon, delta). Nothing was changed.
-            PlanError: the weights are not as many as the accountant was told.
+            PlanError: the number of weights is not the one that the accountant counted.
         """
         require_dimension(self.dimension, position)
         planned = self.account(self.steps)
@@ -160,7 +160,7 @@ def from_plan(plan: Plan) -> DescentRule:
                 noise_std=settings["noise_std"],
                 release_noise_std=release_noise_std if taken == steps else 0.0,
             )
-        except ParameterError:  # there is no noise yet
+        except ParameterError:  # no noise was added yet
             return None
 
     return DescentRule(

@@ -1,7 +1,7 @@
 """The reference frame u = (x - c) / w in which an update rule clips, decays and adds noise.
 
 A fixed affine change of coordinates leaves every theorem of MATH.md section 3 as it is, provided
-that centre c and scale w do not depend on the training data. Both come from the architecture alone,
+that centre c and scale w do not depend on the training data. Both come from only the architecture,
 under public seeds, or from weights that are public.
 
 Positions are float64 whatever the network's own dtype: they carry the noise. The weights are the
@@ -143,7 +143,7 @@ class Coordinates(Protocol):
 class RawWeights:
     """The weights themselves, float64: no buffer beside them, nothing to convert.
 
-    A rule that moves or noises weights refuses others; one that leaves them alone takes any.
+    A rule that moves or noises weights refuses others; one that does not change them takes any.
     """
 
     def position_of(self, weights: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Output perturbation: the update rule of ``app.accounting.output_perturbation``.
 
-Koloskova et al. 2025, equation 1, in the reference frame: clip the start and add noise, once. There
-is no gradient step; everything that the model then scores comes from fine-tuning.
+Koloskova et al. 2025, equation 1, in the reference frame: clip the start and add noise, once. No
+gradient step is taken; all accuracy of the model then comes from fine-tuning.
 """
 
 from dataclasses import dataclass

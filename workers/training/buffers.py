@@ -1,8 +1,8 @@
 """Buffers are state that no accountant covers (MATH.md section 3a').
 
 Statistics of normalisation layers are the only buffers that Expunge can handle: they are reset
-before the noisy phase, absent during it, and computed anew from retained records with the certified
-parameters. Every other buffer makes the architecture unusable, by name.
+before the noisy phase, absent during it, and computed again from retained records with the
+certified parameters. Every other buffer makes the architecture unusable, by name.
 """
 
 from collections.abc import Callable, Iterable, Iterator

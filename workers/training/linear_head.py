@@ -15,10 +15,10 @@ _SMALLEST_NORM: Final = 1e-30
 class LinearHead(nn.Module):
     """Maps features [n, *shape] to logits [n, classes]; two classes share one row of weights.
 
-    Each record's features are scaled by numbers that depend on that record and public constants
-    alone, so that the loss is convex, smooth and Lipschitz with known constants whatever the data.
-    All of it is computed in float64, features of any dtype being converted here: drift is tracked
-    through every step, and float32 would round steps away.
+    Each record's features are scaled by numbers that depend only on that record and public
+    constants, so that the loss is convex, smooth and Lipschitz with known constants whatever the
+    data. All of it is computed in float64, features of any dtype being converted here: drift is
+    tracked through every step, and float32 would round steps away.
 
     Args:
         size: entries of one record's features.

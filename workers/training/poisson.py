@@ -1,4 +1,4 @@
-"""Poisson sampling: every record joins a step by itself, and nobody can tell beforehand."""
+"""Poisson sampling: every record joins a step independently and unpredictably."""
 
 import os
 from typing import Final

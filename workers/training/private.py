@@ -7,11 +7,11 @@ and B the recipe's batch size, each step takes every record with chance q and co
 
 in float64, the sum exactly (``workers.training.per_record``) and its noise rounded to the public
 grid; only g is rounded to the weights' dtype. The optimiser, momentum, weight decay and schedule
-see g alone: they are post-processing. B is a public constant, not the size of the sample. A sample
+see only g: they are post-processing. B is a public constant, not the size of the sample. A sample
 may be empty; its step is noise, and counts.
 
 Nothing depends on what a step finds: the number of steps is fixed, no loss is computed for anyone,
-and weights that diverge are trained to the end, because stopping would tell of records.
+and weights that diverge are trained to the end, because stopping would reveal information.
 """
 
 from collections.abc import Callable

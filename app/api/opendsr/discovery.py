@@ -1,4 +1,4 @@
-"""What anybody may know of this processor: what it supports, and its certificate."""
+"""Public facts about this processor: what it supports, and its certificate."""
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse

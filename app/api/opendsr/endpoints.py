@@ -92,7 +92,7 @@ def cancel(
 def _demand(body: SubjectRequestBody, settings: Settings) -> SubjectDemand:
     """Translate a body, or say which part of it this processor does not support."""
     if body.subject_request_type != ERASURE:
-        raise InvalidInputError("subject_request_type: this processor supports erasure alone")
+        raise InvalidInputError("subject_request_type: this processor supports only erasure")
     if body.api_version not in (None, API_VERSION):
         raise InvalidInputError(f"api_version: this is version {API_VERSION}")
     if not body.subject_identities:

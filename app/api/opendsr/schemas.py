@@ -48,7 +48,7 @@ def _with_identities(schema: dict[str, Any]) -> None:
 class SubjectRequestBody(Tolerant):
     """A data subject request (section 7.1 of the specification).
 
-    What is narrower in the schema than here is refused in words of our own.
+    Where the schema is stricter than this model, requests are refused with our own messages.
     """
 
     model_config = ConfigDict(json_schema_extra=_with_identities)

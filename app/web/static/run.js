@@ -36,14 +36,14 @@ function add({ step, total_steps: total, epsilon }) {
   sessionStorage.setItem(memory, JSON.stringify({ attempt, points }));
 }
 
-// Without scripts, or without a point, there is no figure, only the numbers.
+// Without scripts, or without a point, no figure is shown, only the numbers.
 function draw(total) {
   if (planned.length + points.length === 0) return;
   document.querySelector("figure.curve").hidden = false;
   curve.draw(points, total);
 }
 
-// Whoever listens hears of each quarter of the way and of the end, not of every step.
+// Screen readers announce each quarter of the way and the end, not every step.
 function tell({ state, step, total_steps: total, epsilon }) {
   if (active === "yes" && state === "published") {
     news.replaceChildren("The run has published a version. ", link());

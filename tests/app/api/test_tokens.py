@@ -83,7 +83,7 @@ def test_a_wrong_token_is_a_401_and_an_expired_one_says_so(bearing: With) -> Non
 
 def test_a_subject_that_is_no_text_names_nobody(bearing: With) -> None:
     answer = bearing(sub="\ud800").get("/v1/models")
-    assert (answer.status_code, answer.json()["detail"]) == (401, "the access token names nobody")
+    assert (answer.status_code, answer.json()["detail"]) == (401, "the access token has no subject")
 
 
 def test_an_issuer_that_is_away_is_a_503_and_nobodys_failure(

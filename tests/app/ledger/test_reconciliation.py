@@ -162,7 +162,7 @@ def test_a_lineage_that_cannot_be_planned_again_is_named(workshop: Workshop) -> 
     _destroy(workshop, _head_blob(workshop))
     found = _reconcile(workshop)
     assert found.versions == ["model 1"]
-    assert found.attention == ["model 'model': define it anew under another name"]
+    assert found.attention == ["model 'model': define it again under another name"]
     assert workshop.active_run() is None
 
 

@@ -143,7 +143,7 @@ def test_another_dimension_is_refused() -> None:
 
 def test_a_larger_request_than_the_training_was_for_is_refused() -> None:
     shape = replace(begun(), newly_forgotten=3, forgotten=3, retained=997)
-    with pytest.raises(PlanError, match="train the model anew"):
+    with pytest.raises(PlanError, match="train the model again"):
         planned(shape, NONCONVEX, epsilon=5.0, parameters=CONSTANTS)
 
 
@@ -154,5 +154,5 @@ def test_a_network_that_another_mechanism_trained_is_refused() -> None:
 
 
 def test_a_tighter_target_than_that_of_training_is_refused() -> None:
-    with pytest.raises(PlanError, match="train the model anew"):
+    with pytest.raises(PlanError, match="train the model again"):
         planned(begun(), NONCONVEX, epsilon=3.0, parameters=CONSTANTS)
