@@ -19,11 +19,7 @@ Word = Annotated[str | None, Query(min_length=1, max_length=200)]
 class DeedAnswer(Answer):
     """One entry of the log.
 
-<<<<<<< HEAD
     ``by`` is a caller's id, ``operator`` or ``service``; ``name`` is the name of a caller's key.
-=======
-    It is null in entries from before this was recorded. ``name`` is the name of a caller's key.
->>>>>>> plain-words
     """
 
     index: int

@@ -22,13 +22,8 @@ class Deed:
     Attributes:
         index: of the entry.
         kind: what was decided.
-<<<<<<< HEAD
         by: a caller's id, ``operator`` or ``service``.
         name: the caller's name, if it is one of the API.
-=======
-        by: a caller's id, ``operator`` or ``service``; None in entries that do not have it.
-        name: the caller's name, if it is a caller of the API.
->>>>>>> plain-words
         recorded_at: when.
         facts: all else that the entry says.
     """

@@ -80,7 +80,6 @@ def bundle_of(
     )
 
 
-<<<<<<< HEAD
 def _envelope(
     session: Session, certificate: CertificateRow, signer: StatementSigner, *, index: int
 ) -> str:
@@ -88,12 +87,6 @@ def _envelope(
 
     What is signed is the same text, of which the log holds the digest. Only what that key had
     signed, and the log held before its end, is: whoever adds rows later must not have them signed.
-=======
-def _envelope(session: Session, certificate: CertificateRow, signer: StatementSigner) -> str:
-    """Return a certificate as it was signed, or signed again if its key was compromised.
-
-    The signed text stays the same; the log holds its digest.
->>>>>>> plain-words
     """
     signed_by = session.get(SigningKeyRow, signer_of(certificate.envelope))
     if signed_by is None or signed_by.compromised_since is None:
