@@ -11,9 +11,10 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session
 
-from app.domain.errors import ConflictError
+from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
+from app.domain.states import FirstRelease
 from app.ledger.shapes import TrainingSet, shape_of
 from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
@@ -92,6 +93,20 @@ class Forecast:
 
     plan: Plan
     occasion: Occasion
+
+    def require_tracked_start(self) -> None:
+        """Check that a lineage which has to be tracked will be, from its training on.
+
+        Raises:
+            InvalidInputError: its policy has it trained and released without.
+        """
+        occasion, plan = self.occasion, self.plan
+        as_trained = occasion.policy.first_release is FirstRelease.AS_TRAINED
+        if occasion.shape.is_new and plan.is_tracked and as_trained:
+            raise InvalidInputError(
+                f"{plan.mechanism} tracks its lineage from the start: use first_release certify or "
+                "none"
+            )
 
     def require_fit(self, model: ModelRow) -> None:
         """Check that a model, which is locked now, is unchanged since the plan was made.

@@ -79,11 +79,7 @@ def define_model(
         occasion = Occasion.of(session, model)
     forecast = occasion.forecast(make)
     trains = definition.weights_source is WeightsSource.TRAIN
-    plan = forecast.plan
-    if trains and plan.is_tracked and definition.policy.first_release is FirstRelease.AS_TRAINED:
-        raise InvalidInputError(
-            f"{plan.mechanism} tracks its lineage from the start: use first_release certify or none"
-        )
+    forecast.require_tracked_start()
     if trains and remembered == 0:
         raise ConflictError(f"dataset {definition.dataset!r} has no records: push some first")
     try:

@@ -54,11 +54,12 @@ def certify_obligations(session: Session, run: RunRow, certificate_id: str) -> i
 
 
 def fail_obligations(session: Session, obligations: Sequence[ObligationRow], reason: str) -> None:
-    """End obligations in failure; the reason reaches the requests."""
-    for obligation in obligations:
+    """End obligations in failure, cancelled ones apart; the reason reaches the requests."""
+    failed = _locked(session, obligations)
+    for obligation in failed:
         obligation.failure_reason = reason
         enter(session, obligation, ObligationState.FAILED)
-    _settle_requests_of(session, obligations)
+    _settle_requests_of(session, failed)
 
 
 def reopen_obligations(session: Session, run: RunRow) -> None:
@@ -82,13 +83,12 @@ def reopen(
 
 def void_obligations(session: Session, model_id: str, reason: str) -> None:
     """End a model's unsettled obligations because no weights of it exist any more."""
-    obligations = repository.obligations_of_model(
-        session, model_id, (ObligationState.OPEN, ObligationState.RUNNING)
-    )
-    for obligation in obligations:
+    unmet = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
+    voided = _locked(session, repository.obligations_of_model(session, model_id, unmet))
+    for obligation in voided:
         obligation.failure_reason = reason
         enter(session, obligation, ObligationState.CANCELLED)
-    _settle_requests_of(session, obligations)
+    _settle_requests_of(session, voided)
 
 
 def settle_request(session: Session, request: ForgetRequestRow) -> None:
@@ -111,6 +111,15 @@ def settle_request(session: Session, request: ForgetRequestRow) -> None:
         transitions.enter(session, request, state)
     if state != RequestState.FAILED:
         request.failure_reason = None
+
+
+def _locked(session: Session, obligations: Iterable[ObligationRow]) -> list[ObligationRow]:
+    """Lock the requests of obligations; return those that nobody has cancelled meanwhile."""
+    found = list(obligations)
+    for request_id in sorted({obligation.request_id for obligation in found}):
+        repository.request(session, request_id, lock=True)
+    repository.refresh_obligations(session, found)
+    return [obligation for obligation in found if obligation.state not in _SETTLED]
 
 
 def _settle_requests_of(session: Session, obligations: Iterable[ObligationRow]) -> None:

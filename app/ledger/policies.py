@@ -38,7 +38,8 @@ def change_policy(
 
     Raises:
         NotFoundError: the model does not exist.
-        InvalidInputError: a field that is fixed with the model's definition.
+        InvalidInputError: a field that is fixed with the model's definition, or a mechanism that
+            would have to track a training that has not begun and is released as it is.
         ParameterError: a field is out of its range.
         ConflictError: a run is going, which follows the policy that it began with, or another call
             has changed the model meanwhile.
@@ -50,7 +51,8 @@ def change_policy(
         policy = _changed(session, model, changes)
         occasion = Occasion.of(session, model, policy=policy)
     if policy.to_json() != present:
-        occasion.forecast(make)  # only the existence of a plan matters now
+        # What the plan is does not matter now.
+        occasion.forecast(make).require_tracked_start()
     with database.transaction() as session:
         model = registry.model_named(session, name, lock=True)
         require(session, model)

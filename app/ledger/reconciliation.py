@@ -32,7 +32,7 @@ from app.domain.errors import CalibrationError, ConfigurationError, ParameterErr
 from app.domain.states import BlobState, RunKind, WeightsSource
 from app.ledger import digests, log, repository, runs, settlement, signing_keys
 from app.ledger.forecasts import Occasion
-from app.ledger.obligations import reopen_obligations
+from app.ledger.obligations import void_obligations
 from app.registry import repository as registry
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
@@ -195,15 +195,7 @@ def _begin_anew(
     """Retire a version and arrange for another one, without the records that it lacks."""
     settlement.retire(session, blobs, head, reason=REASON)
     found.versions.append(f"{model.name} {head.number}")
-    model.head_version_id = None
-    model.tracking = None
-    log.append(session, "model.withdrawn", model=model.id)
-    active = repository.active_run(session, model.id)
-    if active is not None:
-        runs.give_up_attempt(session, active, reason=REASON, permanent=True, max_attempts=1)
-        session.flush()
-        reopen_obligations(session, active)
-    session.flush()
+    _withdraw(session, model)
     if model.weights_source == WeightsSource.UPLOAD:
         found.attention.append(f"model {model.name!r}: bring its weights again")
         return
@@ -212,6 +204,19 @@ def _begin_anew(
         runs.create_run(session, model, RunKind.TRAIN, forecast)
     except (PlanError, ParameterError, CalibrationError):
         found.attention.append(f"model {model.name!r}: define it again under another name")
+
+
+def _withdraw(session: Session, model: ModelRow) -> None:
+    """Note that no weights of a model exist: it owes nothing until others do."""
+    active = repository.active_run(session, model.id)
+    if active is not None:
+        runs.give_up_attempt(session, active, reason=REASON, permanent=True, max_attempts=1)
+        session.flush()
+    model.head_version_id = model.tracking = None
+    model.trained_through = model.trained_after_epoch = None
+    log.append(session, "model.withdrawn", model=model.id)
+    void_obligations(session, model.id, "the weights are lost, so none of this model exist")
+    session.flush()
 
 
 def _drop_others(session: Session, lost: Collection[str], found: Findings) -> None:
@@ -224,6 +229,7 @@ def _drop_others(session: Session, lost: Collection[str], found: Findings) -> No
         if model.imported_blob_id in lost:
             model.imported_blob_id = None
             log.append(session, "weights.lost", model=model.id)
+            _withdraw(session, model)
             found.other_objects += 1
             found.attention.append(f"model {model.name!r}: bring its weights again")
     for backbone in session.scalars(select(BackboneRow)).all():

@@ -234,6 +234,13 @@ def obligations_of_run(session: Session, run_id: str) -> Sequence[ObligationRow]
     return session.scalars(select(ObligationRow).where(ObligationRow.run_id == run_id)).all()
 
 
+def refresh_obligations(session: Session, obligations: Collection[ObligationRow]) -> None:
+    """Have objects say what the database says now."""
+    ids = [obligation.id for obligation in obligations]
+    query = select(ObligationRow).where(ObligationRow.id == any_(literal(ids, ARRAY(String))))
+    session.scalars(query.execution_options(populate_existing=True)).all()
+
+
 def lock_models_of_request(session: Session, request_id: str) -> Sequence[ModelRow]:
     """Lock, in a fixed order, and return the models that owe a request something."""
     query = (

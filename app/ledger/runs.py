@@ -81,20 +81,20 @@ def schedule_model(database: Database, model_id: str) -> RunRow | None:
     policy any more, they fail with the reason. The outbox's rows are then removed; but if the model
     changed while its run was planned, they stay for the next time.
     """
-    with database.transaction() as session:
-        model = session.get_one(ModelRow, model_id)
-        waits = bool(_waiting_obligations(session, model))
-        occasion = Occasion.of(session, model) if waits else None
-    forecast, refusal = None, ""
-    if occasion is not None:
-        try:
+    occasion, forecast, refusal = None, None, ""
+    try:
+        with database.transaction() as session:
+            model = session.get_one(ModelRow, model_id)
+            if _waiting_obligations(session, model):
+                occasion = Occasion.of(session, model)
+        if occasion is not None:
             forecast = occasion.forecast()
-        except (PlanError, ParameterError, CalibrationError) as error:
-            refusal = str(error)
+    except (PlanError, ParameterError, CalibrationError) as error:
+        refusal = str(error)
     with database.transaction() as session:
         model = session.get_one(ModelRow, model_id, with_for_update=True)
         obligations = _waiting_obligations(session, model)
-        if obligations and (occasion is None or not occasion.fits(model)):
+        if obligations and not (refusal if occasion is None else occasion.fits(model)):
             return None
         outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
         if not obligations:

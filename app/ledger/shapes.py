@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.datasets import repository as datasets
 from app.datasets.tables import DatasetRow
 from app.domain import linear_head
-from app.domain.errors import ConflictError
+from app.domain.errors import ConflictError, ParameterError
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
 from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
@@ -150,16 +150,20 @@ def _tracked(
     gone = [record for record in records if record.forgotten_after(tracking.begun_at_epoch)]
     new = [record for record in gone if record.forgotten_after(covered)]
     history = tracking.history
+    convex = None if history is None else _linear_head(session, model)
     if history is not None and new:
         batch_of = training_set.batches(history.recipe.batch_size)
-        history = history.after_request(Counter(batch_of[record.seq] for record in new))
+        try:
+            history = history.after_request(Counter(batch_of[record.seq] for record in new))
+        except ParameterError:
+            history = None  # it is full: nothing can be added to it, but retraining begins another
     return replace(
         shape,
         retained=max(1, sum(record.forgotten_epoch is None for record in records)),
         records=max(1, len(records)),
         forgotten=len(gone),
         newly_forgotten=len(new),
-        convex=None if history is None else _linear_head(session, model),
+        convex=convex,
         dp_training=_dp_training(tracking, forgotten=len(gone)),
         tracking=replace(tracking, history=history),
     )

@@ -225,7 +225,10 @@ _SUBJECT_REQUESTS = Story(
 # Models, their runs and versions
 
 _MEMBERSHIP = _takes(trained_through="trained_through", trained_after_epoch="trained_after_epoch")
-_WITHOUT_HEAD = {"head_version_id": None, "tracking": digests.of_document(None)}
+_WITHOUT_WEIGHTS = {
+    **dict.fromkeys(("trained_through", "trained_after_epoch", "head_version_id")),
+    "tracking": digests.of_document(None),
+}
 
 
 def _policy(facts: Mapping[str, Any], _told: Columns) -> Columns:
@@ -248,8 +251,7 @@ _MODELS = Story(
             _both(
                 _takes(definition="definition"),
                 _policy,
-                _sets(trained_through=None, trained_after_epoch=None, imported_blob_id=None),
-                _sets(**_WITHOUT_HEAD),
+                _sets(imported_blob_id=None, **_WITHOUT_WEIGHTS),
             )
         ),
         "policy.changed": _policy,
@@ -261,7 +263,7 @@ _MODELS = Story(
         "version.published": _both(
             _takes(head_version_id="version", tracking="tracking"), _sets(imported_blob_id=None)
         ),
-        "model.withdrawn": _sets(**_WITHOUT_HEAD),
+        "model.withdrawn": _sets(**_WITHOUT_WEIGHTS),
     },
     births=frozenset({"model.defined"}),
 )

@@ -93,6 +93,17 @@ def test_a_policy_that_cannot_be_is_refused(
     assert api.get(PATH).json() == before
 
 
+def test_a_training_that_is_released_as_it_is_is_not_to_be_tracked(
+    api: TestClient, workshop: Workshop
+) -> None:
+    recipe = {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25}
+    workshop.define(architecture="linear_head", recipe=recipe, first_release="as_trained")
+    assert _type(_change(api, mechanism="tracked_release")) == (422, "invalid-input")
+    workshop.work()
+    assert _type(_change(api, mechanism="tracked_release")) == (422, "no-plan")
+    assert _change(api, mechanism="retraining").status_code == 200
+
+
 def test_what_is_fixed_may_be_repeated(api: TestClient, workshop: Workshop) -> None:
     workshop.define()
     policy = api.get(PATH).json()["policy"]

@@ -12,6 +12,7 @@ from app.datasets.tables import RecordRow, ShardRow
 from app.domain.errors import ConfigurationError, KeyStoreError
 from app.ledger import reconciliation, repository, signing_keys
 from app.ledger.reconciliation import Findings
+from app.ledger.shapes import TrainingSet
 from app.ledger.tables import LogEntryRow
 from app.registry import repository as registry
 from app.services import Services, key_store_dir, open_services, signing_key_file
@@ -19,6 +20,8 @@ from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
 from tests.support.stored import pending
 from tests.support.workshop import RECORDS, Workshop
+
+RECIPE = {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25}
 
 
 @pytest.fixture
@@ -48,6 +51,12 @@ def _head_blob(workshop: Workshop) -> str:
 def _shard_blob(workshop: Workshop) -> str:
     with workshop.transaction() as session:
         return session.scalars(select(ShardRow.blob_id)).one()
+
+
+def _learned_from(workshop: Workshop) -> set[int]:
+    with workshop.transaction() as session:
+        training_set = TrainingSet(session, registry.model_named(session, "model"))
+        return {record.seq for record in training_set.records}
 
 
 def test_where_all_agree_nothing_is_changed(released: Workshop) -> None:
@@ -113,7 +122,7 @@ def test_records_of_a_lost_shard_count_as_forgotten_and_who_learned_from_them_is
     assert _reconcile(released).is_empty
 
 
-def test_a_run_that_goes_is_ended_and_what_it_owed_is_met_by_training_without(
+def test_a_run_that_goes_is_ended_and_nothing_is_owed_where_no_weights_are_left(
     released: Workshop,
 ) -> None:
     learned, _ = released.split()
@@ -124,11 +133,44 @@ def test_a_run_that_goes_is_ended_and_what_it_owed_is_met_by_training_without(
     _destroy(released, _head_blob(released))
     assert _reconcile(released).versions == ["model 1"]
     assert released.run(held.run_id).state == "failed"
-    (owed,) = released.obligations(request)
-    assert (owed.state, owed.run_id) == ("open", None)
-    released.work()
+    assert [owed.state for owed in released.obligations(request)] == ["cancelled"]
     released.services.clean_up()
     assert released.request(request).state == "completed"
+    released.work()
+    assert released.seqs(learned[0]).isdisjoint(_learned_from(released))
+
+
+@pytest.mark.parametrize("kind", ["tracked_release", "dp_sgd", "upload", "lost before"])
+def test_a_model_whose_weights_are_lost_keeps_no_request_waiting(
+    workshop: Workshop, kind: str
+) -> None:
+    if kind in ("upload", "lost before"):
+        workshop.define(upload=True)
+        workshop.upload("model")
+    else:
+        head = {"architecture": "linear_head", "recipe": RECIPE} if kind != "dp_sgd" else {}
+        workshop.define(mechanism=kind, epsilon=8.0, **head)
+    if kind == "lost before":
+        held = workshop.lease()
+        workshop.begin(held)
+    else:
+        workshop.work()
+    learned, _ = workshop.split()
+    failed = workshop.forget(learned[0])
+    if kind != "lost before":
+        workshop.dispatch()
+        held = workshop.lease()
+        workshop.begin(held)
+        workshop.give_up(held)
+    waits = workshop.forget(learned[1])
+    lost = workshop.model().imported_blob_id or _head_blob(workshop)
+    _destroy(workshop, lost)
+    assert len(_reconcile(workshop).attention) == 1
+    later = workshop.forget(learned[2])
+    workshop.dispatch()
+    workshop.services.clean_up()
+    assert workshop.active_run() is None
+    assert {workshop.request(i).state for i in (failed, waits, later)} == {"completed"}
 
 
 def test_an_uploaded_model_waits_for_its_weights_and_takes_them(workshop: Workshop) -> None:
@@ -156,8 +198,7 @@ def test_imported_weights_that_are_lost_before_they_were_certified_can_come_agai
 
 
 def test_a_lineage_that_cannot_be_planned_again_is_named(workshop: Workshop) -> None:
-    recipe = {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25}
-    workshop.define(architecture="linear_head", recipe=recipe, mechanism="tracked_release")
+    workshop.define(architecture="linear_head", recipe=RECIPE, mechanism="tracked_release")
     workshop.work()
     _destroy(workshop, _head_blob(workshop))
     found = _reconcile(workshop)

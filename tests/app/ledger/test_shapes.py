@@ -4,8 +4,10 @@ from collections import Counter
 
 import pytest
 
+from app.accounting import history
 from app.accounting.history_account import drift
 from app.domain import linear_head
+from app.ledger import policies
 from app.ledger.shapes import TrainingSet, shape_of
 from app.services import Services
 from tests.support.workshop import RECORDS, Workshop
@@ -145,3 +147,25 @@ def test_records_forgotten_before_training_are_no_part_of_it(workshop: Workshop)
     assert not gone & set(batches(workshop))
     found = shape(workshop)
     assert (found.forgotten, found.tracking.history.forgotten()) == (0, 0)
+
+
+def test_a_history_that_is_full_keeps_no_other_model_waiting_and_can_begin_anew(
+    trained: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained.define("other", architecture="linear_head", recipe=HEAD)
+    trained.work("other")
+    learned = set(trained.split("model")[0]) & set(trained.split("other")[0])
+    monkeypatch.setattr(history, "MOST_EVENTS", 2)  # the training and its release
+    request_id = trained.forget(min(learned))
+    trained.dispatch()
+    assert trained.request(request_id).state == "failed"
+
+    for name in ("model", "other"):
+        policies.change_policy(trained.services.database, name, {"mechanism": "retraining"})
+    with trained.transaction() as session:
+        trained.services.forget_requests.retry(session, request_id)
+    trained.dispatch()
+    for name in ("model", "other"):
+        trained.work(name)
+    trained.services.clean_up()
+    assert trained.request(request_id).state == "completed"

@@ -1,0 +1,69 @@
+"""A request is cancelled while what it is owed comes to another end: the cancellation stands."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from sqlalchemy import text
+
+from app.ledger import runs
+from app.registry import repository as registry
+from tests.support.workshop import Workshop
+
+PATIENCE_S = 30.0
+
+
+def _while_it_is_cancelled(workshop: Workshop, request_id: str, work: Callable[[], object]) -> None:
+    """Do work that has to wait for the request's lock until its cancellation is committed."""
+    with ThreadPoolExecutor(1) as thread:
+        with workshop.transaction() as session:
+            workshop.services.forget_requests.cancel(session, request_id, restore=True)
+            session.flush()
+            future = thread.submit(work)
+            _wait_for_a_lock(workshop)
+        future.result(PATIENCE_S)
+
+
+def _wait_for_a_lock(workshop: Workshop) -> None:
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        with workshop.transaction() as session:
+            if session.scalar(waiting):
+                return
+        time.sleep(0.05)
+    raise AssertionError("nothing waits")
+
+
+def test_a_training_can_be_cancelled_meanwhile(workshop: Workshop) -> None:
+    workshop.define()
+    held = workshop.lease()
+    workshop.begin(held)
+    request_id = workshop.forget(workshop.split()[0][0])
+
+    def cancel_run() -> None:
+        with workshop.transaction() as session:
+            runs.cancel_run(session, held.run_id)
+
+    _while_it_is_cancelled(workshop, request_id, cancel_run)
+
+    assert workshop.request(request_id).state == "cancelled"
+    assert workshop.run(held.run_id).state == "cancelled"
+
+
+def test_what_cannot_be_planned_any_more_fails_no_cancelled_request(workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    request_id = workshop.forget(workshop.split()[0][0])
+    workshop.forged = True
+    with workshop.transaction() as session:
+        model = registry.model_named(session, "model")
+        model.policy = {**model.policy, "parameters": {"steps": 0.5}}
+
+    _while_it_is_cancelled(workshop, request_id, workshop.dispatch)
+
+    assert workshop.request(request_id).state == "cancelled"
+    assert [owed.state for owed in workshop.obligations(request_id)] == ["cancelled"]
