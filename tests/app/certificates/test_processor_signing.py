@@ -84,7 +84,7 @@ def test_what_does_not_fit_together_is_refused_in_words(
     for key, certificate, domain, told in (
         (processor_key, certificate_file, "other.example", "not for the domain"),
         (other_key, certificate_file, "expunge.example", "does not belong"),
-        (processor_key, broken, "expunge.example", "no certificate"),
+        (processor_key, broken, "expunge.example", "not a certificate"),
         (processor_key, tmp_path / "nowhere", "expunge.example", "expunge init"),
         (tmp_path / "nowhere.pem", certificate_file, "expunge.example", "expunge init"),
     ):

@@ -358,8 +358,8 @@ def test_failure_is_in_progress_until_somebody_tries_again(
 
 
 FAULTS = {
-    "access": ({"subject_request_type": "access"}, "erasure alone"),
-    "portability": ({"subject_request_type": "portability"}, "erasure alone"),
+    "access": ({"subject_request_type": "access"}, "only erasure"),
+    "portability": ({"subject_request_type": "portability"}, "only erasure"),
     "version": ({"api_version": "1.0"}, "version 2.0"),
     "regulation": ({"regulation": "lgpd"}, "regulation"),
     "no uuid": ({"subject_request_id": "4711"}, "subject_request_id"),
