@@ -61,7 +61,7 @@ VOLUME ["/var/lib/expunge", "/var/lib/expunge-keys"]
 EXPOSE 8100
 USER 10001:10001
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "-m", "app.health", "api"]
+    CMD ["python", "-m", "app.processes.health", "api"]
 ENTRYPOINT ["expunge"]
 CMD ["serve"]
 

@@ -13,34 +13,31 @@ from app.access.tokens import Tokens
 from app.api import (
     audit,
     backbones,
-    bodies,
     callbacks,
     certificates,
     datasets,
-    errors,
     forget_requests,
     keys,
     log,
     metrics,
-    middlewares,
     models,
-    openapi,
     opendsr,
     operations,
     plans,
     runs,
     versions,
 )
-from app.api.access import metrics_access
 from app.api.forgetting import Forgetting
-from app.api.observation import Observation
-from app.api.quotas import QuotaHeaders
-from app.api.watching import Watcher
+from app.api.protocol import bodies, errors, middlewares, openapi
+from app.api.protocol.access import metrics_access
+from app.api.protocol.observation import Observation
+from app.api.protocol.quotas import QuotaHeaders
+from app.api.protocol.watching import Watcher
 from app.domain.errors import KeyStoreError
-from app.hardening import harden
 from app.monitoring.api_metrics import ApiMetrics
 from app.monitoring.collector import ServiceCollector
-from app.process_pool import ProcessPool
+from app.processes.hardening import harden
+from app.processes.process_pool import ProcessPool
 from app.services import Services, is_key_store_apart, open_services, redis_url
 from app.settings import Settings
 from app.web.installation import install as install_pages

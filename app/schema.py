@@ -9,11 +9,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, create_engine, text
 from sqlalchemy.orm import Session
 
+import app.access.tables
 import app.backbones.tables
 import app.callbacks.tables
 import app.certificates.tables
 import app.datasets.tables
 import app.ledger.tables
+import app.log.tables
 import app.registry.tables
 import app.storage.tables  # noqa: F401
 from app.database import Base, Database

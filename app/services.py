@@ -12,6 +12,9 @@ from pydantic import SecretStr
 from redis import Redis
 from sqlalchemy.orm import Session
 
+from app import log
+from app.access import idempotency
+from app.access.idempotency import IdempotencyKeys
 from app.callbacks.deliverer import Deliverer, Terms
 from app.callbacks.events import Callbacks
 from app.callbacks.keys import CallbackKeys
@@ -26,19 +29,11 @@ from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.reading import readers_of
 from app.datasets.service import Records
 from app.embedded import EmbeddedServers
-from app.ledger import (
-    actor,
-    checkpoints,
-    deadlines,
-    idempotency,
-    log,
-    settlement,
-    signing_keys,
-)
+from app.ledger import deadlines, publication
 from app.ledger.completion import Completion
-from app.ledger.idempotency import IdempotencyKeys
 from app.ledger.requests import ForgetRequests
 from app.ledger.subject_requests import SubjectRequests
+from app.log import actor, checkpoints, signing_keys
 from app.logs import describe
 from app.planning.planners import Planners
 from app.registry import repository as registry
@@ -184,7 +179,7 @@ class Services:
 
     def _note_shredded(self) -> None:
         with self.database.transaction() as session:
-            settlement.note_shredded(session)
+            publication.note_shredded(session)
 
     def note_deadlines(self) -> None:
         """Warn of requests whose deadline is near or has passed, each once."""
@@ -390,7 +385,6 @@ def open_services(settings: Settings) -> Services:
         blobs,
         pseudonyms,
         readers=readers_of(settings.max_upload_bytes),
-        journal=log.append,
         learned_through=registry.learned_through,
     )
     callbacks = Callbacks(

@@ -16,7 +16,7 @@ from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from benchmarks.convex_case import Case
 from workers.mechanisms.descent import Descent
-from workers.noise import InsecureNoise
+from workers.noise.generators import InsecureNoise
 from workers.noisy_phase import descend
 from workers.training.feeds import FixedBatches
 from workers.training.network import Network

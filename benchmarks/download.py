@@ -28,16 +28,18 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
 from app import schema
+from app.access import api_keys
+from app.access.api_keys import Scope
 from app.datasets import repository as datasets
 from app.datasets.files import record_table, to_parquet
+from app.datasets.service import define_dataset
 from app.domain.architecture import ArchitectureSpec
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease, WeightsSource
 from app.embedded import EmbeddedServers
-from app.ledger import api_keys, lineage, repository, runs, settlement
-from app.ledger.api_keys import Scope
-from app.ledger.datasets import define_dataset
+from app.ledger import publication, repository, runs
+from app.models import definitions
 from app.registry import repository as registry
 from app.services import (
     Services,
@@ -156,7 +158,7 @@ def _publish(services: Services, content: bytes) -> None:
     with services.database.transaction() as session:
         define_dataset(session, name="data", schema=shape)
     services.records.push("data", to_parquet(table))
-    definition = lineage.ModelDefinition(
+    definition = definitions.ModelDefinition(
         name="model",
         dataset="data",
         architecture=ArchitectureSpec("logistic"),
@@ -164,7 +166,7 @@ def _publish(services: Services, content: bytes) -> None:
         policy=Policy(first_release=FirstRelease.AS_TRAINED),
         weights_source=WeightsSource.TRAIN,
     )
-    lineage.define_model(services.database, definition)
+    definitions.define_model(services.database, definition)
     with services.database.transaction() as session:
         model = registry.model_named(session, "model")
         run = repository.active_run(session, model.id)
@@ -176,7 +178,7 @@ def _publish(services: Services, content: bytes) -> None:
     runs.begin(services.database, run_id, token, dimension=2, shards=shards)
     with services.database.transaction() as session:
         blob_id = runs.reserve_weights(session, services.blobs, run_id, token)
-    result = settlement.RunResult(
+    result = publication.RunResult(
         weights=services.blobs.fill(blob_id, content),
         phase=None,
         evaluation={"held_out_records": 0},
@@ -184,9 +186,9 @@ def _publish(services: Services, content: bytes) -> None:
         phase_seconds={},
     )
     with services.database.transaction() as session:
-        checked = settlement.draft(session, run_id=run_id, result=result)
+        checked = publication.draft(session, run_id=run_id, result=result)
     with services.database.transaction() as session:
-        settlement.publish(
+        publication.publish(
             session,
             services.blobs,
             services.signer,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from benchmarks.step_overhead import OrdinaryNoise
-from workers.noise import NoiseSource, SecureNoise
+from workers.noise.generators import NoiseSource, SecureNoise
 from workers.training.device import choose_device
 
 SIZE: Final = 1 << 23

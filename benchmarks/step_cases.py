@@ -22,13 +22,13 @@ from app.domain.schema import FeatureSchema
 from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape
 from app.planning.tracking import Tracking, history_of_run
-from workers.lineage import lineage_of
-from workers.loading import ModelSpec, RunData
+from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.catalogue import mechanism_for
-from workers.noise import NoiseSource
-from workers.sealed import Sealed
+from workers.noise.generators import NoiseSource
+from workers.seal.sealed import Sealed
 from workers.training.architectures import build
 from workers.training.data import Examples
+from workers.training.lineage import lineage_of
 from workers.training.network import Network
 from workers.training.private import PrivateTraining, train_privately
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 
 from benchmarks.step_cases import CASES, Case
-from workers.noise import NoiseSource, SecureNoise
+from workers.noise.generators import NoiseSource, SecureNoise
 from workers.training.device import choose_device
 
 ROUNDS: Final = 8

@@ -22,14 +22,17 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import ARRAY, BigInteger, String, bindparam, text
 
-from app import schema
+from app import log, schema
+from app.access import api_keys
 from app.certificates.signing import StatementSigner
 from app.database import Database
+from app.datasets import digests
+from app.datasets.service import define_dataset
 from app.domain.merkle import leaf_hash, verify_inclusion
 from app.domain.schema import FeatureSchema
 from app.embedded import EmbeddedServers
-from app.ledger import api_keys, digests, fsck, log, merkle
-from app.ledger.datasets import define_dataset
+from app.log import merkle
+from app.maintenance import fsck
 
 ENTRIES = 1_000_000
 SMALL = 1_000

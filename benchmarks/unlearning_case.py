@@ -17,8 +17,8 @@ from app.planning.shape import ModelShape
 from benchmarks.data import CLASSES, Pictures
 from benchmarks.paper_settings import DELTA
 from benchmarks.unlearning_arms import PLANNED, RETRAINING, Arm, NoisyPlan, planned, published
-from workers.noise import SecureNoise
-from workers.sealed import Certified, Sealed
+from workers.noise.generators import SecureNoise
+from workers.seal.sealed import Certified, Sealed
 from workers.training.architectures import build
 from workers.training.feeds import RandomBatches
 from workers.training.network import Network, Tensors

@@ -22,13 +22,14 @@ from sklearn.datasets import load_digits
 
 from app import schema
 from app.datasets.files import record_table, to_parquet
+from app.datasets.service import define_dataset
 from app.domain.architecture import ArchitectureSpec
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
 from app.domain.states import WeightsSource
 from app.embedded import EmbeddedServers
-from app.ledger import lineage, repository
-from app.ledger.datasets import define_dataset
+from app.ledger import repository
+from app.models import definitions
 from app.registry import repository as registry
 from app.services import (
     Services,
@@ -144,9 +145,9 @@ def _set_up(case: Case, settings: Settings) -> None:
             ),
         )
     services.records.push("data", to_parquet(table))
-    lineage.define_model(
+    definitions.define_model(
         services.database,
-        lineage.ModelDefinition(
+        definitions.ModelDefinition(
             name="model",
             dataset="data",
             architecture=ArchitectureSpec("mlp", {"hidden": case.hidden}),
@@ -158,7 +159,8 @@ def _set_up(case: Case, settings: Settings) -> None:
 
 
 def _forget(settings: Settings) -> None:
-    from app.ledger import api_keys, runs  # noqa: PLC0415 - only this child needs them
+    from app.access import api_keys  # noqa: PLC0415 - only this child needs them
+    from app.ledger import runs  # noqa: PLC0415 - only this child needs them
     from app.ledger.demands import ForgetDemand  # noqa: PLC0415 - likewise
 
     services = open_services(settings)

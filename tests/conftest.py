@@ -14,10 +14,10 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import create_engine, text
 
 from app import schema
+from app.access import api_keys
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
-from app.ledger import api_keys
 from app.main import create_app
 from app.services import (
     Services,

@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
 from app import database as database_module
-from app.api import observation
+from app.api.protocol import observation
 from app.cli import service as service_command
 from app.database import Database
 from app.datasets import service as datasets_module
@@ -49,9 +49,10 @@ from tests.support.markers import Marker, files_below, places_with, search_bytes
 from tests.support.opened import opened_objects
 from tests.support.service import until
 from tests.support.workshop import Workshop
-from workers import jobs, sealed
+from workers import jobs
 from workers import run as run_module
 from workers.queue import NAME, open_queue
+from workers.seal import sealed
 from workers.worker import RunWorker
 
 SECRET = "marker-6f1d2c3b4a59"

@@ -13,10 +13,10 @@ from tests.support.dumps import everything_in_postgres
 from tests.support.markers import Marker, places_with
 from tests.support.service import until
 from workers import run as run_module
-from workers import sealed
 from workers.lease import Lease
 from workers.queue import NAME, enqueue_run, open_queue
 from workers.reporting import loss_reporter
+from workers.seal import sealed
 from workers.training.network import Network
 from workers.worker import RunWorker
 

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from app.certificates.verification import verify
 from app.embedded import EmbeddedServers
-from app.ledger import fsck
+from app.maintenance import fsck
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.trust import trust_in

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from app import log
 from app.certificates.bundle import bundle_json
 from app.certificates.signing import StatementSigner, payload_of, statement_of
 from app.certificates.tables import CertificateRow
@@ -17,7 +18,7 @@ from app.certificates.trusted_keys import read_trusted_keys
 from app.certificates.verification import verify
 from app.cli.main import app
 from app.domain.errors import CorruptLogError, VerificationError
-from app.ledger import bundles, log, repository
+from app.ledger import bundles, repository
 from app.registry.tables import VersionRow
 from app.services import Services, open_services, signing_key_file, trusted_keys_file
 from tests.support.bundles import SmallLog

@@ -5,8 +5,8 @@ import os
 import sys
 
 from app import logs
-from app.hardening import harden
-from app.supervisor import stop_with_supervisor
+from app.processes.hardening import harden
+from app.processes.supervisor import stop_with_supervisor
 
 _PARTS = ("worker", "dispatcher", "demo")
 

@@ -16,9 +16,9 @@ from app.domain.ids import new_id
 from app.ledger import outbox, repository, runs
 from app.logs import describe
 from app.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
+from app.processes.stopping import StopSignal
 from app.services import Services, open_services, redis_connection
 from app.settings import Settings
-from app.stopping import StopSignal
 from workers.queue import enqueue_run, open_queue, waiting_runs
 
 _log = logging.getLogger("expunge.dispatcher")

@@ -6,9 +6,9 @@ from app import log_context
 from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.ledger import repository, runs
 from app.logs import describe
+from app.processes.stopping import StopSignal
 from app.services import Services, open_services
 from app.settings import Settings
-from app.stopping import StopSignal
 from workers.failures import is_permanent
 from workers.lease import Lease
 from workers.queue import note_current

@@ -19,7 +19,7 @@ from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.domain.states import Phase, RunKind
 from app.ledger import runs
 from app.logs import describe
-from app.stopping import StopSignal
+from app.processes.stopping import StopSignal
 
 _log = logging.getLogger("expunge.lease")
 _REPORT_INTERVAL_S = 0.25

@@ -14,7 +14,7 @@ from app.accounting.guarantees import Guarantee
 from app.domain.errors import TargetNotMetError
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import Coordinates, RawWeights, ReferenceFrame
-from workers.noise import NoiseSource
+from workers.noise.generators import NoiseSource
 from workers.training.buffers import require_supported_buffers, reset_buffers, without_buffers
 from workers.training.feeds import Feed
 from workers.training.network import Network

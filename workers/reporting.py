@@ -9,7 +9,7 @@ from app.domain.errors import CalibrationError
 from app.domain.plan import Plan
 from workers.lease import Lease
 from workers.noisy_phase import NoisyProgress
-from workers.sealed import SealedProgress
+from workers.seal.sealed import SealedProgress
 from workers.training.loop import TrainingProgress
 
 _INTERVAL_S = 0.2

@@ -14,6 +14,7 @@
  7. Retire what was replaced, erase what was forgotten.
 
 Nothing before step 4's end reaches a disk, a queue or a log. A crash anywhere starts the run again
+from app.ledger import publication
 from the same head with fresh noise.
 """
 
@@ -27,8 +28,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.accounting import dp_sgd, retraining
-from app.certificates.audit import measured_audit, unmeasured_audit
 from app.certificates.checkpoint import origin_of
+from app.certificates.membership_attack import measured_audit, unmeasured_audit
 from app.certificates.noise import Draws, Noise, draws_of, grid_of
 from app.certificates.signing import payload_from
 from app.certificates.statement import CertifyingPhase
@@ -38,26 +39,26 @@ from app.domain.errors import DraftOutdatedError
 from app.domain.plan import Plan
 from app.domain.schedules import until
 from app.domain.states import Basis, FirstRelease, Phase, RunKind
-from app.ledger import runs, settlement
+from app.failpoints import halfway, reach
+from app.ledger import publication, runs
 from app.planning.tracking import history_of_run
-from app.points import halfway, reach
 from app.services import Services
 from app.storage.blobs import StoredBlob
-from workers.backbone import publishable, starting
+from workers.data.backbone import publishable, starting
+from workers.data.loading import ModelSpec, RunData, load_model, load_records, load_start
 from workers.lease import Lease
-from workers.lineage import Lineage, lineage_of
-from workers.loading import ModelSpec, RunData, load_model, load_records, load_start
 from workers.mechanisms.catalogue import mechanism_for
-from workers.noise import NoiseSource, SecureNoise
+from workers.noise.generators import NoiseSource, SecureNoise
 from workers.noisy_phase import NoisyProgress
 from workers.patience import outlast_outages
-from workers.ram_only import ram_only
 from workers.reporting import epsilon_reporter, loss_reporter, step_reporter
-from workers.sealed import Certified, Sealed, SealedProgress
+from workers.seal.ram_only import ram_only
+from workers.seal.sealed import Certified, Sealed, SealedProgress
+from workers.seal.witness import require_drawn
 from workers.training.architectures import build
 from workers.training.device import choose_device
+from workers.training.lineage import Lineage, lineage_of
 from workers.training.network import Network, Tensors, trainable_size
-from workers.witness import require_drawn
 
 
 def execute(services: Services, lease: Lease) -> None:
@@ -90,7 +91,7 @@ def execute(services: Services, lease: Lease) -> None:
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
         content = safetensors.numpy.save(publishable(model.backbone, tensors))
-        result = settlement.RunResult(
+        result = publication.RunResult(
             weights=_store(services, lease, content),
             phase=phase,
             evaluation=evaluation,
@@ -295,7 +296,7 @@ def _store(services: Services, lease: Lease, content: bytes) -> StoredBlob:
 
 
 def _publish(
-    services: Services, lease: Lease, result: settlement.RunResult, content: bytes
+    services: Services, lease: Lease, result: publication.RunResult, content: bytes
 ) -> None:
     """Publish what the offline verifier accepts, and nothing else.
 
@@ -313,10 +314,10 @@ def _publish(
 
     def publish() -> None:
         with services.database.transaction() as session:
-            checked = settlement.draft(session, run_id=lease.run_id, result=result)
+            checked = publication.draft(session, run_id=lease.run_id, result=result)
         check_statement(payload_from(checked), weights=content)
         with services.database.transaction() as session:
-            settlement.publish(
+            publication.publish(
                 session,
                 services.blobs,
                 services.signer,

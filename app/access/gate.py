@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
+from app.access import api_keys
+from app.access.api_keys import Caller
 from app.access.known import KnownCallers
 from app.access.rate_limits import CallLimits, FailureLimit, Quota
 from app.access.recent import RecentlyAccepted
 from app.access.tokens import Bearer, Tokens
 from app.database import Database
+from app.database.group_commit import Together
 from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import ExpungeError, InvalidCredentialsError, UnauthenticatedError
-from app.ledger import api_keys
-from app.ledger.api_keys import Caller
-from app.ledger.together import Together
 
 _NO_CREDENTIALS = "send a valid API key or access token as 'Authorization: Bearer …'"
 

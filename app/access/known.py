@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-from app.ledger import api_keys
-from app.ledger.api_keys import Caller, KeyHolder
+from app.access import api_keys
+from app.access.api_keys import Caller, KeyHolder
 
 LIFETIME_S = 1.0
 _MOST = 10_000

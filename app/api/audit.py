@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from app.api.access import Admin, GuardedRoute, ServicesOf
-from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_number, encode_number
-from app.api.errors import problem_responses
-from app.api.schemas import Answer
-from app.ledger import audit
+from app.access import audit_trail
+from app.api.protocol.access import Admin, GuardedRoute, ServicesOf
+from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_number, encode_number
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.schemas import Answer
 
 router = APIRouter(prefix="/v1/audit", tags=["log"], route_class=GuardedRoute)
 
@@ -49,6 +49,6 @@ def list_deeds(
     """List who did what, newest first; optionally of one caller or of one kind."""
     before = decode_number(cursor, bits=63)
     with services.database.transaction() as session:
-        found = audit.deeds(session, caller=caller, kind=kind, before=before, limit=limit + 1)
+        found = audit_trail.deeds(session, caller=caller, kind=kind, before=before, limit=limit + 1)
     page, next_cursor = cut(found, limit, lambda deed: encode_number(deed.index))
     return DeedPage(items=[DeedAnswer(**vars(deed)) for deed in page], next_cursor=next_cursor)

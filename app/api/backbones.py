@@ -6,16 +6,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from pydantic import Field, StringConstraints
 
-from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
-from app.api.bodies import RawBody
-from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
-from app.api.errors import problem_responses
-from app.api.headers import answer_headers
-from app.api.schemas import Answer, Body, Name
-from app.backbones import repository
+from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
+from app.api.protocol.bodies import RawBody
+from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.headers import answer_headers
+from app.api.protocol.schemas import Answer, Body, Name
+from app.backbones import repository, service
 from app.backbones.tables import BackboneRow
 from app.domain.architecture import ArchitectureSpec
-from app.ledger import backbones, lineage
+from app.models import definitions
 
 router = APIRouter(prefix="/v1/backbones", tags=["backbones"], route_class=GuardedRoute)
 
@@ -74,7 +74,7 @@ def define_backbone(
     body: BackboneBody, services: ServicesOf, _: ModelsWriter, response: Response
 ) -> BackboneAnswer:
     """Define a public backbone; its weights come next."""
-    definition = backbones.BackboneDefinition(
+    definition = service.BackboneDefinition(
         name=body.name,
         architecture=ArchitectureSpec.from_json(body.architecture),
         input_shape=tuple(body.input.shape),
@@ -83,7 +83,7 @@ def define_backbone(
     )
     definition.require_parameters(services.settings.max_parameters)
     with services.database.transaction() as session:
-        row = backbones.define_backbone(session, definition)
+        row = service.define_backbone(session, definition)
         session.refresh(row)
         response.headers["Location"] = f"/v1/backbones/{row.name}"
         return _answer(row)
@@ -124,9 +124,9 @@ def upload_weights(
     name: str, services: ServicesOf, _: ModelsWriter, content: RawBody
 ) -> BackboneAnswer:
     """Upload a backbone's safetensors weights, once."""
-    lineage.check_weights(content)
+    definitions.check_weights(content)
     with services.database.transaction() as session:
-        return _answer(backbones.upload_weights(session, services.blobs, name, content))
+        return _answer(service.upload_weights(session, services.blobs, name, content))
 
 
 def _answer(row: BackboneRow) -> BackboneAnswer:

@@ -6,16 +6,15 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Response
 from pydantic import Field
 
-from app.api.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
-from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
-from app.api.errors import problem_responses
-from app.api.schemas import Answer
+from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
+from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.schemas import Answer
 from app.callbacks import repository, signing_secrets
 from app.callbacks.repository import EventState
 from app.callbacks.signing_secrets import SigningSecret
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
 from app.domain.states import RequestState
-from app.ledger import callers_callbacks
 
 router = APIRouter(prefix="/v1", tags=["callbacks"], route_class=GuardedRoute)
 webhooks = APIRouter(tags=["callbacks"])
@@ -128,7 +127,7 @@ def list_callbacks(
 def redeliver(callback_id: str, services: ServicesOf, _: ForgetWriter) -> CallbackAnswer:
     """Have a callback delivered now, whatever its state is."""
     with services.database.transaction() as session:
-        return _answer(*callers_callbacks.redeliver(session, callback_id))
+        return _answer(*repository.redeliver(session, callback_id))
 
 
 @router.get("/callback-secret", responses=problem_responses())
@@ -144,9 +143,7 @@ def rotate_secret(services: ServicesOf, caller: ForgetWriter, response: Response
     """Replace the secret; for a day, callbacks are signed with the previous one too."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
-        return _secret(
-            callers_callbacks.rotate_secret(session, services.callbacks.keys, caller.key_id)
-        )
+        return _secret(signing_secrets.rotate(session, services.callbacks.keys, caller.key_id))
 
 
 def _answer(event: CallbackEventRow, endpoint: CallbackEndpointRow) -> CallbackAnswer:

@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
-from app.api.access import GuardedRoute, ModelsReader, ServicesOf
-from app.api.errors import problem_responses
-from app.api.schemas import Answer
+from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.schemas import Answer
 from app.certificates.model_signing import ALGORITHM
 from app.domain.errors import NotFoundError
-from app.ledger import bundles, repository, signing_keys
+from app.ledger import bundles, repository
+from app.log import signing_keys
 from app.services import Services
 
 router = APIRouter(tags=["certificates"], route_class=GuardedRoute)

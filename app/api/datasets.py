@@ -9,17 +9,16 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from app.api.access import DataWriter, GuardedRoute, ModelsReader, ServicesOf
-from app.api.bodies import RawBody
-from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
-from app.api.errors import problem_responses
-from app.api.headers import answer_headers
-from app.api.schemas import Answer, Body, Name
+from app.api.protocol.access import DataWriter, GuardedRoute, ModelsReader, ServicesOf
+from app.api.protocol.bodies import RawBody
+from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.headers import answer_headers
+from app.api.protocol.schemas import Answer, Body, Name
 from app.datasets import repository, service
 from app.datasets.reading import READERS
 from app.datasets.tables import DatasetRow
 from app.domain.schema import FeatureSchema
-from app.ledger import datasets
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=GuardedRoute)
 _PUSHES = CapacityLimiter(READERS)
@@ -86,7 +85,7 @@ def define_dataset(
         classes=body.classes,
     )
     with services.database.transaction() as session:
-        row = datasets.define_dataset(session, name=body.name, schema=schema)
+        row = service.define_dataset(session, name=body.name, schema=schema)
         session.refresh(row)
         response.headers["Location"] = f"/v1/datasets/{row.name}"
         return _answer(session, row)

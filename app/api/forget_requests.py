@@ -8,24 +8,25 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, StringConstraints
 from sqlalchemy.orm import Session
 
-from app.api.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
 from app.api.certificates import BundleAnswer, Since
-from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
-from app.api.errors import problem_responses
 from app.api.forgetting import ForgettingOf
-from app.api.headers import answer_headers
-from app.api.idempotency import CallId
-from app.api.schemas import Answer, Body, ExternalId, Name, OwnerId
-from app.api.waiting import Found, Prefer, answer_with_news, json_response, wait_of
-from app.api.watching import WatcherOf
+from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
+from app.api.protocol.changes import Kind
+from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.headers import answer_headers
+from app.api.protocol.idempotency import CallId
+from app.api.protocol.schemas import Answer, Body, ExternalId, Name, OwnerId
+from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
+from app.api.protocol.watching import WatcherOf
 from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
-from app.ledger import actor, bundles, repository, request_views
-from app.ledger.changes import Kind
+from app.ledger import bundles, repository, request_views
 from app.ledger.demands import Call, ForgetDemand
 from app.ledger.request_views import RequestView
 from app.ledger.requests import ForgetRequests
+from app.log import actor
 from app.registry.tables import ModelRow
 
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)

@@ -13,12 +13,12 @@ from fastapi import Depends, Request
 from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
 
+from app.database.group_commit import Lanes, Together
 from app.domain.errors import ExpungeError, NotFoundError
 from app.domain.states import RequestState
 from app.ledger import repository, request_views
 from app.ledger.demands import Call
 from app.ledger.request_views import RequestView
-from app.ledger.together import Lanes, Together
 from app.services import Services
 
 _LINGER_S = 0.005

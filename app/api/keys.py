@@ -6,13 +6,13 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import AwareDatetime, Field
 
-from app.api.access import Admin, GuardedRoute, ServicesOf
-from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
-from app.api.errors import problem_responses
-from app.api.schemas import Answer, Body, Name
+from app.access import api_keys
+from app.access.tables import ApiKeyRow
+from app.api.protocol.access import Admin, GuardedRoute, ServicesOf
+from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.schemas import Answer, Body, Name
 from app.domain.scopes import Scope
-from app.ledger import api_keys
-from app.ledger.tables import ApiKeyRow
 
 router = APIRouter(prefix="/v1/api-keys", tags=["API keys"], route_class=GuardedRoute)
 

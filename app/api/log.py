@@ -5,12 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
-from app.api.access import GuardedRoute, LogReader, ServicesOf
-from app.api.errors import problem_responses
-from app.api.schemas import Answer
+from app import log
+from app.api.protocol.access import GuardedRoute, LogReader, ServicesOf
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.schemas import Answer
 from app.domain.merkle import leaf_hash
-from app.ledger import checkpoints, cosignatures, log, merkle
-from app.ledger.tables import LogEntryRow
+from app.log import checkpoints, cosignatures, merkle
+from app.log.tables import LogEntryRow
 
 router = APIRouter(prefix="/v1/log", tags=["log"], route_class=GuardedRoute)
 

@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 
-from app.api.access import GuardedRoute
-from app.api.errors import problem_responses
+from app.api.protocol.access import GuardedRoute
+from app.api.protocol.errors import problem_responses
 
 router = APIRouter(tags=["operations"], route_class=GuardedRoute)
 

@@ -8,25 +8,26 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from app.api.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
-from app.api.bodies import RawBody
-from app.api.conditions import IfMatch, require_match
-from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
-from app.api.errors import problem_responses
-from app.api.etags import etag_of
-from app.api.headers import answer_headers
-from app.api.leaving import Left
 from app.api.policies import PolicyBody
+from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
+from app.api.protocol.bodies import RawBody
+from app.api.protocol.changes import Kind
+from app.api.protocol.conditions import IfMatch, require_match
+from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.etags import etag_of
+from app.api.protocol.headers import answer_headers
+from app.api.protocol.leaving import Left
+from app.api.protocol.schemas import Answer, Body, Name
+from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
+from app.api.protocol.watching import WatcherOf
 from app.api.runs import RunAnswer, run_answer
-from app.api.schemas import Answer, Body, Name
 from app.api.versions import VersionAnswer, version_answer
-from app.api.waiting import Found, Prefer, answer_with_news, json_response
-from app.api.watching import WatcherOf
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.states import WeightsSource
-from app.ledger import lineage, policies, repository, serving
-from app.ledger.changes import Kind
+from app.ledger import repository
+from app.models import definitions, policies, serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 
@@ -82,7 +83,7 @@ def define_model(
     body: ModelBody, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
 ) -> ModelAnswer:
     """Define a model and start its training, or wait for weights from elsewhere."""
-    definition = lineage.ModelDefinition(
+    definition = definitions.ModelDefinition(
         name=body.name,
         dataset=body.dataset,
         architecture=ArchitectureSpec.from_json(body.architecture),
@@ -90,7 +91,7 @@ def define_model(
         policy=body.policy.to_policy(),
         weights_source=WeightsSource(body.weights),
     )
-    defined = lineage.define_model(
+    defined = definitions.define_model(
         services.database,
         definition,
         max_parameters=services.settings.max_parameters,
@@ -174,9 +175,11 @@ def import_weights(
     name: str, services: ServicesOf, _: ModelsWriter, content: RawBody, left: Left
 ) -> ModelAnswer:
     """Upload safetensors weights trained elsewhere; their first release is certified next."""
-    lineage.check_weights(content)
+    definitions.check_weights(content)
     make = partial(services.planners.plan, left=left)
-    imported = lineage.import_weights(services.database, services.blobs, name, content, make=make)
+    imported = definitions.import_weights(
+        services.database, services.blobs, name, content, make=make
+    )
     with services.database.transaction() as session:
         return _model_answer(session, session.get_one(ModelRow, imported.id))
 

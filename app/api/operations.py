@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 from fastapi import APIRouter, Response
 
-from app.api.access import ServicesOf
-from app.api.schemas import Answer
+from app.api.protocol.access import ServicesOf
+from app.api.protocol.schemas import Answer
 from app.monitoring.readiness import readiness
 
 router = APIRouter(tags=["operations"])

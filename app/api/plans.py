@@ -5,15 +5,15 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from app.api.access import GuardedRoute, ModelsReader, ServicesOf
-from app.api.errors import problem_responses
-from app.api.leaving import Left
 from app.api.policies import PolicyBody
-from app.api.schemas import Answer, Body, Name
+from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.leaving import Left
+from app.api.protocol.schemas import Answer, Body, Name
 from app.domain.errors import InvalidInputError
-from app.ledger.shapes import shape_of
 from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
 from app.registry import repository as registry
+from app.registry.shapes import shape_of
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=GuardedRoute)
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from app.api.schemas import Body
+from app.api.protocol.schemas import Body
 from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.states import FirstRelease, Serving
 

@@ -8,24 +8,24 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from app.api.access import (
+from app.api.events import EVENT_CONTENT, EventStream, LastEventId, event_stream
+from app.api.protocol.access import (
     GuardedRoute,
     ModelsReader,
     ModelsWriter,
     ServicesOf,
     authenticate_again,
 )
-from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
-from app.api.errors import problem_responses
-from app.api.events import EVENT_CONTENT, EventStream, LastEventId, event_stream
-from app.api.headers import answer_headers
-from app.api.leaving import Left
-from app.api.schemas import Answer
-from app.api.waiting import Found, Prefer, answer_with_news
-from app.api.watching import WatcherOf
+from app.api.protocol.changes import Facts, Kind, facts_of
+from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.headers import answer_headers
+from app.api.protocol.leaving import Left
+from app.api.protocol.schemas import Answer
+from app.api.protocol.waiting import Found, Prefer, answer_with_news
+from app.api.protocol.watching import WatcherOf
 from app.domain.states import ACTIVE_RUN_STATES, RunState
 from app.ledger import repository, runs
-from app.ledger.changes import Facts, Kind, facts_of
 from app.ledger.tables import RunRow
 from app.registry.tables import ModelRow
 

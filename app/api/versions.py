@@ -7,20 +7,21 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 from sqlalchemy.orm import Session
 
-from app.api.access import GuardedRoute, ModelsReader, ServicesOf
 from app.api.certificates import BundleAnswer, Since
-from app.api.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_number, encode_number
-from app.api.downloads import download
-from app.api.errors import problem_responses
-from app.api.headers import answer_headers, described
-from app.api.schemas import Answer
+from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
+from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_number, encode_number
+from app.api.protocol.downloads import download
+from app.api.protocol.errors import problem_responses
+from app.api.protocol.headers import answer_headers, described
+from app.api.protocol.schemas import Answer
 from app.certificates.model_signing import SIGNATURE_MEDIA_TYPE
 from app.certificates.signing import statement_of
 from app.datasets.service import schema_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import signature_filename, weights_filename
 from app.domain.states import VersionState, WeightsSource
-from app.ledger import bundles, repository, serving
+from app.ledger import bundles, repository
+from app.models import serving
 from app.registry import repository as registry
 from app.registry.card import CardFacts, model_card
 from app.registry.tables import ModelRow, VersionRow

@@ -1,10 +1,12 @@
 """All SQL about backbones."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
+from app import log
 from app.backbones.tables import BackboneRow
 from app.domain.errors import NotFoundError
 
@@ -29,3 +31,8 @@ def backbones(session: Session, *, after: str | None = None, limit: int) -> Sequ
     if after is not None:
         query = query.where(BackboneRow.name > after)
     return session.scalars(query.order_by(BackboneRow.name).limit(limit)).all()
+
+
+def digest_of(row: BackboneRow | Row[Any]) -> str:
+    """Digest the part of a backbone that never changes."""
+    return log.digest_of([row.name, row.source, row.architecture, row.input_shape, row.classes])

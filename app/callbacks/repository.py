@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import delete, exists, func, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
+from app import log
 from app.callbacks.posting import Outcome, Result
 from app.callbacks.schedule import delay_s
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow, CallbackSecretRow
@@ -246,7 +247,7 @@ def events(
 
 
 def redeliver(session: Session, event_id: str) -> tuple[CallbackEventRow, CallbackEndpointRow]:
-    """Have an event delivered now, whatever its state is.
+    """Have an event delivered now, whatever its state is, and log that this was requested.
 
     Raises:
         NotFoundError: the event does not exist.
@@ -266,4 +267,5 @@ def redeliver(session: Session, event_id: str) -> tuple[CallbackEventRow, Callba
     event.next_attempt_at = func.clock_timestamp()
     session.flush()
     session.refresh(event)
+    log.append(session, "callback.redelivered", callback=event.id)
     return event, endpoint

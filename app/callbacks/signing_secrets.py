@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
+from app import log
 from app.callbacks.keys import CallbackKeys
 from app.callbacks.tables import CallbackSecretRow
 
@@ -34,7 +35,7 @@ def current(session: Session, keys: CallbackKeys, api_key_id: str) -> SigningSec
 
 
 def rotate(session: Session, keys: CallbackKeys, api_key_id: str) -> SigningSecret:
-    """Give a caller a new secret."""
+    """Give a caller a new secret, and log that it was done."""
     row = session.get(CallbackSecretRow, api_key_id, with_for_update=True)
     if row is None:
         row = CallbackSecretRow(api_key_id=api_key_id, generation=0)
@@ -43,6 +44,7 @@ def rotate(session: Session, keys: CallbackKeys, api_key_id: str) -> SigningSecr
     row.rotated_at = func.clock_timestamp()
     session.flush()
     session.refresh(row)
+    log.append(session, "callback_secret.rotated", key=api_key_id)
     return _secret(keys, api_key_id, row)
 
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, func, text
+from sqlalchemy import ForeignKey, Index, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
@@ -23,24 +23,3 @@ class CertificateRow(Base):
     envelope: Mapped[str]
     sha256: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-
-
-class SigningKeyRow(Base):
-    """A public key that signs or has signed; ``valid_until`` is null for the one in use."""
-
-    __tablename__ = "signing_keys"
-    __table_args__ = (
-        Index(
-            "uq_signing_keys_one_in_use",
-            text("(valid_until IS NULL)"),
-            unique=True,
-            postgresql_where="valid_until IS NULL",
-        ),
-    )
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    pem: Mapped[str]
-    valid_from: Mapped[datetime | None]
-    valid_until: Mapped[datetime | None]
-    compromised_since: Mapped[datetime | None]
-    """The time since which someone else may have signed with it."""

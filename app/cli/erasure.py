@@ -8,9 +8,9 @@ import typer
 from app.cli.connection import errors_in_words
 from app.cli.findings import Tally
 from app.datasets.pseudonyms import Pseudonyms
-from app.ledger import erase_check as search
-from app.ledger.erase_check import Stores
-from app.ledger.findings import Verdict
+from app.maintenance import erase_check as search
+from app.maintenance.erase_check import Stores
+from app.maintenance.findings import Verdict
 from app.services import (
     database_at_rest,
     is_key_store_apart,

@@ -4,7 +4,7 @@ from collections import Counter
 
 import typer
 
-from app.ledger.findings import Finding, Verdict
+from app.maintenance.findings import Finding, Verdict
 
 
 class Tally(Counter[Verdict]):

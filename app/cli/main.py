@@ -23,7 +23,7 @@ from app.cli import (
     witnessing,
 )
 from app.cli.examples import epilog
-from app.hardening import harden
+from app.processes.hardening import harden
 
 _EPILOG = """Exit codes:
 

@@ -11,17 +11,20 @@ import typer
 import uvicorn
 
 from app import schema
-from app.api.connections import Connections
-from app.api.watching import Watcher
+from app.access import api_keys
+from app.api.protocol.connections import Connections
+from app.api.protocol.watching import Watcher
 from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.cli.connection import admin_key_file, errors_in_words
 from app.database import Database
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
-from app.ledger import actor, api_keys
+from app.log import actor
 from app.main import app_from_environment
 from app.planning.planners import Planners
+from app.processes.stopping import StopSignal
+from app.processes.supervisor import Child, python_command, stop_with_supervisor, supervise
 from app.services import (
     create_keys,
     database_url,
@@ -34,10 +37,8 @@ from app.services import (
     write_trusted_keys,
 )
 from app.settings import Settings
-from app.stopping import StopSignal
 from app.storage.keyfiles import create_key_file
 from app.storage.s3 import S3ObjectStore
-from app.supervisor import Child, python_command, stop_with_supervisor, supervise
 
 _SHUTDOWN_S = 5
 _GARBAGE_OBJECTS = 20_000

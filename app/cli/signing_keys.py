@@ -10,7 +10,7 @@ import typer
 from app.certificates.signing import StatementSigner
 from app.cli.connection import errors_in_words
 from app.domain.errors import InvalidInputError
-from app.ledger import actor, signing_keys
+from app.log import actor, signing_keys
 from app.services import database_at_rest, signing_key_file, write_trusted_keys
 from app.settings import Settings
 

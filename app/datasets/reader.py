@@ -16,7 +16,7 @@ import pyarrow as pa
 from app.datasets.uploads import checked_parts
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
 from app.domain.schema import FeatureSchema
-from app.hardening import harden
+from app.processes.hardening import harden
 
 _LENGTH_BYTES: Final = 8
 

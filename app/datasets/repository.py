@@ -18,8 +18,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.database.direct import Direct, directly, prepared
 from app.datasets.tables import DatasetRow, RecordRow, ShardRow
-from app.direct import Direct, directly, prepared
 from app.domain.errors import NotFoundError
 
 _PARAMETERS_AT_ONCE = 10_000

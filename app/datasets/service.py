@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app import log
 from app.database import Database
-from app.datasets import features, repository
+from app.datasets import digests, features, repository
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.reading import Readers
 from app.datasets.shards import encode_shard, without_rows
@@ -63,14 +63,8 @@ def define_dataset(session: Session, *, name: str, schema: FeatureSchema) -> Dat
     )
     session.add(row)
     session.flush()
+    log.append(session, "dataset.defined", dataset=row.id, definition=digests.of_dataset(row))
     return row
-
-
-class Journal(Protocol):
-    """Records a decision, which is kept if the session commits."""
-
-    def __call__(self, session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
-        """Note it."""
 
 
 class Records:
@@ -83,7 +77,6 @@ class Records:
         pseudonyms: Pseudonyms,
         *,
         readers: Readers,
-        journal: Journal,
         learned_through: Callable[[Session, str], int],
     ) -> None:
         """Put the parts together.
@@ -93,14 +86,12 @@ class Records:
             blobs: keep the shards.
             pseudonyms: name records and subjects.
             readers: decode uploads.
-            journal: notes what was done.
             learned_through: returns up to which sequence number any model has read a dataset.
         """
         self._database = database
         self._blobs = blobs
         self._pseudonyms = pseudonyms
         self._readers = readers
-        self._journal = journal
         self._learned_through = learned_through
 
     def push(self, name: str, content: bytes) -> PushResult:
@@ -146,7 +137,7 @@ class Records:
                 repository.lock_dataset(session, dataset_id)
                 self._require_ahead(session, dataset_id, first)
                 count = len(records.record_keys)
-                self._journal(session, "records.pushed", dataset=dataset_id, records=count)
+                log.append(session, "records.pushed", dataset=dataset_id, records=count)
         except (_OvertakenError, IntegrityError):
             return False
         return True

@@ -1,7 +1,8 @@
 """Every error that Expunge raises on purpose, on one page.
 
-One root, subclasses by cause, typed attributes, no HTTP status: ``app/api/errors.py`` maps them.
-Messages may name fields, rows and counts. They never hold record content, weights, noise or keys.
+One root, subclasses by cause, typed attributes, no HTTP status: those are in
+``app/api/protocol/errors.py``. Messages may name fields, rows and counts. They never hold record
+content, weights, noise or keys.
 """
 
 from collections.abc import Sequence

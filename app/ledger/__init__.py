@@ -1,1 +1,1 @@
-"""Forget requests, obligations, runs, outbox and log."""
+"""Forget requests, obligations, runs, the outbox and publication."""

@@ -15,8 +15,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from app.database.direct import directly, prepared
 from app.datasets.repository import KeyedRecord
-from app.direct import directly, prepared
 from app.ledger.outbox import Topic
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 

@@ -13,20 +13,22 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app.callbacks.events import Callbacks
+from app.database.direct import directly
+from app.datasets import digests
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
-from app.direct import directly
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.states import Basis, ObligationState, RequestState
-from app.ledger import acceptance_rows, actor, digests, repository
+from app.ledger import acceptance_rows, repository
 from app.ledger.demands import Call, Recognition
 from app.ledger.naming import Known, Named
 from app.ledger.obligations import record as record_obligation
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 from app.ledger.transitions import enter
+from app.log import actor
 from app.registry.membership import Membership, membership_of
 from app.registry.standing import Standing, standings
 

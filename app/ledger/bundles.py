@@ -15,21 +15,15 @@ from app.certificates.signing import (
     signer_of,
     statement_of,
 )
-from app.certificates.tables import CertificateRow, SigningKeyRow
+from app.certificates.tables import CertificateRow
 from app.certificates.trusted_keys import ed25519_of
 from app.domain import multiproof
 from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.states import Basis
-from app.ledger import (
-    certifying,
-    checkpoints,
-    cosignatures,
-    merkle,
-    repository,
-    restating,
-    signing_keys,
-)
+from app.ledger import certifying, reissue, repository
 from app.ledger.certifying import Accounted
+from app.log import checkpoints, cosignatures, merkle, signing_keys
+from app.log.tables import SigningKeyRow
 from app.registry.tables import ModelRow, VersionRow
 
 _ENTRY = text(
@@ -148,7 +142,7 @@ def _accounted(session: Session, certificate: CertificateRow, request_id: str) -
     version = session.get_one(VersionRow, certificate.version_id)
     request = repository.request(session, request_id)
     if request.forget_epoch > version.covers_epoch:
-        return restating.accounted_with(session, request, model=model, head=version)
+        return reissue.accounted_with(session, request, model=model, head=version)
     return certifying.accounted_for(session, model, through_epoch=version.covers_epoch)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import func
 from sqlalchemy.orm import Session
 
+from app import log
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Coverage
 from app.certificates.tables import CertificateRow
@@ -13,8 +14,9 @@ from app.datasets.lives import Life
 from app.domain import merkle
 from app.domain.ids import new_id
 from app.domain.states import Basis
-from app.ledger import log, repository, signing_keys
+from app.ledger import repository
 from app.ledger.repository import NamedRecord
+from app.log import signing_keys
 from app.planning.tracking import Tracking
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow

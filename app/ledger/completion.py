@@ -14,7 +14,7 @@ from itertools import groupby
 
 from app.database import Database
 from app.domain.errors import ExpungeError
-from app.ledger import repository, settlement
+from app.ledger import publication, repository
 from app.ledger.requests import ForgetRequests
 from app.storage.blobs import Blobs
 
@@ -62,7 +62,7 @@ class Completion:
             self._blobs.sweep(dataset_id)
         finally:
             with self._database.transaction() as session:
-                settlement.note_shredded(session)
+                publication.note_shredded(session)
         for request_id in erased:
             with self._database.transaction() as session:
                 self._requests.complete(session, request_id)

@@ -12,8 +12,9 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import ColumnElement, and_, func, or_, select, text
 from sqlalchemy.orm import Session
 
+from app import log
 from app.domain.states import ObligationState
-from app.ledger import log, outbox, repository, transitions
+from app.ledger import outbox, repository, transitions
 from app.ledger.tables import ForgetRequestRow
 
 DUE_SOON = "request.due_soon"

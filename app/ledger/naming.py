@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from app.database.direct import Direct
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
-from app.direct import Direct
 from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import UnknownRecordsError
 from app.ledger.demands import ForgetDemand

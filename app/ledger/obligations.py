@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy.orm import Session
 
+from app import log
 from app.domain.states import ObligationState, RequestState
-from app.ledger import log, repository, transitions
+from app.ledger import repository, transitions
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 
 _SETTLED = {ObligationState.CERTIFIED, ObligationState.CANCELLED}

@@ -6,10 +6,12 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app import log
 from app.backbones.use import digest_of
 from app.callbacks.events import Callbacks
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Subject, Times, exclusion_statement
+from app.datasets import digests
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.service import Records
@@ -17,20 +19,12 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, ExpungeError
 from app.domain.ids import new_id
 from app.domain.states import Basis, ObligationState, RequestState
-from app.ledger import (
-    actor,
-    certifying,
-    digests,
-    log,
-    obligations,
-    outbox,
-    repository,
-    restating,
-)
+from app.ledger import certifying, obligations, outbox, reissue, repository
 from app.ledger.accepting import Acceptance, Taken
 from app.ledger.demands import Call, ForgetDemand, hashed
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 from app.ledger.transitions import enter
+from app.log import actor
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import is_being_written
 
@@ -112,7 +106,7 @@ class ForgetRequests:
     def _certify_again(
         self, session: Session, request: ForgetRequestRow, model: ModelRow, head: VersionRow
     ) -> str:
-        certificate = restating.certify_again(
+        certificate = reissue.certify_again(
             session, self._signer, request, model=model, head=head, now=self._clock()
         )
         session.flush()
@@ -215,8 +209,10 @@ class ForgetRequests:
             dataset.forget_epoch += 1
             restored = repository.restore_records(session, request, epoch=dataset.forget_epoch)
             facts = {"restored": restored, "returned_at": dataset.forget_epoch}
-            facts |= {"dataset": dataset.id} | digests.marks_of(session, request)
-            facts |= digests.returns_of(session, request)
+            facts |= {"dataset": dataset.id} | digests.marks_of(
+                session, dataset.id, request.forget_epoch
+            )
+            facts |= digests.returns_of(session, dataset.id, request.forget_epoch)
         enter(session, request, RequestState.CANCELLED, **facts)
         return request
 

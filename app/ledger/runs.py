@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, func, update
 from sqlalchemy.orm import Session
 
+from app import log
 from app.database import Database
 from app.datasets import repository as datasets
 from app.domain.errors import (
@@ -26,18 +27,18 @@ from app.domain.states import (
     RunKind,
     RunState,
 )
-from app.ledger import digests, log, outbox, repository
-from app.ledger.audited import audited_records
-from app.ledger.forecasts import Forecast, Occasion, PlanMaker
+from app.ledger import outbox, repository
+from app.ledger.attacked_records import audited_records
 from app.ledger.obligations import (
     fail_obligations,
     reopen_obligations,
     start_obligations,
     void_obligations,
 )
-from app.ledger.shapes import TrainingRecord, TrainingSet
 from app.ledger.tables import ObligationRow, RunRow
 from app.planning.planner import make_plan
+from app.registry.forecasts import Forecast, Occasion, PlanMaker
+from app.registry.shapes import TrainingRecord, TrainingSet
 from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs, doom_attempt
 
@@ -61,7 +62,7 @@ def create_run(session: Session, model: ModelRow, kind: RunKind, forecast: Forec
     session.add(row)
     session.flush()
     outbox.post(session, outbox.Topic.ENQUEUE_RUN, row.id)
-    digest = digests.of_document(row.plan)
+    digest = log.digest_of(row.plan)
     log.append(session, "run.queued", run=row.id, model=model.id, run_kind=kind, plan=digest)
     return row
 
@@ -215,7 +216,7 @@ def begin(
     with database.transaction() as session:
         run = holder(session, run_id, fencing_token)
         run.plan = plan.to_json()
-        log.append(session, "run.planned", run=run.id, plan=digests.of_document(run.plan))
+        log.append(session, "run.planned", run=run.id, plan=log.digest_of(run.plan))
     return Selection(
         retain=_remembered(retain),
         held_out=_remembered(held_out),

@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from app import log
 from app.callbacks.events import Callbacks
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.tables import DatasetRow
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
-from app.ledger import log, repository
+from app.ledger import repository
 from app.ledger.demands import ForgetDemand
 from app.ledger.requests import ForgetRequests, utc_now
 from app.ledger.subject_status import find, settle

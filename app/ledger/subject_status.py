@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
+from app import log
 from app.callbacks.events import emit
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState, SubjectRequestStatus
-from app.ledger import log
 from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
 
 API_VERSION = "2.0"

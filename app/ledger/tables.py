@@ -1,4 +1,4 @@
-"""Forget requests, obligations, runs, outbox, log and API keys."""
+"""Forget requests, obligations, runs and outbox."""
 
 from datetime import datetime
 from typing import Any
@@ -9,35 +9,12 @@ from sqlalchemy import (
     ForeignKey,
     Identity,
     Index,
-    SmallInteger,
     UniqueConstraint,
     func,
-    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
-
-
-class ApiKeyRow(Base):
-    """A caller: one with a key, or one whose tokens an issuer signs.
-
-    Only a hash of the key is stored, or a keyed hash of the token's issuer and subject. What a
-    token allows is in the token, so ``scopes`` is empty then.
-    """
-
-    __tablename__ = "api_keys"
-    __table_args__ = (CheckConstraint("kind IN ('key', 'oidc')", name="kind"),)
-
-    id: Mapped[str] = mapped_column(primary_key=True)
-    kind: Mapped[str] = mapped_column(server_default="key")
-    name: Mapped[str]
-    key_hash: Mapped[bytes] = mapped_column(unique=True)
-    scopes: Mapped[list[str]]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    expires_at: Mapped[datetime | None]
-    last_used_at: Mapped[datetime | None]
-    revoked_at: Mapped[datetime | None]
 
 
 class SubjectRequestRow(Base):
@@ -197,94 +174,3 @@ class OutboxRow(Base):
     subject_id: Mapped[str]
     posted_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     available_at: Mapped[datetime]
-
-
-class IdempotencyKeyRow(Base):
-    """A call made under an ``Idempotency-Key``, and its answer once there is one.
-
-    The key is stored as a keyed hash, the answer encrypted under a key derived from the caller's
-    (see ``app/ledger/idempotency.py``).
-    """
-
-    __tablename__ = "idempotency_keys"
-    __table_args__ = (
-        CheckConstraint("attempt >= 0", name="attempt"),
-        CheckConstraint("length(key_digest) = 32 AND length(request_digest) = 32", name="digests"),
-        Index("ix_idempotency_keys_expires_at", "expires_at"),
-    )
-
-    key_digest: Mapped[bytes] = mapped_column(primary_key=True)
-    request_digest: Mapped[bytes]
-    call_id: Mapped[str]
-    """Random; the same for every attempt at this call."""
-    attempt: Mapped[int]
-    claimed_until: Mapped[datetime]
-    """Until then an attempt without an answer counts as in progress."""
-    answer: Mapped[bytes | None]
-    expires_at: Mapped[datetime]
-
-
-class LogEntryRow(Base):
-    """One decision, in canonical JSON: the leaf ``index`` of the log's tree, counted from 0.
-
-    ``kind`` repeats what the body says.
-    """
-
-    __tablename__ = "log_entries"
-    __table_args__ = (
-        Index(
-            "ix_log_entries_certificate",
-            text("""substring(body, '"certificate":"([^"]*)"'::text)"""),
-            postgresql_where="kind = 'certificate.issued'",
-        ),
-        Index("ix_log_entries_retirements", "index", postgresql_where="kind = 'key.retired'"),
-        Index("ix_log_entries_by", text("""substring(body, '"by":"([^"]*)"'::text)"""), "index"),
-    )
-
-    index: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    kind: Mapped[str]
-    body: Mapped[str]
-
-
-class LogNodeRow(Base):
-    """The root of a complete subtree of 2^level leaves; leaves themselves are not repeated."""
-
-    __tablename__ = "log_nodes"
-    __table_args__ = (
-        CheckConstraint("level BETWEEN 1 AND 62", name="level"),
-        CheckConstraint("position >= 0", name="position"),
-        CheckConstraint("length(hash) = 32", name="hash"),
-    )
-
-    level: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
-    position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    hash: Mapped[bytes]
-
-
-class LogCheckpointRow(Base):
-    """What the service has signed about the log: its first ``size`` entries have this root."""
-
-    __tablename__ = "log_checkpoints"
-    __table_args__ = (
-        CheckConstraint("size >= 1", name="size"),
-        CheckConstraint("length(root) = 32", name="root"),
-    )
-
-    size: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    root: Mapped[bytes]
-    note: Mapped[str]
-    issued_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-
-
-class LogCosignatureRow(Base):
-    """What a witness has signed about a checkpoint: one more line of its note.
-
-    ``witness`` is the witness's verifier key. There is no foreign key: whatever is done to a
-    checkpoint, its cosignatures stay.
-    """
-
-    __tablename__ = "log_cosignatures"
-
-    size: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    witness: Mapped[str] = mapped_column(primary_key=True)
-    line: Mapped[str]

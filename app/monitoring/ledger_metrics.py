@@ -10,8 +10,8 @@ from prometheus_client.metrics_core import (
 )
 from sqlalchemy.orm import Session
 
-from app.ledger import figures
 from app.ledger.outbox import Topic
+from app.monitoring import figures
 
 
 def ledger_metrics(session: Session) -> Iterator[Metric]:

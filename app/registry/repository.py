@@ -1,10 +1,12 @@
 """All SQL about models and versions."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
+from app import log
 from app.datasets.tables import DatasetRow
 from app.domain.errors import NotFoundError
 from app.domain.states import BlobState, VersionState
@@ -112,3 +114,9 @@ def next_number(session: Session, model_id: str) -> int:
     """Return the number that a model's next version takes."""
     query = select(func.max(VersionRow.number)).where(VersionRow.model_id == model_id)
     return (session.scalar(query) or 0) + 1
+
+
+def digest_of(row: ModelRow | Row[Any]) -> str:
+    """Digest the part of a model that never changes; its salt prevents testing of guesses."""
+    what = [row.name, row.dataset_id, row.weights_source, row.split_salt.hex()]
+    return log.digest_of([what, row.architecture, row.recipe])

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import String, bindparam, select
 
-from app.direct import Direct, prepared
+from app.database.direct import Direct, prepared
 from app.registry.tables import ModelRow, VersionRow
 
 

@@ -33,7 +33,7 @@ from app.database import Database
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.domain.ids import new_id
 from app.domain.states import BlobState
-from app.points import reach
+from app.failpoints import reach
 from app.storage.encryption import HEADER_BYTES, Identity, content_size, encrypt
 from app.storage.keystore import KeyStore
 from app.storage.objects import ObjectStore

@@ -8,7 +8,7 @@ from sqlalchemy import ARRAY, ColumnElement, String, any_, func, literal, select
 from app.database import Database
 from app.domain.errors import KeyStoreError, ObjectStoreError
 from app.domain.states import BlobState
-from app.points import reach
+from app.failpoints import reach
 from app.storage.keystore import KeyStore
 from app.storage.objects import ObjectStore
 from app.storage.tables import BlobRow

@@ -7,12 +7,12 @@ from typing import Annotated
 
 from fastapi import Depends, Request, Response
 
-from app.api.access import ServicesOf, require_scope
+from app.access import api_keys
+from app.access.api_keys import Caller
+from app.access.tables import ApiKeyRow
+from app.api.protocol.access import ServicesOf, require_scope
 from app.domain.errors import UnauthenticatedError
 from app.domain.scopes import Scope
-from app.ledger import api_keys
-from app.ledger.api_keys import Caller
-from app.ledger.tables import ApiKeyRow
 from app.services import Services
 from app.web import forms
 from app.web.forms import Form

@@ -2,10 +2,9 @@
 
 from fastapi import Request, Response
 
-from app.api.access import ServicesOf
+from app.api.protocol.access import ServicesOf
 from app.domain.scopes import Scope
-from app.ledger import overview
-from app.web import pages
+from app.web import pages, queries
 from app.web.access import AnyVisitor
 from app.web.rendering import render
 
@@ -20,6 +19,6 @@ def show(request: Request, services: ServicesOf, visitor: AnyVisitor) -> Respons
     may_requests = visitor.caller.allows(Scope.FORGET_READ)
     may_runs = visitor.caller.allows(Scope.MODELS_READ)
     with services.database.transaction() as session:
-        requests = overview.failed_requests(session, limit=_MOST) if may_requests else None
-        runs = overview.failed_runs(session, limit=_MOST) if may_runs else None
+        requests = queries.failed_requests(session, limit=_MOST) if may_requests else None
+        runs = queries.failed_runs(session, limit=_MOST) if may_runs else None
     return render(request, "failures.html", visitor, requests=requests, runs=runs)

@@ -7,11 +7,11 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
+from app.access import api_keys
+from app.access.api_keys import Caller
 from app.access.gate import Gate
-from app.api.access import address_of
+from app.api.protocol.access import address_of
 from app.domain.errors import TooManyRequestsError, UnauthenticatedError
-from app.ledger import api_keys
-from app.ledger.api_keys import Caller
 from app.web import forms, pages
 from app.web.access import COOKIE, AnyVisitor, SessionsOf, set_cookie
 from app.web.forms import Form

@@ -8,8 +8,8 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from app.api.access import ServicesOf
-from app.api.downloads import download
+from app.api.protocol.access import ServicesOf
+from app.api.protocol.downloads import download
 from app.api.versions import Number
 from app.certificates.bundle import MEDIA_TYPE
 from app.certificates.plain_words import assumptions_in_words, guarantee_in_words, limits_in_words
@@ -17,10 +17,11 @@ from app.certificates.signing import statement_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import certificate_filename, weights_filename
 from app.domain.policy import Policy
-from app.ledger import bundles, overview, repository, serving
+from app.ledger import bundles, repository
+from app.models import serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
-from app.web import pages
+from app.web import pages, queries
 from app.web.access import ModelsReader
 from app.web.rendering import render
 
@@ -47,7 +48,7 @@ class ModelLine:
 
 def model_lines(session: Session) -> Sequence[ModelLine]:
     """Return all models by name."""
-    owed = overview.owed_by_model(session)
+    owed = queries.owed_by_model(session)
     return [_line(session, model, owed.get(model.id, 0)) for model in registry.models(session)]
 
 
@@ -64,9 +65,9 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
     """Show one model: its policy, versions and newest runs."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
-        line = _line(session, model, overview.owed_by_model(session).get(model.id, 0))
+        line = _line(session, model, queries.owed_by_model(session).get(model.id, 0))
         released = registry.released_versions(session, model.id)
-        lines = overview.runs(session, model=name, limit=10)
+        lines = queries.runs(session, model=name, limit=10)
         policy = Policy.from_json(model.policy)
     return render(
         request, "model.html", visitor, line=line, policy=policy, versions=released, lines=lines

@@ -3,10 +3,10 @@
 from fastapi import Request, Response
 from sqlalchemy.orm import Session
 
-from app.api.access import ServicesOf
+from app.api.protocol.access import ServicesOf
 from app.domain.scopes import Scope
-from app.ledger import figures, overview
-from app.web import pages
+from app.monitoring import figures
+from app.web import pages, queries
 from app.web.access import AnyVisitor, SessionsOf, Visitor
 from app.web.models import model_lines
 from app.web.rendering import render
@@ -33,7 +33,7 @@ def _requests(session: Session) -> dict[str, object]:
     return {
         "counts": figures.requests_by_state(session),
         "overdue": figures.deadlines(session).overdue,
-        "owed": overview.owed_requests(session, limit=_LISTED),
+        "owed": queries.owed_requests(session, limit=_LISTED),
     }
 
 
@@ -41,7 +41,7 @@ def _work(session: Session, visitor: Visitor) -> dict[str, object] | None:
     if not visitor.caller.allows(Scope.MODELS_READ):
         return None
     return {
-        "runs": overview.active_runs(session),
-        "failed": overview.failed_runs(session, limit=_LISTED),
+        "runs": queries.active_runs(session),
+        "failed": queries.failed_runs(session, limit=_LISTED),
         "models": model_lines(session),
     }

@@ -3,11 +3,12 @@
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
-from app.api.access import ServicesOf
-from app.api.cursors import cut, decode_cursor, encode_cursor
+from app.api.protocol.access import ServicesOf
+from app.api.protocol.cursors import cut, decode_cursor, encode_cursor
 from app.domain.states import RequestState
-from app.ledger import actor, overview, repository
-from app.web import pages
+from app.ledger import repository
+from app.log import actor
+from app.web import pages, queries
 from app.web.access import RequestsReader, RequestsSender
 from app.web.rendering import render
 
@@ -36,8 +37,8 @@ def show_all(
             limit=_PAGE + 1,
         )
         page, next_cursor = cut(rows, _PAGE, lambda row: encode_cursor(row.received_at, row.id))
-        lines = overview.lines_of(session, page)
-        names = overview.model_names(session)
+        lines = queries.lines_of(session, page)
+        names = queries.model_names(session)
     return render(
         request,
         "requests.html",
@@ -59,8 +60,8 @@ def show(
     """Show one request with its obligations."""
     with services.database.transaction() as session:
         row = repository.request(session, request_id)
-        (line,) = overview.lines_of(session, [row])
-        obligations = overview.obligations(session, request_id)
+        (line,) = queries.lines_of(session, [row])
+        obligations = queries.obligations(session, request_id)
     return render(request, "request.html", visitor, line=line, obligations=obligations)
 
 

@@ -5,15 +5,16 @@ from dataclasses import asdict
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from app.api.access import ServicesOf
-from app.api.cursors import cut, decode_cursor, encode_cursor
+from app.api.protocol.access import ServicesOf
+from app.api.protocol.changes import progress_of
+from app.api.protocol.cursors import cut, decode_cursor, encode_cursor
 from app.domain.plan import Plan
 from app.domain.states import RunState, VersionState
-from app.ledger import actor, overview, repository, runs
-from app.ledger.changes import progress_of
+from app.ledger import repository, runs
+from app.log import actor
 from app.planning.curve import epsilon_by_step
 from app.registry import repository as registry
-from app.web import pages
+from app.web import pages, queries
 from app.web.access import ModelsReader, ModelsSender
 from app.web.rendering import render
 
@@ -34,14 +35,14 @@ def show_all(
     """List runs, newest first."""
     wanted = RunState(state) if state in list(RunState) else None
     with services.database.transaction() as session:
-        lines = overview.runs(
+        lines = queries.runs(
             session,
             state=wanted,
             model=model or None,
             after=decode_cursor(cursor),
             limit=_PAGE + 1,
         )
-        names = overview.model_names(session)
+        names = queries.model_names(session)
     page, next_cursor = cut(lines, _PAGE, lambda line: encode_cursor(line.created_at, line.id))
     return render(
         request,
@@ -62,7 +63,7 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
     """Show one run with the curve that it follows."""
     with services.database.transaction() as session:
         row = repository.run(session, run_id)
-        line = overview.run(session, row)
+        line = queries.run(session, row)
         plan = Plan.from_json(row.plan)
         version = registry.version_of_run(session, run_id)
         released = None if version is None or version.state == VersionState.PRIVATE else version

@@ -3,10 +3,9 @@
 from fastapi import Request, Response
 from redis import RedisError
 
-from app.api.access import ServicesOf
-from app.ledger import overview
+from app.api.protocol.access import ServicesOf
 from app.monitoring.queue_state import QueueState, queue_state
-from app.web import pages
+from app.web import pages, queries
 from app.web.access import ModelsReader, SessionsOf
 from app.web.rendering import render
 from app.web.sessions import Sessions
@@ -20,8 +19,8 @@ def show(
 ) -> Response:
     """Show workers, the queue, and what waits for the dispatcher."""
     with services.database.transaction() as session:
-        runs = overview.active_runs(session)
-        outbox = overview.outbox_depth(session)
+        runs = queries.active_runs(session)
+        outbox = queries.outbox_depth(session)
     return render(
         request, "workers.html", visitor, queue=queue_or_none(sessions), runs=runs, outbox=outbox
     )

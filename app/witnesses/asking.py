@@ -15,8 +15,8 @@ from app.certificates.cosignature import WitnessKey
 from app.certificates.note import open_note
 from app.database import Database
 from app.domain.errors import NoteError
-from app.ledger import cosignatures, merkle
-from app.ledger.cosignatures import Uncosigned
+from app.log import cosignatures, merkle
+from app.log.cosignatures import Uncosigned
 from app.logs import describe
 from app.witnesses.submission import PATH, SIZE_MEDIA_TYPE, Submission
 

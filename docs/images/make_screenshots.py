@@ -19,9 +19,9 @@ from playwright.sync_api import Browser, Page
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app import schema
+from app.access import api_keys
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
-from app.ledger import api_keys
 from app.main import create_app
 from app.services import (
     Services,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import noise_throughput
-from workers.noise import SecureNoise
+from workers.noise.generators import SecureNoise
 
 
 def test_both_sources_add_to_the_same_vector_in_turn(monkeypatch):

@@ -20,9 +20,9 @@ from sqlalchemy import select, update
 from app.accounting.history import History
 from app.certificates.verification import verify
 from app.domain.states import RunState
-from app.ledger.shapes import shape_of
 from app.ledger.tables import RunRow
 from app.registry.repository import model_named
+from app.registry.shapes import shape_of
 from app.registry.tables import ModelRow
 from tests.support.digits import DATASET, digits_parquet, head
 from tests.support.service import kill, running, until

@@ -33,7 +33,7 @@ from app.domain.errors import (
 )
 from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
-from app.ledger.lineage import check_weights
+from app.models.definitions import check_weights
 from tests.support.bundles import signed_payload
 from tests.support.trust import trust
 from tests.support.uploads import parse_upload

@@ -14,7 +14,8 @@ from app.certificates.tables import CertificateRow
 from app.certificates.verification import verify
 from app.client import ExpungeClient
 from app.domain.errors import VerificationError
-from app.ledger.tables import ForgetRequestRow, LogEntryRow, ObligationRow, RunRow
+from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
+from app.log.tables import LogEntryRow
 from app.registry.tables import ModelRow, VersionRow
 from tests.storm.callers import Asked, Book
 from tests.storm.scene import MODELS, Crowd, models_of

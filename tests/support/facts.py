@@ -17,8 +17,9 @@ from app.certificates.trusted_keys import read_trusted_keys
 from app.client import ExpungeClient
 from app.datasets.tables import ShardRow
 from app.domain.states import BlobState, VersionState
-from app.ledger import fsck
-from app.ledger.tables import ForgetRequestRow, LogEntryRow, ObligationRow, RunRow
+from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
+from app.log.tables import LogEntryRow
+from app.maintenance import fsck
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.objects import LocalObjectStore
 from app.storage.tables import BlobRow

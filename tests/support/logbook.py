@@ -8,10 +8,11 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from sqlalchemy import Connection, Engine, select, text
 from sqlalchemy.orm import Session
 
+from app import log
 from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
-from app.ledger import checkpoints, fsck, log, merkle, signing_keys
-from app.ledger.log import canonical_json
-from app.ledger.tables import LogEntryRow
+from app.log import canonical_json, checkpoints, merkle, signing_keys
+from app.log.tables import LogEntryRow
+from app.maintenance import fsck
 from app.services import Services
 from tests.support.emptying import unguarded
 

@@ -1,4 +1,4 @@
-"""Arming the points of a service's runs with faults; see ``app.points``."""
+"""Arming the points of a service's runs with faults; see ``app.failpoints``."""
 
 from pathlib import Path
 

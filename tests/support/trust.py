@@ -2,7 +2,7 @@
 
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
-from app.ledger import signing_keys
+from app.log import signing_keys
 from app.services import Services
 from tests.support.bundles import ORIGIN
 

@@ -31,10 +31,11 @@ def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> 
         on_step: called with the weights after each step of the noisy phase.
         patch: replaces an attribute; pytest's own does it for one test.
     """
-    from workers import noise, sealed
+    from workers.noise import generators
+    from workers.seal import sealed
     from workers.training.network import Network
 
-    fresh_key, add = noise.fresh_key, noise.SecureNoise.add_
+    fresh_key, add = generators.fresh_key, generators.SecureNoise.add_
     train, noisy_phase = Network.train, sealed.run_noisy_phase
 
     def told_key() -> bytes:
@@ -62,8 +63,8 @@ def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> 
 
         return noisy_phase(network, *args, on_progress=telling, **more)
 
-    patch(noise, "fresh_key", told_key)
-    patch(noise.SecureNoise, "add_", told_noise)
+    patch(generators, "fresh_key", told_key)
+    patch(generators.SecureNoise, "add_", told_noise)
     patch(Network, "train", told_training)
     patch(sealed, "run_noisy_phase", told_phase)
 
@@ -99,7 +100,7 @@ def _bytes_of(values: Any) -> bytes:
 
 
 def _main(run_id: str, pipe: str, *options: str) -> None:
-    from app.hardening import harden
+    from app.processes.hardening import harden
     from workers import jobs, run
 
     sending = Connection(int(pipe), readable=False)

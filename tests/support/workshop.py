@@ -9,11 +9,13 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.access import api_keys
 from app.accounting.history import History
 from app.certificates.noise import Noise, draws_of, grid_of
 from app.certificates.statement import CertifyingPhase
 from app.datasets import repository as datasets
 from app.datasets.files import record_table, to_parquet
+from app.datasets.service import define_dataset
 from app.datasets.tables import RecordRow
 from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
@@ -24,11 +26,11 @@ from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
 from app.domain.states import Basis, FirstRelease, RunKind, WeightsSource
-from app.ledger import api_keys, lineage, outbox, repository, runs, settlement
-from app.ledger.datasets import define_dataset
+from app.ledger import outbox, publication, repository, runs
 from app.ledger.demands import ForgetDemand
 from app.ledger.runs import Selection
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
+from app.models import definitions
 from app.planning.tracking import trained_history
 from app.registry import repository as registry
 from app.registry.membership import Membership, membership_of
@@ -101,7 +103,7 @@ class Workshop:
         """Define a model; return its name."""
         if "first_release" in policy:
             policy["first_release"] = FirstRelease(policy["first_release"])  # type: ignore[arg-type]
-        definition = lineage.ModelDefinition(
+        definition = definitions.ModelDefinition(
             name=name,
             dataset=DATASET,
             architecture=ArchitectureSpec(architecture),
@@ -109,12 +111,14 @@ class Workshop:
             policy=Policy(**{"mechanism": "gradient_clipping", **policy}),  # type: ignore[arg-type]
             weights_source=WeightsSource.UPLOAD if upload else WeightsSource.TRAIN,
         )
-        lineage.define_model(self.services.database, definition)
+        definitions.define_model(self.services.database, definition)
         return name
 
     def upload(self, name: str, content: bytes = b"uploaded") -> str:
         """Bring weights; return the id of their blob."""
-        model = lineage.import_weights(self.services.database, self.services.blobs, name, content)
+        model = definitions.import_weights(
+            self.services.database, self.services.blobs, name, content
+        )
         assert model.imported_blob_id is not None
         return model.imported_blob_id
 
@@ -150,7 +154,7 @@ class Workshop:
             shards=shards,
         )
 
-    def result(self, held: Held, content: bytes | None = None) -> settlement.RunResult:
+    def result(self, held: Held, content: bytes | None = None) -> publication.RunResult:
         """Return what a run that followed its plan would show."""
         with self.transaction() as session:
             run = repository.run(session, held.run_id)
@@ -161,7 +165,7 @@ class Workshop:
         basis = Basis.UNLEARNED if kind == RunKind.UNLEARN else Basis.CERTIFIED_RELEASE
         if content is None:
             content = weights.weights_of_version(number, head=plan.is_descent)
-        return settlement.RunResult(
+        return publication.RunResult(
             weights=self.write(held, content),
             phase=None if openly else _followed(plan, basis),
             evaluation={"held_out_records": 0},
@@ -176,12 +180,12 @@ class Workshop:
             blob_id = runs.reserve_weights(session, blobs, held.run_id, held.token)
         return blobs.fill(blob_id, content)
 
-    def publish(self, held: Held, result: settlement.RunResult | None = None) -> VersionRow:
+    def publish(self, held: Held, result: publication.RunResult | None = None) -> VersionRow:
         result = result or self.result(held)
         with self.transaction() as session:
-            checked = settlement.draft(session, run_id=held.run_id, result=result)
+            checked = publication.draft(session, run_id=held.run_id, result=result)
         with self.transaction() as session:
-            return settlement.publish(
+            return publication.publish(
                 session,
                 self.services.blobs,
                 self.services.signer,

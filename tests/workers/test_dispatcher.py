@@ -8,10 +8,11 @@ from redis import Redis
 from rq import Queue
 from sqlalchemy import func, select, text
 
+from app.access.idempotency import Call
+from app.access.tables import IdempotencyKeyRow
 from app.domain.errors import NotReadyError
-from app.ledger import checkpoints, merkle, outbox, runs
-from app.ledger.idempotency import Call
-from app.ledger.tables import IdempotencyKeyRow
+from app.ledger import outbox, runs
+from app.log import checkpoints, merkle
 from app.monitoring.queue_state import queue_state
 from app.services import redis_connection
 from tests.support.workshop import Workshop

@@ -22,14 +22,14 @@ from torch import nn
 from app.accounting import gaussian, gradient_clipping, output_perturbation
 from app.accounting.precision import grid_of
 from app.domain.recipe import TrainingRecipe
-from workers.gaussian import round_to_
 from workers.mechanisms.descent import Descent, DescentRule
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
 from workers.mechanisms.output_perturbation import OutputPerturbation
-from workers.noise import SecureNoise
+from workers.noise.box_muller import round_to_
+from workers.noise.generators import SecureNoise
 from workers.noisy_phase import descend
-from workers.sealed import Sealed
+from workers.seal.sealed import Sealed
 from workers.training.data import Examples
 from workers.training.feeds import RandomBatches
 from workers.training.linear_head import LinearHead

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.domain.states import Phase
 from app.ledger import repository, runs
-from app.stopping import StopSignal
+from app.processes.stopping import StopSignal
 from tests.support.service import until
 from tests.support.workshop import Workshop
 from workers.lease import Lease

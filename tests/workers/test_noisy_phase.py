@@ -11,7 +11,7 @@ from app.domain.errors import PlanError, RunFailedError, SealedStateError, Targe
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
-from workers.noise import InsecureNoise
+from workers.noise.generators import InsecureNoise
 from workers.noisy_phase import descend, run_noisy_phase
 from workers.training.feeds import RandomBatches
 from workers.training.network import Network

@@ -8,9 +8,9 @@ from sqlalchemy import select
 
 from app.domain.states import BlobState
 from app.ledger import repository
+from app.processes.stopping import StopSignal
 from app.services import open_services
 from app.settings import Settings
-from app.stopping import StopSignal
 from app.storage.tables import BlobRow
 from tests.support.s3 import ACCESS, S3Server
 from tests.support.service import until

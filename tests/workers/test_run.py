@@ -25,8 +25,8 @@ from app.domain.errors import (
     WriteRefusedError,
 )
 from app.domain.states import BlobState
-from app.ledger import runs, settlement
-from app.stopping import StopSignal
+from app.ledger import publication, runs
+from app.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
 from tests.support.service import until
 from tests.support.workshop import Workshop
@@ -34,9 +34,9 @@ from workers import patience
 from workers import run as run_module
 from workers.failures import is_permanent
 from workers.lease import Lease
-from workers.noise import SecureNoise
+from workers.noise.generators import SecureNoise
 from workers.run import execute
-from workers.sealed import Sealed
+from workers.seal.sealed import Sealed
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_the_published_weights_are_those_of_the_checkpoint(workshop):
     carry_out(workshop)
     model = workshop.model()
     with workshop.transaction() as session:
-        version = settlement.registry.head_version(session, model)
+        version = publication.registry.head_version(session, model)
         content = workshop.services.blobs.read(version.blob_id)
     tensors = safetensors.numpy.load(content)
     assert sum(tensor.size for tensor in tensors.values()) == 2 * 2 + 2
@@ -157,7 +157,7 @@ def test_outages_while_loading_and_publishing_are_outlasted(workshop, monkeypatc
     monkeypatch.setattr(runs, "begin", flaky("begin", runs.begin))
     monkeypatch.setattr(runs, "reserve_weights", flaky("reserve", runs.reserve_weights))
     monkeypatch.setattr(services.blobs, "fill", flaky("fill", services.blobs.fill))
-    monkeypatch.setattr(settlement, "publish", flaky("publish", settlement.publish))
+    monkeypatch.setattr(publication, "publish", flaky("publish", publication.publish))
     lease = carry_out(workshop)
     assert failures == {"begin": 0, "reserve": 0, "fill": 0, "publish": 0}
     run = workshop.run(lease.run_id)
@@ -177,7 +177,7 @@ def test_a_commit_whose_answer_is_lost_publishes_once(workshop, monkeypatch):
     """Even where the heartbeat finds the run over before publishing is tried again."""
     workshop.define()
     database = workshop.services.database
-    publish, transaction = settlement.publish, type(database).transaction
+    publish, transaction = publication.publish, type(database).transaction
     published = []
     lease = lease_of(workshop)
 
@@ -194,7 +194,7 @@ def test_a_commit_whose_answer_is_lost_publishes_once(workshop, monkeypatch):
             until(lambda: is_lost(lease))
             raise outage()
 
-    monkeypatch.setattr(settlement, "publish", remember)
+    monkeypatch.setattr(publication, "publish", remember)
     monkeypatch.setattr(type(database), "transaction", losing_one_answer)
     with lease:
         execute(workshop.services, lease)
@@ -205,7 +205,7 @@ def test_a_commit_whose_answer_is_lost_publishes_once(workshop, monkeypatch):
 
 def test_a_run_that_was_taken_during_an_outage_is_not_published(workshop, monkeypatch):
     workshop.define()
-    publish = settlement.publish
+    publish = publication.publish
     lease = lease_of(workshop)
     tried = []
 
@@ -218,7 +218,7 @@ def test_a_run_that_was_taken_during_an_outage_is_not_published(workshop, monkey
             raise outage()
         return publish(*args, **kwargs)
 
-    monkeypatch.setattr(settlement, "publish", away_for_once)
+    monkeypatch.setattr(publication, "publish", away_for_once)
     with lease, pytest.raises(LeaseLostError):
         execute(workshop.services, lease)
     assert tried == [lease.fencing_token] * 2
@@ -236,7 +236,7 @@ def test_a_worker_told_to_stop_does_not_wait_for_postgres_to_publish(workshop, m
         stop.set()
         raise outage()
 
-    monkeypatch.setattr(settlement, "publish", away)
+    monkeypatch.setattr(publication, "publish", away)
     with lease, pytest.raises(RunInterruptedError):
         execute(workshop.services, lease)
     assert workshop.model().head_version_id is None
@@ -244,7 +244,7 @@ def test_a_worker_told_to_stop_does_not_wait_for_postgres_to_publish(workshop, m
 
 def test_a_run_that_another_worker_took_publishes_nothing_and_leaves_no_blob(workshop, monkeypatch):
     workshop.define()
-    publish = settlement.publish
+    publish = publication.publish
 
     def overtaken(session, *args, **kwargs):
         with workshop.transaction() as other:
@@ -252,7 +252,7 @@ def test_a_run_that_another_worker_took_publishes_nothing_and_leaves_no_blob(wor
             runs.give_up_attempt(other, row, reason="silent", permanent=False, max_attempts=3)
         return publish(session, *args, **kwargs)
 
-    monkeypatch.setattr(settlement, "publish", overtaken)
+    monkeypatch.setattr(publication, "publish", overtaken)
     lease = lease_of(workshop)
     with lease, pytest.raises(LeaseLostError):
         execute(workshop.services, lease)

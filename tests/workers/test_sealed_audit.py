@@ -8,11 +8,11 @@ from torch import nn
 from app.accounting import gradient_clipping as accountant
 from app.domain.errors import RunFailedError, SealedStateError, TargetNotMetError
 from app.domain.recipe import TrainingRecipe
-from workers import sealed as module_under_test
 from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
-from workers.noise import SecureNoise
-from workers.sealed import Sealed
+from workers.noise.generators import SecureNoise
+from workers.seal import sealed as module_under_test
+from workers.seal.sealed import Sealed
 from workers.training.feeds import RandomBatches
 from workers.training.network import Network
 

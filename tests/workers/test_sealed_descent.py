@@ -8,10 +8,10 @@ from torch import nn
 from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError
 from app.domain.recipe import TrainingRecipe
-from workers import sealed as module_under_test
 from workers.mechanisms.descent import Descent
-from workers.noise import SecureNoise
-from workers.sealed import Sealed
+from workers.noise.generators import SecureNoise
+from workers.seal import sealed as module_under_test
+from workers.seal.sealed import Sealed
 from workers.training.feeds import RandomBatches
 from workers.training.network import Network
 

@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parents[2]
 RUN = """
 import sys
 from workers import jobs
-from app.hardening import harden
+from app.processes.hardening import harden
 harden()
 jobs.execute_run(sys.argv[1])
 """

@@ -7,10 +7,10 @@ from torch import nn
 from app.accounting import dp_sgd
 from app.domain.errors import PlanError, SealedStateError, TargetNotMetError
 from app.domain.recipe import TrainingRecipe
-from workers import sealed as module_under_test
 from workers.mechanisms.dp_sgd import DpSgd
-from workers.noise import SecureNoise
-from workers.sealed import Sealed
+from workers.noise.generators import SecureNoise
+from workers.seal import sealed as module_under_test
+from workers.seal.sealed import Sealed
 from workers.training.feeds import RandomBatches
 from workers.training.private import PrivateTraining
 

@@ -22,7 +22,7 @@ from app.domain.plan import Plan
 from app.planning.tracking import trained_history
 from workers.mechanisms.parameters import require_dimension
 from workers.mechanisms.vectors import clip_, move_
-from workers.noise import NoiseSource
+from workers.noise.generators import NoiseSource
 
 AccountOf = Callable[[int], Guarantee | None]
 """What so many steps guarantee, with the release after the last; None while that is nothing."""

@@ -14,7 +14,7 @@ from app.accounting.dp_sgd import NAME, account
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.stepless import Stepless
-from workers.noise import NoiseSource
+from workers.noise.generators import NoiseSource
 
 __all__ = ["NAME", "DpSgd"]
 

@@ -29,7 +29,7 @@ from app.domain.plan import Plan
 from app.domain.schedules import Schedule, at, varies
 from workers.mechanisms.parameters import fill, require_dimension
 from workers.mechanisms.vectors import clip_, move_, shrinkage
-from workers.noise import NoiseSource
+from workers.noise.generators import NoiseSource
 
 __all__ = ["NAME", "GradientClipping", "GradientClippingRun"]
 

@@ -19,7 +19,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.parameters import fill, require_dimension
 from workers.mechanisms.vectors import clip_, move_
-from workers.noise import NoiseSource
+from workers.noise.generators import NoiseSource
 
 __all__ = ["NAME", "ModelClipping", "ModelClippingRun"]
 

@@ -15,7 +15,7 @@ from app.domain.plan import Plan
 from workers.mechanisms.parameters import fill, require_dimension
 from workers.mechanisms.stepless import Stepless
 from workers.mechanisms.vectors import clip_
-from workers.noise import NoiseSource
+from workers.noise.generators import NoiseSource
 
 __all__ = ["NAME", "OutputPerturbation"]
 

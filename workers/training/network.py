@@ -1,6 +1,6 @@
 """A network in memory with its flat parameters: what training, unlearning and fine-tuning act on.
 
-It guards nothing: weights under a target live in ``workers.sealed.Sealed``, which holds one of
+It guards nothing: weights under a target live in ``workers.seal.sealed.Sealed``, which holds one of
 these. Used bare where there is nothing to protect: retraining, and a first release ``as_trained``.
 """
 

@@ -21,7 +21,7 @@ import torch
 
 from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.recipe import TrainingRecipe
-from workers.noise import NoiseSource
+from workers.noise.generators import NoiseSource
 from workers.training.data import Examples
 from workers.training.loop import optimizer_of, overwritten_afterwards, schedule_of
 from workers.training.network import Network

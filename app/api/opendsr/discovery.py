@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
-from app.api.access import ServicesOf
 from app.api.opendsr.schemas import Discovery, SupportedIdentity
+from app.api.protocol.access import ServicesOf
 from app.ledger.subject_status import API_VERSION
 from app.services import public_url
 

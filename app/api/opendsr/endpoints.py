@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from fastapi import APIRouter
 from pydantic import ValidationError
 
-from app.api.access import ForgetReader, ForgetWriter, ServicesOf
-from app.api.bodies import RawBody
 from app.api.opendsr.discovery import ERASURE, PREFIX, RAW
 from app.api.opendsr.schemas import (
     Cancelled,
@@ -21,6 +19,8 @@ from app.api.opendsr.schemas import (
     SubjectRequestId,
 )
 from app.api.opendsr.signed import SignedRoute, signed_responses
+from app.api.protocol.access import ForgetReader, ForgetWriter, ServicesOf
+from app.api.protocol.bodies import RawBody
 from app.domain.errors import InvalidInputError
 from app.domain.states import SubjectRequestStatus
 from app.ledger import repository, subject_status

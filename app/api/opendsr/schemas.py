@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
-from app.api.schemas import Answer, Name, OwnerId
+from app.api.protocol.schemas import Answer, Name, OwnerId
 from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
 
 SubjectRequestId = Annotated[

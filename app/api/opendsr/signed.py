@@ -10,10 +10,10 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError, IntegrityError
 from starlette.exceptions import HTTPException
 
-from app.api.access import GuardedRoute, services_of
-from app.api.errors import MAX_LISTED, problem_responses
-from app.api.headers import described
 from app.api.opendsr.schemas import Error, ErrorAnswer, ErrorDetail
+from app.api.protocol.access import GuardedRoute, services_of
+from app.api.protocol.errors import MAX_LISTED, problem_responses
+from app.api.protocol.headers import described
 from app.certificates.processor_signing import DOMAIN_HEADER, SIGNATURE_HEADER
 from app.domain import errors
 

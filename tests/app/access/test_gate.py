@@ -9,13 +9,12 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from app.access import known
+from app.access import api_keys, known
 from app.access.gate import Gate
 from app.access.known import LIFETIME_S
 from app.access.rate_limits import Counters, limits_of
 from app.domain.errors import InvalidCredentialsError
 from app.domain.scopes import Scope
-from app.ledger import api_keys
 from app.services import Services, redis_url
 
 

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 
+from app.access import api_keys
+from app.access.api_keys import Caller, KeyHolder
 from app.access.known import KnownCallers
 from app.domain.scopes import Scope
-from app.ledger import api_keys
-from app.ledger.api_keys import Caller, KeyHolder
 from app.services import Services
 
 ANNE = Caller("key_anne", frozenset({Scope.ADMIN}))

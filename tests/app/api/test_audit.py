@@ -10,10 +10,12 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 
+from app import log
 from app.domain.scopes import Scope
-from app.ledger import actor, fsck, log
-from app.ledger.tables import LogEntryRow
+from app.log import actor
+from app.log.tables import LogEntryRow
 from app.main import create_app
+from app.maintenance import fsck
 from app.services import Services
 from tests.app.api.conftest import CallerOf
 from tests.support.serving import serve

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from app.certificates.signing import statement_of
-from app.ledger.tables import LogEntryRow
+from app.log.tables import LogEntryRow
 from app.storage.tables import BlobRow
 from tests.support.workshop import DATASET, Workshop
 

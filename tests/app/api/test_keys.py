@@ -6,8 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
+from app.access import api_keys
 from app.domain.scopes import Scope
-from app.ledger import api_keys
 from app.main import create_app
 from app.services import Services
 

@@ -9,9 +9,9 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
+from app.access import api_keys
 from app.cli.service import server_options
 from app.domain.scopes import Scope
-from app.ledger import api_keys
 from app.main import create_app
 from app.services import Services, redis_connection
 from tests.support.dumps import everything_in_redis

@@ -12,7 +12,7 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import Engine, text
 
 from app.certificates.signing import StatementSigner
-from app.ledger import signing_keys
+from app.log import signing_keys
 from app.main import create_app
 from app.monitoring.queue_state import QUEUE, note_dispatcher
 from app.schema import migration_config

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError
 
-from app.api.cursors import (
+from app.api.protocol.cursors import (
     decode_cursor,
     decode_name,
     decode_number,

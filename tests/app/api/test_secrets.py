@@ -13,9 +13,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError
 
+from app.access import api_keys
 from app.certificates.tables import CertificateRow
 from app.domain.scopes import Scope
-from app.ledger import api_keys
 from app.logs import DiscreetFormatter
 from app.main import create_app
 from app.services import (

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.downloads import _Streamed
+from app.api.protocol.downloads import _Streamed
 from app.main import create_app
 from app.services import Services
 from tests.support.serving import Unreliable, serve

@@ -12,6 +12,7 @@ from sqlalchemy import event, select, text
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
+from app.access.api_keys import create_key
 from app.api.callbacks import Message, MessageHeaders
 from app.callbacks import repository, signing_secrets
 from app.callbacks.deliverer import Deliverer
@@ -19,8 +20,6 @@ from app.callbacks.schedule import DELAYS_S
 from app.callbacks.tables import CallbackEndpointRow
 from app.domain.errors import GoneError, NotFoundError
 from app.domain.scopes import Scope
-from app.ledger import callers_callbacks
-from app.ledger.api_keys import create_key
 from app.main import create_app
 from tests.app.callbacks.conftest import endpoints, events, make_due, settle
 from tests.support.dumps import everything_in_postgres
@@ -462,7 +461,7 @@ def test_after_a_rotation_both_secrets_verify_for_a_while(
     old = secret_of(workshop)
     with workshop.transaction() as session:
         keys = workshop.services.callbacks.keys
-        new = callers_callbacks.rotate_secret(session, keys, workshop.key_id).secret
+        new = signing_secrets.rotate(session, keys, workshop.key_id).secret
     assert new != old
     forget(workshop, receiver.url)
     settle(deliverer)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from app.certificates.signing import StatementSigner
 from app.cli.main import app
-from app.ledger import signing_keys
+from app.log import signing_keys
 from app.services import Services, trusted_keys_file
 from tests.support.logbook import altered, bodies, forging, opened, rewrite, sign, write
 from tests.support.trust import trust_in

@@ -8,11 +8,14 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
+from app import log
+from app.access import audit_trail
 from app.certificates.trusted_keys import read_trusted_keys
 from app.certificates.verification import verify
 from app.cli.main import app
 from app.domain.errors import ConfigurationError, VerificationError
-from app.ledger import actor, audit, bundles, log, repository, signing_keys
+from app.ledger import bundles, repository
+from app.log import actor, signing_keys
 from app.main import create_app
 from app.services import Services, open_services, signing_key_file, trusted_keys_file
 from tests.support.logbook import write
@@ -64,7 +67,7 @@ def test_certificates_of_every_key_verify_and_the_retired_one_signs_no_more(
     renewed.database.dispose()
 
     with services.database.transaction() as session:
-        causes = {deed.kind: deed.by for deed in audit.deeds(session, limit=100)}
+        causes = {deed.kind: deed.by for deed in audit_trail.deeds(session, limit=100)}
     assert causes["key.retired"] == actor.OPERATOR
 
     listed = runner.invoke(app, ["signing-key", "list"]).output.splitlines()

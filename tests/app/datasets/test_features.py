@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from app.backbones import service
+from app.backbones.service import BackboneDefinition
 from app.datasets import features, repository
 from app.datasets.features import FeatureSource
 from app.datasets.shards import decode_shard, encode_shard
 from app.datasets.tables import FeatureShardRow
 from app.domain.architecture import ArchitectureSpec
-from app.ledger import backbones
-from app.ledger.backbones import BackboneDefinition
 from app.storage.tables import BlobRow
 from tests.support.workshop import DATASET, RECORDS, Workshop
 
@@ -32,7 +32,7 @@ def _backbone(workshop: Workshop, name: str) -> str:
             classes=2,
             source="a test",
         )
-        return backbones.define_backbone(session, definition).id
+        return service.define_backbone(session, definition).id
 
 
 def _source(workshop: Workshop, backbone_id: str) -> FeatureSource:

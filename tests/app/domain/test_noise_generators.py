@@ -1,7 +1,7 @@
 """The names that a verifier knows are those of what the workers use."""
 
 from app.domain import noise_generators
-from workers.noise import InsecureNoise, SecureNoise
+from workers.noise.generators import InsecureNoise, SecureNoise
 
 
 def test_the_services_own_generator_is_known_and_the_tests_own_is_not() -> None:

@@ -10,7 +10,8 @@ from app.domain.errors import ExpungeError, InvalidInputError, NotFoundError, Un
 from app.ledger import outbox, repository, request_views
 from app.ledger.accepting import Taken
 from app.ledger.demands import Call, ForgetDemand
-from app.ledger.tables import ForgetRequestRow, LogEntryRow
+from app.ledger.tables import ForgetRequestRow
+from app.log.tables import LogEntryRow
 from tests.support.workshop import DATASET, Workshop
 
 

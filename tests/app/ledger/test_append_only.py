@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from app import main, schema
+from app import log, main, schema
+from app.access import api_keys
 from app.database import Database
 from app.embedded import EmbeddedServers
-from app.ledger import api_keys, log
-from app.ledger.tables import LogCosignatureRow
+from app.log.tables import LogCosignatureRow
 from app.services import Services
 from migrations.guards import APPEND_ONLY
 from tests.support.logbook import write

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.datasets.service import define_dataset
 from app.domain.errors import ConflictError, KeyStoreError, LeaseLostError
 from app.domain.schema import FeatureSchema
 from app.ledger import runs
-from app.ledger.datasets import define_dataset
 from app.ledger.demands import ForgetDemand
 from app.services import Services
 from app.storage import file_keys

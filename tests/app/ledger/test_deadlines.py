@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, text
 
 from app.ledger import deadlines
-from app.ledger.tables import LogEntryRow
+from app.log.tables import LogEntryRow
 from app.services import Services
 from tests.support.workshop import Workshop
 

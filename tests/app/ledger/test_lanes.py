@@ -12,12 +12,14 @@ from contextlib import contextmanager
 import pytest
 from fastapi.testclient import TestClient
 
+from app import log
 from app.datasets import repository as datasets
+from app.datasets.service import define_dataset
 from app.domain.schema import FeatureSchema
-from app.ledger import log, policies, runs
-from app.ledger.datasets import define_dataset
-from app.ledger.shapes import TrainingSet
+from app.ledger import runs
+from app.models import policies
 from app.planning import planner
+from app.registry.shapes import TrainingSet
 from tests.support.workshop import DATASET, RECORDS, Workshop, record_ids, records_parquet
 
 PATIENCE_S = 30.0

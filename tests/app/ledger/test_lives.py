@@ -22,9 +22,10 @@ from app.certificates.signing import statement_of
 from app.certificates.verification import check_statement
 from app.domain import merkle
 from app.domain.errors import ConflictError, PlanError
-from app.ledger import policies, repository
-from app.ledger.shapes import TrainingSet, shape_of
+from app.ledger import repository
 from app.ledger.tables import ForgottenRecordRow
+from app.models import policies
+from app.registry.shapes import TrainingSet, shape_of
 from app.registry.tables import VersionRow
 from app.schema import all_tables
 from app.services import Services

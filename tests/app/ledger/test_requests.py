@@ -8,18 +8,20 @@ from typing import Any
 import pytest
 from sqlalchemy import event, func, select
 
+from app.access.api_keys import create_key
 from app.certificates.signing import statement_of
 from app.certificates.verification import verify
+from app.database.direct import Direct
 from app.datasets import repository as datasets
-from app.direct import Direct
 from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, UnknownRecordsError
 from app.domain.scopes import Scope
 from app.domain.states import Serving
-from app.ledger import bundles, repository, serving
-from app.ledger.api_keys import create_key
+from app.ledger import bundles, repository
 from app.ledger.demands import ForgetDemand
-from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, LogEntryRow, ObligationRow
+from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
+from app.log.tables import LogEntryRow
+from app.models import serving
 from app.registry import repository as registry
 from tests.support.dumps import everything_in_postgres
 from tests.support.markers import Marker, search_bytes

@@ -9,12 +9,13 @@ from sqlalchemy.exc import IntegrityError
 
 from app.domain.errors import ConflictError, InvalidInputError, LeaseLostError
 from app.domain.states import RunKind, RunState
-from app.ledger import policies, repository, runs
+from app.ledger import repository, runs
 from app.ledger.deadlines import note_deadlines
-from app.ledger.forecasts import Occasion
 from app.ledger.outbox import Topic
 from app.ledger.tables import RunRow
+from app.models import policies
 from app.registry import repository as registry
+from app.registry.forecasts import Occasion
 from tests.support.workshop import LEASE_S, RECIPE, RECORDS, Held, Workshop
 
 

@@ -7,13 +7,14 @@ import pytest
 from sqlalchemy import select, text
 
 from app.callbacks.tables import CallbackEventRow
+from app.datasets.service import define_dataset
 from app.domain.errors import ConflictError
 from app.domain.schema import FeatureSchema
 from app.domain.states import SubjectRequestStatus
-from app.ledger.datasets import define_dataset
 from app.ledger.subject_requests import SubjectDemand
 from app.ledger.subject_status import status_of
-from app.ledger.tables import ForgetRequestRow, LogEntryRow, SubjectRequestRow
+from app.ledger.tables import ForgetRequestRow, SubjectRequestRow
+from app.log.tables import LogEntryRow
 from tests.support.workshop import Workshop, records_parquet
 
 URL = "https://privacy.example/callbacks"

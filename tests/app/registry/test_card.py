@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from markdown_it import MarkdownIt
 
 from app.api.versions import _card_facts
-from app.certificates.audit import measured_audit, unmeasured_audit
+from app.certificates.membership_attack import measured_audit, unmeasured_audit
 from app.certificates.signing import statement_of
 from app.ledger import repository
 from app.main import create_app

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from fastapi.testclient import TestClient
 
+from app.access import api_keys
 from app.domain.scopes import Scope
-from app.ledger import api_keys
 from app.main import create_app
 from app.services import Services, redis_connection
 

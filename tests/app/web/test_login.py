@@ -7,8 +7,8 @@ from hashlib import sha256
 import pytest
 from fastapi.testclient import TestClient
 
+from app.access import api_keys
 from app.domain.scopes import Scope
-from app.ledger import api_keys
 from app.main import create_app
 from app.services import Services, redis_connection
 from app.web.access import open_sessions

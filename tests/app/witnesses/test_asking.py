@@ -11,7 +11,8 @@ from app.certificates.checkpoint import size_of
 from app.certificates.cosignature import WitnessSigner, check_witnesses
 from app.certificates.verification import verify
 from app.domain.errors import VerificationError
-from app.ledger import bundles, checkpoints, cosignatures, repository
+from app.ledger import bundles, repository
+from app.log import checkpoints, cosignatures
 from app.services import Services
 from app.witnesses.asking import Asker, WitnessError
 from tests.support.logbook import altered, bodies, forging, rewrite, sign, write

@@ -14,7 +14,7 @@ from app.accounting.strong_convexity import contraction
 from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.descent import Descent, from_plan
-from workers.noise import InsecureNoise
+from workers.noise.generators import InsecureNoise
 
 SIZE = 50_000
 TARGET = {"epsilon": 1.0, "delta": 1e-5}

@@ -12,7 +12,7 @@ from app.accounting.precision import grid_of
 from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.gradient_clipping import GradientClipping
-from workers.noise import InsecureNoise, SecureNoise
+from workers.noise.generators import InsecureNoise, SecureNoise
 from workers.run import _as_taken
 
 SIZE = 500

@@ -10,7 +10,7 @@ from workers.mechanisms.frame import FlatFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
 from workers.mechanisms.output_perturbation import OutputPerturbation
-from workers.noise import SecureNoise
+from workers.noise.generators import SecureNoise
 
 SIZE = 1 << 20
 SMALL = SIZE  # bytes: an eighth of a float64 copy, room for a noise source's buffers

@@ -9,7 +9,7 @@ from app.accounting.precision import grid_of
 from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.model_clipping import ModelClipping
-from workers.noise import InsecureNoise, SecureNoise
+from workers.noise.generators import InsecureNoise, SecureNoise
 
 SIZE = 400
 EPSILON, DELTA = 1.0, 1e-5

@@ -8,7 +8,7 @@ from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.output_perturbation import OutputPerturbation
-from workers.noise import InsecureNoise, SecureNoise
+from workers.noise.generators import InsecureNoise, SecureNoise
 
 SIZE = 200_000
 EPSILON, DELTA = 1.0, 1e-5

@@ -11,7 +11,7 @@ from torch import nn
 from app.accounting.precision import grid_of
 from app.domain.errors import LeaseLostError, ParameterError, PlanError
 from app.domain.recipe import TrainingRecipe
-from workers.noise import InsecureNoise, SecureNoise
+from workers.noise.generators import InsecureNoise, SecureNoise
 from workers.training import private
 from workers.training.data import Examples
 from workers.training.network import Network

@@ -252,8 +252,8 @@ def test_a_person_is_forgotten_by_every_dataset_that_knows_them(
 
 
 def second_dataset(workshop: Workshop) -> None:
+    from app.datasets.service import define_dataset
     from app.domain.schema import FeatureSchema
-    from app.ledger.datasets import define_dataset
     from tests.support.workshop import records_parquet
 
     schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)

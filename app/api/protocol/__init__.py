@@ -1,0 +1,1 @@
+"""HTTP's own mechanics: what holds for every resource."""

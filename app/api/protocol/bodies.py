@@ -1,0 +1,127 @@
+"""What a request's body may be: its size and its media type, before anything reads it."""
+
+from collections.abc import Callable
+from io import BytesIO
+from typing import Annotated
+
+from fastapi import Depends, Request
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api.protocol.errors import problem_of
+from app.api.protocol.reading import is_json
+from app.domain.errors import ExpungeError, PayloadTooLargeError, UnsupportedMediaTypeError
+from app.settings import Settings
+
+_JSON_METHODS = ("POST", "PATCH")
+_BODY_METHODS = (*_JSON_METHODS, "PUT")
+_FILES_AT_ONCE = 2
+_WITH_IDS = ("/v1/forget-requests", "/opendsr/v2/requests")
+
+
+class Bodies:
+    """Refuses bodies that are too large (413): PUT takes files; POST and PATCH take JSON.
+
+    All bodies held at once may be as large as two of the largest files; beyond that, 503.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._held_bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what may be read; the limit also holds for bodies without an announced length."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_body = scope["method"] in _BODY_METHODS
+        limited = _Limited(receive, self._limit(scope), self._hold, has_body=has_body)
+        try:
+            limited.expect(Headers(scope=scope).get("content-length"))
+        except ExpungeError as error:
+            await problem_of(error)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, limited, send)
+        finally:
+            self._held_bytes -= limited.size
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        largest = max(self._settings.max_upload_bytes, self._settings.max_json_bytes)
+        if self._held_bytes > _FILES_AT_ONCE * largest:
+            detail = "the service holds as many bytes of uploads as it takes at once"
+            raise HTTPException(503, detail, {"Retry-After": "5"})
+
+    def _limit(self, scope: Scope) -> int:
+        if scope["method"] == "PUT":
+            return self._settings.max_upload_bytes
+        if scope["path"].rstrip("/") in _WITH_IDS:
+            return self._settings.max_ids_bytes
+        return self._settings.max_json_bytes
+
+
+class _Limited:
+    """Receives a body, and stops where the limit is passed."""
+
+    def __init__(
+        self, receive: Receive, limit: int, hold: Callable[[int], None], *, has_body: bool
+    ) -> None:
+        self._is_awaited = has_body
+        self._receive = receive
+        self._limit = limit
+        self._hold = hold
+        self.size = 0
+
+    def expect(self, announced: str | None) -> None:
+        if announced is not None and announced.isdecimal() and int(announced) > self._limit:
+            raise self._too_large()
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" and self._is_awaited:
+            raise HTTPException(400, "the body ended early")
+        self._is_awaited = self._is_awaited and message.get("more_body", False)
+        size = len(message.get("body", b""))
+        self.size += size
+        # Of the errors that occur while it reads a body, FastAPI passes on only these.
+        self._hold(size)
+        if self.size > self._limit:
+            raise HTTPException(413, str(self._too_large()))
+        return message
+
+    def _too_large(self) -> PayloadTooLargeError:
+        return PayloadTooLargeError(
+            f"the body is larger than {self._limit} bytes; send it in parts"
+        )
+
+
+async def _raw_body(request: Request) -> bytes:
+    # Not ``request.body``: it joins all chunks at once, and all other calls would wait.
+    content = BytesIO()
+    async for chunk in request.stream():
+        content.write(chunk)
+    return content.getvalue()
+
+
+RawBody = Annotated[bytes, Depends(_raw_body)]
+"""A body as it came; ``Bodies`` limits its size."""
+
+
+async def require_media_type(request: Request) -> None:
+    """Refuse a body that is not of the kind that the method takes; for operations that exist.
+
+    Raises:
+        UnsupportedMediaTypeError: the message says what to send.
+    """
+    headers = request.headers
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if not has_body:
+        return
+    if request.method in _JSON_METHODS and not is_json(request):
+        raise UnsupportedMediaTypeError("send the body as application/json")
+    is_form = headers.get("content-type", "").strip().lower().startswith("multipart/")
+    if request.method == "PUT" and (is_json(request) or is_form):
+        raise UnsupportedMediaTypeError("send the file itself as the body")

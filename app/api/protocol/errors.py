@@ -1,0 +1,244 @@
+"""Errors as problems (RFC 9457): one table from our error classes to types of problems."""
+
+import json
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+
+from app import log_context
+from app.api.protocol.problem_types import PROBLEM_TYPES
+from app.domain import errors
+
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+MAX_LISTED = 20
+"""How many faults of one body an answer lists, so that it is not longer than the body."""
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+
+# The first class that matches counts, so subclasses stand above their parents.
+_PROBLEMS: tuple[tuple[type[errors.ExpungeError], str], ...] = (
+    (errors.ExpiredCredentialsError, "credentials-expired"),
+    (errors.UnauthenticatedError, "unauthenticated"),
+    (errors.ForbiddenError, "missing-scope"),
+    (errors.NotFoundError, "not-found"),
+    (errors.NotReadyError, "not-ready"),
+    (errors.CallInFlightError, "call-in-flight"),
+    (errors.ConflictError, "conflict"),
+    (errors.GoneError, "gone"),
+    (errors.PreconditionError, "precondition-failed"),
+    (errors.RangeError, "range-not-satisfiable"),
+    (errors.PayloadTooLargeError, "payload-too-large"),
+    (errors.UnsupportedMediaTypeError, "unsupported-media-type"),
+    (errors.IdempotencyKeyReusedError, "idempotency-key-reused"),
+    (errors.InvalidRecordsError, "invalid-records"),
+    (errors.UnknownRecordsError, "unknown-records"),
+    (errors.ParameterError, "parameter-out-of-range"),
+    (errors.PlanError, "no-plan"),
+    (errors.CalibrationError, "no-plan"),
+    (errors.UnreadableError, "bad-request"),
+    (errors.TooCostlyError, "too-costly"),
+    (errors.OverloadedError, "overloaded"),
+    (errors.InvalidInputError, "invalid-input"),
+    (errors.TooManyRequestsError, "too-many-requests"),
+    (errors.SlowRequestError, "request-timeout"),
+    (errors.CorruptLogError, "corrupt-log"),
+    (errors.CorruptObjectError, "corrupt-object"),
+    (errors.IssuerUnavailableError, "issuer-unavailable"),
+    (errors.ObjectStoreError, "storage-unavailable"),
+    (errors.KeyStoreError, "storage-unavailable"),
+)
+_OF_STATUS = {
+    400: "bad-request",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "payload-too-large",
+    415: "unsupported-media-type",
+    503: "overloaded",
+}
+
+
+class Problem(BaseModel):
+    """An error, RFC 9457. Some types carry further members."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI entries of an endpoint's errors."""
+    return {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": {PROBLEM_MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
+        }
+        for status in (401, 403, 422, 429, *statuses)
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error with a problem."""
+    for kind in (
+        errors.ExpungeError,
+        RequestValidationError,
+        DBAPIError,
+        PoolTimeoutError,
+        Exception,
+    ):
+        app.add_exception_handler(kind, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+
+
+def problem_of(error: Exception) -> Response:
+    """Return the answer to any error; it shows only what is meant to be shown."""
+    if isinstance(error, errors.ExpungeError):
+        return _of_expunge_error(error)
+    if isinstance(error, RequestValidationError):
+        return _of_validation_error(error)
+    if isinstance(error, HTTPException):
+        return _of_http_exception(error)
+    if isinstance(error, DBAPIError | PoolTimeoutError):
+        return _of_database_error(error)
+    # This answer is made outside of all middleware.
+    headers = {"X-Request-ID": log_context.present().get("request_id", "")}
+    return _problem("internal", "an unexpected error; see the service's log", headers=headers)
+
+
+def _on_error(_: Request, error: Exception) -> Response:
+    return problem_of(error)
+
+
+def _on_http_exception(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        methods = ", ".join(_methods_of(request))
+        return _problem(
+            "method-not-allowed", f"this path takes {methods}", headers={"Allow": methods}
+        )
+    return problem_of(error)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Return all methods that some route takes at this path."""
+    return [
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in request.app.router.routes
+        )
+    ]
+
+
+def _problem(
+    name: str,
+    detail: str,
+    *,
+    headers: dict[str, str] | None = None,
+    **members: Any,  # noqa: ANN401
+) -> Response:
+    kind = PROBLEM_TYPES[name]
+    # In ASCII: what a caller sent may hold half a surrogate pair, which UTF-8 cannot.
+    body = json.dumps(kind.body(detail, members)).encode()
+    return Response(body, kind.status, headers, media_type=PROBLEM_MEDIA_TYPE)
+
+
+def _of_expunge_error(error: errors.ExpungeError) -> Response:
+    for kind, name in _PROBLEMS:
+        if isinstance(error, kind):
+            return _problem(name, str(error), headers=_headers(error), **_members(error))
+    return _problem("internal", "the service is not set up correctly; see its log")
+
+
+def _headers(error: Exception) -> dict[str, str] | None:
+    challenge = _challenge(error)
+    if challenge is not None:
+        return {"WWW-Authenticate": challenge}
+    if isinstance(error, errors.RangeError):
+        return {"Content-Range": f"bytes */{error.size}"}
+    wait_s = _retry_after_s(error)
+    return None if wait_s is None else {"Retry-After": str(wait_s)}
+
+
+def _challenge(error: Exception) -> str | None:
+    """Return the header that RFC 6750 wants in answers to callers that are refused."""
+    realm = 'Bearer realm="expunge"'
+    if isinstance(error, errors.InvalidCredentialsError):
+        return f'{realm}, error="invalid_token"'
+    if isinstance(error, errors.UnauthenticatedError):
+        return realm
+    if isinstance(error, errors.ForbiddenError):
+        return f'{realm}, error="insufficient_scope", scope="{error.scope}"'
+    return None
+
+
+def _retry_after_s(error: Exception) -> int | None:
+    if isinstance(error, errors.TooManyRequestsError | errors.CallInFlightError):
+        return error.retry_after_s
+    if isinstance(error, errors.IssuerUnavailableError | errors.OverloadedError):
+        return 5
+    if isinstance(error, errors.ObjectStoreError | errors.KeyStoreError):
+        return 30
+    return None
+
+
+def _members(error: Exception) -> dict[str, Any]:
+    if isinstance(error, errors.UnknownRecordsError):
+        return {"unknown_count": error.count, "unknown": list(error.examples)}
+    if isinstance(error, errors.InvalidRecordsError):
+        problems = [{"row": p.row, "column": p.column, "reason": p.reason} for p in error.problems]
+        return {"problem_count": error.count, "problems": problems}
+    if isinstance(error, errors.ParameterError):
+        return {"parameter": error.name, "allowed": error.allowed}
+    if isinstance(error, errors.ForbiddenError):
+        return {"scope": error.scope}
+    return {}
+
+
+class BodyError(RequestValidationError):
+    """A body that does not match its schema.
+
+    Attributes:
+        count: how many faults there are; ``errors`` lists the first.
+    """
+
+    def __init__(self, faults: Sequence[Any], count: int) -> None:
+        super().__init__(faults)
+        self.count = count
+
+
+def _of_validation_error(error: RequestValidationError) -> Response:
+    faults = error.errors()
+    count = error.count if isinstance(error, BodyError) else len(faults)
+    problems = [
+        {"field": ".".join(str(part) for part in fault["loc"]), "reason": fault["msg"]}
+        for fault in faults[:MAX_LISTED]
+    ]
+    first = f"{problems[0]['field']}: {problems[0]['reason']}" if problems else "invalid"
+    return _problem("invalid-input", first, problem_count=count, problems=problems)
+
+
+def _of_http_exception(error: HTTPException) -> Response:
+    name = _OF_STATUS.get(error.status_code, "internal")
+    return _problem(name, error.detail, headers=dict(error.headers or {}))
+
+
+def _of_database_error(error: Exception) -> Response:
+    if isinstance(error, DataError):
+        detail = "a text or number cannot be stored: a NUL character, or out of range"
+        return _problem("invalid-input", detail)
+    if isinstance(error, IntegrityError):
+        detail = "another call changed the same thing at the same moment; look again and repeat"
+        return _problem("conflict", detail)
+    # It may have gone away after a commit, before it answered.
+    detail = "the database cannot be reached; repeat the call"
+    return _problem("unavailable", detail, headers={"Retry-After": "2"})

@@ -1,0 +1,131 @@
+"""``Idempotency-Key`` on every POST: a repeated call gets the answer that it had.
+
+It is checked once a caller has been authenticated, before the body is read. Only answers that say
+that a call took effect (2xx) are kept: an error changed nothing, so the call may be repeated with
+its key.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated
+
+from fastapi import Depends, Request
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from app.access import idempotency
+from app.access.api_keys import Caller
+from app.access.idempotency import Answer, Call, Claim
+from app.api.protocol.errors import problem_of
+from app.domain.errors import InvalidInputError
+from app.failpoints import reach
+from app.logs import describe
+from app.services import Services
+
+HEADER = "Idempotency-Key"
+REPLAYED_HEADER = "Idempotent-Replayed"
+MAX_KEY_LENGTH = 255
+_STATE = "idempotent_call_id"
+_log = logging.getLogger("expunge.api")
+
+
+async def _call_id_of(request: Request) -> str | None:
+    """Return what stays the same for each attempt at a call; None without a key."""
+    call_id: str | None = getattr(request.state, _STATE, None)
+    return call_id
+
+
+CallId = Annotated[str | None, Depends(_call_id_of)]
+
+
+async def execute_once(
+    request: Request, caller: Caller, handle: Callable[[Request], Awaitable[Response]]
+) -> Response:
+    """Return the answer to a call: from what is kept under its key, or from ``handle``.
+
+    The answer is kept before it is sent, so that a caller that saw it can repeat the call. The
+    claim of a call that is cut off expires; a call that fails ends its claim. Either may have taken
+    effect, so the next attempt is made under the same call id.
+
+    Raises:
+        InvalidInputError: the key is too long, or came with another body before.
+        CallInFlightError: the call is going on.
+    """
+    key = request.headers.get(HEADER) if request.method == "POST" else None
+    if key is None:
+        return await handle(request)
+    found = await _claim(request, caller, key)
+    if isinstance(found, Answer):
+        return _replay(found)
+    setattr(request.state, _STATE, found.call_id)
+    attempt = _Attempt(request.app.state.services, found)
+    try:
+        response = await handle(request)
+    except Exception as error:
+        status = problem_of(error).status_code
+        await run_in_threadpool(attempt.end, Answer(status, (), b""))
+        raise
+    reach("answer")
+    await run_in_threadpool(attempt.end, _answer_in(response))
+    return response
+
+
+class _Attempt:
+    """One claimed execution of a call."""
+
+    def __init__(self, services: Services, claim: Claim) -> None:
+        self._services = services
+        self._claim = claim
+
+    def end(self, answer: Answer) -> None:
+        if 200 <= answer.status < 300:
+            self._note(partial(idempotency.finish, claim=self._claim, answer=answer))
+        elif answer.status < 500:
+            self._note(partial(idempotency.abandon, claim=self._claim))
+        else:
+            self.release()
+
+    def release(self) -> None:
+        self._note(partial(idempotency.release, claim=self._claim))
+
+    def _note(self, write: Callable[[Session], None]) -> None:
+        try:
+            with self._services.database.transaction() as session:
+                write(session)
+        except SQLAlchemyError as error:
+            _log.warning("an answer could not be kept for its key: %s", describe(error))
+
+
+async def _claim(request: Request, caller: Caller, key: str) -> Claim | Answer:
+    if not 1 <= len(key) <= MAX_KEY_LENGTH:
+        raise InvalidInputError(f"{HEADER} must have 1 to {MAX_KEY_LENGTH} characters")
+    services: Services = request.app.state.services
+    call = Call(
+        caller_id=caller.key_id,
+        method=request.method,
+        path=request.url.path,
+        query=request.url.query.encode(),
+        body=await request.body(),
+        key=key,
+    )
+
+    def claim() -> Claim | Answer:
+        with services.database.transaction() as session:
+            return services.idempotency_keys.claim(session, call)
+
+    return await run_in_threadpool(claim)
+
+
+def _answer_in(response: Response) -> Answer:
+    headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in response.raw_headers)
+    return Answer(response.status_code, headers, bytes(response.body))
+
+
+def _replay(answer: Answer) -> Response:
+    response = Response(answer.body, answer.status)
+    sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    response.raw_headers = [*sent, (REPLAYED_HEADER.lower().encode(), b"true")]
+    return response

@@ -1,0 +1,52 @@
+"""What every request passes through, from the outside in."""
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from app.api.protocol.bodies import Bodies
+from app.api.protocol.etags import EntityTags
+from app.api.protocol.idempotency import HEADER, REPLAYED_HEADER
+from app.api.protocol.observation import REQUEST_ID
+from app.settings import Settings
+
+_READABLE = (
+    "Allow",
+    "Content-Disposition",
+    "Content-Range",
+    "ETag",
+    REPLAYED_HEADER,
+    "Location",
+    "Preference-Applied",
+    "RateLimit",
+    "RateLimit-Policy",
+    "Repr-Digest",
+    "Retry-After",
+    "WWW-Authenticate",
+    REQUEST_ID,
+)
+_SENDABLE = (
+    "Authorization",
+    "Content-Type",
+    HEADER,
+    "If-Match",
+    "If-None-Match",
+    "If-Range",
+    "Last-Event-ID",
+    "Prefer",
+    "Range",
+    REQUEST_ID,
+)
+
+
+def install(app: FastAPI, settings: Settings) -> None:
+    """Put the layers around an application; the last one added is the outermost."""
+    app.add_middleware(EntityTags)
+    app.add_middleware(Bodies, settings=settings)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
+            allow_headers=_SENDABLE,
+            expose_headers=_READABLE,
+        )

@@ -1,0 +1,189 @@
+"""The OpenAPI document, with what holds for all operations and is written at none of them."""
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+
+from app.api.protocol.errors import PROBLEM_MEDIA_TYPE, Problem
+from app.api.protocol.headers import described
+from app.api.protocol.idempotency import HEADER, MAX_KEY_LENGTH, REPLAYED_HEADER
+from app.api.protocol.problem_types import PROBLEM_TYPES
+
+Json = dict[str, Any]
+
+_JSON = "application/json"
+_HEADERS_OF_PROBLEMS = {
+    401: ("WWW-Authenticate",),
+    403: ("WWW-Authenticate",),
+    405: ("Allow",),
+    409: ("Retry-After",),
+    416: ("Content-Range",),
+    429: ("Retry-After",),
+    503: ("Retry-After",),
+}
+_IDEMPOTENCY_KEY = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "Repeating a call under its key within 24 hours gives the answer that it had, "
+    f"with `{REPLAYED_HEADER}: true`, and changes nothing again. Take a random one for each call.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_LENGTH},
+}
+_IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "description": "The ETag of the answer that the caller holds: 304 if it is current",
+    "schema": {"type": "string"},
+}
+_NEVER_SENT = ("HTTPValidationError", "ValidationError")
+_LIMITS = ("RateLimit", "RateLimit-Policy")
+_DESCRIPTION = """
+* **Errors** are problems (RFC 9457) with a stable `type`; see `docs/problems.md`. A method that a
+  path does not take is 405 with `Allow`.
+* **Repeating a POST** is safe under an `Idempotency-Key`.
+* **Lists** come in pages of `limit` items; `next_cursor` leads to the next one.
+* **Every answer** has an `X-Request-ID`, which the service's log has too; send one of your own of 8
+  to 64 letters, digits, dots, hyphens and underscores, and it is kept.
+* **Limits** of calls are in `RateLimit` and `RateLimit-Policy`, where the operator has set any;
+  beyond them the answer is 429 with `Retry-After`.
+* **Answers to GET** have an `ETag`. With `Prefer: wait=N` some are held back until there is news.
+"""
+
+
+def install(app: FastAPI) -> None:
+    """Have an application describe itself completely."""
+    app.description = _DESCRIPTION
+    plain = app.openapi
+
+    def openapi() -> Json:
+        if app.openapi_schema is None:
+            app.openapi_schema = _complete(plain())
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _complete(document: Json) -> Json:
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    schemas["Problem"] = Problem.model_json_schema()
+    for name in _NEVER_SENT:
+        schemas.pop(name, None)
+    for method, operation in _operations(document):
+        _drop_what_is_never_sent(operation)
+        if method == "post":
+            _allow_repeating(operation)
+        if method == "get":
+            _tag(operation)
+        if "requestBody" in operation:
+            _limit_body(operation)
+        if "security" in operation:
+            _add_problems(operation, 503)
+        components.setdefault("responses", {}).update(_name_problems(operation))
+        _add_headers_of_all(operation)
+    return document
+
+
+def _operations(document: Json) -> Iterator[tuple[str, Json]]:
+    for methods in document["paths"].values():
+        yield from methods.items()
+
+
+def _drop_what_is_never_sent(operation: Json) -> None:
+    """Remove the errors that FastAPI announces by itself: ours are different."""
+    content = operation["responses"].get("422", {}).get("content", {}).get(_JSON, {})
+    if content.get("schema", {}).get("$ref", "").rpartition("/")[2] in _NEVER_SENT:
+        del operation["responses"]["422"]
+
+
+def _add_headers_of_all(operation: Json) -> None:
+    """Announce what every answer carries; problems, which are references, have it already."""
+    everywhere = described("X-Request-ID", *(_LIMITS if "security" in operation else ()))
+    for answer in operation["responses"].values():
+        if "$ref" not in answer:
+            answer.setdefault("headers", {}).update(everywhere)
+
+
+def _allow_repeating(operation: Json) -> None:
+    operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
+    for status, answer in operation["responses"].items():
+        if status.startswith("2"):
+            answer.setdefault("headers", {}).update(described(REPLAYED_HEADER))
+    _add_problems(operation, 409, 422)
+
+
+def _tag(operation: Json) -> None:
+    answer = operation["responses"].get("200", {})
+    if set(answer.get("content", ())) != {_JSON}:
+        return
+    operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
+    answer.setdefault("headers", {}).update(described("ETag"))
+    unchanged: Json = {"description": HTTPStatus(304).phrase, "headers": described("ETag")}
+    if any(parameter["name"].lower() == "prefer" for parameter in operation["parameters"]):
+        for each in (answer, unchanged):
+            each["headers"] |= described("Preference-Applied")
+    operation["responses"].setdefault("304", unchanged)
+    _add_problems(operation, 412)
+
+
+def _limit_body(operation: Json) -> None:
+    _add_problems(operation, 413, 415)
+    if _JSON in operation["requestBody"]["content"] and "400" not in operation["responses"]:
+        _add_problems(operation, 400)
+
+
+def _add_problems(operation: Json, *statuses: int) -> None:
+    """Announce problems, in addition to what an operation itself answers with these statuses."""
+    for status in statuses:
+        answer = operation["responses"].setdefault(str(status), {})
+        answer.setdefault("content", {}).setdefault(PROBLEM_MEDIA_TYPE, {})
+
+
+def _name_problems(operation: Json) -> Json:
+    """Replace an operation's problems by references; return what they refer to."""
+    named: Json = {}
+    for status, answer in operation["responses"].items():
+        content = answer.get("content", {})
+        if PROBLEM_MEDIA_TYPE not in content:
+            continue
+        problem = _problem(int(status))
+        if set(content) == {PROBLEM_MEDIA_TYPE}:
+            name = f"Problem{status}"
+            named[name] = problem
+            operation["responses"][status] = {"$ref": f"#/components/responses/{name}"}
+        else:
+            content |= problem["content"]
+            answer["headers"] = answer.get("headers", {}) | problem["headers"]
+    return named
+
+
+def _problem(status: int) -> Json:
+    kinds = [kind for kind in PROBLEM_TYPES.values() if kind.status == status]
+    schema = {
+        "allOf": [{"$ref": "#/components/schemas/Problem"}],
+        "properties": {
+            "type": {"enum": [kind.uri for kind in kinds]},
+            "status": {"const": status},
+        },
+    }
+    answer: Json = {
+        "description": f"{HTTPStatus(status).phrase}: {', '.join(kind.name for kind in kinds)}",
+        "content": {
+            PROBLEM_MEDIA_TYPE: {
+                "schema": schema,
+                "examples": {
+                    kind.name: {
+                        "summary": kind.meaning,
+                        "value": kind.body(kind.detail, kind.members),
+                    }
+                    for kind in kinds
+                },
+            }
+        },
+    }
+    own = _HEADERS_OF_PROBLEMS.get(status, ())
+    answer["headers"] = described(*own, "X-Request-ID", *_LIMITS)
+    return answer

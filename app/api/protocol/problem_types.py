@@ -1,0 +1,295 @@
+"""Every type of problem: its URI never changes its meaning. ``docs/problems.md`` shows them.
+
+``python -m app.api.protocol.problem_types`` prints that page.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+PREFIX = "urn:expunge:problem:"
+
+_HEADER = """# Problems
+
+Every error is a JSON document of media type `application/problem+json`
+([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) with the members `type`, `title`, `status` and
+`detail`; some types carry more. Decide by `type`: it keeps its meaning. `detail` is for people and
+may be worded otherwise tomorrow. No problem holds record content, weights or keys.
+
+This page is printed by `python -m app.api.protocol.problem_types`.
+"""
+
+
+@dataclass(frozen=True)
+class ProblemType:
+    """One type of problem.
+
+    Attributes:
+        name: what follows the prefix in ``type``.
+        status: the HTTP status that it comes with.
+        meaning: when it occurs, and what to do.
+        detail: an example of ``detail``.
+        members: examples of further members.
+    """
+
+    name: str
+    status: int
+    meaning: str
+    detail: str
+    members: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def uri(self) -> str:
+        """The value of ``type``."""
+        return PREFIX + self.name
+
+    def body(self, detail: str, members: dict[str, Any]) -> dict[str, Any]:
+        """Return the document that is sent."""
+        return {
+            "type": self.uri,
+            "title": self.name.replace("-", " ").capitalize(),
+            "status": self.status,
+            "detail": detail,
+            **members,
+        }
+
+
+_TYPES = (
+    ProblemType(
+        "bad-request",
+        400,
+        "The request cannot be read at all, such as JSON that is not UTF-8 or nests too deeply.",
+        "the body cannot be read as JSON",
+    ),
+    ProblemType(
+        "unauthenticated",
+        401,
+        "No valid API key or access token came with the request. `WWW-Authenticate` says what to "
+        "send.",
+        "send a valid API key as 'Authorization: Bearer …'",
+    ),
+    ProblemType(
+        "credentials-expired",
+        401,
+        "The API key or access token was valid once. Ask an administrator for another key, or the "
+        "issuer for another token.",
+        "this API key has expired",
+    ),
+    ProblemType(
+        "missing-scope",
+        403,
+        "The key is valid but lacks a scope, named in `scope`.",
+        "this key lacks the scope forget:write",
+        {"scope": "forget:write"},
+    ),
+    ProblemType(
+        "not-found",
+        404,
+        "What the path or the body names does not exist.",
+        "no model named 'digits-mlp'",
+    ),
+    ProblemType(
+        "not-ready",
+        404,
+        "It does not exist yet: a model's first version is still being certified. Ask again later.",
+        "model 'digits-mlp' has no certified version yet",
+    ),
+    ProblemType(
+        "method-not-allowed",
+        405,
+        "The path does not take this method. `Allow` lists those that it takes.",
+        "this path takes GET, POST",
+    ),
+    ProblemType(
+        "request-timeout",
+        408,
+        "The request came too slowly: `EXPUNGE_HEAD_TIMEOUT_S` and `EXPUNGE_BODY_TIMEOUT_S` are "
+        "the operator's limits. The connection is closed; nothing was stored.",
+        "the body of the request came too slowly",
+    ),
+    ProblemType(
+        "conflict",
+        409,
+        "The call contradicts the present state: a name that is taken, a request that can no "
+        "longer be cancelled. Look at the present state first.",
+        "model 'digits-mlp' exists already",
+    ),
+    ProblemType(
+        "call-in-flight",
+        409,
+        "An earlier call under the same `Idempotency-Key` has no answer yet. Repeat the call after "
+        "`Retry-After` seconds. If its process was killed, that is after a minute at most.",
+        "a call with this Idempotency-Key is still going on",
+    ),
+    ProblemType(
+        "gone",
+        410,
+        "The version was retired or withdrawn, or its weights are shredded. It does not come back.",
+        "version 1 of 'digits-mlp' was retired",
+    ),
+    ProblemType(
+        "precondition-failed",
+        412,
+        "`If-Match` names a state of the resource that is not the present one.",
+        "this is not the content that If-Match names",
+    ),
+    ProblemType(
+        "payload-too-large",
+        413,
+        "The body is larger than the operator's limit: `EXPUNGE_MAX_UPLOAD_BYTES` for files, "
+        "`EXPUNGE_MAX_IDS_BYTES` for JSON that lists ids, `EXPUNGE_MAX_JSON_BYTES` for all other "
+        "JSON. Nothing was stored.",
+        "the body is larger than 536870912 bytes; send it in parts",
+    ),
+    ProblemType(
+        "unsupported-media-type",
+        415,
+        "The body's `Content-Type` is not one that the operation takes.",
+        "send the body as application/json",
+    ),
+    ProblemType(
+        "range-not-satisfiable",
+        416,
+        "`Range` begins after the end of the content. `Content-Range` gives its size.",
+        "the content has 1024 bytes; the range begins behind them",
+    ),
+    ProblemType(
+        "invalid-input",
+        422,
+        "A field, parameter or file does not say what it should; `problems`, if present, lists "
+        "the first of the fields, `problem_count` counts all. Nothing was stored.",
+        "body.classes: Input should be a valid integer",
+        {
+            "problem_count": 1,
+            "problems": [{"field": "body.classes", "reason": "Input should be a valid integer"}],
+        },
+    ),
+    ProblemType(
+        "idempotency-key-reused",
+        422,
+        "The `Idempotency-Key` came with another body before. Take a new key for a new call.",
+        "this Idempotency-Key came with another body before",
+    ),
+    ProblemType(
+        "invalid-records",
+        422,
+        "The Parquet file was refused as a whole: `problems` lists the first faults by row, "
+        "counted from 0, and column; `problem_count` counts all.",
+        "1 problem(s); the first: row 3, column 'label': must lie between 0 and 9",
+        {
+            "problem_count": 1,
+            "problems": [{"row": 3, "column": "label", "reason": "must lie between 0 and 9"}],
+        },
+    ),
+    ProblemType(
+        "unknown-records",
+        422,
+        "A forget request names ids that the dataset never held; `unknown` shows up to 20 of them. "
+        "Nothing was accepted: correct the ids and send the request again.",
+        "1 of the ids are unknown to this dataset",
+        {"unknown_count": 1, "unknown": ["person-0071"]},
+    ),
+    ProblemType(
+        "parameter-out-of-range",
+        422,
+        "A number lies outside the range for which the guarantee holds.",
+        "epsilon must be above 0",
+        {"parameter": "epsilon", "allowed": "above 0"},
+    ),
+    ProblemType(
+        "no-plan",
+        422,
+        "No mechanism can meet the policy; `detail` says what to change. `POST /v1/plans` tells "
+        "what each mechanism would need.",
+        "no mechanism meets epsilon 0.01 within 30 epochs: raise epsilon or budget_epochs",
+    ),
+    ProblemType(
+        "too-costly",
+        422,
+        "Plans of such sizes, or a body with so much in it, take more time or memory than one call "
+        "may. `EXPUNGE_PLAN_TIMEOUT_S` is the operator's limit for plans. Ask for less: fewer "
+        "steps, records or releases.",
+        "planning takes longer than the 30 s that one call may: ask for less",
+    ),
+    ProblemType(
+        "internal",
+        500,
+        "A defect of the service. The answer shows no details; the service's log does.",
+        "an unexpected error; see the service's log",
+    ),
+    ProblemType(
+        "too-many-requests",
+        429,
+        "The key's limit of calls, or of waits and streams at once, is reached, or this address "
+        "failed too often to authenticate or holds too many connections. Repeat the call after "
+        "`Retry-After` seconds.",
+        "too many calls: 60 a minute are allowed",
+    ),
+    ProblemType(
+        "corrupt-log",
+        500,
+        "The log's tables contradict each other. The operator runs `expunge log fsck`.",
+        "the log has 12 entries but its tree covers 13",
+    ),
+    ProblemType(
+        "corrupt-object",
+        500,
+        "A stored object is not what was stored: the operator restores it or retires the version.",
+        "object blob_5b0c is not what was stored: chunk 0 is forged",
+    ),
+    ProblemType(
+        "overloaded",
+        503,
+        "The service does as much of this at once as it may: it has as many connections, holds as "
+        "much of uploads, or makes plans for as many callers. Nothing was stored. Repeat the call "
+        "after `Retry-After` seconds.",
+        "planning is busy: repeat the call",
+    ),
+    ProblemType(
+        "unavailable",
+        503,
+        "The database cannot be reached, or went away before it answered: the call may have taken "
+        "effect. Repeat it after `Retry-After` seconds, a POST under its `Idempotency-Key`.",
+        "the database cannot be reached; repeat the call",
+    ),
+    ProblemType(
+        "issuer-unavailable",
+        503,
+        "The issuer of access tokens cannot be reached, so that a token cannot be checked. API "
+        "keys work all the same.",
+        "the issuer's keys cannot be fetched now",
+    ),
+    ProblemType(
+        "storage-unavailable",
+        503,
+        "Stored objects or their keys cannot be read or written now. Repeat the call after "
+        "`Retry-After` seconds.",
+        "the object store does not answer",
+    ),
+)
+PROBLEM_TYPES = {kind.name: kind for kind in _TYPES}
+
+
+def page() -> str:
+    """Return ``docs/problems.md``."""
+    return "\n".join([_HEADER, *(_section(kind) for kind in _TYPES)])
+
+
+def _section(kind: ProblemType) -> str:
+    example = json.dumps(kind.body(kind.detail, kind.members), indent=2, ensure_ascii=False)
+    phrase = HTTPStatus(kind.status).phrase
+    return f"""\
+## {kind.name}
+
+`{kind.uri}`, {kind.status} {phrase}. {kind.meaning}
+
+```json
+{example}
+```
+"""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

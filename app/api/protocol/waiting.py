@@ -1,0 +1,125 @@
+"""``Prefer: wait=N`` (RFC 7240): an answer that is held back until there is news.
+
+Without ``If-None-Match`` a caller waits until the state differs from that at the call. With it, it
+waits until the answer differs from the one that it has, and misses nothing between two calls.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Header, Request, Response
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from app.api.protocol.access import authenticate, authenticate_again, services_of
+from app.api.protocol.changes import Facts, Kind, facts_of
+from app.api.protocol.conditions import names
+from app.api.protocol.etags import etag_of
+from app.api.protocol.leaving import disconnection
+from app.api.protocol.schemas import Answer
+from app.api.protocol.watching import Watch, Watcher
+
+LONGEST_WAIT_S = 60
+_WAIT = re.compile(r'wait\s*=\s*"?(\d{1,9})"?', re.ASCII | re.IGNORECASE)
+
+Prefer = Annotated[
+    str | None,
+    Header(
+        description=f"wait=N holds the answer until there is news, N seconds at most, and never "
+        f"longer than {LONGEST_WAIT_S}",
+        examples=["wait=1"],
+        max_length=1000,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is to answer now.
+
+    Attributes:
+        subject_id: of the thing to wait for.
+        answer: how it is shown.
+        is_final: whether nothing will change any more, so that waiting is useless.
+    """
+
+    subject_id: str
+    answer: Answer
+    is_final: bool
+
+
+async def answer_with_news(
+    request: Request,
+    watcher: Watcher,
+    kind: Kind,
+    read: Callable[[Session], Found],
+    *,
+    prefer: str | None,
+) -> Response:
+    """Return what ``read`` finds, as soon as it is something that the caller has not seen."""
+    services = services_of(request)
+
+    def look() -> tuple[Found, Facts | None]:
+        with services.database.transaction() as session:
+            found = read(session)
+            facts = facts_of(session, kind, [found.subject_id])
+            return found, facts.get(found.subject_id)
+
+    wait_s = wait_of(prefer)
+    found, facts = await run_in_threadpool(look)
+    if wait_s is None:
+        return json_response(found.answer)
+    if not found.is_final and _has_seen(request, found):
+        caller = await authenticate(request)
+        with watcher.watch(kind, found.subject_id, facts, caller_id=caller.key_id) as watch:
+            await _until_news(request, watch, facts, wait_s)
+        await authenticate_again(request)
+        found, _ = await run_in_threadpool(look)
+    response = json_response(found.answer)
+    response.headers["Preference-Applied"] = f"wait={wait_s}"
+    return response
+
+
+def wait_of(prefer: str | None) -> int | None:
+    """Return for how many seconds a caller wants to wait; None if it does not."""
+    for preference in (prefer or "").split(","):
+        match = _WAIT.fullmatch(preference.partition(";")[0].strip())
+        if match is not None:
+            return min(int(match[1]), LONGEST_WAIT_S)
+    return None
+
+
+async def _until_news(request: Request, watch: Watch, seen: Facts | None, wait_s: int) -> None:
+    news = asyncio.ensure_future(_another_state(watch, seen))
+    gone = asyncio.ensure_future(disconnection(request))
+    try:
+        await asyncio.wait((news, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        news.cancel()
+        gone.cancel()
+
+
+async def _another_state(watch: Watch, seen: Facts | None) -> None:
+    while not watch.closed and _state(watch.facts) == _state(seen):
+        await watch.wait(LONGEST_WAIT_S)
+
+
+def _state(facts: Facts | None) -> tuple[object, ...] | None:
+    return None if facts is None else facts.state
+
+
+def _has_seen(request: Request, found: Found) -> bool:
+    held = request.headers.get("if-none-match")
+    return held is None or names(held, etag_of(_content(found.answer)), weak=True)
+
+
+def json_response(answer: Answer, status: int = 200) -> Response:
+    """Return an answer as it is sent; it was validated when it was made."""
+    return Response(_content(answer), status, media_type="application/json")
+
+
+def _content(answer: Answer) -> bytes:
+    return answer.model_dump_json().encode()

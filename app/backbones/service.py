@@ -1,0 +1,104 @@
+"""How backbones enter the service: their definition and, once, their weights."""
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from app import log
+from app.backbones import repository
+from app.backbones.tables import BackboneRow
+from app.domain.architecture import ArchitectureSpec
+from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.ids import new_id
+from app.domain.parameters import parameters_of, require_parameters
+from app.domain.schema import FeatureSchema
+from app.storage.blobs import Blobs
+
+
+@dataclass(frozen=True)
+class BackboneDefinition:
+    """Everything that a caller says about a backbone.
+
+    Attributes:
+        name: what models call it.
+        architecture: the network whose weights these are; it stands on no backbone itself.
+        input_shape: shape of one record's features, as in a dataset's schema.
+        classes: of the public task that it was trained for.
+        source: where the weights come from.
+
+    Raises:
+        InvalidInputError: the shape, the classes or the architecture is not possible.
+    """
+
+    name: str
+    architecture: ArchitectureSpec
+    input_shape: tuple[int, ...]
+    classes: int
+    source: str
+
+    def __post_init__(self) -> None:
+        # A backbone reads what a dataset holds, so a dataset's limits are its limits.
+        FeatureSchema(
+            shape=self.input_shape, dtype="float32", offset=0.0, scale=1.0, classes=self.classes
+        )
+        if self.architecture.backbone is not None:
+            raise InvalidInputError("architecture: a backbone cannot stand on another backbone")
+
+    def require_parameters(self, most: int) -> None:
+        """Raise ``InvalidInputError`` if its network has more than ``most`` parameters."""
+        count = parameters_of(self.architecture, input_shape=self.input_shape, classes=self.classes)
+        require_parameters(count, most=most)
+
+
+def define_backbone(session: Session, definition: BackboneDefinition) -> BackboneRow:
+    """Create a backbone that waits for its weights.
+
+    Raises:
+        ConflictError: the name is taken.
+    """
+    if repository.find_backbone(session, definition.name) is not None:
+        raise ConflictError(f"backbone {definition.name!r} exists already")
+    row = BackboneRow(
+        id=new_id("bb"),
+        name=definition.name,
+        architecture=definition.architecture.to_json(),
+        input_shape=list(definition.input_shape),
+        classes=definition.classes,
+        source=definition.source,
+    )
+    session.add(row)
+    session.flush()
+    log.append(session, "backbone.defined", backbone=row.id, definition=repository.digest_of(row))
+    return row
+
+
+def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) -> BackboneRow:
+    """Give a backbone its weights, once: certificates name them by their digest.
+
+    Raises:
+        NotFoundError: the backbone does not exist.
+        ConflictError: it has weights.
+    """
+    row = repository.backbone_named(session, name)
+    _require_no_weights(row)
+    blob = blobs.put(session, "backbone", content)
+    session.refresh(row, with_for_update=True)
+    _require_no_weights(row)
+    blobs.adopt(session, blob.id)
+    row.blob_id = blob.id
+    row.sha256 = blob.sha256
+    row.size_bytes = blob.size_bytes
+    log.append(session, "backbone.uploaded", backbone=row.id, sha256=blob.sha256)
+    return row
+
+
+def _require_no_weights(backbone: BackboneRow) -> None:
+    """Refuse a second upload.
+
+    Raises:
+        ConflictError: the backbone has weights.
+    """
+    if backbone.sha256 is not None:
+        raise ConflictError(
+            f"backbone {backbone.name!r} has its weights, and they never change: define another"
+        )

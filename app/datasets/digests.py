@@ -1,0 +1,67 @@
+"""Digests in the log of what it must not show: which records, and what a dataset is.
+
+``app/maintenance/fsck.py`` computes them again from the rows, so each is made of values that a row
+holds and that the database returns unchanged.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.orm import Session
+
+from app import log
+from app.datasets.repository import KeyedRecord
+from app.datasets.tables import DatasetRow, RecordRow
+
+NO_SUBJECT = bytes(32)
+"""Replaces a missing subject's pseudonym, so that all records have equally many bytes."""
+_SEQ_BYTES = 8
+
+
+def of_dataset(row: DatasetRow | Row[Any]) -> str:
+    """Digest the part of a dataset that never changes."""
+    numbers = [row.feature_shape, row.feature_offset, row.feature_scale, row.classes]
+    return log.digest_of([row.name, row.feature_dtype, numbers])
+
+
+def of_names(named: Iterable[tuple[KeyedRecord, bytes]]) -> str:
+    """Digest whom a request names: numbers, pseudonyms and salted commitments, by number."""
+    digest = hashlib.sha256()
+    for record, commitment in sorted(named, key=lambda pair: pair[0].seq):
+        digest.update(_spelt(record.seq) + commitment + record.record_key)
+        digest.update(record.subject_key or NO_SUBJECT)
+    return digest.hexdigest()
+
+
+def of_marks(seqs: Iterable[int]) -> str:
+    """Digest the numbers of records."""
+    return hashlib.sha256(b"".join(map(_spelt, sorted(seqs)))).hexdigest()
+
+
+def marks(seqs: Sequence[int]) -> dict[str, Any]:
+    """Return what an entry says about the records that are forgotten since one epoch."""
+    return {"marked": len(seqs), "marks": of_marks(seqs)}
+
+
+def marks_of(session: Session, dataset_id: str, epoch: int) -> dict[str, Any]:
+    """Return the digest of the records that an epoch marks at this moment."""
+    query = select(RecordRow.seq).where(
+        RecordRow.dataset_id == dataset_id,
+        RecordRow.forgotten_epoch == epoch,
+    )
+    return marks(session.scalars(query).all())
+
+
+def returns_of(session: Session, dataset_id: str, epoch: int) -> dict[str, Any]:
+    """Return what an entry says about the records that came back after this epoch marked them."""
+    query = select(RecordRow.seq).where(
+        RecordRow.dataset_id == dataset_id,
+        RecordRow.absences[func.cardinality(RecordRow.absences) - 1] == epoch,
+    )
+    return {"returns": of_marks(session.scalars(query))}
+
+
+def _spelt(seq: int) -> bytes:
+    return seq.to_bytes(_SEQ_BYTES)

@@ -1,0 +1,23 @@
+"""The transparency log: an append-only Merkle log of everything that was decided."""
+
+from app.log.writing import (
+    append,
+    canonical_json,
+    checkpoint_at_commit,
+    digest_of,
+    entries,
+    entry,
+    examine_at_commit,
+    plain,
+)
+
+__all__ = [
+    "append",
+    "canonical_json",
+    "checkpoint_at_commit",
+    "digest_of",
+    "entries",
+    "entry",
+    "examine_at_commit",
+    "plain",
+]

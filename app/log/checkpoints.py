@@ -1,0 +1,100 @@
+"""Checkpoints: what the service signs about its log, after publications and from time to time."""
+
+from datetime import timedelta
+
+from sqlalchemy import exists, func, insert, select
+from sqlalchemy.orm import Session
+
+from app.certificates.checkpoint import Checkpoint
+from app.certificates.signing import StatementSigner
+from app.domain import merkle
+from app.domain.errors import ConfigurationError, CorruptLogError, NotReadyError
+from app.domain.merkle import Frontier
+from app.log.tables import LogCheckpointRow, LogEntryRow, SigningKeyRow
+
+_ORIGIN_HEX_DIGITS = 32
+
+
+def origin(session: Session) -> str:
+    """Return the log's name, which is derived from its first entry and so never changes.
+
+    Raises:
+        NotReadyError: the log is empty.
+    """
+    first = session.scalar(select(LogEntryRow.body).where(LogEntryRow.index == 0))
+    if first is None:
+        raise NotReadyError("the log is empty: it gets its name with its first entry")
+    return origin_from(first)
+
+
+def origin_from(first_body: str) -> str:
+    """Return the name of the log that begins with this entry."""
+    return f"expunge/{merkle.leaf_hash(first_body.encode()).hex()[:_ORIGIN_HEX_DIGITS]}"
+
+
+def latest(session: Session) -> LogCheckpointRow:
+    """Return the newest checkpoint.
+
+    Raises:
+        NotReadyError: none has been signed yet.
+    """
+    query = select(LogCheckpointRow).order_by(LogCheckpointRow.size.desc()).limit(1)
+    row = session.scalar(query)
+    if row is None:
+        raise NotReadyError("the log has no signed checkpoint yet")
+    return row
+
+
+def covering(session: Session, index: int) -> LogCheckpointRow:
+    """Return the oldest checkpoint that covers an entry.
+
+    Raises:
+        NotReadyError: none has been signed yet.
+    """
+    query = select(LogCheckpointRow).where(LogCheckpointRow.size > index)
+    row = session.scalar(query.order_by(LogCheckpointRow.size).limit(1))
+    if row is None:
+        raise NotReadyError("no signed checkpoint covers this entry yet")
+    return row
+
+
+def is_due(session: Session, *, interval_s: float) -> bool:
+    """Return whether the log has grown since the newest checkpoint, and that one is old enough."""
+    recent = func.clock_timestamp() - timedelta(seconds=interval_s)
+    covered = select(func.coalesce(func.max(LogCheckpointRow.size), 0)).scalar_subquery()
+    query = select(
+        exists().where(LogEntryRow.index >= covered)
+        & ~exists().where(LogCheckpointRow.issued_at > recent)
+    )
+    return bool(session.scalar(query))
+
+
+def signed_size(session: Session) -> int:
+    """Return how many entries the newest checkpoint covers; 0 if there is none."""
+    return session.scalar(select(func.max(LogCheckpointRow.size))) or 0
+
+
+def issue(session: Session, signer: StatementSigner, frontier: Frontier) -> None:
+    """Sign the log as it is, unless that has been done. The caller holds the log's lock.
+
+    Raises:
+        ConfigurationError: another key is in use, perhaps since a moment ago.
+        CorruptLogError: an earlier checkpoint covers entries that are not there.
+    """
+    in_use = session.scalar(select(SigningKeyRow.id).where(SigningKeyRow.valid_until.is_(None)))
+    if in_use not in (None, signer.key_id):
+        raise ConfigurationError("the signing key was changed: start the service again")
+    signed = signed_size(session)
+    if signed > frontier.size:
+        raise CorruptLogError("the log is shorter than its checkpoints; run 'expunge log fsck'")
+    if signed == frontier.size:
+        return
+    name = origin(session)
+    checkpoint = Checkpoint(name, frontier.size, frontier.root())
+    session.execute(
+        insert(LogCheckpointRow).values(
+            size=checkpoint.size,
+            root=checkpoint.root,
+            note=signer.sign_note(checkpoint.text(), name=name),
+        )
+    )

@@ -1,0 +1,222 @@
+"""The log's Merkle tree in Postgres: growing it, and proving from it, in O(log n) rows.
+
+Stored are the roots of complete subtrees, which never change. Everything else, such as the root of
+a tree whose size is not a power of two, is computed from at most 2 log n of them.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import accumulate, chain
+from typing import NamedTuple
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    String,
+    bindparam,
+    func,
+    select,
+    text,
+)
+from sqlalchemy.orm import Session
+
+from app.database.direct import directly, prepared
+from app.domain import merkle
+from app.domain.errors import CorruptLogError, InvalidInputError
+from app.domain.merkle import Coordinates, Frontier
+from app.log.tables import LogEntryRow
+
+# The leaf's hash is computed here as merkle.leaf_hash does: entries are read once, in one query.
+_SUBTREES = text(
+    """
+    SELECT 0, index, sha256('\\x00'::bytea || convert_to(body, 'UTF8'))
+    FROM log_entries WHERE index = ANY(:leaves)
+    UNION ALL
+    SELECT node.level, node.position, node.hash
+    FROM unnest(:levels, :positions) AS wanted (level, position)
+    CROSS JOIN LATERAL (
+        SELECT level, position, hash FROM log_nodes
+        WHERE level = wanted.level AND position = wanted.position
+    ) AS node
+    """
+).bindparams(
+    bindparam("leaves", type_=ARRAY(BigInteger)),
+    bindparam("levels", type_=ARRAY(SmallInteger)),
+    bindparam("positions", type_=ARRAY(BigInteger)),
+)
+# One statement, because the lock is held: the clock, the log's size, and the complete subtrees that
+# wait for their neighbours: one of 2^k leaves for each bit k that is set in the size.
+_EDGE = prepared(
+    text(
+        """
+    SELECT clock_timestamp(), log.size, waiting.level, waiting.hash
+    FROM (SELECT coalesce(max(index) + 1, 0) AS size FROM log_entries) AS log
+    LEFT JOIN LATERAL (
+        SELECT 0 AS level, sha256('\\x00'::bytea || convert_to(body, 'UTF8')) AS hash
+        FROM log_entries WHERE log.size % 2 = 1 AND index = log.size - 1
+        UNION ALL
+        SELECT height, node.hash
+        FROM generate_series(1, 62) AS height
+        CROSS JOIN LATERAL (
+            SELECT hash FROM log_nodes
+            WHERE level = height AND position = (log.size >> height) - 1
+        ) AS node
+        WHERE (log.size >> height) % 2 = 1
+    ) AS waiting ON true
+    """
+    )
+)
+_LOCK = prepared(text("SELECT pg_advisory_xact_lock(:lock)"))
+_LOCK_NUMBER = 0x45585055  # an arbitrary number that names the log
+# Hashes are sent as one string, 32 bytes each: arrays of them cost more than the insertion.
+_INSERT = prepared(
+    text(
+        """
+    WITH entry AS (
+        INSERT INTO log_entries (index, kind, body)
+        SELECT :first + ordinality - 1, kind, body
+        FROM unnest(:kinds, :bodies) WITH ORDINALITY AS entry (kind, body, ordinality)
+    )
+    INSERT INTO log_nodes (level, position, hash)
+    SELECT run.level, run.position + i, substring(:hashes FROM 32 * (run.start + i) + 1 FOR 32)
+    FROM unnest(:levels, :positions, :starts, :counts) AS run (level, position, start, count)
+    CROSS JOIN LATERAL generate_series(0, run.count - 1) AS i
+    """
+    ).bindparams(
+        bindparam("first", type_=BigInteger),
+        bindparam("kinds", type_=ARRAY(String)),
+        bindparam("bodies", type_=ARRAY(String)),
+        bindparam("hashes", type_=LargeBinary),
+        bindparam("levels", type_=ARRAY(SmallInteger)),
+        bindparam("positions", type_=ARRAY(BigInteger)),
+        bindparam("starts", type_=ARRAY(Integer)),
+        bindparam("counts", type_=ARRAY(Integer)),
+    )
+)
+
+
+class _Edge(NamedTuple):
+    now: datetime
+    size: int
+    level: int | None
+    hash: bytes | None
+
+
+def size(session: Session) -> int:
+    """Return how many entries the log has."""
+    last = session.scalar(select(func.max(LogEntryRow.index)))
+    return 0 if last is None else last + 1
+
+
+def frontier(session: Session) -> tuple[datetime, Frontier]:
+    """Lock the log until the transaction ends; return the time, and what is needed to append.
+
+    Raises:
+        CorruptLogError: a node is missing.
+    """
+    with directly(session) as direct:
+        direct.run(_LOCK, {"lock": _LOCK_NUMBER})
+        edge = direct.read(_EDGE, {}, _Edge)
+    now, size = edge[0].now, edge[0].size
+    waiting = {
+        row.level: row.hash for row in edge if row.level is not None and row.hash is not None
+    }
+    if len(waiting) != size.bit_count():
+        raise CorruptLogError("a node of the log is missing; run 'expunge log fsck'")
+    return now, Frontier(size, waiting)
+
+
+def extend(
+    session: Session, frontier: Frontier, *, kinds: Sequence[str], bodies: Sequence[str]
+) -> None:
+    """Insert entries and the nodes that they complete. The caller holds the log's lock."""
+    first = frontier.size
+    runs = frontier.extend([merkle.leaf_hash(body.encode()) for body in bodies])
+    counts = [len(run.hashes) for run in runs]
+    values = {
+        "first": first,
+        "kinds": kinds,
+        "bodies": bodies,
+        "hashes": b"".join(chain.from_iterable(run.hashes for run in runs)),
+        "levels": [run.level for run in runs],
+        "positions": [run.position for run in runs],
+        "starts": [0, *accumulate(counts)][: len(runs)],
+        "counts": counts,
+    }
+    with directly(session) as direct:
+        direct.run(_INSERT, values)
+
+
+def root(session: Session, size: int) -> bytes:
+    """Return the root of the tree over the first ``size`` entries.
+
+    Raises:
+        InvalidInputError: the log has fewer entries.
+        CorruptLogError: a node is missing.
+    """
+    _require_size("size", size, session)
+    (digest,) = _range_roots(session, [(0, size)])
+    return digest
+
+
+def inclusion_proof(session: Session, *, index: int, size: int) -> list[bytes]:
+    """Prove that entry ``index`` is among the first ``size`` (RFC 6962, section 2.1.1).
+
+    Raises:
+        InvalidInputError: the log has fewer entries, or the index lies outside of the tree.
+        CorruptLogError: a node is missing.
+    """
+    _require_size("size", size, session)
+    if not 0 <= index < size:
+        raise InvalidInputError(f"index: must be from 0 to {size - 1}, below the tree's size")
+    return _range_roots(session, merkle.inclusion_ranges(index, size))
+
+
+def consistency_proof(session: Session, *, old_size: int, new_size: int) -> list[bytes]:
+    """Prove that the first ``new_size`` entries begin with the first ``old_size``.
+
+    RFC 6962, section 2.1.2; the proof from an empty tree is empty.
+
+    Raises:
+        InvalidInputError: the sizes are not 0 <= old <= new <= the log's.
+        CorruptLogError: a node is missing.
+    """
+    _require_size("to", new_size, session)
+    if not 0 <= old_size <= new_size:
+        raise InvalidInputError(f"from: must be from 0 to {new_size}, the newer tree's size")
+    if old_size == 0:
+        return []
+    return _range_roots(session, merkle.consistency_ranges(old_size, new_size))
+
+
+def _require_size(field: str, asked: int, session: Session) -> None:
+    present = size(session)
+    if not 0 <= asked <= present:
+        raise InvalidInputError(f"{field}: must be from 0 to {present}, the log's size")
+
+
+def _range_roots(session: Session, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    wanted = [subtree for start, end in ranges for subtree in merkle.complete_subtrees(start, end)]
+    hashes = _hashes(session, wanted)
+    return [merkle.range_root(start, end, hashes) for start, end in ranges]
+
+
+def _hashes(session: Session, wanted: Sequence[Coordinates]) -> dict[Coordinates, bytes]:
+    if not wanted:
+        return {}
+    inner = [(level, position) for level, position in wanted if level > 0]
+    rows = session.execute(
+        _SUBTREES,
+        {
+            "leaves": [position for level, position in wanted if level == 0],
+            "levels": [level for level, _ in inner],
+            "positions": [position for _, position in inner],
+        },
+    )
+    found = {(level, position): bytes(hashed) for level, position, hashed in rows}
+    if len(found) != len(set(wanted)):
+        raise CorruptLogError("a node of the log is missing; run 'expunge log fsck'")
+    return found

@@ -1,0 +1,171 @@
+"""The public keys that have signed, and when: one of them is in use.
+
+The private halves are in files. A service signs only with the key that the ledger names, so a
+process that still holds a retired one publishes nothing.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from app import log
+from app.certificates.note import NoteKey
+from app.certificates.signing import StatementSigner
+from app.certificates.trusted_keys import TrustedKey, TrustedKeys, ed25519_of
+from app.domain.errors import ConfigurationError, InvalidInputError, NotReadyError
+from app.log import actor, checkpoints, merkle
+from app.log.tables import SigningKeyRow
+
+
+def require_in_use(session: Session, signer: StatementSigner) -> None:
+    """Check that a key may sign; the very first one becomes the key in use.
+
+    Raises:
+        ConfigurationError: another key is in use.
+    """
+    in_use = _in_use(session)
+    if in_use is None:
+        with actor.acting_as(actor.SERVICE):
+            _add(session, signer)
+        in_use = _in_use(session)
+    if in_use is None or in_use.id != signer.key_id:
+        raise ConfigurationError(
+            "the signing key in the data directory is not the one in use: start the service again, "
+            "or see 'expunge signing-key'"
+        )
+
+
+def is_in_use(session: Session, signer: StatementSigner) -> bool:
+    """Say whether a key is the one in use."""
+    in_use = _in_use(session)
+    return in_use is not None and in_use.id == signer.key_id
+
+
+def may_sign(session: Session, signer: StatementSigner) -> bool:
+    """Say whether a key may sign: it is the one in use, or the very first."""
+    in_use = _in_use(session)
+    return in_use is None or in_use.id == signer.key_id
+
+
+def rotate(
+    session: Session,
+    *,
+    old: StatementSigner,
+    new: StatementSigner,
+    compromised_since: datetime | None = None,
+) -> None:
+    """Replace the key in use by another; from the commit on, the old one does not sign.
+
+    With ``compromised_since``, signatures of the old key from then on are not valid any more; what
+    the log holds of them is served with the new key's signature.
+
+    Raises:
+        ConfigurationError: the old key is not in use, or the new one was used before.
+        InvalidInputError: ``compromised_since`` lies in the future.
+    """
+    require_in_use(session, old)
+    _succeed(session, old.key_id, new, compromised_since=compromised_since)
+
+
+def succeed_lost(session: Session, new: StatementSigner) -> bool:
+    """Replace a key in use whose private half is gone; False if nothing had to be done.
+
+    This happens in a ledger that was restored from before a rotation.
+
+    Raises:
+        ConfigurationError: the new key was used before.
+    """
+    in_use = _in_use(session)
+    if in_use is None or in_use.id == new.key_id:
+        return False
+    _succeed(session, in_use.id, new)
+    return True
+
+
+def _succeed(
+    session: Session,
+    old_id: str,
+    new: StatementSigner,
+    *,
+    compromised_since: datetime | None = None,
+) -> None:
+    if session.get(SigningKeyRow, new.key_id) is not None:
+        raise ConfigurationError("the new signing key was used before")
+    # The log's lock first: what the old key still signs is recorded before its end.
+    now, _ = merkle.frontier(session)
+    facts = {}
+    if compromised_since is not None:
+        if compromised_since > now:
+            raise InvalidInputError("compromised-since: must not lie in the future")
+        facts = {"compromised_since": compromised_since.astimezone(UTC).isoformat()}
+    row = session.get_one(SigningKeyRow, old_id, with_for_update=True)
+    row.valid_until, row.compromised_since = now, compromised_since
+    session.flush()
+    log.append(session, "key.retired", key=old_id, valid_until=_iso(now), **facts)
+    _add(session, new, valid_from=now)
+    log.checkpoint_at_commit(session, new)
+
+
+def trusted(session: Session) -> TrustedKeys:
+    """Return what verifiers should trust.
+
+    Raises:
+        NotReadyError: the log is empty, so it has no name yet.
+    """
+    keys = [
+        TrustedKey(
+            ed25519_of(row.pem),
+            valid_from=row.valid_from,
+            valid_until=row.valid_until,
+            compromised_since=row.compromised_since,
+        )
+        for row in all_keys(session)
+    ]
+    return TrustedKeys(checkpoints.origin(session), tuple(keys))
+
+
+def note_key(session: Session) -> NoteKey:
+    """Return the key in use, in the form that checks the log's notes.
+
+    Raises:
+        NotReadyError: nothing was signed yet.
+    """
+    in_use = _in_use(session)
+    if in_use is None:
+        raise NotReadyError("nothing was signed yet")
+    return NoteKey(checkpoints.origin(session), ed25519_of(in_use.pem))
+
+
+def all_keys(session: Session) -> Sequence[SigningKeyRow]:
+    """Return every key, the one in use first."""
+    query = select(SigningKeyRow)
+    return session.scalars(query.order_by(SigningKeyRow.valid_from.desc().nulls_last())).all()
+
+
+def _in_use(session: Session) -> SigningKeyRow | None:
+    return session.scalar(select(SigningKeyRow).where(SigningKeyRow.valid_until.is_(None)))
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat()
+
+
+def _add(session: Session, signer: StatementSigner, *, valid_from: datetime | None = None) -> None:
+    """Record a key as the one in use, unless another process did so at the same moment."""
+    added = session.scalar(
+        insert(SigningKeyRow)
+        .values(id=signer.key_id, pem=signer.public_key_pem, valid_from=valid_from)
+        .on_conflict_do_nothing()
+        .returning(SigningKeyRow.id)
+    )
+    if added is not None:
+        log.append(
+            session,
+            "key.activated",
+            key=signer.key_id,
+            pem=signer.public_key_pem,
+            valid_from=_iso(valid_from),
+        )

@@ -1,0 +1,102 @@
+"""The log's tables: entries, tree, checkpoints, cosignatures and signing keys."""
+
+from datetime import datetime
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Index,
+    SmallInteger,
+    func,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.database import Base
+
+
+class LogEntryRow(Base):
+    """One decision, in canonical JSON: the leaf ``index`` of the log's tree, counted from 0.
+
+    ``kind`` repeats what the body says.
+    """
+
+    __tablename__ = "log_entries"
+    __table_args__ = (
+        Index(
+            "ix_log_entries_certificate",
+            text("""substring(body, '"certificate":"([^"]*)"'::text)"""),
+            postgresql_where="kind = 'certificate.issued'",
+        ),
+        Index("ix_log_entries_retirements", "index", postgresql_where="kind = 'key.retired'"),
+        Index("ix_log_entries_by", text("""substring(body, '"by":"([^"]*)"'::text)"""), "index"),
+    )
+
+    index: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    kind: Mapped[str]
+    body: Mapped[str]
+
+
+class LogNodeRow(Base):
+    """The root of a complete subtree of 2^level leaves; leaves themselves are not repeated."""
+
+    __tablename__ = "log_nodes"
+    __table_args__ = (
+        CheckConstraint("level BETWEEN 1 AND 62", name="level"),
+        CheckConstraint("position >= 0", name="position"),
+        CheckConstraint("length(hash) = 32", name="hash"),
+    )
+
+    level: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    hash: Mapped[bytes]
+
+
+class LogCheckpointRow(Base):
+    """What the service has signed about the log: its first ``size`` entries have this root."""
+
+    __tablename__ = "log_checkpoints"
+    __table_args__ = (
+        CheckConstraint("size >= 1", name="size"),
+        CheckConstraint("length(root) = 32", name="root"),
+    )
+
+    size: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    root: Mapped[bytes]
+    note: Mapped[str]
+    issued_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class LogCosignatureRow(Base):
+    """What a witness has signed about a checkpoint: one more line of its note.
+
+    ``witness`` is the witness's verifier key. There is no foreign key: whatever is done to a
+    checkpoint, its cosignatures stay.
+    """
+
+    __tablename__ = "log_cosignatures"
+
+    size: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    witness: Mapped[str] = mapped_column(primary_key=True)
+    line: Mapped[str]
+
+
+class SigningKeyRow(Base):
+    """A public key that signs or has signed; ``valid_until`` is null for the one in use."""
+
+    __tablename__ = "signing_keys"
+    __table_args__ = (
+        Index(
+            "uq_signing_keys_one_in_use",
+            text("(valid_until IS NULL)"),
+            unique=True,
+            postgresql_where="valid_until IS NULL",
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    pem: Mapped[str]
+    valid_from: Mapped[datetime | None]
+    valid_until: Mapped[datetime | None]
+    compromised_since: Mapped[datetime | None]
+    """The time since which someone else may have signed with it."""

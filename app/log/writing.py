@@ -1,0 +1,125 @@
+"""The append-only log of everything that was decided.
+
+Entries are canonical JSON, written in the transaction of the facts they record: ``append`` collects
+them, and just before that transaction commits they are inserted, the tree grows over them and, if
+``checkpoint_at_commit`` asked for it, the new tree is signed. This is strictly serialised by a lock
+that lasts until the commit, so indices have no gaps; taking the lock last keeps it short and
+prevents deadlocks with all other locks.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC
+from typing import Any
+
+from sqlalchemy import event, select
+from sqlalchemy.orm import Session
+
+from app.certificates.signing import StatementSigner
+from app.domain.errors import NotFoundError
+from app.log import actor, checkpoints, merkle
+from app.log.tables import LogEntryRow
+
+_MAX_INDEX = 2**63 - 1
+_PENDING = "expunge.log.pending"
+_SIGNER = "expunge.log.signer"
+_EXAMINER = "expunge.log.examiner"
+
+
+def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
+    """Record one decision when the session's transaction commits.
+
+    ``facts`` hold the service's own ids, counts and digests, never an owner's id. The entry also
+    says ``by`` whom it was caused and when it was ``recorded_at``, by the database's clock, in UTC.
+    The last one before a checkpoint says that the log was ``signed`` with it.
+    """
+    if facts.keys() & {"by", "recorded_at", "signed"}:
+        raise TypeError("by, recorded_at and signed are the log's own")
+    session.info.setdefault(_PENDING, []).append({"kind": kind, "by": actor.current(), **facts})
+
+
+def checkpoint_at_commit(session: Session, signer: StatementSigner) -> None:
+    """Sign the log when the session's transaction commits, its own entries included."""
+    session.info[_SIGNER] = signer
+
+
+def examine_at_commit(session: Session, examine: Callable[[Session], None]) -> None:
+    """Call ``examine`` on what the transaction wrote and signed, just before it commits.
+
+    An error that it raises rolls the transaction back.
+    """
+    session.info[_EXAMINER] = examine
+
+
+def entry(session: Session, index: int) -> LogEntryRow:
+    """Return an entry; ``NotFoundError`` if the log is shorter."""
+    row = session.get(LogEntryRow, index) if 0 <= index <= _MAX_INDEX else None
+    if row is None:
+        raise NotFoundError("log entry", str(index))
+    return row
+
+
+def entries(session: Session, *, start: int, limit: int) -> Sequence[LogEntryRow]:
+    """Return at most ``limit`` entries from number ``start`` on, in order."""
+    query = select(LogEntryRow).where(LogEntryRow.index >= start)
+    return session.scalars(query.order_by(LogEntryRow.index).limit(limit)).all()
+
+
+def canonical_json(document: dict[str, Any]) -> str:
+    """Return the canonical text of an entry, which is hashed: sorted, without spaces, ASCII."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest_of(document: Any) -> str:  # noqa: ANN401 - any JSON
+    """Digest plain JSON values; a number counts by its value, not by how PostgreSQL writes it."""
+    return hashlib.sha256(canonical_json({"of": plain(document)}).encode()).hexdigest()
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Return JSON values with every number a float: to JSONB, 1e22 and 10^22 are the same."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return float(value) + 0.0  # and has no negative zero
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value
+
+
+@event.listens_for(Session, "before_commit")
+def _write_pending(session: Session) -> None:
+    pending = session.info.pop(_PENDING, [])
+    signer = session.info.pop(_SIGNER, None)
+    examine = session.info.pop(_EXAMINER, None)
+    if not pending and signer is None:
+        return
+    now, frontier = merkle.frontier(session)
+    if signer is not None:
+        _announce(session, pending, frontier.size)
+    if pending:
+        moment = now.astimezone(UTC).isoformat(timespec="microseconds")
+        kinds = [entry["kind"] for entry in pending]
+        bodies = [canonical_json({**entry, "recorded_at": moment}) for entry in pending]
+        merkle.extend(session, frontier, kinds=kinds, bodies=bodies)
+    if signer is not None:
+        checkpoints.issue(session, signer, frontier)
+    if examine is not None:
+        examine(session)
+
+
+def _announce(session: Session, pending: list[dict[str, Any]], size: int) -> None:
+    """Note in the last entry that a checkpoint covers it, so that its deletion is noticed."""
+    if not pending and checkpoints.signed_size(session) < size:
+        pending.append({"kind": "log.signed", "by": actor.current()})
+    if pending:
+        pending[-1]["signed"] = True
+
+
+@event.listens_for(Session, "after_soft_rollback")
+def _drop_pending(session: Session, _previous: object) -> None:
+    session.info.pop(_PENDING, None)
+    session.info.pop(_SIGNER, None)
+    session.info.pop(_EXAMINER, None)

@@ -1,0 +1,1 @@
+"""What operators run to check, search and reconcile what is stored."""

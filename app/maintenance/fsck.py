@@ -1,0 +1,276 @@
+"""Checking the log against itself, and the ledger against the log.
+
+The tree is built again from only the entries and compared with every stored node, checkpoint and
+certificate; then each row of the ledger is compared with what the entries say of it. Entries are
+streamed, so memory does not grow with the log. A log that was rewritten as a whole looks
+consistent; only a checkpoint that was kept elsewhere reveals it.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from sqlalchemy import Connection, Executable, select, text
+
+from app.certificates import strict_json
+from app.certificates.checkpoint import Checkpoint, open_checkpoint
+from app.certificates.note import NoteKey
+from app.database import Database
+from app.domain import merkle
+from app.domain.errors import NoteError
+from app.domain.merkle import Frontier, NodeRun
+from app.log.checkpoints import origin_from
+from app.log.tables import LogCheckpointRow, LogEntryRow, LogNodeRow
+from app.maintenance.fsck_certificates import KINDS, CertificateCheck
+from app.maintenance.replay import Replay
+from app.maintenance.stories import STORIES
+
+_CHUNK = 8192
+_STRAY_NODES = text(
+    """
+    SELECT node.level, node.position
+    FROM generate_series(1, 62) AS height
+    CROSS JOIN LATERAL (
+        SELECT level, position FROM log_nodes
+        WHERE level = height AND (position >= CAST(:size AS bigint) >> height OR position < 0)
+    ) AS node
+    UNION ALL
+    SELECT level, position FROM log_nodes WHERE level < 1 OR level > 62
+    """
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A contradiction in the stored data.
+
+    Attributes:
+        where: such as ``entry 17``, ``node 3/2`` (level 3, position 2) or ``certificate cert_…``.
+        reason: what contradicts what.
+    """
+
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was looked at.
+
+    Attributes:
+        size: how many entries there are, up to the first gap.
+        root: root of the tree over them.
+        checkpoints, certificates: how many are stored.
+        rows: how many other rows the log describes.
+        faults: how many faults were reported.
+    """
+
+    size: int
+    root: bytes
+    checkpoints: int
+    certificates: int
+    rows: int
+    faults: int
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a checkpoint says of the tree; ``note`` where its signature is still to be checked."""
+
+    size: int
+    name: str
+    root: bytes
+    origin: str | None = None
+    note: str | None = None
+
+
+def check(
+    database: Database,
+    *,
+    keys: Sequence[Ed25519PublicKey],
+    report: Callable[[Fault], None],
+    kept: Sequence[Checkpoint] = (),
+) -> Summary:
+    """Check the log as it is at this moment; the service may go on meanwhile.
+
+    Args:
+        database: where the ledger is; SELECT is enough.
+        keys: the keys that sign checkpoints and certificates.
+        report: called with each fault.
+        kept: verified checkpoints from elsewhere, which the log must still agree with.
+    """
+    engine = database.engine.execution_options(
+        isolation_level="REPEATABLE READ", postgresql_readonly=True
+    )
+    with engine.begin() as connection:
+        return _Check(connection, keys, report).run(kept)
+
+
+class _Check:
+    """One pass over the entries; everything else is read in parallel."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        keys: Sequence[Ed25519PublicKey],
+        report: Callable[[Fault], None],
+    ) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._report = report
+        self._faults = 0
+        self._frontier = Frontier()
+        self._origin = ""
+        self._checkpoints = 0
+        self._announced: set[int] = set()
+        self._signed: set[int] = set()
+        self._certificates = CertificateCheck(connection, keys, self._fault)
+
+    def run(self, kept: Sequence[Checkpoint]) -> Summary:
+        claims = self._claims(kept)
+        claim = next(claims, None)
+        for rows in self._entries():
+            leaves = [merkle.leaf_hash(body.encode()) for _, _, body in rows]
+            end = self._frontier.size + len(leaves)
+            runs: list[NodeRun] = []
+            while claim is not None and claim.size <= end:
+                runs += self._grow(leaves, claim.size, end)
+                self._check_claim(claim)
+                claim = next(claims, None)
+            runs += self._grow(leaves, end, end)
+            self._check_nodes(runs)
+            self._certificates.see([facts for row in rows if (facts := self._facts(row))])
+            self._check_signed()
+        while claim is not None:
+            self._check_claim(claim)
+            claim = next(claims, None)
+        strays = self._connection.execute(_STRAY_NODES, {"size": self._frontier.size})
+        for level, position in strays:
+            self._fault(f"node {level}/{position}", "this subtree does not exist")
+        return Summary(
+            size=self._frontier.size,
+            root=self._frontier.root(),
+            checkpoints=self._checkpoints,
+            certificates=self._certificates.finish(),
+            rows=Replay(self._connection, self._fault).run(STORIES),
+            faults=self._faults,
+        )
+
+    def _fault(self, where: str, reason: str) -> None:
+        self._faults += 1
+        self._report(Fault(where, reason))
+
+    def _stream(self, query: Executable) -> Iterator[Sequence[Any]]:
+        options = {"yield_per": _CHUNK}
+        with self._connection.execute(query, execution_options=options) as result:
+            yield from result.partitions()
+
+    def _entries(self) -> Iterator[Sequence[Any]]:
+        """Yield (index, kind, body) in chunks; after a gap nothing can be checked."""
+        expected = 0
+        query = select(LogEntryRow.index, LogEntryRow.kind, LogEntryRow.body)
+        for rows in self._stream(query.order_by(LogEntryRow.index)):
+            wrong = (i for i, row in enumerate(rows) if row[0] != expected + i)
+            good = next(wrong, len(rows))
+            if expected == 0 and good:
+                self._origin = origin_from(rows[0][2])
+            if good:
+                yield rows[:good]
+            expected += good
+            if good < len(rows):
+                self._gap(expected, rows[good][0])
+                return
+
+    def _gap(self, expected: int, found: int) -> None:
+        if found < expected:
+            self._fault(f"entry {found}", "entries count from 0; what follows was not checked")
+        else:
+            reason = f"missing, up to entry {found - 1}; what follows was not checked"
+            self._fault(f"entry {expected}", reason)
+
+    def _facts(self, entry: tuple[int, str, str]) -> dict[str, Any] | None:
+        """Return what an entry says if it is about a certificate or the end of a key."""
+        index, kind, body = entry
+        try:
+            facts = strict_json.loads(body)
+            agrees = facts["kind"] == kind
+        except (ValueError, KeyError, TypeError, RecursionError):
+            self._fault(f"entry {index}", "not an entry's JSON")
+            return None
+        if not agrees:
+            self._fault(f"entry {index}", "its kind is not the one in its body")
+        if facts.get("signed"):
+            self._announced.add(index + 1)
+        return {**facts, "index": index} if facts["kind"] in KINDS else None
+
+    def _grow(self, leaves: Sequence[bytes], size: int, end: int) -> list[NodeRun]:
+        """Add the leaves of the present chunk, which ends at ``end``, up to a size."""
+        size = max(size, self._frontier.size)
+        start = len(leaves) - (end - self._frontier.size)
+        return self._frontier.extend(leaves[start : len(leaves) - (end - size)])
+
+    def _check_nodes(self, runs: list[NodeRun]) -> None:
+        """Compare the nodes that one chunk of entries completes, level by level."""
+        node = LogNodeRow
+        by_place = attrgetter("level", "position")
+        for level, group in groupby(sorted(runs, key=by_place), key=attrgetter("level")):
+            parts = list(group)
+            first = parts[0].position
+            hashes = [hashed for part in parts for hashed in part.hashes]
+            query = select(node.position, node.hash).where(
+                node.level == level, node.position.between(first, first + len(hashes) - 1)
+            )
+            stored = {row[0]: row[1] for row in self._connection.execute(query).all()}
+            for position, hashed in enumerate(hashes, first):
+                if stored.get(position) != hashed:
+                    reason = "not what its entries make it" if position in stored else "missing"
+                    self._fault(f"node {level}/{position}", reason)
+
+    def _claims(self, kept: Sequence[Checkpoint]) -> Iterator[_Claim]:
+        ours = (
+            _Claim(c.size, f"kept checkpoint {c.size}", c.root, origin=c.origin)
+            for c in sorted(kept, key=attrgetter("size"))
+        )
+        return heapq.merge(self._stored_claims(), ours, key=attrgetter("size"))
+
+    def _stored_claims(self) -> Iterator[_Claim]:
+        checkpoint = LogCheckpointRow
+        query = select(checkpoint.size, checkpoint.root, checkpoint.note)
+        for rows in self._stream(query.order_by(checkpoint.size)):
+            self._checkpoints += len(rows)
+            for size, root, note in rows:
+                yield _Claim(size, f"checkpoint {size}", root, note=note)
+
+    def _check_claim(self, claim: _Claim) -> None:
+        if claim.size > self._frontier.size:
+            self._fault(claim.name, "it covers entries that are not there")
+        elif claim.size < self._frontier.size or claim.root != self._frontier.root():
+            self._fault(claim.name, "its root is not that of the entries")
+        if claim.origin not in (None, self._origin):
+            self._fault(claim.name, "it is of a log that began otherwise")
+        if claim.note is not None:
+            self._signed.add(claim.size)
+            self._check_note(claim, claim.note)
+
+    def _check_signed(self) -> None:
+        """Compare the checkpoints up to here with the entries that say that there is one."""
+        for size in sorted(self._announced - self._signed):
+            self._fault(f"checkpoint {size}", f"entry {size - 1} says that it was signed: missing")
+        for size in sorted(self._signed - self._announced):
+            self._fault(f"checkpoint {size}", "no entry says that it was signed")
+        self._announced.clear()
+        self._signed.clear()
+
+    def _check_note(self, claim: _Claim, note: str) -> None:
+        try:
+            keys = [NoteKey(self._origin, key) for key in self._keys]
+            signed = open_checkpoint(note.encode(), keys)
+        except NoteError as error:
+            self._fault(claim.name, str(error))
+            return
+        if (signed.size, signed.root) != (claim.size, claim.root):
+            self._fault(claim.name, "its note says otherwise")

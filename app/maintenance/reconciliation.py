@@ -1,0 +1,243 @@
+"""After a ledger was restored from a backup: adapt it to what was shredded since.
+
+Keys and objects were not restored, so what was shredded after the backup stays unreadable, while
+the ledger of the backup still refers to it. The ledger is then changed:
+
+ 1. A shard that cannot be read was rewritten since, because records of it were forgotten. The
+    rewritten shard is found among the objects that the ledger does not know, and adopted. Records
+    missing from it count as forgotten again, though for which request is not known any more.
+ 2. A version that cannot be read, or that learned from records of step 1, is retired. Its model is
+    trained again without them, or waits for its weights to be uploaded again.
+ 3. Whatever else the ledger does not know was made after the backup. Nothing can ever refer to it,
+    so the caller shreds it.
+
+The signing key, too, may have been rotated since: the present key file then replaces the key in use
+whose private half is gone.
+
+Requests that came in after the backup are not in the ledger; their senders must send them again.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app import log
+from app.backbones.tables import BackboneRow
+from app.certificates.signing import StatementSigner
+from app.datasets import digests
+from app.datasets import repository as datasets
+from app.datasets.shards import decode_shard
+from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
+from app.domain.errors import CalibrationError, ConfigurationError, ParameterError, PlanError
+from app.domain.states import BlobState, RunKind, WeightsSource
+from app.ledger import publication, repository, runs
+from app.ledger.obligations import void_obligations
+from app.log import signing_keys
+from app.registry import repository as registry
+from app.registry.forecasts import Occasion
+from app.registry.membership import membership_of
+from app.registry.tables import ModelRow, VersionRow
+from app.storage.blobs import Blobs
+from app.storage.tables import BlobRow
+
+REASON = "it was shredded after the backup that this ledger was restored from"
+_SHARD = "shard"
+
+
+@dataclass
+class Findings:
+    """What had to be changed.
+
+    Attributes:
+        versions: retired, as ``model version``.
+        shards_succeeded, shards_lost: unreadable shards with and without a rewritten successor.
+        records_forgotten: that are in no shard any more and count as forgotten again.
+        other_objects: features, imported weights and backbones that cannot be read.
+        attention: what the operator must do, in words.
+        signing_key_replaced: the one in use was rotated away after the backup.
+        strays: blobs that the ledger does not know; still to be shredded, after the commit.
+    """
+
+    versions: list[str] = field(default_factory=list)
+    shards_succeeded: int = 0
+    shards_lost: int = 0
+    records_forgotten: int = 0
+    other_objects: int = 0
+    attention: list[str] = field(default_factory=list)
+    signing_key_replaced: bool = False
+    strays: set[str] = field(default_factory=set)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether ledger and stores agree."""
+        return self == Findings()
+
+
+def reconcile(session: Session, blobs: Blobs, signer: StatementSigner) -> Findings:
+    """Change the ledger to match the stores; no other part of the service may be running.
+
+    Raises:
+        ObjectStoreError, KeyStoreError: a store does not answer, so nothing can be compared.
+        ConfigurationError: the stores are not those of this ledger.
+    """
+    blobs.require_keys()
+    found = Findings(strays=blobs.strays(session))
+    lost = _unreadable(session, blobs, strays=found.strays)
+    found.signing_key_replaced = signing_keys.succeed_lost(session, signer)
+    tainted = _take_in_rewritten_shards(session, blobs, lost, found)
+    for model in registry.models(session):
+        head = registry.head_version(session, model)
+        if head is not None and (head.blob_id in lost or model.id in tainted):
+            _begin_anew(session, blobs, model, head, found)
+    _drop_others(session, lost, found)
+    for blob_id in lost:
+        blobs.doom(session, blob_id)
+    if not found.is_empty:
+        log.append(
+            session,
+            "ledger.reconciled",
+            versions=len(found.versions),
+            shards=found.shards_succeeded + found.shards_lost,
+            records=found.records_forgotten,
+            unknown_objects=len(found.strays),
+        )
+    return found
+
+
+def _unreadable(session: Session, blobs: Blobs, *, strays: Collection[str]) -> set[str]:
+    live = session.scalars(select(BlobRow.id).where(BlobRow.state == BlobState.LIVE)).all()
+    lost = {blob_id for blob_id in live if not blobs.is_readable(blob_id)}
+    if lost and len(lost) == len(live) and not strays:
+        raise ConfigurationError(
+            f"none of {len(live)} stored objects can be read: key store or object store are not "
+            "those of this ledger"
+        )
+    return lost
+
+
+def _take_in_rewritten_shards(
+    session: Session, blobs: Blobs, lost: Collection[str], found: Findings
+) -> set[str]:
+    """Replace unreadable shards; return the models that learned from records that are gone."""
+    shards = [row for row in session.scalars(select(ShardRow)) if row.blob_id in lost and row.rows]
+    if not shards:
+        return set()
+    rewritten = {i: c for i in found.strays if (c := blobs.read_stray(i, _SHARD)) is not None}
+    seqs_of = {i: set(decode_shard(content)[0].tolist()) for i, content in rewritten.items()}
+    tainted: set[str] = set()
+    for shard in shards:
+        held = set(session.scalars(select(RecordRow.seq).where(RecordRow.shard_id == shard.id)))
+        successors = [i for i, seqs in seqs_of.items() if seqs and seqs <= held]
+        successor = min(successors, key=lambda i: len(seqs_of[i]), default=None)
+        left = set() if successor is None else seqs_of[successor]
+        tainted |= _forget(session, shard.dataset_id, held - left, found)
+        shard.rows, shard.upload_digest = len(left), None
+        if successor is None:
+            found.shards_lost += 1
+            found.attention.append(
+                f"{len(held)} records of a shard are lost, or were all forgotten: they count as "
+                "forgotten"
+            )
+        else:
+            blobs.take_in(
+                session, successor, _SHARD, rewritten[successor], dataset_id=shard.dataset_id
+            )
+            shard.blob_id = successor
+            found.strays.discard(successor)
+            found.shards_succeeded += 1
+        _drop_features(session, blobs, shard.id, lost)
+    return tainted
+
+
+def _forget(session: Session, dataset_id: str, seqs: Collection[int], found: Findings) -> set[str]:
+    """Count records as forgotten and erased; return the models that learned from them."""
+    rows = datasets.lock_records(session, seqs)
+    remembered = [row for row in rows if row.forgotten_epoch is None]
+    models = {
+        model.id
+        for model in registry.models_of_dataset(session, dataset_id)
+        if (membership := membership_of(model)) is not None
+        and any(membership.touched_by(row) for row in remembered)
+    }
+    if remembered:
+        dataset = datasets.lock_dataset(session, dataset_id)
+        dataset.forget_epoch += 1
+        session.flush()
+        datasets.mark_forgotten(session, [r.seq for r in remembered], epoch=dataset.forget_epoch)
+        epoch = dataset.forget_epoch
+        log.append(
+            session,
+            "records.lost",
+            dataset=dataset_id,
+            epoch=epoch,
+            mark=f"{dataset_id}:{epoch}",
+            **digests.marks([r.seq for r in remembered]),
+        )
+    erased = sum(row.erased_at is None for row in rows)
+    datasets.mark_erased(session, seqs)
+    log.append(session, "records.erased", dataset=dataset_id, records=erased)
+    found.records_forgotten += len(remembered)
+    return models
+
+
+def _drop_features(session: Session, blobs: Blobs, shard_id: str, lost: Collection[str]) -> None:
+    """Give up the features that backbones made of the old shard; workers compute them again."""
+    query = select(FeatureShardRow).where(FeatureShardRow.shard_id == shard_id)
+    for row in session.scalars(query).all():
+        if row.blob_id not in lost:
+            blobs.doom(session, row.blob_id)
+        session.delete(row)
+    session.flush()
+
+
+def _begin_anew(
+    session: Session, blobs: Blobs, model: ModelRow, head: VersionRow, found: Findings
+) -> None:
+    """Retire a version and arrange for another one, without the records that it lacks."""
+    publication.retire(session, blobs, head, reason=REASON)
+    found.versions.append(f"{model.name} {head.number}")
+    _withdraw(session, model)
+    if model.weights_source == WeightsSource.UPLOAD:
+        found.attention.append(f"model {model.name!r}: bring its weights again")
+        return
+    try:
+        forecast = Occasion.of(session, model).forecast()
+        runs.create_run(session, model, RunKind.TRAIN, forecast)
+    except (PlanError, ParameterError, CalibrationError):
+        found.attention.append(f"model {model.name!r}: define it again under another name")
+
+
+def _withdraw(session: Session, model: ModelRow) -> None:
+    """Note that no weights of a model exist: it owes nothing until others do."""
+    active = repository.active_run(session, model.id)
+    if active is not None:
+        runs.give_up_attempt(session, active, reason=REASON, permanent=True, max_attempts=1)
+        session.flush()
+    model.head_version_id = model.tracking = None
+    model.trained_through = model.trained_after_epoch = None
+    log.append(session, "model.withdrawn", model=model.id)
+    void_obligations(session, model.id, "the weights are lost, so none of this model exist")
+    session.flush()
+
+
+def _drop_others(session: Session, lost: Collection[str], found: Findings) -> None:
+    """Give up features, imported weights and backbones that cannot be read."""
+    for features in session.scalars(select(FeatureShardRow)).all():
+        if features.blob_id in lost:
+            session.delete(features)
+            found.other_objects += 1
+    for model in session.scalars(select(ModelRow)).all():
+        if model.imported_blob_id in lost:
+            model.imported_blob_id = None
+            log.append(session, "weights.lost", model=model.id)
+            _withdraw(session, model)
+            found.other_objects += 1
+            found.attention.append(f"model {model.name!r}: bring its weights again")
+    for backbone in session.scalars(select(BackboneRow)).all():
+        if backbone.blob_id in lost:
+            backbone.blob_id = backbone.sha256 = backbone.size_bytes = None
+            log.append(session, "backbone.lost", backbone=backbone.id)
+            found.other_objects += 1
+            found.attention.append(f"backbone {backbone.name!r}: bring its weights again")

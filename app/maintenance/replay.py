@@ -1,0 +1,124 @@
+"""Checking the ledger's rows against the log's entries, in both directions.
+
+Each story is one table as the log describes it. Its entries are sorted by the row that they name,
+and so are the rows, in Postgres; both are read in parallel. So the expected row follows from only
+the entries, and memory grows neither with the log nor with the ledger.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, Text, collate, func, literal, select
+
+from app.log.tables import LogEntryRow
+
+_CHUNK = 4096
+
+Columns = dict[str, Any]
+Rule = Callable[[Mapping[str, Any], Columns], Mapping[str, Any]]
+"""From an entry's facts, and the row so far, to the columns that it changes."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """One table as the log describes it.
+
+    Attributes:
+        name: what faults call a row.
+        field: the fact by which an entry names its row.
+        rows: the rows, whose first column is ``id``.
+        read: from a row to the values that entries describe.
+        rules: what entries of each kind change.
+        births: the kinds that create a row.
+        ends: the kinds that are a row's last.
+    """
+
+    name: str
+    field: str
+    rows: Select[*tuple[Any, ...]]
+    read: Callable[[Row[Any]], Columns]
+    rules: Mapping[str, Rule]
+    births: frozenset[str]
+    ends: frozenset[str] = frozenset()
+
+
+class Replay:
+    """Builds rows from the entries, and compares them with the stored rows."""
+
+    def __init__(self, connection: Connection, fault: Callable[[str, str], None]) -> None:
+        self._connection = connection
+        self._fault = fault
+
+    def run(self, stories: Sequence[Story]) -> int:
+        """Report every difference; return how many rows were compared."""
+        return sum(self._compare(story) for story in stories)
+
+    def _compare(self, story: Story) -> int:
+        rows = self._rows(story)
+        row = next(rows, None)
+        seen = 0
+        for row_id, entries in groupby(self._entries(story), key=attrgetter("id")):
+            where = f"{story.name} {_shown(row_id)}"
+            while row is not None and row.id < row_id:
+                self._untold(story, row)
+                row, seen = next(rows, None), seen + 1
+            told = self._tell(story, where, entries)
+            if row is None or row.id != row_id:
+                self._fault(where, "the log tells of it, but it is missing")
+                continue
+            self._check(story, where, told, row)
+            row, seen = next(rows, None), seen + 1
+        for left in chain(() if row is None else (row,), rows):
+            self._untold(story, left)
+            seen += 1
+        return seen
+
+    def _tell(self, story: Story, where: str, entries: Iterator[Row[Any]]) -> Columns:
+        """Return what a row must say after all of its entries."""
+        told: Columns = {}
+        ended = False
+        for entry in entries:
+            if ended or (not told and entry.kind not in story.births):
+                when = "after its end" if ended else "before its beginning"
+                self._fault(where, f"entry {entry.index}, {_shown(entry.kind)}, comes {when}")
+                continue
+            try:
+                told.update(story.rules[entry.kind](json.loads(entry.body), told))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                self._fault(where, f"entry {entry.index} does not fit those before it")
+            ended = entry.kind in story.ends
+        return told
+
+    def _check(self, story: Story, where: str, told: Columns, row: Row[Any]) -> None:
+        actual = story.read(row)
+        for column, value in told.items():
+            if actual[column] != value:
+                self._fault(where, f"its {column} is not what the log tells")
+
+    def _untold(self, story: Story, row: Row[Any]) -> None:
+        self._fault(f"{story.name} {_shown(row.id)}", "no entry tells of it")
+
+    def _entries(self, story: Story) -> Iterator[Row[Any]]:
+        # Cut out and not read as JSON, as one damaged entry must not end the search. Within a value
+        # the quotes would be escaped, so this can only be the member.
+        entry = LogEntryRow
+        member = func.split_part(entry.body, literal(f'"{story.field}":"', Text), 2)
+        row_id = func.split_part(member, literal('"', Text), 1)
+        query = select(row_id.label("id"), entry.index, entry.kind, entry.body)
+        query = query.where(entry.kind.in_(story.rules), row_id != literal("", Text))
+        return self._stream(query.order_by(collate(row_id, "C"), entry.index))
+
+    def _rows(self, story: Story) -> Iterator[Row[Any]]:
+        return self._stream(story.rows.order_by(collate(story.rows.selected_columns.id, "C")))
+
+    def _stream(self, query: Select[*tuple[Any, ...]]) -> Iterator[Row[Any]]:
+        with self._connection.execute(query, execution_options={"yield_per": _CHUNK}) as result:
+            yield from result
+
+
+def _shown(word: str) -> str:
+    return word if word.isascii() and word.isprintable() else ascii(word)

@@ -1,0 +1,193 @@
+"""Comparing what is stored with what the ledger says is stored, in both directions.
+
+The service may be working meanwhile. A row is created before its object and its key, and outlives
+both: so names are listed before rows are read, and whatever looks wrong is checked again.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import ARRAY, String, any_, func, literal, select
+from sqlalchemy.orm import Session
+
+# Imported for their tables: a blob that none of these refers to is an orphan.
+import app.backbones.tables
+import app.datasets.tables
+import app.registry.tables  # noqa: F401
+from app.database import Base, Database
+from app.domain.errors import CorruptObjectError, GoneError
+from app.domain.states import BlobState
+from app.maintenance.findings import Finding, Verdict
+from app.storage.encryption import stored_size
+from app.storage.keystore import KeyStore
+from app.storage.objects import ObjectStore
+from app.storage.tables import BlobRow
+
+_OVERDUE_AFTER = timedelta(hours=1)
+_STRANGE = "no row of the database names it: left by a database that was restored, or not ours"
+
+
+@dataclass(frozen=True)
+class Stores:
+    """All stores to compare."""
+
+    database: Database
+    objects: ObjectStore
+    keys: KeyStore
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much was looked at; ``rows`` are those of blobs that were not shredded."""
+
+    objects: int
+    keys: int
+    rows: int
+
+
+def check(stores: Stores, *, report: Callable[[Finding], None]) -> Counts:
+    """Report every object, key and row that lacks its counterpart.
+
+    Raises:
+        ObjectStoreError, KeyStoreError: a store cannot be looked into.
+    """
+    objects, keys = set(stores.objects.names()), set(stores.keys.blob_ids())
+    with stores.database.transaction() as session:
+        session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+        ledger = _Ledger.read(session, objects | keys)
+    comparison = _Comparison(stores, ledger)
+    for finding in (
+        *comparison.strangers("object", objects),
+        *comparison.strangers("key", keys),
+        *comparison.survivors(objects, keys),
+        *comparison.rows(),
+    ):
+        report(finding)
+    return Counts(objects=len(objects), keys=len(keys), rows=len(ledger.stored))
+
+
+@dataclass(frozen=True)
+class _Ledger:
+    """What the database says at one moment.
+
+    Attributes:
+        stored: rows of blobs that were not shredded, by id.
+        shredded: rows of shredded blobs of which something is left, by id.
+        overdue: ids of pending blobs that a sweep should have given up.
+        referred: ids of blobs that some row refers to.
+    """
+
+    stored: dict[str, BlobRow]
+    shredded: dict[str, BlobRow]
+    overdue: set[str]
+    referred: set[str]
+
+    @classmethod
+    def read(cls, session: Session, names: set[str]) -> "_Ledger":
+        stored = session.scalars(select(BlobRow).where(BlobRow.state != BlobState.SHREDDED))
+        shredded = session.scalars(
+            select(BlobRow).where(
+                BlobRow.state == BlobState.SHREDDED,
+                BlobRow.id == any_(literal(sorted(names), ARRAY(String))),
+            )
+        )
+        overdue = session.scalars(
+            select(BlobRow.id).where(
+                BlobRow.state == BlobState.PENDING,
+                BlobRow.created_at < func.now() - _OVERDUE_AFTER,
+            )
+        )
+        return cls(
+            stored={row.id: row for row in stored},
+            shredded={row.id: row for row in shredded},
+            overdue=set(overdue),
+            referred=_referred(session),
+        )
+
+
+def _referred(session: Session) -> set[str]:
+    return {
+        name
+        for table in Base.metadata.tables.values()
+        for reference in table.foreign_keys
+        if reference.column.table is BlobRow.__table__
+        for name in session.scalars(select(reference.parent).where(reference.parent.is_not(None)))
+    }
+
+
+class _Comparison:
+    """One comparison, finding by finding."""
+
+    def __init__(self, stores: Stores, ledger: _Ledger) -> None:
+        self._stores = stores
+        self._ledger = ledger
+
+    def strangers(self, what: str, names: set[str]) -> Iterator[Finding]:
+        """Yield objects and keys that no row names."""
+        for name in sorted(names - self._ledger.stored.keys() - self._ledger.shredded.keys()):
+            yield Finding(Verdict.FAULT, f"{what} {name}", _STRANGE)
+
+    def survivors(self, objects: set[str], keys: set[str]) -> Iterator[Finding]:
+        """Yield what should have been deleted when its blob was shredded."""
+        shredded = self._ledger.shredded
+        if not shredded:
+            return
+        objects = objects & set(self._stores.objects.names())
+        keys = keys & set(self._stores.keys.blob_ids())
+        for name, row in sorted(shredded.items()):
+            if name in keys:
+                yield Finding(
+                    Verdict.FAULT, f"key {name}", "the blob was shredded, its key is left"
+                )
+            if name in objects and row.object_deleted_at is None:
+                meaning = "its key was destroyed; its deletion is tried again later"
+                yield Finding(Verdict.PENDING, f"object {name}", meaning)
+            elif name in objects and name not in keys:
+                meaning = "it was written too late, and cannot be read: deleted within the hour"
+                yield Finding(Verdict.PENDING, f"object {name}", meaning)
+            elif name in objects:
+                yield Finding(Verdict.FAULT, f"object {name}", "it was deleted, and is back")
+
+    def rows(self) -> Iterator[Finding]:
+        """Yield rows that wait for something, and those that lack what they promise."""
+        for name, row in sorted(self._ledger.stored.items()):
+            where = f"row {name} ({row.kind}, {row.state})"
+            if row.state == BlobState.DOOMED:
+                yield Finding(Verdict.PENDING, where, "it is shredded by the next sweep")
+            elif name in self._ledger.overdue:
+                meaning = "never adopted, and no sweep has given it up: is a dispatcher running?"
+                yield Finding(Verdict.FAULT, where, meaning)
+            elif row.state == BlobState.PENDING:
+                yield Finding(Verdict.PENDING, where, "it is being written, or will be given up")
+            else:
+                yield from self._live(where, row)
+
+    def _live(self, where: str, row: BlobRow) -> Iterator[Finding]:
+        faults = list(self._faults(row))
+        if faults and self._is_still_live(row.id):
+            yield from (Finding(Verdict.FAULT, where, meaning) for meaning in faults)
+
+    def _faults(self, row: BlobRow) -> Iterator[str]:
+        if row.id not in self._ledger.referred:
+            yield "nothing refers to it"
+        if not self._stores.keys.holds(row.id):
+            yield "its key is missing: it cannot be read any more"
+        problem = self._problem_of_object(row)
+        if problem is not None:
+            yield problem
+
+    def _problem_of_object(self, row: BlobRow) -> str | None:
+        try:
+            reader = self._stores.objects.open_range(row.id, 0, 1)
+        except GoneError:
+            return "its object is missing"
+        except CorruptObjectError:
+            return "its object is empty"
+        size, expected = reader.object_size, stored_size(row.size_bytes or 0)
+        reader.close()
+        return None if size == expected else f"its object has {size} bytes, not {expected}"
+
+    def _is_still_live(self, blob_id: str) -> bool:
+        with self._stores.database.transaction() as session:
+            return session.get_one(BlobRow, blob_id).state == BlobState.LIVE

@@ -1,0 +1,430 @@
+"""What each kind of entry changes in the rows that it names."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from app import log
+from app.access.api_keys import fingerprint
+from app.access.tables import ApiKeyRow
+from app.backbones import repository as backbones
+from app.backbones.tables import BackboneRow
+from app.callbacks.tables import CallbackSecretRow
+from app.datasets import digests
+from app.domain.states import ObligationState, RequestState, RunState, SubjectRequestStatus
+from app.ledger.tables import ObligationRow, RunRow, SubjectRequestRow
+from app.log.tables import SigningKeyRow
+from app.maintenance import story_rows
+from app.maintenance.replay import Columns, Rule, Story
+from app.registry import repository as registry
+from app.registry.tables import ModelRow, VersionRow
+
+
+def _sets(**values: object) -> Rule:
+    """Return a rule that sets columns to constants."""
+    return lambda _facts, _told: values
+
+
+def _takes(**names: str) -> Rule:
+    """Return a rule that sets columns to facts."""
+    return lambda facts, _told: {column: facts[name] for column, name in names.items()}
+
+
+def _both(*rules: Rule) -> Rule:
+    def combined(facts: Mapping[str, Any], told: Columns) -> Columns:
+        return {column: value for rule in rules for column, value in rule(facts, told).items()}
+
+    return combined
+
+
+def _once(rule: Rule) -> Rule:
+    """Return a rule that makes a row, which no other entry may have made."""
+
+    def making(facts: Mapping[str, Any], told: Columns) -> Mapping[str, Any]:
+        if told:
+            raise ValueError("made twice")
+        return rule(facts, told)
+
+    return making
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _columns(*names: str) -> Callable[[Row[Any]], Columns]:
+    return lambda row: {name: getattr(row, name) for name in names}
+
+
+# Datasets and their records
+
+
+def _counted(facts: Mapping[str, Any], told: Columns, column: str) -> Columns:
+    return {column: told[column] + facts["records"]}
+
+
+def _at_epoch(facts: Mapping[str, Any], told: Columns) -> Columns:
+    return {"forget_epoch": max(told["forget_epoch"], facts["epoch"])}
+
+
+def _returned_at(facts: Mapping[str, Any], told: Columns) -> Columns:
+    return {"forget_epoch": max(told["forget_epoch"], facts.get("returned_at", 0))}
+
+
+_DATASETS = Story(
+    name="dataset",
+    field="dataset",
+    rows=story_rows.DATASETS,
+    read=lambda row: {
+        "definition": digests.of_dataset(row),
+        **_columns("forget_epoch", "records", "erased")(row),
+    },
+    rules={
+        "dataset.defined": _once(
+            _both(_takes(definition="definition"), _sets(forget_epoch=0, records=0, erased=0))
+        ),
+        "records.pushed": lambda facts, told: _counted(facts, told, "records"),
+        "records.erased": lambda facts, told: _counted(facts, told, "erased"),
+        "records.lost": _at_epoch,
+        "request.accepted": _at_epoch,
+        "request.cancelled": _returned_at,
+    },
+    births=frozenset({"dataset.defined"}),
+)
+
+_LOST_RECORDS = Story(
+    name="records forgotten at",
+    field="mark",
+    rows=story_rows.MARKS_OF_NO_REQUEST,
+    read=_columns("marked", "marks"),
+    rules={"records.lost": _once(_takes(marked="marked", marks="marks"))},
+    births=frozenset({"records.lost"}),
+)
+
+_RETURNS_OF_NO_REQUEST = Story(
+    name="records that came back at",
+    field="mark",
+    rows=story_rows.RETURNS_OF_NO_REQUEST,
+    read=_columns(),
+    rules={},
+    births=frozenset(),
+)
+
+# Requests and what they are owed
+
+_REQUEST_FACTS = {
+    "dataset_id": "dataset",
+    "api_key_id": "key",
+    "forget_epoch": "epoch",
+    "record_count": "records",
+    "named": "records",
+    "names": "names",
+    "marked": "marked",
+    "marks": "marks",
+}
+
+
+def _accepted(facts: Mapping[str, Any], told: Columns) -> Columns:
+    if told:
+        if "epoch" in facts:
+            raise ValueError("accepted twice")
+        return {"state": RequestState.ACCEPTED}
+    return {
+        "state": RequestState.ACCEPTED,
+        **{column: facts[name] for column, name in _REQUEST_FACTS.items()},
+        "received_at": _moment(facts["received_at"]),
+        "due_at": _moment(facts["due_at"]),
+        "subject_request_id": facts.get("subject_request"),
+        "completed_at": None,
+        "returned_at": None,
+        "restored": 0,
+        "returns": digests.of_marks([]),
+        "due_soon_noted": False,
+        "overdue_noted": False,
+    }
+
+
+def _completed(facts: Mapping[str, Any], _told: Columns) -> Columns:
+    at = _moment(facts["completed_at"])
+    return {"state": RequestState.COMPLETED, "completed_at": at, "left": 0}
+
+
+def _cancelled(facts: Mapping[str, Any], _told: Columns) -> Columns:
+    told = ("restored", "returned_at", "returns", "marked", "marks") if facts["restored"] else ()
+    return {"state": RequestState.CANCELLED, **{name: facts[name] for name in told}}
+
+
+_REQUESTS = Story(
+    name="request",
+    field="request",
+    rows=story_rows.REQUESTS,
+    read=_columns(
+        *_REQUEST_FACTS,
+        *("state", "received_at", "due_at", "subject_request_id", "completed_at"),
+        *("due_soon_noted", "overdue_noted", "left", "returned_at", "restored", "returns"),
+    ),
+    rules={
+        **{
+            f"request.{state}": _sets(state=state)
+            for state in (RequestState.UNLEARNING, RequestState.CERTIFIED, RequestState.FAILED)
+        },
+        "request.accepted": _accepted,
+        "request.completed": _completed,
+        "request.cancelled": _cancelled,
+        "request.due_soon": _sets(due_soon_noted=True),
+        "request.overdue": _sets(overdue_noted=True),
+    },
+    births=frozenset({"request.accepted"}),
+    ends=frozenset({"request.completed", "request.cancelled"}),
+)
+
+
+def _owed(state: str) -> Rule:
+    def rule(facts: Mapping[str, Any], told: Columns) -> Columns:
+        fixed = {"request_id": facts["request"], "model_id": facts["model"]}
+        fixed["basis"] = facts["basis"]
+        if told and any(told[column] != value for column, value in fixed.items()):
+            raise ValueError("another request's or model's")
+        run, certificate = facts["run"], facts["certificate"]
+        return {**fixed, "state": state, "run_id": run, "certificate_id": certificate}
+
+    return rule
+
+
+_OBLIGATIONS = Story(
+    name="obligation",
+    field="obligation",
+    rows=select(*ObligationRow.__table__.columns),
+    read=_columns("request_id", "model_id", "basis", "state", "run_id", "certificate_id"),
+    rules={f"obligation.{state}": _owed(state) for state in ObligationState},
+    births=frozenset({"obligation.open", "obligation.certified"}),
+    ends=frozenset({"obligation.certified", "obligation.cancelled"}),
+)
+
+
+def _received(facts: Mapping[str, Any], _told: Columns) -> Columns:
+    at = _moment(facts["received_at"])
+    return {"api_key_id": facts["key"], "received_at": at, "due_at": at}
+
+
+def _due_with(facts: Mapping[str, Any], told: Columns) -> Columns:
+    """A subject request is due with the last of its forget requests."""
+    return {"due_at": max(told["due_at"], datetime.fromisoformat(facts["due_at"]))}
+
+
+_SUBJECT_REQUESTS = Story(
+    name="subject request",
+    field="subject_request",
+    rows=select(*SubjectRequestRow.__table__.columns),
+    read=_columns("api_key_id", "status", "received_at", "due_at"),
+    rules={
+        "subject_request.received": _once(_received),
+        "request.accepted": _due_with,
+        **{f"subject_request.{status}": _sets(status=status) for status in SubjectRequestStatus},
+    },
+    births=frozenset({"subject_request.received"}),
+)
+
+# Models, their runs and versions
+
+_MEMBERSHIP = _takes(trained_through="trained_through", trained_after_epoch="trained_after_epoch")
+_WITHOUT_WEIGHTS = {
+    **dict.fromkeys(("trained_through", "trained_after_epoch", "head_version_id")),
+    "tracking": log.digest_of(None),
+}
+
+
+def _policy(facts: Mapping[str, Any], _told: Columns) -> Columns:
+    return {"policy": log.plain(facts["policy"])}
+
+
+_MODELS = Story(
+    name="model",
+    field="model",
+    rows=select(*ModelRow.__table__.columns),
+    read=lambda row: {
+        "definition": registry.digest_of(row),
+        "policy": log.plain(row.policy),
+        "tracking": log.digest_of(row.tracking),
+        **_columns("trained_through", "trained_after_epoch", "head_version_id")(row),
+        "imported_blob_id": row.imported_blob_id,
+    },
+    rules={
+        "model.defined": _once(
+            _both(
+                _takes(definition="definition"),
+                _policy,
+                _sets(imported_blob_id=None, **_WITHOUT_WEIGHTS),
+            )
+        ),
+        "policy.changed": _policy,
+        "weights.imported": _both(_MEMBERSHIP, _takes(imported_blob_id="blob")),
+        "weights.lost": _sets(imported_blob_id=None),
+        "run.running": _MEMBERSHIP,
+        "run.failed": _MEMBERSHIP,
+        "run.cancelled": _MEMBERSHIP,
+        "version.published": _both(
+            _takes(head_version_id="version", tracking="tracking"), _sets(imported_blob_id=None)
+        ),
+        "model.withdrawn": _sets(**_WITHOUT_WEIGHTS),
+    },
+    births=frozenset({"model.defined"}),
+)
+
+_RUNS = Story(
+    name="run",
+    field="run",
+    rows=select(*RunRow.__table__.columns),
+    read=lambda row: {
+        "plan": log.digest_of(row.plan),
+        **_columns("model_id", "kind", "state", "attempt", "forget_epoch")(row),
+    },
+    rules={
+        "run.queued": _once(
+            _both(
+                _takes(model_id="model", kind="run_kind", plan="plan"),
+                _sets(state=RunState.QUEUED, attempt=0, forget_epoch=None),
+            )
+        ),
+        "run.leased": _both(_takes(attempt="attempt"), _sets(state=RunState.LEASED)),
+        "run.running": _both(_takes(forget_epoch="forget_epoch"), _sets(state=RunState.RUNNING)),
+        "run.planned": _takes(plan="plan"),
+        "run.requeued": _both(_takes(attempt="attempt"), _sets(state=RunState.QUEUED)),
+        **{
+            f"run.{state}": _both(_takes(attempt="attempt"), _sets(state=state))
+            for state in (RunState.FAILED, RunState.CANCELLED)
+        },
+        "version.published": _sets(state=RunState.PUBLISHED),
+    },
+    births=frozenset({"run.queued"}),
+    ends=frozenset({"run.failed", "run.cancelled", "version.published"}),
+)
+
+_VERSION_FACTS = {
+    "model_id": "model",
+    "run_id": "run",
+    "number": "number",
+    "state": "state",
+    "certificate_id": "certificate",
+    "sha256": "sha256",
+    "blob_id": "blob",
+    "size_bytes": "size_bytes",
+    "covers_epoch": "covers_epoch",
+}
+_VERSIONS = Story(
+    name="version",
+    field="version",
+    rows=select(VersionRow.id, *(getattr(VersionRow, name) for name in _VERSION_FACTS)),
+    read=_columns(*_VERSION_FACTS),
+    rules={
+        "version.published": _once(_takes(**_VERSION_FACTS)),
+        "version.retired": _sets(state="retired"),
+        "version.shredded": _sets(state="shredded"),
+    },
+    births=frozenset({"version.published"}),
+    ends=frozenset({"version.shredded"}),
+)
+
+_BACKBONES = Story(
+    name="backbone",
+    field="backbone",
+    rows=select(*BackboneRow.__table__.columns),
+    read=lambda row: {"definition": backbones.digest_of(row), "sha256": row.sha256},
+    rules={
+        "backbone.defined": _once(_both(_takes(definition="definition"), _sets(sha256=None))),
+        "backbone.uploaded": _takes(sha256="sha256"),
+        "backbone.lost": _sets(sha256=None),
+    },
+    births=frozenset({"backbone.defined"}),
+)
+
+# Keys
+
+
+def _key_created(facts: Mapping[str, Any], _told: Columns) -> Columns:
+    return {
+        "kind": "key",
+        "fingerprint": facts["fingerprint"],
+        "scopes": facts["scopes"],
+        "expires_at": _moment(facts.get("expires_at")),
+        "revoked": False,
+    }
+
+
+_API_KEYS = Story(
+    name="API key",
+    field="key",
+    rows=select(*ApiKeyRow.__table__.columns),
+    read=lambda row: {
+        "fingerprint": fingerprint(row.key_hash),
+        "revoked": row.revoked_at is not None,
+        **_columns("kind", "scopes", "expires_at")(row),
+    },
+    rules={
+        "key.created": _once(_key_created),
+        "caller.added": _once(
+            _both(
+                _takes(fingerprint="fingerprint"),
+                _sets(kind="oidc", scopes=[], expires_at=None, revoked=False),
+            )
+        ),
+        "key.revoked": _sets(revoked=True),
+    },
+    births=frozenset({"key.created", "caller.added"}),
+    ends=frozenset({"key.revoked"}),
+)
+
+
+def _key_activated(facts: Mapping[str, Any], _told: Columns) -> Columns:
+    since = _moment(facts["valid_from"])
+    ahead = {"valid_until": None, "compromised_since": None}
+    return {"pem": facts["pem"], "valid_from": since, **ahead}
+
+
+_SIGNING_KEYS = Story(
+    name="signing key",
+    field="key",
+    rows=select(*SigningKeyRow.__table__.columns),
+    read=_columns("pem", "valid_from", "valid_until", "compromised_since"),
+    rules={
+        "key.activated": _once(_key_activated),
+        "key.retired": lambda facts, _told: {
+            "valid_until": _moment(facts["valid_until"]),
+            "compromised_since": _moment(facts.get("compromised_since")),
+        },
+    },
+    births=frozenset({"key.activated"}),
+    ends=frozenset({"key.retired"}),
+)
+
+_CALLBACK_SECRETS = Story(
+    name="callback secret of",
+    field="key",
+    rows=select(CallbackSecretRow.api_key_id.label("id"), CallbackSecretRow.generation),
+    read=_columns("generation"),
+    rules={
+        "callback_secret.rotated": lambda _facts, told: {
+            "generation": told.get("generation", 0) + 1
+        }
+    },
+    births=frozenset({"callback_secret.rotated"}),
+)
+
+STORIES = (
+    _DATASETS,
+    _LOST_RECORDS,
+    _RETURNS_OF_NO_REQUEST,
+    _REQUESTS,
+    _OBLIGATIONS,
+    _SUBJECT_REQUESTS,
+    _MODELS,
+    _RUNS,
+    _VERSIONS,
+    _BACKBONES,
+    _API_KEYS,
+    _SIGNING_KEYS,
+    _CALLBACK_SECRETS,
+)
+"""Every table that the log describes, except certificates: those carry signatures."""

@@ -1,0 +1,81 @@
+"""Changing a model's policy after its definition; it holds from the next run on."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app import log
+from app.database import Database
+from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.policy import Policy
+from app.domain.states import ObligationState, RunState
+from app.ledger import outbox, repository
+from app.planning.planner import make_plan
+from app.registry import repository as registry
+from app.registry.forecasts import Occasion, PlanMaker
+from app.registry.tables import ModelRow
+
+# What earlier releases depend on.
+_FIXED = ("adaptive", "first_release")
+
+
+def change_policy(
+    database: Database,
+    name: str,
+    changes: Mapping[str, Any],
+    *,
+    require: Callable[[Session, ModelRow], None] = lambda _session, _model: None,
+    make: PlanMaker = make_plan,
+) -> ModelRow:
+    """Change some fields of a model's policy; certificates that were issued stay as they are.
+
+    Args:
+        database: where the policy is changed, and that is logged.
+        name: the model.
+        changes: fields of ``Policy`` as plain JSON values; the others stay.
+        require: receives the model, locked, and raises to refuse the change.
+        make: makes a plan for such a policy, while nothing is locked.
+
+    Raises:
+        NotFoundError: the model does not exist.
+        InvalidInputError: a field that is fixed with the model's definition, or a mechanism that
+            would have to track a training that has not begun and is released as it is.
+        ParameterError: a field is out of its range.
+        ConflictError: a run is going, which follows the policy that it began with, or another call
+            has changed the model meanwhile.
+        PlanError: the model cannot be unlearned under such a policy.
+    """
+    with database.transaction() as session:
+        model = registry.model_named(session, name)
+        present = model.policy
+        policy = _changed(session, model, changes)
+        occasion = Occasion.of(session, model, policy=policy)
+    if policy.to_json() != present:
+        # What the plan is does not matter now.
+        occasion.forecast(make).require_tracked_start()
+    with database.transaction() as session:
+        model = registry.model_named(session, name, lock=True)
+        require(session, model)
+        if _changed(session, model, changes) != policy:
+            raise ConflictError(f"model {name!r} has changed meanwhile: try again")
+        if policy.to_json() == model.policy:
+            return model
+        model.policy = policy.to_json()
+        log.append(session, "policy.changed", model=model.id, policy=model.policy)
+        if repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
+            outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
+        return model
+
+
+def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> Policy:
+    """Return a model's policy with the changes, if they may be made."""
+    fixed = [
+        field for field in _FIXED if changes.get(field, model.policy[field]) != model.policy[field]
+    ]
+    if fixed:
+        raise InvalidInputError(f"{fixed[0]} is fixed with the model's definition")
+    run = repository.active_run(session, model.id)
+    if run is not None and run.state != RunState.QUEUED:
+        raise ConflictError("a run is going under the present policy: change it when it has ended")
+    return Policy.from_json({**model.policy, **changes})

@@ -1,0 +1,1 @@
+"""Processes: starting, watching and stopping them, and what they are denied."""

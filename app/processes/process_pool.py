@@ -1,0 +1,222 @@
+"""Work that may take long, or much memory, in a few separate processes.
+
+If a call takes too long or too much memory, or its caller has left, its process is killed; the next
+call starts another one. Neither ``concurrent.futures`` nor ``multiprocessing`` can do that, and
+pools that can (pebble's) start processes that have the server's environment, and so its secrets,
+and that run its main module again. These processes get no setting, key or file of the server, only
+one end of a pipe, and end when the other end is gone.
+"""
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, ParamSpec, TypeVar
+
+from app.domain.errors import OverloadedError, TooCostlyError
+
+Returned = TypeVar("Returned")
+Arguments = ParamSpec("Arguments")
+
+_LOOK_INTERVAL_S = 0.05
+_START_LIMIT_S = 120.0
+# Only what finds Python and its libraries; nothing that shows where the service's data are.
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV")
+
+
+class ProcessPool:
+    """Runs functions in processes that start when they are first needed.
+
+    Args:
+        name: of the work, for errors.
+        size: how many calls run at once, each in a process of its own.
+        waiting: how many more may wait for their turn.
+        time_limit_s: for one call, without its wait for a turn.
+        memory_bytes: what one process may allocate.
+        preload: a module to import before the first call; its time does not count.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        size: int,
+        waiting: int,
+        time_limit_s: float,
+        memory_bytes: int,
+        preload: str,
+    ) -> None:
+        self._name = name
+        self._time_limit_s = time_limit_s
+        self._closing = threading.Event()
+        self._places = threading.BoundedSemaphore(size + waiting)
+        self._idle: queue.LifoQueue[_Process] = queue.LifoQueue()
+        processes = [_Process(memory_bytes, preload) for _ in range(size)]
+        for process in reversed(processes):
+            self._idle.put(process)
+        self._end = weakref.finalize(self, _end_all, processes)
+
+    def call(
+        self,
+        left: threading.Event | None,
+        function: Callable[Arguments, Returned],
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Returned:
+        """Return what a function of a module returns; its arguments and result are pickled.
+
+        Args:
+            left: set as soon as the caller does not wait any more.
+            function: what to call.
+            args: its arguments.
+            kwargs: those by name.
+
+        Raises:
+            OverloadedError: too many calls wait, the caller has left, or the pool was closed.
+            TooCostlyError: the call took longer, or more memory, than a call may.
+            ExpungeError: the function's own.
+        """
+        if not self._places.acquire(blocking=False):
+            raise OverloadedError(f"{self._name} is busy: repeat the call")
+        try:
+            with self._turn(left) as process:
+                returned: Returned = self._run(process, left, (function, args, kwargs))
+                return returned
+        finally:
+            self._places.release()
+
+    def close(self) -> None:
+        """End all calls and processes for good; from any thread, and from signal handlers."""
+        self._closing.set()
+        self._end()
+
+    @contextmanager
+    def _turn(self, left: threading.Event | None) -> Iterator["_Process"]:
+        while True:
+            self._check(left)
+            try:
+                process = self._idle.get(timeout=_LOOK_INTERVAL_S)
+                break
+            except queue.Empty:
+                continue
+        try:
+            yield process
+        finally:
+            self._idle.put(process)
+
+    def _run(self, process: "_Process", left: threading.Event | None, work: object) -> Any:  # noqa: ANN401 - checked by ``call``
+        try:
+            connection = process.connected()
+            if connection is None:
+                connection = process.start()
+                self._await(connection, left, _START_LIMIT_S)
+                connection.recv()
+            connection.send(work)
+            self._await(connection, left, self._time_limit_s)
+            answer = connection.recv()
+        except (EOFError, OSError) as error:
+            process.kill()
+            self._check(left)
+            raise OverloadedError(f"{self._name} was interrupted: repeat the call") from error
+        except BaseException:
+            process.kill()
+            raise
+        succeeded, value = answer
+        if succeeded:
+            return value
+        if isinstance(value, MemoryError):
+            process.kill()
+            raise TooCostlyError(f"{self._name} takes more memory than one call may: ask for less")
+        raise value
+
+    def _await(self, connection: Connection, left: threading.Event | None, limit_s: float) -> None:
+        end = time.monotonic() + limit_s
+        while not connection.poll(_LOOK_INTERVAL_S):
+            self._check(left)
+            if time.monotonic() > end:
+                raise TooCostlyError(
+                    f"{self._name} takes longer than the {limit_s:g} s that one call may: "
+                    "ask for less"
+                )
+
+    def _check(self, left: threading.Event | None) -> None:
+        """Raise ``OverloadedError`` if the call is not wanted any more."""
+        if self._closing.is_set():
+            raise OverloadedError("the service is stopping")
+        if left is not None and left.is_set():
+            raise OverloadedError("the caller has left")
+
+
+class _Process:
+    """One place for a process, which runs one call at a time."""
+
+    def __init__(self, memory_bytes: int, preload: str) -> None:
+        self._memory_bytes = memory_bytes
+        self._preload = preload
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def connected(self) -> Connection | None:
+        """Return the connection to the process if it runs."""
+        if self._process is None or self._process.poll() is not None:
+            return None
+        return self._connection
+
+    def start(self) -> Connection:
+        """Start a process; its first message is that it is ready."""
+        self.kill()
+        connection, other_end = Pipe()
+        with other_end:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "app.processes.pooled_process",
+                    str(other_end.fileno()),
+                    str(os.getpid()),
+                    str(self._memory_bytes),
+                    self._preload,
+                ],
+                env=_environment(),
+                pass_fds=[other_end.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._connection = connection
+        return connection
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing, and forget it."""
+        self.end()
+        if self._process is not None:
+            self._process.wait()
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = None
+
+    def end(self) -> None:
+        """End the process; a caller that waits for its answer gets an error."""
+        if self._process is not None:
+            self._process.kill()
+
+
+def _end_all(processes: list[_Process]) -> None:
+    for process in processes:
+        process.end()
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    paths = os.pathsep.join(path for path in sys.path if path)
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**kept, **threads, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,0 +1,140 @@
+"""Keeps a machine's processes running: children that end by themselves are restarted.
+
+A child that this module started stops when the supervisor is gone, even if that was killed: so a
+second supervisor never finds the port or a run held by orphaned processes.
+"""
+
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from app.logs import describe
+from app.processes.stopping import GRACE_S, StopSignal, stop_with_parent
+
+_log = logging.getLogger("expunge.supervisor")
+_SUPERVISOR = "EXPUNGE_SUPERVISOR_PID"
+_CHECK_INTERVAL_S = 0.5
+_FIRST_DELAY_S = 1.0
+_LONGEST_DELAY_S = 30.0
+_STEADY_AFTER_S = 10.0
+
+
+@dataclass
+class Backoff:
+    """When a process that has ended may be restarted; all times by one monotonic clock, in s.
+
+    At once after it had run for ten seconds; else after 1 s, and after twice as long, up to 30 s,
+    each time that it ends early again.
+    """
+
+    delay_s: float = 0.0
+    started_at: float | None = None
+    due_at: float = -math.inf
+
+    def note_start(self, now: float) -> None:
+        """Note that the process is being started."""
+        self.started_at = now
+
+    def note_end(self, now: float) -> bool:
+        """Record that the process is not running; return whether it was before."""
+        if self.started_at is None:
+            return False
+        early = now - self.started_at < _STEADY_AFTER_S
+        self.delay_s = min(max(_FIRST_DELAY_S, 2 * self.delay_s), _LONGEST_DELAY_S) if early else 0
+        self.started_at = None
+        self.due_at = now + self.delay_s
+        return True
+
+    def is_due(self, now: float) -> bool:
+        """Say whether the process may be started."""
+        return now >= self.due_at
+
+
+@dataclass
+class Child:
+    """A process to keep running."""
+
+    name: str
+    command: Sequence[str]
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def start(self) -> None:
+        """Start the process in a session of its own, so that only this module stops it."""
+        self.backoff.note_start(time.monotonic())
+        environment = os.environ | {_SUPERVISOR: str(os.getpid())}
+        self.process = subprocess.Popen(self.command, env=environment, start_new_session=True)
+
+    def has_ended(self) -> bool:
+        """Say whether the process is not running."""
+        return self.process is None or self.process.poll() is not None
+
+    def keep_up(self) -> None:
+        """Start the process again if it has ended, later and later if it keeps ending."""
+        if not self.has_ended():
+            return
+        now = time.monotonic()
+        if self.backoff.note_end(now) and self.process is not None:
+            delay_s = self.backoff.delay_s
+            _log.warning("%s ended; starting it again in %.0f s", self.name, delay_s)
+        if self.backoff.is_due(now):
+            self.start()
+
+    def ask_to_stop(self) -> None:
+        """Ask the process to stop."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def wait_until_stopped(self) -> None:
+        """Wait for a process that was asked to stop; kill it if it does not."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def supervise(
+    children: Sequence[Child], stop: StopSignal, *, keep_up: Callable[[], None] = lambda: None
+) -> None:
+    """Run children until asked to stop, then stop them.
+
+    Args:
+        children: started in this order, and again whenever one ends.
+        stop: ends this.
+        keep_up: called twice a second, for servers that are not children. If that, or the start of
+            a child, fails, it is tried again.
+    """
+    try:
+        while not stop.is_set():
+            for attempt in (keep_up, *(child.keep_up for child in children)):
+                try:
+                    attempt()
+                except Exception as error:  # noqa: BLE001 - whatever it is, the others must go on
+                    _log.error("trying again: %s", describe(error))
+            stop.wait(_CHECK_INTERVAL_S)
+    finally:
+        for child in children:
+            child.ask_to_stop()
+        for child in children:
+            child.wait_until_stopped()
+
+
+def stop_with_supervisor() -> None:
+    """Stop this process when the supervisor that started it is gone; without one, do nothing."""
+    supervisor = os.environ.pop(_SUPERVISOR, None)
+    if supervisor is not None:
+        stop_with_parent(int(supervisor))
+
+
+def python_command(*arguments: str) -> list[str]:
+    """Return the command that runs a module with this Python."""
+    return [sys.executable, "-m", *arguments]

@@ -1,0 +1,1 @@
+"""What a run reads: records, features and the weights that it starts from."""

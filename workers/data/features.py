@@ -1,0 +1,115 @@
+"""A dataset as a frozen backbone sees it: features that were kept, and new ones for the rest."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from app.datasets import features
+from app.datasets import repository as datasets
+from app.datasets.features import FeatureSource
+from app.datasets.service import schema_of
+from app.datasets.shards import decode_shard, encode_shard
+from app.datasets.tables import DatasetRow
+from app.domain.errors import GoneError, RunFailedError
+from app.domain.schema import FeatureSchema
+from app.services import Services
+from workers.data.backbone import FrozenBackbone
+from workers.training.data import Examples
+from workers.training.device import choose_device
+
+_ATTEMPTS = 5
+Part = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Seqs, labels and features [n, size]."""
+
+
+def read_features(
+    services: Services,
+    dataset_id: str,
+    backbone: FrozenBackbone,
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> list[Part]:
+    """Return the features of every shard; those that are computed here are kept for other runs.
+
+    Args:
+        services: database and blobs.
+        dataset_id: whose shards.
+        backbone: makes the features.
+        check: called between batches; what it raises ends the work.
+
+    Raises:
+        RunFailedError: the dataset has no records.
+        GoneError: a shard kept changing while it was read.
+    """
+    with services.database.transaction() as session:
+        records = schema_of(session.get_one(DatasetRow, dataset_id))
+        shard_ids = [shard.id for shard in datasets.shards(session, dataset_id) if shard.rows]
+    reader = _Reader(services, records, backbone, check)
+    parts = [reader.read(shard_id) for shard_id in shard_ids]
+    if not parts:
+        raise RunFailedError("the dataset has no records: push some first")
+    return parts
+
+
+class _Reader:
+    """Reads one shard after the other."""
+
+    def __init__(
+        self,
+        services: Services,
+        records: FeatureSchema,
+        backbone: FrozenBackbone,
+        check: Callable[[], None],
+    ) -> None:
+        self._services = services
+        self._records = records
+        self._backbone = backbone
+        self._check = check
+
+    def read(self, shard_id: str) -> Part:
+        """Return a shard's features as they are stored now.
+
+        An erasure may rewrite the shard at any moment: then what was read or computed is dropped
+        and the rewritten shard is read.
+        """
+        for _ in range(_ATTEMPTS):
+            with self._services.database.transaction() as session:
+                source = features.source_of(session, shard_id, self._backbone.id)
+            try:
+                if source.features_blob_id is not None:
+                    return decode_shard(self._services.blobs.read(source.features_blob_id))
+                part = self._computed(source)
+            except GoneError:
+                continue
+            if part is not None:
+                return part
+        raise GoneError("a shard of the dataset kept changing while it was read")
+
+    def _computed(self, source: FeatureSource) -> Part | None:
+        """Compute and keep features; None if the shard has changed meanwhile."""
+        seqs, labels, raw = decode_shard(self._services.blobs.read(source.shard_blob_id))
+        computed = self._compute(labels, raw)
+        content = encode_shard(seqs=seqs, labels=labels, features=computed)
+        with self._services.database.transaction() as session:
+            current = features.add(
+                session, self._services.blobs, source, self._backbone.id, content
+            )
+        return (seqs, labels, computed) if current else None
+
+    def _compute(self, labels: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        examples = Examples.from_arrays(
+            # Copies: torch wants memory that it may write to.
+            np.array(raw.reshape(-1, *self._records.shape)),
+            np.array(labels),
+            offset=self._records.offset,
+            scale=self._records.scale,
+        )
+        computed = np.empty((len(labels), self._backbone.size), dtype=np.float32)
+        if not len(labels):
+            return computed
+        done = 0
+        for batch in self._backbone.features(examples, device=choose_device()):
+            computed[done : done + len(batch)] = batch.numpy()
+            done += len(batch)
+            self._check()
+        return computed

@@ -1,0 +1,1 @@
+"""Gaussian noise from the operating system's randomness."""

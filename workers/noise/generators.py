@@ -1,0 +1,158 @@
+"""Gaussian noise: the only randomness that a guarantee rests on.
+
+``SecureNoise`` is the one the service uses: a key from the operating system, an AES-256-CTR key
+stream (``key_stream``), and sums of Box-Muller draws in float64 (``box_muller``).
+``InsecureNoise`` repeats itself on purpose and is for tests.
+
+A source gives no numbers away: it adds them to a position in float64 and rounds the sum to the
+public grid of ``app.accounting.precision``, so that no digit of the sum tells what was underneath.
+It counts what it drew: a certificate may claim no more.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, NoReturn, Protocol
+
+import torch
+
+from app.accounting.precision import grid_of
+from app.domain.errors import ConfigurationError, SealedStateError
+from workers.noise import box_muller
+from workers.noise.box_muller import Gaussians, round_to_
+from workers.noise.key_stream import AesKeyStream, fresh_key
+from workers.noise.key_stream_ahead import AheadKeyStream
+
+# 252 KiB of words stay in a core's cache; from 2^15 words on, torch would wake its other threads.
+_PAIRS_ON_CPU: Final = 8064
+_PAIRS_ON_DEVICE: Final = 1 << 18
+
+
+class NoiseSource(Protocol):
+    """A stream of independent normal numbers."""
+
+    @property
+    def name(self) -> str:
+        """The generator, as the certificate states it."""
+
+    @property
+    def drawn(self) -> Mapping[float, int]:
+        """How many numbers were drawn and added, by their standard deviation."""
+
+    def add_(self, position: torch.Tensor, noise_std: float) -> None:
+        """Add fresh N(0, noise_std^2) in place and round to ``grid_of(noise_std)``.
+
+        Args:
+            position: 1-D float64, on any device.
+            noise_std: per coordinate, above 0.
+        """
+
+
+class SecureNoise:
+    """Normal numbers that cannot be predicted or repeated.
+
+    Each instance draws its own 256-bit key from the operating system, one for each device that it
+    serves. A pair of numbers comes from four fresh words of the key stream.
+
+    It has no seed, no readable state except the count, and no copies: pickling, copying, printing
+    values and use in a forked child are refused.
+    """
+
+    __slots__ = ("_destroyed", "_drawn", "_makers", "_process")
+
+    name: Final = f"{AesKeyStream.name}, {box_muller.NAME}"
+
+    def __init__(self) -> None:
+        self._makers: dict[torch.device, Gaussians] = {}
+        self._drawn: Counter[float] = Counter()
+        self._process = os.getpid()
+        self._destroyed = False
+
+    @property
+    def drawn(self) -> Mapping[float, int]:
+        """How many numbers were drawn and added, by their standard deviation."""
+        return dict(self._drawn)
+
+    def add_(self, position: torch.Tensor, noise_std: float) -> None:
+        """Add fresh N(0, noise_std^2) in place and round to ``grid_of(noise_std)``.
+
+        Nothing of the position's size is allocated.
+
+        Raises:
+            SealedStateError: the source was destroyed, or belongs to another process.
+            ParameterError: ``noise_std`` is 0 or otherwise out of its range.
+            ValueError: ``position`` is not a 1-D float64 tensor.
+        """
+        _require_vector(position)
+        grid = grid_of(noise_std)
+        if self._destroyed:
+            raise SealedStateError("this noise source was destroyed")
+        if self._process != os.getpid():
+            raise SealedStateError("a noise source serves the process that made it and no other")
+        if position.device not in self._makers:
+            self._makers[position.device] = _gaussians_on(position.device)
+        self._makers[position.device].add_(position, noise_std, grid=grid)
+        self._drawn[float(noise_std)] += position.numel()
+
+    def destroy(self) -> None:
+        """Drop the keys and overwrite all words and numbers; a second call does nothing."""
+        self._destroyed = True
+        for maker in self._makers.values():
+            maker.destroy()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.name}>"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise SealedStateError("a noise source cannot be copied or saved")
+
+
+def _gaussians_on(device: torch.device) -> Gaussians:
+    stream = AesKeyStream(fresh_key())
+    if device.type == "cpu":
+        return Gaussians(stream, device, pairs=_PAIRS_ON_CPU)
+    return Gaussians(AheadKeyStream(stream, device), device, pairs=_PAIRS_ON_DEVICE)
+
+
+class InsecureNoise:
+    """Repeatable normal numbers, only for tests. It protects no one.
+
+    Args:
+        seed: fixes the whole stream.
+        environment: the name of the settings' environment.
+
+    Raises:
+        ConfigurationError: ``environment`` is ``production``.
+    """
+
+    name: Final = "INSECURE repeatable test generator"
+
+    def __init__(self, seed: int, *, environment: str) -> None:
+        if environment.strip().lower() == "production":
+            raise ConfigurationError("InsecureNoise refuses to run in production")
+        self._generator = torch.Generator().manual_seed(seed)
+        self._drawn: Counter[float] = Counter()
+
+    @property
+    def drawn(self) -> Mapping[float, int]:
+        """How many numbers were drawn and added, by their standard deviation."""
+        return dict(self._drawn)
+
+    def add_(self, position: torch.Tensor, noise_std: float) -> None:
+        """Add the next numbers of the stream, as ``SecureNoise`` adds its own.
+
+        Raises:
+            ParameterError: ``noise_std`` is 0 or otherwise out of its range.
+            ValueError: ``position`` is not a 1-D float64 tensor.
+        """
+        _require_vector(position)
+        grid = grid_of(noise_std)
+        numbers = torch.randn(position.numel(), generator=self._generator, dtype=torch.float64)
+        position.add_(numbers.to(position.device), alpha=noise_std)
+        round_to_(position, grid)
+        self._drawn[float(noise_std)] += position.numel()
+
+
+def _require_vector(position: torch.Tensor) -> None:
+    if position.dim() != 1 or position.dtype != torch.float64:
+        raise ValueError("noise is added to 1-D float64 tensors")

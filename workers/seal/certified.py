@@ -1,0 +1,96 @@
+"""Weights that met their target: free to be trained further, evaluated and saved."""
+
+from typing import Any, Final, final
+
+from numpy.typing import NDArray
+
+from app.accounting.guarantees import Guarantee
+from app.domain.errors import SealedStateError
+from app.domain.recipe import TrainingRecipe
+from workers.training.data import Examples
+from workers.training.evaluate import Evaluation
+from workers.training.loop import TrainingProgress
+from workers.training.membership_attack import membership_auc
+from workers.training.network import Network
+
+OPENING: Final = object()
+"""Only ``workers.seal.sealed.Sealed.open`` passes this token."""
+
+
+@final
+class Certified:
+    """Weights that met their target. Everything done later without the forgotten records keeps it.
+
+    Only ``Sealed.open`` makes these.
+
+    Attributes:
+        guarantee: what holds for the weights and for everything derived from them.
+        noisy_steps: how many steps were taken to get there.
+        auc_before: what ``Sealed.audit`` measured, if it did. The guarantee does not cover it.
+    """
+
+    def __init__(
+        self,
+        opening: object,
+        network: Network,
+        guarantee: Guarantee,
+        steps: int,
+        *,
+        auc_before: float | None = None,
+    ) -> None:
+        if opening is not OPENING:
+            raise SealedStateError("only Sealed.open makes certified weights")
+        self._network = network
+        self.guarantee = guarantee
+        self.noisy_steps = steps
+        self.auc_before = auc_before
+
+    def fine_tune(
+        self,
+        retain: Examples,
+        recipe: TrainingRecipe,
+        *,
+        epochs: float,
+        on_progress: TrainingProgress | None = None,
+    ) -> int:
+        """Train on retained records, noise-free, with a fresh optimiser; return the steps taken.
+
+        The loss may be shown: it is post-processing.
+
+        Raises:
+            RunFailedError: there are no records, or training diverged.
+        """
+        return self._network.train(retain, recipe, epochs=epochs, on_progress=on_progress)
+
+    def evaluate(self, examples: Examples) -> Evaluation:
+        """Return accuracy and mean loss on examples.
+
+        Raises:
+            RunFailedError: there are no examples.
+        """
+        return self._network.evaluate(examples)
+
+    def membership_auc(self, *, forgotten: Examples, held_out: Examples) -> float:
+        """Return the strength of the same attack now. It reads forgotten records: keep it apart.
+
+        Raises:
+            RunFailedError: there are no records to compare.
+        """
+        return membership_auc(self._network, forgotten=forgotten, held_out=held_out)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the tensors that the guarantee is about; all others are derived from these."""
+        return tuple(self._network.flat.shapes)
+
+    @property
+    def size(self) -> int:
+        """How many weights those hold."""
+        return self._network.flat.size
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Return copies of all parameters and buffers by their ``state_dict`` names, to save."""
+        return self._network.tensors()
+
+    def __repr__(self) -> str:
+        return f"<Certified: {self._network.flat.size} parameters, {self.noisy_steps} noisy steps>"

@@ -1,0 +1,376 @@
+"""Weights under the target: they cannot leave, in any form, until the guarantee meets it.
+
+A trust state machine. ``Sealed`` is HELD from its making, MET once the noisy phase has met the
+target, and SPENT after ``open`` or after any failure:
+
+    Sealed(...) -> HELD --train, load--> HELD --unlearn----> MET --open--> SPENT, and a Certified
+                   HELD --train--------> HELD --retrained--> MET
+                    train is also descend, with a tracked drift, and train_privately
+                    any failure or destroy() -> SPENT, weights overwritten
+
+Invariants:
+ 1. The target is fixed before there are weights and never changes.
+ 2. Weights live only here: no attribute, repr, copy, pickle, ``state_dict`` or file reaches them,
+    and no caller holds the module, because it is built inside.
+ 3. ``open`` is the only way out. It works once, and only if the guarantee meets the target; that
+    guarantee comes from an odometer over the steps that were actually taken here, never from a
+    caller.
+ 4. Before MET nothing computed from weights or records comes back: progress is a step count and
+    the guarantee so far; an audit's figure waits for ``Certified``; an exception from inside is
+    replaced by one that holds no frame, no context and no message of the original.
+ 5. Every failure spends the object. Another attempt begins at the lineage head with fresh noise.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NoReturn, TypeVar, final
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from app.accounting import retraining
+from app.accounting.guarantees import Guarantee
+from app.domain.errors import SealedStateError, TargetNotMetError
+from app.domain.recipe import TrainingRecipe
+from workers.mechanisms.descent import Descent
+from workers.mechanisms.frame import ReferenceFrame
+from workers.noise.generators import NoiseSource
+from workers.noisy_phase import Mechanism, NoisyProgress, descend, run_noisy_phase
+from workers.seal.certified import OPENING, Certified
+from workers.seal.scrubbing import from_caller, scrubbed
+from workers.training.buffers import recompute_buffers
+from workers.training.data import Examples
+from workers.training.feeds import Feed
+from workers.training.membership_attack import membership_auc
+from workers.training.network import Network, Tensors
+from workers.training.private import PrivateTraining, train_privately
+
+__all__ = ["Certified", "Sealed", "SealedProgress"]
+
+Result = TypeVar("Result")
+SealedProgress = Callable[[int, int], None]
+"""Step taken (from 1) and all steps of a noise-free training; no loss before the target."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Met:
+    """What the noisy phase leaves behind when it has met the target."""
+
+    guarantee: Guarantee
+    steps: int
+    recompute_buffers: Callable[[], None]
+
+
+class _Origin(Enum):
+    """Where the weights come from."""
+
+    FRESH = auto()
+    TRAINED_HERE = auto()
+    OTHER = auto()
+
+
+@dataclass(eq=False, repr=False)
+class _Held:
+    network: Network
+    factory: Callable[[], nn.Module]
+    dtype: torch.dtype | None
+    origin: _Origin = _Origin.FRESH
+    met: _Met | None = None
+    auc_before: float | None = None
+
+
+def _exactly_met() -> _Met:
+    return _Met(retraining.account(), steps=0, recompute_buffers=lambda: None)
+
+
+# Kept beside the objects and not in them: inspecting a Sealed shows nothing.
+_HELD: WeakKeyDictionary["Sealed", _Held] = WeakKeyDictionary()
+
+
+@final
+class Sealed:
+    """A freshly initialised network whose weights stay inside until (epsilon, delta) is met.
+
+    Args:
+        factory: builds the module; called here, under a fresh seed.
+        epsilon: of the target.
+        delta: of the target.
+        device: where the weights live.
+        dtype: of weights and buffers, float32 or float64; None leaves them as built. A network
+            that is trained by ``descend`` is float64.
+
+    Raises:
+        PlanError: the architecture holds state that no mechanism covers.
+    """
+
+    __slots__ = ("__weakref__", "_delta", "_epsilon")
+
+    def __init__(
+        self,
+        factory: Callable[[], nn.Module],
+        *,
+        epsilon: float,
+        delta: float,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._epsilon = epsilon
+        self._delta = delta
+        _HELD[self] = _Held(Network(factory, device=device, dtype=dtype), factory, dtype)
+
+    def load(self, tensors: Tensors) -> None:
+        """Replace the weights and buffers by those of the lineage head or of an upload.
+
+        Raises:
+            RunFailedError: the tensors do not fit the architecture, or are not finite.
+            SealedStateError: the noisy phase has begun, or the object is spent.
+        """
+        held = self._require_held()
+        held.origin = _Origin.OTHER
+        self._inside("loading", lambda: held.network.load(tensors))
+
+    def train(
+        self,
+        examples: Examples,
+        recipe: TrainingRecipe,
+        *,
+        epochs: float,
+        on_progress: SealedProgress | None = None,
+    ) -> int:
+        """Train without noise; return the steps taken.
+
+        Raises:
+            RunFailedError: there are no examples, or training diverged.
+            SealedStateError: the noisy phase has begun, or the object is spent.
+        """
+        held = self._require_held()
+        fresh = held.origin is _Origin.FRESH
+        held.origin = _Origin.TRAINED_HERE if fresh else _Origin.OTHER
+        report = from_caller(on_progress)
+        return self._inside(
+            "training",
+            lambda: held.network.train(
+                examples,
+                recipe,
+                epochs=epochs,
+                on_progress=lambda step, steps, _: report(step, steps),
+            ),
+        )
+
+    def descend(
+        self,
+        descent: Descent,
+        feed: Feed,
+        *,
+        steps: int,
+        noise: NoiseSource,
+        start_std: float = 0.0,
+        on_progress: SealedProgress | None = None,
+    ) -> None:
+        """Train by ``steps`` steps of descent, from zeros or from Gaussian weights.
+
+        Args:
+            descent: one step.
+            feed: batches of records to keep, and of no others.
+            steps: how many.
+            noise: fresh for this run.
+            start_std: of the start, per coordinate; 0 starts at zeros.
+            on_progress: called after each step; what it raises ends the run.
+
+        Raises:
+            SealedStateError: the network is not fresh any more, or the object is spent.
+        """
+        held = self._begin_training()
+
+        def work() -> None:
+            values = held.network.flat.values.zero_()
+            if start_std > 0:
+                noise.add_(values, start_std)
+            descend(
+                held.network,
+                descent,
+                feed,
+                steps=steps,
+                noise=noise,
+                on_progress=from_caller(on_progress),
+            )
+
+        self._inside("training", work)
+
+    def train_privately(
+        self,
+        examples: Examples,
+        recipe: TrainingRecipe,
+        training: PrivateTraining,
+        *,
+        noise: NoiseSource,
+        on_progress: SealedProgress | None = None,
+    ) -> None:
+        """Train by DP-SGD.
+
+        Args:
+            examples: records to keep, and no others; the guarantee will be for these.
+            recipe: optimiser, schedule and batch size.
+            training: noise, clip, sampling rate and steps.
+            noise: fresh for this run.
+            on_progress: called after each step; what it raises ends the run.
+
+        Raises:
+            PlanError: the architecture has no gradient per record; the message names the layer.
+            SealedStateError: the network is not fresh any more, or the object is spent.
+        """
+        held = self._begin_training()
+        self._inside(
+            "private training",
+            lambda: train_privately(
+                held.network,
+                examples,
+                recipe,
+                training,
+                noise=noise,
+                on_progress=from_caller(on_progress),
+            ),
+        )
+
+    def retrained(self) -> Guarantee:
+        """Declare the training a retraining, on only retained records: the guarantee is exact.
+
+        Raises:
+            SealedStateError: the weights were not trained here from nothing, or are spent.
+        """
+        held = self._require_held()
+        if held.origin is not _Origin.TRAINED_HERE:
+            raise SealedStateError("retraining starts from a fresh initialisation")
+        held.met = _exactly_met()
+        return held.met.guarantee
+
+    def unlearn(
+        self,
+        mechanism: Mechanism,
+        feed: Feed,
+        *,
+        frame: ReferenceFrame | None,
+        noise: NoiseSource,
+        on_progress: NoisyProgress | None = None,
+    ) -> Guarantee:
+        """Run the noisy phase until the target is met; return the guarantee.
+
+        Args:
+            mechanism: the update rule; its parameters do not depend on weights or records.
+            feed: batches of records to keep, and of no others.
+            frame: the reference frame of this architecture; None for the weights themselves.
+            noise: fresh for this run.
+            on_progress: called after each step; what it raises ends the run and reaches the caller.
+
+        Raises:
+            TargetNotMetError: the mechanism's parameters cannot meet the target.
+            SealedStateError: the noisy phase has run already, or the object is spent.
+            RunFailedError: there are no records to train on.
+        """
+        held = self._require_held()
+        run = self._inside(
+            "the noisy phase",
+            lambda: run_noisy_phase(
+                held.network,
+                mechanism,
+                feed,
+                frame=frame,
+                noise=noise,
+                epsilon=self._epsilon,
+                delta=self._delta,
+                on_progress=from_caller(on_progress),
+            ),
+        )
+        guarantee = run.guarantee()
+        if guarantee is None:
+            self.destroy()
+            raise TargetNotMetError("the noisy phase ended without a guarantee")
+        device = held.network.flat.device
+        held.met = _Met(
+            guarantee=guarantee,
+            steps=run.steps,
+            recompute_buffers=lambda: recompute_buffers(
+                held.network.module, lambda: feed.once(device)
+            ),
+        )
+        return guarantee
+
+    def audit(self, start: Tensors, *, forgotten: Examples, held_out: Examples) -> None:
+        """Measure a membership-inference attack; the figure stays here until the target is met.
+
+        Nothing that follows depends on it. ``Certified.auc_before`` shows it.
+
+        Args:
+            start: the weights to attack. Those held here stay as they are.
+            forgotten: records that the weights may have been trained on.
+            held_out: records that they were not trained on.
+
+        Raises:
+            RunFailedError: there are no records to compare, or ``start`` does not fit.
+            SealedStateError: the noisy phase has begun, or the object is spent.
+        """
+        held = self._require_held()
+
+        def work() -> float:
+            device = held.network.flat.device
+            attacked = Network(held.factory, device=device, dtype=held.dtype)
+            try:
+                attacked.load(start)
+                return membership_auc(attacked, forgotten=forgotten, held_out=held_out)
+            finally:
+                attacked.destroy()
+
+        held.auc_before = self._inside("the audit", work)
+
+    def open(self) -> Certified:
+        """Return the weights, certified, with buffers recomputed from the retained records.
+
+        Raises:
+            TargetNotMetError: the target is not met (yet); the object stays as it is.
+            SealedStateError: the object is spent.
+        """
+        held = self._require()
+        met = held.met
+        if met is None or not met.guarantee.meets(epsilon=self._epsilon, delta=self._delta):
+            raise TargetNotMetError("the weights have not met their target and stay sealed")
+        self._inside("recomputing buffers", met.recompute_buffers)
+        del _HELD[self]
+        return Certified(
+            OPENING, held.network, met.guarantee, met.steps, auc_before=held.auc_before
+        )
+
+    def destroy(self) -> None:
+        """Overwrite the weights and spend the object; a second call does nothing."""
+        held = _HELD.pop(self, None)
+        if held is not None:
+            held.network.destroy()
+
+    def _require(self) -> _Held:
+        held = _HELD.get(self)
+        if held is None:
+            raise SealedStateError("these weights were opened or destroyed already")
+        return held
+
+    def _require_held(self) -> _Held:
+        held = self._require()
+        if held.met is not None:
+            raise SealedStateError("these weights have been through their noisy phase already")
+        return held
+
+    def _begin_training(self) -> _Held:
+        held = self._require_held()
+        if held.origin is not _Origin.FRESH:
+            raise SealedStateError("training starts from a fresh initialisation")
+        held.origin = _Origin.TRAINED_HERE
+        return held
+
+    def _inside(self, what: str, work: Callable[[], Result]) -> Result:
+        return scrubbed(what, work, on_failure=self.destroy)
+
+    def __repr__(self) -> str:
+        return "<Sealed: weights under their target>"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise SealedStateError("sealed weights cannot be copied, saved or sent")

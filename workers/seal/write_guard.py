@@ -1,0 +1,104 @@
+"""Python's own ways to a disk, to another process and to the network, refused for a while.
+
+An audit hook sees them all and cannot be removed; it refuses only while a guard is armed, in every
+thread. It does not see what compiled code does by itself: libpq's connections to Postgres, which
+are meant to work, and writes of foreign libraries, which ``ram_only`` leaves to the kernel.
+
+Allowed: reading, writing to /dev/null, and whatever was opened before.
+"""
+
+import mmap
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from app.domain.errors import WriteRefusedError
+
+ALLOWED_FILES: Final = frozenset({os.devnull})
+
+_WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_READ_ONLY_MAPS: Final = (mmap.ACCESS_READ, mmap.ACCESS_COPY)
+_ALWAYS_REFUSED: Final = frozenset(
+    {
+        "os.chmod",
+        "os.chown",
+        "os.link",
+        "os.mkdir",
+        "os.remove",
+        "os.removexattr",
+        "os.rename",
+        "os.rmdir",
+        "os.setxattr",
+        "os.symlink",
+        "os.truncate",
+        "os.utime",
+        "sqlite3.connect",
+        "tempfile.mkdtemp",
+        "tempfile.mkstemp",
+        # Other processes have no guard.
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.system",
+        "pty.spawn",
+        "subprocess.Popen",
+        # Postgres is reached by libpq; nothing else is needed.
+        "socket.bind",
+        "socket.connect",
+        "socket.sendmsg",
+        "socket.sendto",
+    }
+)
+
+
+def _opens_to_write(arguments: tuple[Any, ...]) -> bool:
+    path, _, flags = arguments
+    return bool(flags & _WRITING) and path not in ALLOWED_FILES
+
+
+def _maps_to_write(arguments: tuple[Any, ...]) -> bool:
+    fileno, _, access, _ = arguments
+    return fileno != -1 and access not in _READ_ONLY_MAPS
+
+
+_SOMETIMES_REFUSED: Final[Mapping[str, Callable[[tuple[Any, ...]], bool]]] = {
+    "open": _opens_to_write,
+    "mmap.__new__": _maps_to_write,
+}
+
+
+class _Guard:
+    """How many guards are armed in this process, and whether the hook is there."""
+
+    armed = 0
+    hooked = False
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _Guard.armed:
+        return
+    refused = _SOMETIMES_REFUSED.get(event)
+    if event in _ALWAYS_REFUSED or (refused is not None and refused(arguments)):
+        # No path and no address: they may be named after what they hold.
+        raise WriteRefusedError(f"refused while weights are under their target: {event}")
+
+
+@contextmanager
+def writes_refused() -> Iterator[None]:
+    """Refuse, in all threads, until the block ends.
+
+    Raises:
+        WriteRefusedError: in the code that tries, and out of the block if it is not handled.
+    """
+    if not _Guard.hooked:
+        sys.addaudithook(_hook)
+        _Guard.hooked = True
+    _Guard.armed += 1
+    try:
+        yield
+    finally:
+        _Guard.armed -= 1

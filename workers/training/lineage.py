@@ -1,0 +1,158 @@
+"""How a lineage is trained, and what its noisy phase learns from.
+
+    Ordinary     any network, trained by its recipe; unlearned in a reference frame, then fine-tuned
+    Descending   trained by descent on fixed batches, so that its drift or its noise can be counted
+    Private      trained with DP-SGD
+
+Only the first is fine-tuned: in the second every gradient is part of what later certificates count,
+and in the third every noise-free gradient of a record that is still there would end its privacy.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from app.accounting.history import History
+from app.domain.plan import Plan
+from workers.data.backbone import frame_of
+from workers.data.loading import ModelSpec, RunData
+from workers.mechanisms.descent import Descent
+from workers.mechanisms.frame import ReferenceFrame
+from workers.noise.generators import NoiseSource
+from workers.seal.sealed import Sealed, SealedProgress
+from workers.training.feeds import Feed, FixedBatches, RandomBatches
+from workers.training.private import PrivateTraining
+
+
+class Lineage(Protocol):
+    """What a run needs to know of its model's kind."""
+
+    @property
+    def feed(self) -> Feed:
+        """What the noisy steps learn from."""
+
+    @property
+    def frame(self) -> ReferenceFrame | None:
+        """Where they work; None for the weights themselves."""
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """What the network computes in; None leaves it as it was built."""
+
+    @property
+    def fine_tunes(self) -> bool:
+        """Whether the rest of the budget goes into fine-tuning."""
+
+    def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
+        """Train the fresh network inside on the retained records."""
+
+
+def lineage_of(
+    plan: Plan,
+    model: ModelSpec,
+    data: RunData,
+    factory: Callable[[], nn.Module],
+) -> Lineage:
+    """Return the kind of lineage that a plan is for."""
+    if plan.is_descent:
+        return Descending.of(plan, data)
+    feed = RandomBatches(data.retain, model.recipe.batch_size)
+    if plan.is_private:
+        return Private(model, data, feed=feed, training=_private_training(plan))
+    return Ordinary(model, data, feed=feed, frame=frame_of(model.backbone, factory))
+
+
+@dataclass(frozen=True)
+class Ordinary:
+    """Trained by the model's recipe, on random batches."""
+
+    model: ModelSpec
+    data: RunData
+    feed: Feed
+    frame: ReferenceFrame | None
+    dtype: torch.dtype | None = None
+    fine_tunes: bool = True
+
+    def train(
+        self,
+        sealed: Sealed,
+        noise: NoiseSource,  # noqa: ARG002 - this training has none
+        on_progress: SealedProgress,
+    ) -> None:
+        """Train by the recipe."""
+        recipe = self.model.recipe
+        sealed.train(self.data.retain, recipe, epochs=recipe.epochs, on_progress=on_progress)
+
+
+@dataclass(frozen=True)
+class Descending:
+    """Trained by descent; the noisy phase goes on in the same cycle of batches."""
+
+    descent: Descent
+    training_steps: int
+    start_std: float
+    feed: Feed
+    frame: ReferenceFrame | None = None
+    dtype: torch.dtype | None = torch.float64
+    fine_tunes: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan, data: RunData) -> "Descending":
+        """Return the lineage that a plan's settings describe."""
+        settings = plan.settings
+        feed = FixedBatches(
+            data.retain,
+            data.batch_of,
+            batches=int(settings["batches"]),
+            batch_size=int(settings["batch_size"]),
+            position=0 if plan.history is None else History.from_json(plan.history).steps,
+            loss_bound=settings.get("loss_bound"),
+        )
+        return cls(
+            descent=Descent.from_settings(settings),
+            training_steps=int(settings["training_steps"]),
+            start_std=settings.get("start_std", 0.0),
+            feed=feed,
+        )
+
+    def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
+        """Take the training's steps, with noise where the mechanism says so."""
+        sealed.descend(
+            self.descent,
+            self.feed,
+            steps=self.training_steps,
+            noise=noise,
+            start_std=self.start_std,
+            on_progress=on_progress,
+        )
+
+
+@dataclass(frozen=True)
+class Private:
+    """Trained with DP-SGD; forgetting takes no step, so the feed stays unused."""
+
+    model: ModelSpec
+    data: RunData
+    feed: Feed
+    training: PrivateTraining
+    frame: ReferenceFrame | None = None
+    dtype: torch.dtype | None = None
+    fine_tunes: bool = False
+
+    def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
+        """Train with noise."""
+        sealed.train_privately(
+            self.data.retain, self.model.recipe, self.training, noise=noise, on_progress=on_progress
+        )
+
+
+def _private_training(plan: Plan) -> PrivateTraining:
+    return PrivateTraining(
+        noise_multiplier=plan.settings["noise_multiplier"],
+        gradient_clip=plan.settings["gradient_clip"],
+        sampling_rate=plan.settings["sampling_rate"],
+        steps=int(plan.settings["private_steps"]),
+    )
