@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from app import database as database_module
 from app import log
 from app.database import IDLE_IN_TRANSACTION_S, Database, is_away
+from app.database import engine as database_module
 from app.services import Services
 
-_REPOSITORY = Path(__file__).parents[2]
+_REPOSITORY = Path(__file__).parents[3]
 _HOLDER = """
 import sys
 from sqlalchemy import event

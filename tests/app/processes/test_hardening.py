@@ -22,7 +22,7 @@ from tests.support.service import free_port, kill, until
 from workers.queue import NAME
 from workers.worker import RunWorker
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 PR_GET_DUMPABLE = 3
 CONFESSING = """
 import atexit, ctypes, os, threading, time

@@ -11,7 +11,7 @@ import pytest
 
 from app.processes.supervisor import Backoff
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 PROGRAM = """
 import sys
 from app import logs

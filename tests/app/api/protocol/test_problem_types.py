@@ -8,7 +8,7 @@ from app.api.protocol import errors, problem_types
 from app.api.protocol.problem_types import PROBLEM_TYPES
 from app.domain import errors as causes
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_the_page_is_what_the_table_says() -> None:
