@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.reading import readers_of
 from app.datasets.service import Records
 from app.embedded import EmbeddedServers
-from app.ledger import deadlines, publication
+from app.ledger import deadlines
 from app.ledger.completion import Completion
 from app.ledger.requests import ForgetRequests
 from app.ledger.subject_requests import SubjectRequests
@@ -155,7 +155,7 @@ class Services:
     def clean_up(self) -> None:
         """Erase what may be erased and shred what was given up; safe to repeat at any time."""
         with actor.acting_as(actor.SERVICE):
-            self._clean_up()
+            self._completion.clean_up()
 
     def complete_at_once(self, named: Callable[[Session], Collection[str]]) -> None:
         """Complete requests that were just certified; what fails is left to the dispatcher."""
@@ -170,16 +170,6 @@ class Services:
     @property
     def _completion(self) -> Completion:
         return Completion(self.database, self.blobs, self.forget_requests)
-
-    def _clean_up(self) -> None:
-        with ExitStack() as steps:  # from the last to the first, each even if another fails
-            steps.callback(self._note_shredded)
-            steps.callback(self.blobs.sweep)
-            steps.callback(self._completion.complete)
-
-    def _note_shredded(self) -> None:
-        with self.database.transaction() as session:
-            publication.note_shredded(session)
 
     def note_deadlines(self) -> None:
         """Warn of requests whose deadline is near or has passed, each once."""

@@ -28,7 +28,8 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from securesystemslib.dsse import Envelope
 
-from app.certificates.bundle import read_bundle
+from app.certificates.bundle import Bundle, read_bundle
+from app.certificates.checkpoint import Checkpoint
 from app.certificates.consistency_check import check_consistency
 from app.certificates.cosignature import WitnessKey, check_witnesses
 from app.certificates.guarantee_check import check_guarantee
@@ -83,20 +84,9 @@ def verify(
         VerificationError: naming the first step that failed.
     """
     keys = read_trusted_keys(trusted)
-    parts = read_bundle(bundle)
-    report(VerifiedStep("bundle", "one signed envelope and its place in the log"))
-    signer = _check_signature(parts.envelope, keys)
-    report(VerifiedStep("signature", "made by a given key"))
-    payload = parts.envelope.payload
-    predicate, stated = check_statement(payload, weights=weights, report=report)
-    checkpoint = check_log(
-        parts.log,
-        payload,
-        predicate,
-        trusted=keys,
-        signer=signer,
-        now=now or datetime.now(UTC),
-    )
+    parts, signer = _signed(bundle, keys, report)
+    predicate, stated = check_statement(parts.envelope.payload, weights=weights, report=report)
+    checkpoint = _check_place(parts, predicate, keys, signer, now=now)
     report(VerifiedStep("log", f"entry {parts.log.index} of {checkpoint.size}"))
     if witnesses:
         required = len(witnesses) if witnesses_required is None else witnesses_required
@@ -119,18 +109,9 @@ def check_place(*, bundle: bytes, trusted: bytes) -> None:
         VerificationError: naming the first step that failed.
     """
     keys = read_trusted_keys(trusted)
-    parts = read_bundle(bundle)
-    signer = _check_signature(parts.envelope, keys)
-    payload = parts.envelope.payload
-    statement, _ = read_statement(payload)
-    check_log(
-        parts.log,
-        payload,
-        statement.predicate,
-        trusted=keys,
-        signer=signer,
-        now=datetime.now(UTC),
-    )
+    parts, signer = _signed(bundle, keys)
+    statement, _ = read_statement(parts.envelope.payload)
+    _check_place(parts, statement.predicate, keys, signer)
 
 
 def check_statement(
@@ -166,6 +147,35 @@ def check_statement(
         report(VerifiedStep("weights", check_tensors(predicate, parameters, file)))
     report(VerifiedStep("guarantee", check_guarantee(predicate, stated, parameters)))
     return predicate, stated
+
+
+def _signed(
+    bundle: bytes, keys: TrustedKeys, report: Report = lambda _: None
+) -> tuple[Bundle, TrustedKey]:
+    """Read a bundle, and find the key that signed it."""
+    parts = read_bundle(bundle)
+    report(VerifiedStep("bundle", "one signed envelope and its place in the log"))
+    signer = _check_signature(parts.envelope, keys)
+    report(VerifiedStep("signature", "made by a given key"))
+    return parts, signer
+
+
+def _check_place(
+    parts: Bundle,
+    predicate: Predicate,
+    keys: TrustedKeys,
+    signer: TrustedKey,
+    *,
+    now: datetime | None = None,
+) -> Checkpoint:
+    return check_log(
+        parts.log,
+        parts.envelope.payload,
+        predicate,
+        trusted=keys,
+        signer=signer,
+        now=now or datetime.now(UTC),
+    )
 
 
 def _check_signature(envelope: Envelope, trusted: TrustedKeys) -> TrustedKey:

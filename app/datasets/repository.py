@@ -253,10 +253,9 @@ def read_through(session: Session, dataset_id: str, read: Collection[str]) -> in
     Another shard may have been added since they were read, by a push that took its numbers earlier
     or later than theirs.
     """
-    unread = [shard.id for shard in shards(session, dataset_id) if shard.rows]
-    unread = [shard_id for shard_id in unread if shard_id not in read]
-    if not unread:
-        return highest_seq(session, dataset_id)
+    unread = [
+        shard.id for shard in shards(session, dataset_id) if shard.rows and shard.id not in read
+    ]
     first = session.scalar(select(func.min(RecordRow.seq)).where(RecordRow.shard_id.in_(unread)))
     return highest_seq(session, dataset_id) if first is None else first - 1
 

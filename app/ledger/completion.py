@@ -58,11 +58,22 @@ class Completion:
                         erased.append(request_id)
             except ExpungeError as error:
                 failures.append(error)
+        self._sweep(dataset_id)
+        for request_id in erased:
+            with self._database.transaction() as session:
+                self._requests.complete(session, request_id)
+
+    def clean_up(self) -> None:
+        """Complete what is certified and shred what was given up, each even if the other fails."""
+        try:
+            self.complete()
+        finally:
+            self._sweep()
+
+    def _sweep(self, dataset_id: str | None = None) -> None:
+        """Shred what was given up, and log which versions are gone."""
         try:
             self._blobs.sweep(dataset_id)
         finally:
             with self._database.transaction() as session:
                 publication.note_shredded(session)
-        for request_id in erased:
-            with self._database.transaction() as session:
-                self._requests.complete(session, request_id)

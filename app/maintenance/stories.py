@@ -1,10 +1,10 @@
 """What each kind of entry changes in the rows that it names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import select
 
 from app import log
 from app.access.api_keys import fingerprint
@@ -18,45 +18,9 @@ from app.ledger.tables import ObligationRow, RunRow, SubjectRequestRow
 from app.log.tables import SigningKeyRow
 from app.maintenance import story_rows
 from app.maintenance.replay import Columns, Rule, Story
+from app.maintenance.story_rules import both, columns, moment, once, sets, takes
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
-
-
-def _sets(**values: object) -> Rule:
-    """Return a rule that sets columns to constants."""
-    return lambda _facts, _told: values
-
-
-def _takes(**names: str) -> Rule:
-    """Return a rule that sets columns to facts."""
-    return lambda facts, _told: {column: facts[name] for column, name in names.items()}
-
-
-def _both(*rules: Rule) -> Rule:
-    def combined(facts: Mapping[str, Any], told: Columns) -> Columns:
-        return {column: value for rule in rules for column, value in rule(facts, told).items()}
-
-    return combined
-
-
-def _once(rule: Rule) -> Rule:
-    """Return a rule that makes a row, which no other entry may have made."""
-
-    def making(facts: Mapping[str, Any], told: Columns) -> Mapping[str, Any]:
-        if told:
-            raise ValueError("made twice")
-        return rule(facts, told)
-
-    return making
-
-
-def _moment(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
-
-
-def _columns(*names: str) -> Callable[[Row[Any]], Columns]:
-    return lambda row: {name: getattr(row, name) for name in names}
-
 
 # Datasets and their records
 
@@ -79,11 +43,11 @@ _DATASETS = Story(
     rows=story_rows.DATASETS,
     read=lambda row: {
         "definition": digests.of_dataset(row),
-        **_columns("forget_epoch", "records", "erased")(row),
+        **columns("forget_epoch", "records", "erased")(row),
     },
     rules={
-        "dataset.defined": _once(
-            _both(_takes(definition="definition"), _sets(forget_epoch=0, records=0, erased=0))
+        "dataset.defined": once(
+            both(takes(definition="definition"), sets(forget_epoch=0, records=0, erased=0))
         ),
         "records.pushed": lambda facts, told: _counted(facts, told, "records"),
         "records.erased": lambda facts, told: _counted(facts, told, "erased"),
@@ -98,8 +62,8 @@ _LOST_RECORDS = Story(
     name="records forgotten at",
     field="mark",
     rows=story_rows.MARKS_OF_NO_REQUEST,
-    read=_columns("marked", "marks"),
-    rules={"records.lost": _once(_takes(marked="marked", marks="marks"))},
+    read=columns("marked", "marks"),
+    rules={"records.lost": once(takes(marked="marked", marks="marks"))},
     births=frozenset({"records.lost"}),
 )
 
@@ -107,7 +71,7 @@ _RETURNS_OF_NO_REQUEST = Story(
     name="records that came back at",
     field="mark",
     rows=story_rows.RETURNS_OF_NO_REQUEST,
-    read=_columns(),
+    read=columns(),
     rules={},
     births=frozenset(),
 )
@@ -134,8 +98,8 @@ def _accepted(facts: Mapping[str, Any], told: Columns) -> Columns:
     return {
         "state": RequestState.ACCEPTED,
         **{column: facts[name] for column, name in _REQUEST_FACTS.items()},
-        "received_at": _moment(facts["received_at"]),
-        "due_at": _moment(facts["due_at"]),
+        "received_at": moment(facts["received_at"]),
+        "due_at": moment(facts["due_at"]),
         "subject_request_id": facts.get("subject_request"),
         "completed_at": None,
         "returned_at": None,
@@ -147,7 +111,7 @@ def _accepted(facts: Mapping[str, Any], told: Columns) -> Columns:
 
 
 def _completed(facts: Mapping[str, Any], _told: Columns) -> Columns:
-    at = _moment(facts["completed_at"])
+    at = moment(facts["completed_at"])
     return {"state": RequestState.COMPLETED, "completed_at": at, "left": 0}
 
 
@@ -160,21 +124,21 @@ _REQUESTS = Story(
     name="request",
     field="request",
     rows=story_rows.REQUESTS,
-    read=_columns(
+    read=columns(
         *_REQUEST_FACTS,
         *("state", "received_at", "due_at", "subject_request_id", "completed_at"),
         *("due_soon_noted", "overdue_noted", "left", "returned_at", "restored", "returns"),
     ),
     rules={
         **{
-            f"request.{state}": _sets(state=state)
+            f"request.{state}": sets(state=state)
             for state in (RequestState.UNLEARNING, RequestState.CERTIFIED, RequestState.FAILED)
         },
         "request.accepted": _accepted,
         "request.completed": _completed,
         "request.cancelled": _cancelled,
-        "request.due_soon": _sets(due_soon_noted=True),
-        "request.overdue": _sets(overdue_noted=True),
+        "request.due_soon": sets(due_soon_noted=True),
+        "request.overdue": sets(overdue_noted=True),
     },
     births=frozenset({"request.accepted"}),
     ends=frozenset({"request.completed", "request.cancelled"}),
@@ -197,7 +161,7 @@ _OBLIGATIONS = Story(
     name="obligation",
     field="obligation",
     rows=select(*ObligationRow.__table__.columns),
-    read=_columns("request_id", "model_id", "basis", "state", "run_id", "certificate_id"),
+    read=columns("request_id", "model_id", "basis", "state", "run_id", "certificate_id"),
     rules={f"obligation.{state}": _owed(state) for state in ObligationState},
     births=frozenset({"obligation.open", "obligation.certified"}),
     ends=frozenset({"obligation.certified", "obligation.cancelled"}),
@@ -205,7 +169,7 @@ _OBLIGATIONS = Story(
 
 
 def _received(facts: Mapping[str, Any], _told: Columns) -> Columns:
-    at = _moment(facts["received_at"])
+    at = moment(facts["received_at"])
     return {"api_key_id": facts["key"], "received_at": at, "due_at": at}
 
 
@@ -218,18 +182,18 @@ _SUBJECT_REQUESTS = Story(
     name="subject request",
     field="subject_request",
     rows=select(*SubjectRequestRow.__table__.columns),
-    read=_columns("api_key_id", "status", "received_at", "due_at"),
+    read=columns("api_key_id", "status", "received_at", "due_at"),
     rules={
-        "subject_request.received": _once(_received),
+        "subject_request.received": once(_received),
         "request.accepted": _due_with,
-        **{f"subject_request.{status}": _sets(status=status) for status in SubjectRequestStatus},
+        **{f"subject_request.{status}": sets(status=status) for status in SubjectRequestStatus},
     },
     births=frozenset({"subject_request.received"}),
 )
 
 # Models, their runs and versions
 
-_MEMBERSHIP = _takes(trained_through="trained_through", trained_after_epoch="trained_after_epoch")
+_MEMBERSHIP = takes(trained_through="trained_through", trained_after_epoch="trained_after_epoch")
 _WITHOUT_WEIGHTS = {
     **dict.fromkeys(("trained_through", "trained_after_epoch", "head_version_id")),
     "tracking": log.digest_of(None),
@@ -248,27 +212,27 @@ _MODELS = Story(
         "definition": registry.digest_of(row),
         "policy": log.plain(row.policy),
         "tracking": log.digest_of(row.tracking),
-        **_columns("trained_through", "trained_after_epoch", "head_version_id")(row),
+        **columns("trained_through", "trained_after_epoch", "head_version_id")(row),
         "imported_blob_id": row.imported_blob_id,
     },
     rules={
-        "model.defined": _once(
-            _both(
-                _takes(definition="definition"),
+        "model.defined": once(
+            both(
+                takes(definition="definition"),
                 _policy,
-                _sets(imported_blob_id=None, **_WITHOUT_WEIGHTS),
+                sets(imported_blob_id=None, **_WITHOUT_WEIGHTS),
             )
         ),
         "policy.changed": _policy,
-        "weights.imported": _both(_MEMBERSHIP, _takes(imported_blob_id="blob")),
-        "weights.lost": _sets(imported_blob_id=None),
+        "weights.imported": both(_MEMBERSHIP, takes(imported_blob_id="blob")),
+        "weights.lost": sets(imported_blob_id=None),
         "run.running": _MEMBERSHIP,
         "run.failed": _MEMBERSHIP,
         "run.cancelled": _MEMBERSHIP,
-        "version.published": _both(
-            _takes(head_version_id="version", tracking="tracking"), _sets(imported_blob_id=None)
+        "version.published": both(
+            takes(head_version_id="version", tracking="tracking"), sets(imported_blob_id=None)
         ),
-        "model.withdrawn": _sets(**_WITHOUT_WEIGHTS),
+        "model.withdrawn": sets(**_WITHOUT_WEIGHTS),
     },
     births=frozenset({"model.defined"}),
 )
@@ -279,24 +243,24 @@ _RUNS = Story(
     rows=select(*RunRow.__table__.columns),
     read=lambda row: {
         "plan": log.digest_of(row.plan),
-        **_columns("model_id", "kind", "state", "attempt", "forget_epoch")(row),
+        **columns("model_id", "kind", "state", "attempt", "forget_epoch")(row),
     },
     rules={
-        "run.queued": _once(
-            _both(
-                _takes(model_id="model", kind="run_kind", plan="plan"),
-                _sets(state=RunState.QUEUED, attempt=0, forget_epoch=None),
+        "run.queued": once(
+            both(
+                takes(model_id="model", kind="run_kind", plan="plan"),
+                sets(state=RunState.QUEUED, attempt=0, forget_epoch=None),
             )
         ),
-        "run.leased": _both(_takes(attempt="attempt"), _sets(state=RunState.LEASED)),
-        "run.running": _both(_takes(forget_epoch="forget_epoch"), _sets(state=RunState.RUNNING)),
-        "run.planned": _takes(plan="plan"),
-        "run.requeued": _both(_takes(attempt="attempt"), _sets(state=RunState.QUEUED)),
+        "run.leased": both(takes(attempt="attempt"), sets(state=RunState.LEASED)),
+        "run.running": both(takes(forget_epoch="forget_epoch"), sets(state=RunState.RUNNING)),
+        "run.planned": takes(plan="plan"),
+        "run.requeued": both(takes(attempt="attempt"), sets(state=RunState.QUEUED)),
         **{
-            f"run.{state}": _both(_takes(attempt="attempt"), _sets(state=state))
+            f"run.{state}": both(takes(attempt="attempt"), sets(state=state))
             for state in (RunState.FAILED, RunState.CANCELLED)
         },
-        "version.published": _sets(state=RunState.PUBLISHED),
+        "version.published": sets(state=RunState.PUBLISHED),
     },
     births=frozenset({"run.queued"}),
     ends=frozenset({"run.failed", "run.cancelled", "version.published"}),
@@ -317,11 +281,11 @@ _VERSIONS = Story(
     name="version",
     field="version",
     rows=select(VersionRow.id, *(getattr(VersionRow, name) for name in _VERSION_FACTS)),
-    read=_columns(*_VERSION_FACTS),
+    read=columns(*_VERSION_FACTS),
     rules={
-        "version.published": _once(_takes(**_VERSION_FACTS)),
-        "version.retired": _sets(state="retired"),
-        "version.shredded": _sets(state="shredded"),
+        "version.published": once(takes(**_VERSION_FACTS)),
+        "version.retired": sets(state="retired"),
+        "version.shredded": sets(state="shredded"),
     },
     births=frozenset({"version.published"}),
     ends=frozenset({"version.shredded"}),
@@ -333,9 +297,9 @@ _BACKBONES = Story(
     rows=select(*BackboneRow.__table__.columns),
     read=lambda row: {"definition": backbones.digest_of(row), "sha256": row.sha256},
     rules={
-        "backbone.defined": _once(_both(_takes(definition="definition"), _sets(sha256=None))),
-        "backbone.uploaded": _takes(sha256="sha256"),
-        "backbone.lost": _sets(sha256=None),
+        "backbone.defined": once(both(takes(definition="definition"), sets(sha256=None))),
+        "backbone.uploaded": takes(sha256="sha256"),
+        "backbone.lost": sets(sha256=None),
     },
     births=frozenset({"backbone.defined"}),
 )
@@ -348,7 +312,7 @@ def _key_created(facts: Mapping[str, Any], _told: Columns) -> Columns:
         "kind": "key",
         "fingerprint": facts["fingerprint"],
         "scopes": facts["scopes"],
-        "expires_at": _moment(facts.get("expires_at")),
+        "expires_at": moment(facts.get("expires_at")),
         "revoked": False,
     }
 
@@ -360,17 +324,17 @@ _API_KEYS = Story(
     read=lambda row: {
         "fingerprint": fingerprint(row.key_hash),
         "revoked": row.revoked_at is not None,
-        **_columns("kind", "scopes", "expires_at")(row),
+        **columns("kind", "scopes", "expires_at")(row),
     },
     rules={
-        "key.created": _once(_key_created),
-        "caller.added": _once(
-            _both(
-                _takes(fingerprint="fingerprint"),
-                _sets(kind="oidc", scopes=[], expires_at=None, revoked=False),
+        "key.created": once(_key_created),
+        "caller.added": once(
+            both(
+                takes(fingerprint="fingerprint"),
+                sets(kind="oidc", scopes=[], expires_at=None, revoked=False),
             )
         ),
-        "key.revoked": _sets(revoked=True),
+        "key.revoked": sets(revoked=True),
     },
     births=frozenset({"key.created", "caller.added"}),
     ends=frozenset({"key.revoked"}),
@@ -378,7 +342,7 @@ _API_KEYS = Story(
 
 
 def _key_activated(facts: Mapping[str, Any], _told: Columns) -> Columns:
-    since = _moment(facts["valid_from"])
+    since = moment(facts["valid_from"])
     ahead = {"valid_until": None, "compromised_since": None}
     return {"pem": facts["pem"], "valid_from": since, **ahead}
 
@@ -387,12 +351,12 @@ _SIGNING_KEYS = Story(
     name="signing key",
     field="key",
     rows=select(*SigningKeyRow.__table__.columns),
-    read=_columns("pem", "valid_from", "valid_until", "compromised_since"),
+    read=columns("pem", "valid_from", "valid_until", "compromised_since"),
     rules={
-        "key.activated": _once(_key_activated),
+        "key.activated": once(_key_activated),
         "key.retired": lambda facts, _told: {
-            "valid_until": _moment(facts["valid_until"]),
-            "compromised_since": _moment(facts.get("compromised_since")),
+            "valid_until": moment(facts["valid_until"]),
+            "compromised_since": moment(facts.get("compromised_since")),
         },
     },
     births=frozenset({"key.activated"}),
@@ -403,7 +367,7 @@ _CALLBACK_SECRETS = Story(
     name="callback secret of",
     field="key",
     rows=select(CallbackSecretRow.api_key_id.label("id"), CallbackSecretRow.generation),
-    read=_columns("generation"),
+    read=columns("generation"),
     rules={
         "callback_secret.rotated": lambda _facts, told: {
             "generation": told.get("generation", 0) + 1

@@ -263,19 +263,13 @@ class Blobs:
         self._keys.require_usable()
 
     def _stored(self, blob_id: str) -> tuple[Identity, int]:
-        identity, size = self._row(blob_id)
-        if size is None:
-            raise GoneError("the stored object was shredded, or never written")
-        return identity, size
-
-    def _row(self, blob_id: str) -> tuple[Identity, int | None]:
-        """Return what a blob is and the size of its content, None if there is none (any more)."""
         with self._database.transaction() as session:
             row = session.get(BlobRow, blob_id)
         if row is None:
             raise GoneError("this stored object does not exist")
-        size = None if row.state == BlobState.SHREDDED else row.size_bytes
-        return Identity(blob_id, row.kind), size
+        if row.state == BlobState.SHREDDED or row.size_bytes is None:
+            raise GoneError("the stored object was shredded, or never written")
+        return Identity(blob_id, row.kind), row.size_bytes
 
 
 def doom_attempt(session: Session, run_id: str) -> None:
