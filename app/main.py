@@ -34,11 +34,12 @@ from app.api.protocol.observation import Observation
 from app.api.protocol.quotas import QuotaHeaders
 from app.api.protocol.watching import Watcher
 from app.domain.errors import KeyStoreError
+from app.locations import is_key_store_apart, redis_url
 from app.monitoring.api_metrics import ApiMetrics
 from app.monitoring.collector import ServiceCollector
 from app.processes.hardening import harden
 from app.processes.process_pool import ProcessPool
-from app.services import Services, is_key_store_apart, open_services, redis_url
+from app.services import Services, open_services
 from app.settings import Settings
 from app.web.installation import install as install_pages
 

@@ -1,14 +1,11 @@
 """Builds all services from only the settings."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from pydantic import SecretStr
 from redis import Redis
 from sqlalchemy.orm import Session
 
@@ -28,11 +25,25 @@ from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.reading import readers_of
 from app.datasets.service import Records
-from app.embedded import EmbeddedServers
 from app.ledger import deadlines
 from app.ledger.completion import Completion
 from app.ledger.requests import ForgetRequests
 from app.ledger.subject_requests import SubjectRequests
+from app.locations import (
+    callback_key_file,
+    database_url,
+    key_store_dir,
+    model_signing_key_file,
+    object_store,
+    opendsr_certificate_file,
+    opendsr_domain,
+    opendsr_key_file,
+    pseudonym_key_file,
+    public_url,
+    redis_url,
+    signing_key_file,
+    trusted_keys_file,
+)
 from app.log import actor, checkpoints, signing_keys
 from app.logs import describe
 from app.planning.planners import Planners
@@ -40,8 +51,6 @@ from app.registry import repository as registry
 from app.settings import Settings
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
-from app.storage.objects import LocalObjectStore, ObjectStore
-from app.storage.s3 import S3ObjectStore
 from app.witnesses.asking import Asker
 
 _log = logging.getLogger("expunge.service")
@@ -201,63 +210,6 @@ class Services:
                 log.checkpoint_at_commit(session, self.signer)
 
 
-def database_url(settings: Settings) -> str:
-    """Return the configured database, or the embedded one's URL."""
-    return settings.database_url or EmbeddedServers(settings.data_dir).database_url
-
-
-def migration_url(settings: Settings) -> str:
-    """Return the URL of the role that owns the tables; with one URL of your own, that one."""
-    if settings.database_url is None:
-        return EmbeddedServers(settings.data_dir).migration_url
-    return settings.migration_url or settings.database_url
-
-
-@contextmanager
-def embedded_postgres(settings: Settings) -> Iterator[None]:
-    """Ensure that PostgreSQL runs: the embedded one is started, and stopped again at the end."""
-    servers = EmbeddedServers(settings.data_dir)
-    if settings.database_url is not None or servers.postgres_running():
-        yield
-        return
-    servers.start_postgres()
-    try:
-        yield
-    finally:
-        servers.stop_postgres()
-
-
-@contextmanager
-def database_at_rest(settings: Settings) -> Iterator[Database]:
-    """Give access to the ledger whether or not the service is running."""
-    with embedded_postgres(settings):
-        database = Database(database_url(settings))
-        try:
-            yield database
-        finally:
-            database.dispose()
-
-
-def redis_url(settings: Settings) -> str:
-    """Return the configured Redis, or the embedded one's URL."""
-    return settings.redis_url or EmbeddedServers(settings.data_dir).redis_url
-
-
-def redis_connection(settings: Settings) -> Redis:
-    """Return a client of the configured Redis; it connects when first used."""
-    return Redis.from_url(redis_url(settings))
-
-
-def signing_key_file(settings: Settings) -> Path:
-    """Where the private signing key lies."""
-    return settings.data_dir / "keys" / "signing-ed25519.pem"
-
-
-def trusted_keys_file(settings: Settings) -> Path:
-    """Where ``expunge init`` writes what verifiers should trust."""
-    return settings.data_dir / "keys" / "trusted-keys.json"
-
-
 def write_trusted_keys(settings: Settings, database: Database) -> Path:
     """Write what verifiers should trust, beside the signing key; return the file's path."""
     signer = StatementSigner.from_file(signing_key_file(settings))
@@ -268,78 +220,6 @@ def write_trusted_keys(settings: Settings, database: Database) -> Path:
     with database.transaction() as session:
         signing_keys.trusted(session).write(path)
     return path
-
-
-def model_signing_key_file(settings: Settings) -> Path:
-    """Where the private key that signs weight files lies."""
-    return settings.data_dir / "keys" / "model-signing-p256.pem"
-
-
-def pseudonym_key_file(settings: Settings) -> Path:
-    """Where the key of the owners' pseudonyms lies."""
-    return settings.data_dir / "keys" / "pseudonyms.key"
-
-
-def callback_key_file(settings: Settings) -> Path:
-    """Where the key lies that encrypts callbacks' addresses and signs them."""
-    return settings.data_dir / "keys" / "callbacks.key"
-
-
-def opendsr_key_file(settings: Settings) -> Path:
-    """Where the private key lies that signs for OpenDSR."""
-    return settings.opendsr_key_file or settings.data_dir / "keys" / "opendsr.pem"
-
-
-def opendsr_certificate_file(settings: Settings) -> Path:
-    """Where that key's certificate lies."""
-    return settings.opendsr_certificate_file or settings.data_dir / "keys" / "opendsr.crt"
-
-
-def public_url(settings: Settings) -> str:
-    """Return where callers find this service, without a slash at its end."""
-    if settings.public_url is None:
-        return f"http://{settings.host}:{settings.port}"
-    return str(settings.public_url).rstrip("/")
-
-
-def opendsr_domain(settings: Settings) -> str:
-    """Return the domain in whose name OpenDSR messages are signed."""
-    if settings.opendsr_domain is not None:
-        return settings.opendsr_domain
-    return urlsplit(public_url(settings)).hostname or settings.host
-
-
-def key_store_dir(settings: Settings) -> Path:
-    """Where the keys of the stored objects lie."""
-    return settings.key_store_dir or settings.data_dir / "keys" / "blobs"
-
-
-def is_key_store_apart(settings: Settings) -> bool:
-    """Return whether the key store is outside of the data directory."""
-    return not key_store_dir(settings).resolve().is_relative_to(settings.data_dir.resolve())
-
-
-def object_dir(settings: Settings) -> Path:
-    """Where objects are stored without a bucket."""
-    return settings.data_dir / "blobs"
-
-
-def object_store(settings: Settings) -> ObjectStore:
-    """Return the configured bucket, or the data directory's own store."""
-    if settings.s3_bucket is None:
-        return LocalObjectStore(object_dir(settings))
-    return S3ObjectStore(
-        settings.s3_bucket,
-        endpoint=settings.s3_endpoint,
-        region=settings.s3_region,
-        prefix=settings.s3_prefix,
-        access_key=_revealed(settings.s3_access_key),
-        secret_key=_revealed(settings.s3_secret_key),
-    )
-
-
-def _revealed(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()
 
 
 def create_keys(settings: Settings) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Table, insert, select
 
 from app.database import Base, Database
 from app.ledger.tables import ForgetRequestRow
-from app.services import database_url
+from app.locations import database_url
 from app.settings import Settings
 
 TABLE = "bare_requests"

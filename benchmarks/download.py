@@ -39,15 +39,10 @@ from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease, WeightsSource
 from app.embedded import EmbeddedServers
 from app.ledger import publication, repository, runs
+from app.locations import database_url, migration_url
 from app.models import definitions
 from app.registry import repository as registry
-from app.services import (
-    Services,
-    create_keys,
-    database_url,
-    migration_url,
-    open_services,
-)
+from app.services import Services, create_keys, open_services
 from app.settings import Settings
 
 SIZE_BYTES = 1_000_000_000

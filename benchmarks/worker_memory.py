@@ -29,15 +29,10 @@ from app.domain.schema import FeatureSchema
 from app.domain.states import WeightsSource
 from app.embedded import EmbeddedServers
 from app.ledger import repository
+from app.locations import database_url, migration_url
 from app.models import definitions
 from app.registry import repository as registry
-from app.services import (
-    Services,
-    create_keys,
-    database_url,
-    migration_url,
-    open_services,
-)
+from app.services import Services, create_keys, open_services
 from app.settings import Settings
 from workers import jobs
 

@@ -27,7 +27,7 @@ def _target() -> tuple[str, str | None]:
     url = context.config.get_main_option("sqlalchemy.url")
     if url is not None:
         return url, context.config.attributes.get("service_role")
-    from app.services import database_url, migration_url
+    from app.locations import database_url, migration_url
     from app.settings import Settings
 
     settings = Settings()

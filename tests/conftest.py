@@ -18,16 +18,14 @@ from app.access import api_keys
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
-from app.main import create_app
-from app.services import (
-    Services,
-    create_keys,
-    open_services,
+from app.locations import (
     opendsr_certificate_file,
     opendsr_domain,
     opendsr_key_file,
     redis_connection,
 )
+from app.main import create_app
+from app.services import Services, create_keys, open_services
 from app.settings import Settings
 from tests.support.logbook import faults
 from workers.dispatcher import Dispatcher

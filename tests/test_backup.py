@@ -15,9 +15,9 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from app.cli.main import app as command_line
+from app.locations import object_dir, trusted_keys_file
 from app.main import app_from_environment
 from app.registry.tables import VersionRow
-from app.services import object_dir, trusted_keys_file
 from app.storage.tables import BlobRow
 from tests.support.backups import dump, restore
 from tests.support.digits import DATASET, digits_parquet, model

@@ -37,9 +37,10 @@ from app.datasets import service as datasets_module
 from app.datasets.pseudonyms import Pseudonyms
 from app.embedded import EmbeddedServers
 from app.embedded import postgres as embedded_postgres
+from app.locations import redis_connection
 from app.logs import ACCESS_LOG, JsonFormatter
 from app.main import create_app
-from app.services import open_services, redis_connection
+from app.services import open_services
 from app.storage import blobs as blobs_module
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore

@@ -7,7 +7,7 @@ from rq.worker import base as rq_worker
 from sqlalchemy import select
 
 from app.ledger.tables import RunRow
-from app.services import redis_connection
+from app.locations import redis_connection
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.dumps import everything_in_postgres
 from tests.support.markers import Marker, places_with

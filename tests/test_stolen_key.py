@@ -19,8 +19,9 @@ from app.certificates.verification import verify
 from app.cli.main import app
 from app.domain.errors import CorruptLogError, VerificationError
 from app.ledger import bundles, repository
+from app.locations import signing_key_file, trusted_keys_file
 from app.registry.tables import VersionRow
-from app.services import Services, open_services, signing_key_file, trusted_keys_file
+from app.services import Services, open_services
 from tests.support.bundles import SmallLog
 from tests.support.logbook import faults
 from tests.support.weights import WEIGHTS

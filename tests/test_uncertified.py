@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from app.ledger.tables import RunRow
-from app.services import redis_connection
+from app.locations import redis_connection
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.markers import Marker, marker_of_weights, search_bytes
 from tests.support.opened import opened_objects

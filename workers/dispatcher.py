@@ -14,10 +14,11 @@ from sqlalchemy import func
 
 from app.domain.ids import new_id
 from app.ledger import outbox, repository, runs
+from app.locations import redis_connection
 from app.logs import describe
 from app.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
 from app.processes.stopping import StopSignal
-from app.services import Services, open_services, redis_connection
+from app.services import Services, open_services
 from app.settings import Settings
 from workers.queue import enqueue_run, open_queue, waiting_runs
 

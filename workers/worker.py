@@ -22,11 +22,11 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from app import log_context
+from app.locations import redis_connection
 from app.logs import describe
 from app.monitoring.queue_state import MONITORING_INTERVAL_S, WORKER_TTL_S
 from app.processes.hardening import harden, may_lock_memory
 from app.processes.stopping import StopSignal, stop_with_parent
-from app.services import redis_connection
 from app.settings import Settings
 from workers import jobs
 from workers.queue import NAME

@@ -8,17 +8,17 @@ import typer
 from app.cli.connection import errors_in_words
 from app.cli.findings import Tally
 from app.datasets.pseudonyms import Pseudonyms
-from app.maintenance import erase_check as search
-from app.maintenance.erase_check import Stores
-from app.maintenance.findings import Verdict
-from app.services import (
+from app.locations import (
     database_at_rest,
     is_key_store_apart,
     key_store_dir,
-    open_blobs,
     pseudonym_key_file,
     redis_connection,
 )
+from app.maintenance import erase_check as search
+from app.maintenance.erase_check import Stores
+from app.maintenance.findings import Verdict
+from app.services import open_blobs
 from app.settings import Settings
 
 

@@ -10,8 +10,8 @@ from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.certificates.note import NoteKey
 from app.certificates.trusted_keys import read_trusted_keys
 from app.cli.connection import connect, errors_in_words
+from app.locations import database_at_rest, trusted_keys_file
 from app.maintenance import fsck as ledger_fsck
-from app.services import database_at_rest, trusted_keys_file
 from app.settings import Settings
 
 log = typer.Typer(help="The transparency log.", no_args_is_help=True)

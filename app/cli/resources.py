@@ -16,7 +16,7 @@ from app.client import ApiError, ExpungeClient
 from app.datasets.files import RecordFile, read_record_file
 from app.domain.errors import ConfigurationError, InvalidInputError
 from app.download import bundle_bytes
-from app.services import trusted_keys_file
+from app.locations import trusted_keys_file
 from app.settings import Settings
 
 dataset = typer.Typer(help="Define datasets and push records.", no_args_is_help=True)

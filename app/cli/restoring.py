@@ -5,9 +5,10 @@ from typing import Annotated
 import typer
 
 from app.cli.connection import errors_in_words
+from app.locations import embedded_postgres
 from app.maintenance import reconciliation
 from app.maintenance.reconciliation import Findings
-from app.services import Services, embedded_postgres, open_services, write_trusted_keys
+from app.services import Services, open_services, write_trusted_keys
 from app.settings import Settings
 
 

@@ -20,13 +20,7 @@ from app.cli.connection import admin_key_file, errors_in_words
 from app.database import Database
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
-from app.log import actor
-from app.main import app_from_environment
-from app.planning.planners import Planners
-from app.processes.stopping import StopSignal
-from app.processes.supervisor import Child, python_command, stop_with_supervisor, supervise
-from app.services import (
-    create_keys,
+from app.locations import (
     database_url,
     migration_url,
     model_signing_key_file,
@@ -34,8 +28,13 @@ from app.services import (
     opendsr_certificate_file,
     opendsr_domain,
     opendsr_key_file,
-    write_trusted_keys,
 )
+from app.log import actor
+from app.main import app_from_environment
+from app.planning.planners import Planners
+from app.processes.stopping import StopSignal
+from app.processes.supervisor import Child, python_command, stop_with_supervisor, supervise
+from app.services import create_keys, write_trusted_keys
 from app.settings import Settings
 from app.storage.keyfiles import create_key_file
 from app.storage.s3 import S3ObjectStore

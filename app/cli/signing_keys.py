@@ -10,8 +10,9 @@ import typer
 from app.certificates.signing import StatementSigner
 from app.cli.connection import errors_in_words
 from app.domain.errors import InvalidInputError
+from app.locations import database_at_rest, signing_key_file
 from app.log import actor, signing_keys
-from app.services import database_at_rest, signing_key_file, write_trusted_keys
+from app.services import write_trusted_keys
 from app.settings import Settings
 
 signing_key = typer.Typer(help="The key that signs certificates.", no_args_is_help=True)

@@ -4,10 +4,10 @@ import typer
 
 from app.cli.connection import errors_in_words
 from app.cli.findings import Tally
+from app.locations import database_at_rest, key_store_dir, object_store
 from app.maintenance import storage_check
 from app.maintenance.findings import Verdict
 from app.maintenance.storage_check import Stores
-from app.services import database_at_rest, key_store_dir, object_store
 from app.settings import Settings
 from app.storage.file_keys import FileKeyStore
 

@@ -13,9 +13,10 @@ from app import schema
 from app.certificates.model_signing import ModelSigner
 from app.certificates.signing import StatementSigner
 from app.domain.errors import ConfigurationError, KeyStoreError
+from app.locations import model_signing_key_file, signing_key_file
 from app.log import signing_keys
 from app.monitoring.queue_state import queue_state
-from app.services import Services, model_signing_key_file, signing_key_file
+from app.services import Services
 
 OK = "ok"
 UNKNOWN = "unknown"

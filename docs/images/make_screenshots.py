@@ -22,13 +22,9 @@ from app import schema
 from app.access import api_keys
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
+from app.locations import redis_connection
 from app.main import create_app
-from app.services import (
-    Services,
-    create_keys,
-    open_services,
-    redis_connection,
-)
+from app.services import Services, create_keys, open_services
 from app.settings import Settings
 from tests.support import scenes
 from tests.support.browser import chromium, log_in, served

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app import main
-from app.services import is_key_store_apart, key_store_dir
+from app.locations import is_key_store_apart, key_store_dir
 from app.settings import Settings
 
 WARNING = "the key store lies in the data directory"

@@ -8,7 +8,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.domain.errors import GoneError
-from app.services import Services, redis_connection
+from app.locations import redis_connection
+from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.dumps import everything_in_postgres, everything_in_redis
 

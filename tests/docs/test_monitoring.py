@@ -16,9 +16,10 @@ from rq.serializers import JSONSerializer
 
 from app.domain.states import Phase
 from app.ledger import runs
+from app.locations import redis_connection
 from app.main import create_app
 from app.monitoring.queue_state import QUEUE, note_dispatcher
-from app.services import Services, open_services, redis_connection
+from app.services import Services, open_services
 from tests.support.workshop import LEASE_S, Workshop
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations"

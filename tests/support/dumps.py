@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from redis import Redis
 from sqlalchemy import Engine, text
 
-from app.services import Services, redis_connection
+from app.locations import redis_connection
+from app.services import Services
 
 
 def stores_of(services: Services) -> Iterator[tuple[str, str | bytes]]:

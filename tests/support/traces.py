@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import safetensors.numpy
 
-from app.services import key_store_dir
+from app.locations import key_store_dir
 from app.settings import Settings
 from app.storage.file_keys import FileKeyStore
 from tests.support.markers import Marker, marker_of_weights, search_bytes

@@ -12,9 +12,9 @@ from app.access.idempotency import Call
 from app.access.tables import IdempotencyKeyRow
 from app.domain.errors import NotReadyError
 from app.ledger import outbox, runs
+from app.locations import redis_connection
 from app.log import checkpoints, merkle
 from app.monitoring.queue_state import queue_state
-from app.services import redis_connection
 from tests.support.workshop import Workshop
 from workers import dispatcher as dispatcher_module
 from workers.dispatcher import Dispatcher

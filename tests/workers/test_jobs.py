@@ -11,9 +11,9 @@ from sqlalchemy.exc import OperationalError
 
 from app import log_context
 from app.domain import errors
+from app.locations import redis_connection
 from app.logs import DiscreetFormatter, JsonFormatter, describe
 from app.processes.stopping import StopSignal
-from app.services import redis_connection
 from tests.support.workshop import RECIPE, Workshop
 from workers import jobs
 from workers.failures import is_permanent

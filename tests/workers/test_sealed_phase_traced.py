@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from app.ledger.tables import RunRow
-from app.services import redis_connection
+from app.locations import redis_connection
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.slow import FACTORY
 from tests.support.strace import sealed_phases, traced, why_unavailable

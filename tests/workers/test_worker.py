@@ -10,8 +10,8 @@ from rq import Worker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from app.locations import redis_connection
 from app.monitoring.queue_state import queue_state
-from app.services import redis_connection
 from workers.queue import NAME, open_queue
 from workers.worker import RunWorker
 

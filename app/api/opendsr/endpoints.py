@@ -26,7 +26,7 @@ from app.domain.states import SubjectRequestStatus
 from app.ledger import repository, subject_status
 from app.ledger.subject_requests import SubjectDemand
 from app.ledger.subject_status import API_VERSION
-from app.services import opendsr_domain
+from app.locations import opendsr_domain
 from app.settings import Settings
 
 router = APIRouter(prefix=PREFIX, tags=["OpenDSR"], route_class=SignedRoute)

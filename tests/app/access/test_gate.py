@@ -15,7 +15,8 @@ from app.access.known import LIFETIME_S
 from app.access.rate_limits import Counters, limits_of
 from app.domain.errors import InvalidCredentialsError
 from app.domain.scopes import Scope
-from app.services import Services, redis_url
+from app.locations import redis_url
+from app.services import Services
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from fastapi.testclient import TestClient
 from app.access import api_keys
 from app.cli.service import server_options
 from app.domain.scopes import Scope
+from app.locations import redis_connection
 from app.main import create_app
-from app.services import Services, redis_connection
+from app.services import Services
 from tests.support.dumps import everything_in_redis
 
 Limited = Callable[..., TestClient]

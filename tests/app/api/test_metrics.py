@@ -14,9 +14,10 @@ from sqlalchemy import text
 from app.domain.scopes import Scope
 from app.domain.states import Phase
 from app.ledger import runs
+from app.locations import redis_connection
 from app.main import create_app
 from app.monitoring.queue_state import QUEUE, note_dispatcher
-from app.services import Services, open_services, redis_connection
+from app.services import Services, open_services
 from tests.app.api.conftest import CallerOf
 from tests.support.stored import live
 from tests.support.workshop import LEASE_S, Workshop

@@ -12,18 +12,12 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import Engine, text
 
 from app.certificates.signing import StatementSigner
+from app.locations import key_store_dir, model_signing_key_file, redis_connection, signing_key_file
 from app.log import signing_keys
 from app.main import create_app
 from app.monitoring.queue_state import QUEUE, note_dispatcher
 from app.schema import migration_config
-from app.services import (
-    Services,
-    key_store_dir,
-    model_signing_key_file,
-    open_services,
-    redis_connection,
-    signing_key_file,
-)
+from app.services import Services, open_services
 
 PARTS = (
     "database",

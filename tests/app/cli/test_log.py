@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 from app.certificates.signing import StatementSigner
 from app.cli.main import app
+from app.locations import trusted_keys_file
 from app.log import signing_keys
-from app.services import Services, trusted_keys_file
+from app.services import Services
 from tests.support.logbook import altered, bodies, forging, opened, rewrite, sign, write
 from tests.support.trust import trust_in
 

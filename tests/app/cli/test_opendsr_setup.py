@@ -6,13 +6,8 @@ from cryptography import x509
 
 from app.certificates.processor_signing import domains_of
 from app.cli.service import _set_up_opendsr
-from app.services import (
-    open_services,
-    opendsr_certificate_file,
-    opendsr_domain,
-    opendsr_key_file,
-    public_url,
-)
+from app.locations import opendsr_certificate_file, opendsr_domain, opendsr_key_file, public_url
+from app.services import open_services
 from app.settings import Settings
 from tests.support.authority import Authority
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from app.certificates.signing import StatementSigner
 from app.cli.main import app
-from app.services import trusted_keys_file
+from app.locations import trusted_keys_file
 from tests.support.trust import trust, trust_in
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import DATASET, Workshop

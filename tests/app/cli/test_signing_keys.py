@@ -15,9 +15,10 @@ from app.certificates.verification import verify
 from app.cli.main import app
 from app.domain.errors import ConfigurationError, VerificationError
 from app.ledger import bundles, repository
+from app.locations import signing_key_file, trusted_keys_file
 from app.log import actor, signing_keys
 from app.main import create_app
-from app.services import Services, open_services, signing_key_file, trusted_keys_file
+from app.services import Services, open_services
 from tests.support.logbook import write
 from tests.support.weights import weights_of_version
 from tests.support.workshop import Workshop

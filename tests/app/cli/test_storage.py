@@ -3,7 +3,8 @@
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.services import Services, object_store
+from app.locations import object_store
+from app.services import Services
 from tests.support.workshop import Workshop
 
 runner = CliRunner()

@@ -19,10 +19,11 @@ from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import GoneError, NotFoundError
 from app.ledger.tables import ForgetRequestRow
+from app.locations import key_store_dir, redis_connection
 from app.maintenance import erase_check
 from app.maintenance.erase_check import Stores
 from app.maintenance.findings import Finding, Verdict
-from app.services import Services, key_store_dir, redis_connection
+from app.services import Services
 from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
 from tests.support.logbook import forging

@@ -11,13 +11,14 @@ from app.certificates.signing import StatementSigner
 from app.datasets.tables import RecordRow, ShardRow
 from app.domain.errors import ConfigurationError, KeyStoreError
 from app.ledger import repository
+from app.locations import key_store_dir, signing_key_file
 from app.log import signing_keys
 from app.log.tables import LogEntryRow
 from app.maintenance import reconciliation
 from app.maintenance.reconciliation import Findings
 from app.registry import repository as registry
 from app.registry.shapes import TrainingSet
-from app.services import Services, key_store_dir, open_services, signing_key_file
+from app.services import Services, open_services
 from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
 from tests.support.stored import pending

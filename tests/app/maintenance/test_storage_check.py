@@ -8,10 +8,11 @@ from sqlalchemy import func, inspect, select, text
 
 from app.database import Base
 from app.domain.errors import GoneError, ObjectStoreError
+from app.locations import key_store_dir, object_dir, object_store
 from app.maintenance import storage_check
 from app.maintenance.findings import Finding, Verdict
 from app.maintenance.storage_check import Stores
-from app.services import Services, key_store_dir, object_dir, object_store
+from app.services import Services
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore, ObjectReader

@@ -16,8 +16,9 @@ from rq import Worker
 from rq.serializers import JSONSerializer
 
 from app.embedded import EmbeddedServers
+from app.locations import redis_connection
 from app.processes.hardening import harden, may_lock_memory
-from app.services import Services, redis_connection
+from app.services import Services
 from tests.support.service import free_port, kill, until
 from workers.queue import NAME
 from workers.worker import RunWorker

@@ -14,9 +14,10 @@ from sqlalchemy.exc import DBAPIError
 from app.database import Database
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.ledger import publication
+from app.locations import key_store_dir
 from app.log.tables import LogEntryRow
 from app.registry.tables import VersionRow
-from app.services import Services, key_store_dir
+from app.services import Services
 from app.storage import file_keys
 from app.storage.blobs import Blobs, doom_attempt
 from app.storage.file_keys import FileKeyStore

@@ -15,8 +15,9 @@ from sqlalchemy import update
 
 from app.domain.errors import GoneError, KeyStoreError
 from app.ledger import publication
+from app.locations import key_store_dir
 from app.registry.tables import VersionRow
-from app.services import Services, key_store_dir, open_services
+from app.services import Services, open_services
 from app.settings import Settings
 from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow

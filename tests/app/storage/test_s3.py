@@ -10,7 +10,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from app.domain.errors import CorruptObjectError, GoneError, ObjectStoreError
-from app.services import Services, key_store_dir, object_store
+from app.locations import key_store_dir, object_store
+from app.services import Services
 from app.settings import Settings
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore

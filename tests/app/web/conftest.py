@@ -8,8 +8,9 @@ from fastapi.testclient import TestClient
 
 from app.access import api_keys
 from app.domain.scopes import Scope
+from app.locations import redis_connection
 from app.main import create_app
-from app.services import Services, redis_connection
+from app.services import Services
 
 VisitorOf = Callable[..., TestClient]
 

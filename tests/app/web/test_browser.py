@@ -7,8 +7,9 @@ import pytest
 from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from app.locations import redis_connection
 from app.main import create_app
-from app.services import Services, redis_connection
+from app.services import Services
 from tests.support import browser as browsers
 from tests.support import scenes
 from tests.support.workshop import Workshop

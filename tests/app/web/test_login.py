@@ -9,8 +9,9 @@ from fastapi.testclient import TestClient
 
 from app.access import api_keys
 from app.domain.scopes import Scope
+from app.locations import redis_connection
 from app.main import create_app
-from app.services import Services, redis_connection
+from app.services import Services
 from app.web.access import open_sessions
 from tests.app.web.conftest import VisitorOf, log_in, token_in
 from tests.support.dumps import everything_in_postgres

@@ -13,7 +13,8 @@ from app.accounting import catalogue
 from app.domain.plan import Plan
 from app.domain.scopes import Scope
 from app.ledger.tables import RunRow
-from app.services import Services, redis_connection
+from app.locations import redis_connection
+from app.services import Services
 from app.web.installation import PARTS
 from app.web.pages import PageRoute
 from tests.app.web.conftest import VisitorOf, token_in
