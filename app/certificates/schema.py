@@ -1,8 +1,8 @@
 """The statement's form: which fields each basis has, and the type and range of each.
 
 Every field is known and none is missing; no value is converted. Their content is checked elsewhere:
-against each other (``consistency_check``), against the weights (``tensor_check``) and against what
-is computed again (``guarantee_check``).
+against each other (``checks.consistency``), against the weights (``checks.tensors``) and against what
+is computed again (``checks.guarantee``).
 """
 
 from collections.abc import Sequence

@@ -30,15 +30,15 @@ from securesystemslib.dsse import Envelope
 
 from app.certificates.bundle import Bundle, read_bundle
 from app.certificates.checkpoint import Checkpoint
-from app.certificates.consistency_check import check_consistency
+from app.certificates.checks.consistency import check_consistency
+from app.certificates.checks.guarantee import check_guarantee
+from app.certificates.checks.place import check_history, check_log
+from app.certificates.checks.tensors import check_tensors
 from app.certificates.cosignature import WitnessKey, check_witnesses
-from app.certificates.guarantee_check import check_guarantee
-from app.certificates.log_check import check_history, check_log
 from app.certificates.parameters import read_parameters
 from app.certificates.receipts import Receipt, check_receipt
 from app.certificates.schema import AsTrained, Predicate, Release, Statement, read_statement
 from app.certificates.signing import PAYLOAD_TYPE
-from app.certificates.tensor_check import check_tensors
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys, read_trusted_keys
 from app.certificates.weights_file import opened
 from app.domain.errors import VerificationError

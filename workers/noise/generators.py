@@ -18,8 +18,8 @@ import torch
 
 from app.accounting.precision import grid_of
 from app.domain.errors import ConfigurationError, SealedStateError
-from workers.noise.box_muller import Gaussians, round_to_
 from workers.noise import box_muller
+from workers.noise.box_muller import Gaussians, round_to_
 from workers.noise.key_stream import AesKeyStream, fresh_key
 from workers.noise.key_stream_ahead import AheadKeyStream
 

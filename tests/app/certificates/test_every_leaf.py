@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.accounting import catalogue
 from app.accounting.terms import Direction, Neighbours, Support
-from app.certificates import guarantee_check
+from app.certificates.checks import guarantee
+from app.certificates.checks.tolerance import RELATIVE
 from app.certificates.claims import claims_of
 from app.certificates.signing import StatementSigner
-from app.certificates.tolerance import RELATIVE
 from app.certificates.trusted import TRUSTED, is_trusted
 from app.certificates.verification import verify
 from app.domain.errors import VerificationError
@@ -58,7 +58,7 @@ def _claims_once() -> Iterator[None]:
         return computed(pickle.dumps({"mechanism": mechanism, "parameters": parameters, **others}))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guarantee_check, "claims_of", once)
+        patch.setattr(guarantee, "claims_of", once)
         yield
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.certificates.checks.tolerance import difference
 from app.certificates.claims import EXCLUDED, NO_GUARANTEE, claims_of, exclusion_assumptions
 from app.certificates.parameters import DpSgd
 from app.certificates.schema import AsTrained, Exclusion, Predicate, Section
-from app.certificates.tolerance import difference
 from app.domain.backbone import BackboneDigest
 from app.domain.errors import ExpungeError, VerificationError
 from app.planning.dp_sgd_work import refuse_slow_accounting

@@ -1,0 +1,1 @@
+"""A verifier's checks: fields, place in the log, weights, guarantee."""
