@@ -14,7 +14,6 @@
  7. Retire what was replaced, erase what was forgotten.
 
 Nothing before step 4's end reaches a disk, a queue or a log. A crash anywhere starts the run again
-from app.ledger import publication
 from the same head with fresh noise.
 """
 
