@@ -27,22 +27,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.accounting import gaussian, precision
-from app.accounting.computed_chain import chain_residue, with_rounding
-from app.accounting.computed_guarantee import computed
-from app.accounting.coupled_guarantee import CoupledGuarantee
-from app.accounting.guarantees import (
-    GaussianGuarantee,
-    Guarantee,
-    ProfileGuarantee,
-)
-from app.accounting.noisy_chain import NoisyChain, constant_mu, one_minus_product
-from app.accounting.reflection import (
+from app.accounting.chains.computed_chain import chain_residue, with_rounding
+from app.accounting.chains.coupled_guarantee import CoupledGuarantee
+from app.accounting.chains.noisy_chain import NoisyChain, constant_mu, one_minus_product
+from app.accounting.chains.reflection import (
     Apart,
     NoisyStep,
     ReflectionCoupling,
     Run,
     apart_after,
     least_delta,
+)
+from app.accounting.computed_guarantee import computed
+from app.accounting.guarantees import (
+    GaussianGuarantee,
+    Guarantee,
+    ProfileGuarantee,
 )
 from app.accounting.search import smallest_noise, smallest_noise_by_secant
 from app.accounting.terms import Neighbours, Terms, enforced

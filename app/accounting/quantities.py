@@ -2,15 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from app.accounting import (
-    gaussian,
-    history_account,
-    model_clipping,
-    noisy_chain,
-    present_records,
-    reflection,
-)
-from app.accounting.history import History, Recipe
+from app.accounting import gaussian, model_clipping
+from app.accounting.chains import noisy_chain, present_records, reflection
+from app.accounting.histories import history_account
+from app.accounting.histories.history import History, Recipe
 from app.accounting.terms import Neighbours
 from app.domain.checks import require_steps
 from app.domain.errors import ParameterError

@@ -8,7 +8,7 @@ here because these accountants reproduce the paper. Distances are for replacemen
 import math
 from dataclasses import dataclass
 
-from app.accounting.strong_convexity import ASSUMPTIONS, papers_contraction
+from app.accounting.histories.strong_convexity import ASSUMPTIONS, papers_contraction
 from app.accounting.terms import Assumption, Neighbours, Terms, enforced
 from app.domain.checks import require_positive, require_steps
 from app.domain.errors import ParameterError

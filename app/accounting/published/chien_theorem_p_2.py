@@ -14,8 +14,8 @@ inequality with constant 2 sigma^2/m; 4. only the final iterate is released.
 import math
 
 from app.accounting.guarantees import RenyiGuarantee
+from app.accounting.histories.strong_convexity import ASSUMPTIONS, papers_contraction
 from app.accounting.search import smallest_noise
-from app.accounting.strong_convexity import ASSUMPTIONS, papers_contraction
 from app.accounting.terms import Neighbours, Terms, asserted, enforced
 from app.domain.checks import require_count, require_noise, require_positive, require_steps
 

@@ -15,8 +15,8 @@ a run is released. ``noisy_gd_convex`` certifies the same process with less than
 import math
 
 from app.accounting.guarantees import RenyiGuarantee
+from app.accounting.histories.strong_convexity import ASSUMPTIONS
 from app.accounting.search import smallest_noise
-from app.accounting.strong_convexity import ASSUMPTIONS
 from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import require_count, require_noise, require_positive, require_steps
 from app.domain.errors import ParameterError

@@ -12,8 +12,8 @@ Guarantee: Renyi curve. Neighbouring relation: any two starts. Assumptions: as
 """
 
 from app.accounting import gradient_clipping
+from app.accounting.chains.noisy_chain import prefix_mu
 from app.accounting.guarantees import RenyiGuarantee
-from app.accounting.noisy_chain import prefix_mu
 from app.accounting.search import smallest_noise
 from app.accounting.terms import Terms
 from app.domain.checks import require_noise, require_positive, require_steps

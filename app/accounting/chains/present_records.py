@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from app.accounting.minorant import Minorant
+from app.accounting.chains.minorant import Minorant
 from app.domain.checks import require_non_negative
 from app.domain.errors import ParameterError
 

@@ -9,8 +9,8 @@ they are hidden by the noise of the next step or release. docs/guarantees.md, se
 import math
 from collections.abc import Iterator
 
-from app.accounting.history import History, Recipe, Release, Steps
-from app.accounting.minorant import geometric_sum, power
+from app.accounting.chains.minorant import geometric_sum, power
+from app.accounting.histories.history import History, Recipe, Release, Steps
 from app.accounting.precision import (
     NONE,
     Residue,

@@ -15,7 +15,7 @@ beta = smoothness, L = lipschitz.
 
 from fractions import Fraction
 
-from app.accounting.noisy_chain import one_minus_product
+from app.accounting.chains.noisy_chain import one_minus_product
 from app.accounting.terms import Assumption, Neighbours, enforced
 from app.domain.checks import require_non_negative, require_positive
 from app.domain.errors import ParameterError

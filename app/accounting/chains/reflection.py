@@ -22,7 +22,7 @@ import numpy.typing as npt
 import scipy  # its parts load when they are first used, which takes long
 
 from app.accounting import gaussian
-from app.accounting.reflection_profile import ReflectionProfile
+from app.accounting.chains.reflection_profile import ReflectionProfile
 from app.accounting.search import smallest_epsilon
 from app.domain.checks import require_delta, require_noise, require_non_negative
 from app.domain.errors import CalibrationError, ParameterError

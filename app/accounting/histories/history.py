@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from app.accounting.minorant import geometric_sum, power
-from app.accounting.strong_convexity import contraction, gradient_shift
+from app.accounting.chains.minorant import geometric_sum, power
+from app.accounting.histories.strong_convexity import contraction, gradient_shift
 from app.accounting.terms import Neighbours
 from app.domain.checks import (
     require_noise,

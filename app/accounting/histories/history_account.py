@@ -22,12 +22,12 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from app.accounting.chains.minorant import Minorant, geometric_sum, log_of, power
 from app.accounting.computed_guarantee import computed
 from app.accounting.guarantees import GaussianGuarantee
-from app.accounting.history import Event, Forget, History, Recipe, Release, Steps
-from app.accounting.history_rounding import residue_of
-from app.accounting.minorant import Minorant, geometric_sum, log_of, power
-from app.accounting.strong_convexity import ASSUMPTIONS as CONVEX
+from app.accounting.histories.history import Event, Forget, History, Recipe, Release, Steps
+from app.accounting.histories.history_rounding import residue_of
+from app.accounting.histories.strong_convexity import ASSUMPTIONS as CONVEX
 from app.accounting.terms import Terms, enforced
 from app.domain.errors import ParameterError
 
