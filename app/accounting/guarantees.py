@@ -13,7 +13,7 @@ import scipy  # its parts load when they are first used, which takes long
 
 from app.accounting import gaussian, renyi
 from app.accounting.precision import weighed
-from app.accounting.search import smallest_epsilon
+from app.accounting.search import smallest
 from app.accounting.terms import Assumption, Direction, Neighbours, Support, Terms
 from app.domain.checks import (
     require_above_one,
@@ -97,7 +97,7 @@ class GaussianGuarantee(Guarantee):
         furthest = self._turning_point()
         if self._at(furthest) > delta:
             raise CalibrationError(f"rounding leaves a delta above {delta:g} at every epsilon")
-        return smallest_epsilon(lambda epsilon: self._at(epsilon) <= delta, highest=furthest)
+        return smallest(lambda epsilon: self._at(epsilon) <= delta, highest=furthest)
 
     def delta(self, *, epsilon: float) -> float:
         """Return the smallest delta, rounded outward (MATH.md section 2)."""

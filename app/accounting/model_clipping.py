@@ -30,7 +30,7 @@ import math
 from app.accounting import gaussian
 from app.accounting.guarantees import PointGuarantee
 from app.accounting.precision import NONE, Residue, sampling_residue
-from app.accounting.search import smallest_noise
+from app.accounting.search import meeting, smallest_noise
 from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import (
     require_delta,
@@ -204,24 +204,19 @@ def calibrate(
     """
     delta = require_delta(delta)
     model_clip = require_positive("model_clip", model_clip)
-
-    def meets(noise_std: float) -> bool:
-        try:
-            reached = account(
-                epsilon=epsilon,
-                initial_clip=initial_clip,
-                model_clip=model_clip,
-                noise_std=noise_std,
-                steps=steps,
-                initial_noise_std=initial_noise_std,
-                dimension=dimension,
-            )
-        except ParameterError as error:
-            if error.name != "noise_std":
-                raise
-            return False
-        return reached.at_delta <= delta
-
+    meets = meeting(
+        lambda noise_std: account(
+            epsilon=epsilon,
+            initial_clip=initial_clip,
+            model_clip=model_clip,
+            noise_std=noise_std,
+            steps=steps,
+            initial_noise_std=initial_noise_std,
+            dimension=dimension,
+        ),
+        epsilon=epsilon,
+        delta=delta,
+    )
     if meets(model_clip * _LEAST_NOISE):
         raise ParameterError("initial_noise_std", "below the noise that meets the target alone")
     return smallest_noise(meets, scale=2 * model_clip)

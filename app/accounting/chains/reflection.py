@@ -23,7 +23,7 @@ import scipy  # its parts load when they are first used, which takes long
 
 from app.accounting import gaussian
 from app.accounting.chains.reflection_profile import ReflectionProfile
-from app.accounting.search import smallest_epsilon
+from app.accounting.search import smallest
 from app.domain.checks import require_delta, require_noise, require_non_negative
 from app.domain.errors import CalibrationError, ParameterError
 
@@ -108,7 +108,7 @@ class Apart:
             highest *= 2
             if highest > _LARGEST_EPSILON:
                 raise CalibrationError("the coupling has no finite epsilon at this delta")
-        return smallest_epsilon(
+        return smallest(
             lambda epsilon: self.delta(epsilon=epsilon) <= delta, highest=highest, width=1e-9
         )
 
