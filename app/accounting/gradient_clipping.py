@@ -16,7 +16,7 @@ starts. Assumptions:
  1. all of the run happens in one affine frame that does not depend on the training data;
  2. parameters are fixed before the run and do not depend on the original weights;
  3. nothing but the final iterate is released.
-The step map is (1 - gamma lambda)-Lipschitz plus a shift of 2 gamma C1, for any loss whatever.
+The step map is (1 - gamma lambda)-Lipschitz plus a shift of 2 gamma C1, for any loss.
 
 With a ``dimension`` the guarantee is about what a worker computes in floats; without, about real
 numbers, as in the paper.

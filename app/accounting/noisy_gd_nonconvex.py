@@ -153,29 +153,6 @@ def _residue(
     return Residue(mu=mu * (1 + 1e-12), delta=sampler.delta)
 
 
-def present_divergence(
-    *,
-    order: float,
-    learning_rate: float,
-    lipschitz: float,
-    noise_std: float,
-    records: int,
-    steps: int,
-) -> float:
-    """Return the Renyi divergence for one record still present: q M^2 eta K / (n^2 sigma^2).
-
-    Source: Chourasia & Shah 2023, Theorem G.7.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-    """
-    rate = require_positive("learning_rate", learning_rate)
-    variance = require_noise("noise_std", noise_std) ** 2 / (2 * rate)
-    total = require_steps("steps", steps) * rate * require_positive("lipschitz", lipschitz) ** 2
-    order = require_positive("order", order)
-    return order * total / (require_steps("records", records) ** 2 * variance) * (1 + 1e-14)
-
-
 def steps_needed(
     *,
     order: float,

@@ -12,7 +12,7 @@ _LONGEST_STEP = math.log(8)
 
 
 class MeetsTargets(Protocol):
-    """What is searched through: a guarantee."""
+    """A guarantee, as far as a search needs it."""
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
         """Say whether it implies (epsilon, delta)."""
@@ -25,10 +25,10 @@ def meeting(
     delta: float,
     refused: frozenset[str] = frozenset({"noise_std"}),
 ) -> Callable[[float], bool]:
-    """Return what says of a noise whether its guarantee implies (epsilon, delta).
+    """Return a test of a noise: whether its guarantee, by ``account``, implies (epsilon, delta).
 
-    Noise with which ``account`` raises ``CalibrationError``, or ``ParameterError`` about one of the
-    parameters ``refused``, is too little.
+    Noise for which ``account`` raises ``CalibrationError``, or ``ParameterError`` about one of the
+    parameters ``refused``, does not.
     """
 
     def meets(noise: float) -> bool:
@@ -79,7 +79,7 @@ def smallest_noise(
 
 
 def smallest(meets: Callable[[float], bool], *, highest: float, width: float = 1e-14) -> float:
-    """Return the smallest number from 0 to ``highest`` for which ``meets`` holds, or one above it.
+    """Return the smallest number from 0 to ``highest`` for which ``meets`` holds, rounded up.
 
     ``meets`` holds at ``highest`` and goes from false to true once. ``width`` is how far above the
     smallest the answer may lie, relative to it.

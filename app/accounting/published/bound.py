@@ -8,7 +8,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import ClassVar, Generic, TypeVar, cast
 
 from app.accounting.guarantees import Guarantee, PointGuarantee, RenyiGuarantee
 from app.accounting.search import meeting, smallest_noise
@@ -117,51 +117,38 @@ def proportional(terms: Terms, factor: float) -> RenyiGuarantee:
     return RenyiGuarantee(terms=terms, curve=lambda order: order * factor)
 
 
-def account_of(theorem: type[Bound[G]]) -> Callable[..., G]:
-    """Return ``account`` of a theorem: from its parameters, by name, to its guarantee.
+def functions_of(theorem: type[Bound[G]]) -> tuple[Callable[..., G], Callable[..., float]]:
+    """Return ``account`` and ``calibrate`` of a theorem, which take their arguments by name.
 
-    It raises ``ParameterError`` where a parameter is out of its range.
-    """
-
-    def account(**parameters: Any) -> G:  # noqa: ANN401 - as the theorem's fields have them
-        return _parameters(theorem, parameters).guarantee()
-
-    fields = inspect.signature(theorem).parameters.values()
-    return _signed(account, fields)
-
-
-def calibrate_of(theorem: type[Bound[G]]) -> Callable[..., float]:
-    """Return ``calibrate`` of a theorem: from epsilon, delta and its parameters to the noise.
-
-    It raises ``ParameterError`` where a parameter is out of its range, and ``CalibrationError``
-    where no noise of reasonable size reaches the target.
+    ``account`` turns the theorem's parameters into its guarantee, ``calibrate`` turns a target
+    (epsilon, delta) and the parameters other than the noise into that noise. Both raise
+    ``ParameterError`` where a parameter is out of its range, and ``calibrate`` raises
+    ``CalibrationError`` where no noise of reasonable size reaches the target.
     """
     fields = inspect.signature(theorem).parameters
-    target = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=float)
-        for name in ("epsilon", "delta")
-    ]
-    others = [fields[name] for name in fields if name not in {"epsilon", "delta", theorem.NOISE}]
+    build = cast("Callable[..., Bound[G]]", theorem)
 
-    def calibrate(*, epsilon: float, delta: float, **setting: Any) -> float:  # noqa: ANN401
+    def account(**parameters: object) -> G:
+        return build(**parameters).guarantee()
+
+    def calibrate(*, epsilon: float, delta: float, **setting: object) -> float:
         given = {"epsilon": require_positive("epsilon", epsilon), "delta": require_delta(delta)}
         named = {name: value for name, value in given.items() if name in fields}
         # The search replaces the noise; until then it is any number that is allowed.
-        unfinished = _parameters(theorem, {**setting, **named, theorem.NOISE: 1.0})
+        unfinished = build(**setting, **named, **{theorem.NOISE: 1.0})
         return unfinished.smallest_noise(**given)
 
-    return _signed(calibrate, [*target, *others])
+    target = {
+        name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+        for name in ("epsilon", "delta")
+    }
+    others = {name: field for name, field in fields.items() if name != theorem.NOISE}
+    _sign(account, fields.values())
+    _sign(calibrate, (target | others).values())
+    return account, calibrate
 
 
-def _parameters(theorem: type[Bound[G]], given: dict[str, Any]) -> Bound[G]:
-    return cast("Callable[..., Bound[G]]", theorem)(**given)
-
-
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def _signed(function: F, parameters: Iterable[inspect.Parameter]) -> F:
+def _sign(function: Callable[..., object], parameters: Iterable[inspect.Parameter]) -> None:
     """Give a function the signature that callers see."""
     keywords = [part.replace(kind=inspect.Parameter.KEYWORD_ONLY) for part in parameters]
     function.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-    return function

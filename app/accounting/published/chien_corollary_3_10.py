@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.published import chien
-from app.accounting.published.bound import account_of, calibrate_of, proportional
+from app.accounting.published.bound import functions_of, proportional
 from app.domain.checks import require_steps
 from app.domain.errors import ParameterError
 
@@ -22,12 +22,7 @@ TERMS = chien.terms("Corollary 3.10")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(chien.Theorem):
-    """Those of ``chien.Setting``, with weight_decay 0, and the theorem's own.
-
-    Attributes:
-        training_epochs: T.
-        epochs: K.
-    """
+    """The constants of ``chien.Setting``, T = ``training_epochs`` and K = ``epochs``."""
 
     training_epochs: int
     epochs: int
@@ -42,5 +37,4 @@ class Parameters(chien.Theorem):
         return proportional(TERMS, self.divergence_factor(distance) / steps * (1 + 1e-15))
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

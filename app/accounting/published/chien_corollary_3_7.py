@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.published import chien
-from app.accounting.published.bound import account_of, calibrate_of, proportional
+from app.accounting.published.bound import functions_of, proportional
 from app.domain.checks import require_steps
 
 NAME = "chien_corollary_3_7"
@@ -24,12 +24,7 @@ TERMS = chien.terms("Corollary 3.7")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(chien.Theorem):
-    """Those of ``chien.Setting``, and the theorem's own.
-
-    Attributes:
-        epochs: K.
-        sharp: whether the sharp form is used.
-    """
+    """The constants of ``chien.Setting``, K = ``epochs``, and whether the sharp form is used."""
 
     epochs: int
     sharp: bool = False
@@ -41,5 +36,4 @@ class Parameters(chien.Theorem):
         return proportional(TERMS, factor)
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

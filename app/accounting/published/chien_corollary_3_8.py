@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.published import chien
-from app.accounting.published.bound import account_of, calibrate_of
+from app.accounting.published.bound import functions_of
 from app.accounting.terms import asserted
 from app.domain.checks import require_steps
 
@@ -27,11 +27,7 @@ TERMS = chien.terms(
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(chien.Theorem):
-    """Those of ``chien.Setting``, and the theorem's own.
-
-    Attributes:
-        epochs: K.
-    """
+    """The constants of ``chien.Setting`` and K = ``epochs``."""
 
     epochs: int
 
@@ -55,5 +51,4 @@ class Parameters(chien.Theorem):
         return RenyiGuarantee(terms=TERMS, curve=curve)
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

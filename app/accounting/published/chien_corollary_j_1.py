@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.published import chien
-from app.accounting.published.bound import account_of, calibrate_of, proportional
+from app.accounting.published.bound import functions_of, proportional
 from app.domain.checks import require_count, require_steps
 from app.domain.errors import ParameterError
 
@@ -26,13 +26,7 @@ TERMS = chien.terms("Corollary J.1")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(chien.Theorem):
-    """Those of ``chien.Setting``, and the theorem's own.
-
-    Attributes:
-        records_by_batch: [batch number, how many] pairs, S_g of batch j_g.
-        training_epochs: T.
-        epochs: K.
-    """
+    """The constants of ``chien.Setting``, the records, T = ``training_epochs`` and K = ``epochs``."""
 
     records_by_batch: Sequence[Sequence[int]]
     training_epochs: int
@@ -59,5 +53,4 @@ class Parameters(chien.Theorem):
         return total
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.published import chien
-from app.accounting.published.bound import account_of, calibrate_of, proportional
+from app.accounting.published.bound import functions_of, proportional
 from app.domain.checks import require_steps
 from app.domain.errors import ParameterError
 
@@ -26,12 +26,7 @@ TERMS = chien.terms("Theorem 3.11")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(chien.Theorem):
-    """Those of ``chien.Setting``, and the theorem's own.
-
-    Attributes:
-        epochs: K_1 to K_S.
-        sharp: whether the sharp form is used.
-    """
+    """The constants of ``chien.Setting``, K_1 to K_S, and whether the sharp form is used."""
 
     epochs: Sequence[int]
     sharp: bool = False
@@ -48,5 +43,4 @@ class Parameters(chien.Theorem):
         return proportional(TERMS, factor)
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.published import chien
-from app.accounting.published.bound import account_of, calibrate_of
+from app.accounting.published.bound import functions_of
 from app.domain.checks import require_steps
 
 NAME = "chien_theorem_3_2"
@@ -29,12 +29,7 @@ TERMS = replace(
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(chien.Theorem):
-    """Those of ``chien.Setting``, and the theorem's own.
-
-    Attributes:
-        training_epochs: T.
-        epochs: K.
-    """
+    """The constants of ``chien.Setting``, T = ``training_epochs`` and K = ``epochs``."""
 
     training_epochs: int
     epochs: int
@@ -55,5 +50,4 @@ class Parameters(chien.Theorem):
         return RenyiGuarantee(terms=TERMS, curve=curve)
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

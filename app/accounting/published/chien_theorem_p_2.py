@@ -12,41 +12,33 @@ inequality with constant 2 sigma^2/m; 4. only the final iterate is released.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.accounting.guarantees import RenyiGuarantee
-from app.accounting.histories.strong_convexity import ASSUMPTIONS, papers_contraction
+from app.accounting.histories.strong_convexity import papers_contraction
 from app.accounting.published import full_batch
-from app.accounting.published.bound import account_of, calibrate_of
-from app.accounting.terms import Neighbours, Terms, asserted, enforced
+from app.accounting.published.bound import functions_of
+from app.accounting.terms import asserted
 from app.domain.checks import require_count
 
 NAME = "chien_theorem_p_2"
 VERSION = 1
-TERMS = Terms(
-    neighbours=Neighbours.REPLACEMENT,
-    adaptive=False,
+_STARTED = full_batch.terms(
+    "Chien et al. 2024, Theorems P.1 and P.2", "training started from N(0, 2 sigma^2/m I)"
+)
+TERMS = replace(
+    _STARTED,
     assumptions=(
-        *ASSUMPTIONS,
-        *enforced(
-            "every step of the lineage used the whole data and added the stated noise",
-            "training started from N(0, 2 sigma^2/m I)",
-            "no earlier iterate of this run was released or stored",
-        ),
+        *_STARTED.assumptions,
         *asserted("training has converged to its stationary distribution"),
     ),
-    source="Chien et al. 2024, Theorems P.1 and P.2",
     reference="the stationary distribution of training without the forgotten records",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(full_batch.Theorem):
-    """Those of ``full_batch.Setting``, and the theorem's own.
-
-    Attributes:
-        steps: K.
-    """
+    """The constants of ``full_batch.Setting`` and K = ``steps``."""
 
     steps: int
 
@@ -65,5 +57,4 @@ class Parameters(full_batch.Theorem):
         )
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

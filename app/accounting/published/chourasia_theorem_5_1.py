@@ -17,28 +17,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.accounting.guarantees import RenyiGuarantee
-from app.accounting.histories.strong_convexity import ASSUMPTIONS
 from app.accounting.published import full_batch
-from app.accounting.published.bound import account_of, calibrate_of, proportional
-from app.accounting.terms import Neighbours, Terms, enforced
+from app.accounting.published.bound import functions_of, proportional
 from app.domain.checks import require_count, require_positive, require_steps
 from app.domain.errors import ParameterError
 
 NAME = "chourasia_theorem_5_1"
 VERSION = 1
-TERMS = Terms(
-    neighbours=Neighbours.REPLACEMENT,
-    adaptive=False,
-    assumptions=(
-        *ASSUMPTIONS,
-        *enforced(
-            "every step of the lineage used the whole data and added the stated noise",
-            "the step size is at most 1 / (2 (smoothness + weight_decay))",
-            "training started from N(0, sigma^2/(lambda (1 - eta lambda/2)) I)",
-            "no earlier iterate of this run was released or stored",
-        ),
-    ),
-    source="Chourasia & Shah 2023, Theorem 5.1 (G.9, G.15)",
+TERMS = full_batch.terms(
+    "Chourasia & Shah 2023, Theorem 5.1 (G.9, G.15)",
+    "the step size is at most 1 / (2 (smoothness + weight_decay))",
+    "training started from N(0, sigma^2/(lambda (1 - eta lambda/2)) I)",
 )
 
 
@@ -57,11 +46,7 @@ class Setting(full_batch.Setting):
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(Setting, full_batch.Theorem):
-    """The constants and the length of unlearning.
-
-    Attributes:
-        unlearning_steps: K, after training of any length.
-    """
+    """The constants and K = ``unlearning_steps``, after training of any length."""
 
     unlearning_steps: int
 
@@ -72,8 +57,7 @@ class Parameters(Setting, full_batch.Theorem):
         return proportional(TERMS, factor * math.exp(-min(exponent, 650.0)) * (1 + 1e-12))
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)
 
 
 def account_present(*, steps: int, group: int = 1, **setting: Any) -> RenyiGuarantee:  # noqa: ANN401

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from app.accounting import dp_sgd, gaussian
 from app.accounting.guarantees import PointGuarantee
-from app.accounting.published.bound import SearchedBound, account_of, calibrate_of
+from app.accounting.published.bound import SearchedBound, functions_of
 from app.accounting.search import smallest
 from app.domain.checks import require_delta, require_steps
 from app.domain.errors import CalibrationError
@@ -75,5 +75,4 @@ class Parameters(SearchedBound[PointGuarantee]):
         return max(0.5, 2 * scale / gaussian.mu_of(epsilon=epsilon, delta=delta))
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from app.accounting.guarantees import RenyiGuarantee
+from app.accounting.histories.strong_convexity import ASSUMPTIONS
 from app.accounting.published.bound import SearchedBound
+from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import require_noise, require_positive, require_steps
 
 
@@ -51,3 +53,20 @@ class Theorem(Setting, SearchedBound[RenyiGuarantee]):
     def first_guess(self, *, epsilon: float, delta: float) -> float:  # noqa: ARG002
         """Return r M / n."""
         return self.forgotten * self.lipschitz / self.records
+
+
+def terms(source: str, *specific: str) -> Terms:
+    """Return the terms of a theorem that makes these assumptions besides the common ones."""
+    return Terms(
+        neighbours=Neighbours.REPLACEMENT,
+        adaptive=False,
+        assumptions=(
+            *ASSUMPTIONS,
+            *enforced(
+                "every step of the lineage used the whole data and added the stated noise",
+                *specific,
+                "no earlier iterate of this run was released or stored",
+            ),
+        ),
+        source=source,
+    )

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from app.accounting import output_perturbation
-from app.accounting.published.bound import SolvedBound, account_of, calibrate_of
+from app.accounting.published.bound import SolvedBound, functions_of
 from app.domain.checks import require_delta, require_noise, require_positive
 from app.domain.errors import ParameterError
 
@@ -52,5 +52,4 @@ class Parameters(SolvedBound):
         return require_positive("initial_clip", self.initial_clip) * spread
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass, replace
 
 from app.accounting import gradient_clipping
-from app.accounting.published.bound import SolvedBound, account_of, calibrate_of
+from app.accounting.published.bound import SolvedBound, functions_of
 from app.domain.checks import (
     require_delta,
     require_noise,
@@ -81,5 +81,4 @@ class Parameters(SolvedBound):
         return math.sqrt(72 * decay) * root * left
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

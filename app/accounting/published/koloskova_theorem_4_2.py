@@ -14,7 +14,7 @@ from typing import Any
 
 from app.accounting import gaussian, model_clipping
 from app.accounting.guarantees import PointGuarantee
-from app.accounting.published.bound import SearchedBound, account_of, calibrate_of
+from app.accounting.published.bound import SearchedBound, functions_of
 from app.domain.checks import (
     require_delta,
     require_noise,
@@ -64,8 +64,7 @@ class Parameters(SearchedBound[PointGuarantee]):
         return start, gaussian.rounded_log_delta(mu=separation * (1 + 1e-15), epsilon=epsilon)
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)
 
 
 def steps_needed(*, delta: float, **setting: Any) -> int:  # noqa: ANN401

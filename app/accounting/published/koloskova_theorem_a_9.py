@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from app.accounting import gradient_clipping
 from app.accounting.chains.noisy_chain import prefix_mu
 from app.accounting.guarantees import RenyiGuarantee
-from app.accounting.published.bound import SearchedBound, account_of, calibrate_of, proportional
+from app.accounting.published.bound import SearchedBound, functions_of, proportional
 from app.domain.checks import require_noise, require_positive, require_steps
 
 NAME = "koloskova_theorem_a_9"
@@ -56,5 +56,4 @@ class Parameters(SearchedBound[RenyiGuarantee]):
         return require_positive("initial_clip", self.initial_clip)
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

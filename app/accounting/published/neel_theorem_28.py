@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 from app.accounting.published import neel
-from app.accounting.published.bound import account_of, calibrate_of
+from app.accounting.published.bound import functions_of
 from app.domain.checks import require_delta, require_noise, require_steps
 from app.domain.errors import ParameterError
 
@@ -28,12 +28,7 @@ TERMS = neel.terms("Theorem 28")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(neel.Theorem):
-    """Those of ``neel.Theorem``, and the theorem's own.
-
-    Attributes:
-        dimension: d.
-        request: i.
-    """
+    """The constants of ``neel.Theorem``, d = ``dimension`` and i = ``request``."""
 
     TERMS = TERMS
 
@@ -81,5 +76,4 @@ class Parameters(neel.Theorem):
         return (gap * gap + 2 * gap * math.sqrt(self._log_term())) * (1 + 1e-12)
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from app.accounting.published import neel
-from app.accounting.published.bound import account_of, calibrate_of
+from app.accounting.published.bound import functions_of
 from app.domain.checks import require_delta, require_noise, require_steps
 
 NAME = "neel_theorem_9"
@@ -49,5 +49,4 @@ class Parameters(neel.Theorem):
         return 4 * math.sqrt(2) * self.reach(require_steps("steps", self.steps))
 
 
-account = account_of(Parameters)
-calibrate = calibrate_of(Parameters)
+account, calibrate = functions_of(Parameters)
