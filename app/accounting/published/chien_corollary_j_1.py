@@ -26,7 +26,7 @@ TERMS = chien.terms("Corollary J.1")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(chien.Theorem):
-    """The constants of ``chien.Setting``, the records, T = ``training_epochs`` and K = ``epochs``."""
+    """The constants of ``chien.Setting``, which records, and T and K in epochs."""
 
     records_by_batch: Sequence[Sequence[int]]
     training_epochs: int

@@ -59,7 +59,7 @@ class Parameters(SearchedBound[PointGuarantee]):
         def enough(below: float) -> bool:
             """Say whether that delta_1 is small enough."""
             epsilon = single.epsilon(delta=single_delta(below))
-            return math.log(group) + (group - 1) * epsilon <= below
+            return (math.log(group) + (group - 1) * epsilon) * (1 + 1e-14) <= below
 
         furthest = max(0.0, log_delta - math.log(dp_sgd.SMALLEST_DELTA))
         if not enough(furthest):
