@@ -142,7 +142,7 @@ class Odometer:
 
     @property
     def mu(self) -> float:
-        """The running minimum, infinite before the first step; without what the sampler leaves."""
+        """The running minimum, infinite before the first step; without the sampler's residue."""
         return self._chain.mu
 
     def guarantee(self) -> CoupledGuarantee:

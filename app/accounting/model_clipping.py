@@ -70,7 +70,7 @@ class Odometer:
         dimension: numbers in a position; None for real arithmetic. ``separation_of`` gets the same.
 
     Attributes:
-        log_delta: log delta so far, rounded up, without what rounding leaves in total variation.
+        log_delta: log delta so far, rounded up, without the total variation of rounding.
         steps: how many steps were counted.
     """
 
@@ -241,5 +241,5 @@ def _separation(name: str, radius: float, noise_std: float, dimension: int | Non
 
 
 def _residue(radius: float, noise_std: float, dimension: int) -> Residue:
-    """Return what one draw around a point of the ball leaves."""
+    """Return the residue of one draw around a point of the ball."""
     return sampling_residue(dimension=dimension, draws=1, reach=radius, noise_std=noise_std)

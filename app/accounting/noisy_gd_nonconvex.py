@@ -77,7 +77,7 @@ def account(
 ) -> Guarantee:
     """Return the guarantee of every release of the lineage.
 
-    ``earlier_steps`` are those of earlier requests: what rounding leaves grows with them.
+    ``earlier_steps`` are those of earlier requests, whose rounding counts too.
 
     Raises:
         ParameterError: a parameter is out of its range, no order meets the step-size bound, or the
@@ -132,7 +132,7 @@ def _residue(
     dimension: int,
     steps: int,
 ) -> Residue:
-    """Return how far floats take a lineage of so many steps from the ideal one.
+    """Return how far floats take a lineage of ``steps`` steps from the ideal one.
 
     The gradient's norm is at most 2 sqrt(smoothness loss_bound), so a position is a vector of norm
     gradient / weight_decay and a Gaussian one, whose variance the start or the steps bound.
