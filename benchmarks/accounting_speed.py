@@ -13,15 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from app.accounting import (
-    gradient_clipping,
-    model_clipping,
-    output_perturbation,
-    tracked_release,
-)
-from app.accounting.history import History, Recipe
-from app.accounting.history_account import Outlook
-from app.accounting.present_records import minorant_mu
+from app.accounting import gradient_clipping, model_clipping, output_perturbation, tracked_release
+from app.accounting.chains.present_records import minorant_mu
+from app.accounting.histories.history import History, Recipe
+from app.accounting.histories.history_account import Outlook
 from benchmarks import chien_tables
 from benchmarks.published_tables import published_folder
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from app.accounting import gaussian, projected_noisy_sgd
-from app.accounting.history import History, Recipe
-from app.accounting.history_account import worst_case_drift
-from app.accounting.noisy_chain import constant_mu
+from app.accounting.chains.noisy_chain import constant_mu
+from app.accounting.histories.history import History, Recipe
+from app.accounting.histories.history_account import worst_case_drift
 from app.accounting.published import chien_theorem_3_2
 from app.accounting.published.chien import Setting
 from app.accounting.terms import Neighbours

@@ -5,8 +5,8 @@ from typing import Final
 
 import torch
 
-from app.accounting.history import Recipe
-from app.accounting.strong_convexity import largest_learning_rate
+from app.accounting.histories.history import Recipe
+from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.accounting.terms import Neighbours
 from app.domain import linear_head
 from benchmarks.data import Pictures

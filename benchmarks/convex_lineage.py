@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from app.accounting.guarantees import Guarantee
-from app.accounting.history import History, Recipe
+from app.accounting.histories.history import History, Recipe
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from benchmarks.convex_case import Case

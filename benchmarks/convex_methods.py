@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.accounting import projected_noisy_sgd, retraining, tracked_release
-from app.accounting.history import History
-from app.accounting.history_account import Outlook
+from app.accounting.histories.history import History
+from app.accounting.histories.history_account import Outlook
 from app.accounting.terms import Neighbours
 from app.planning.convex import missing_noise
 from benchmarks.convex_case import Case

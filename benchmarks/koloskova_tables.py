@@ -5,13 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from app.accounting import (
-    gaussian,
-    gradient_clipping,
-    model_clipping,
-    output_perturbation,
-    reflection,
-)
+from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
+from app.accounting.chains import reflection
 from app.accounting.published import koloskova_output_perturbation, koloskova_theorem_4_2
 
 # Published noise has four to six digits; a claim is reproduced if it agrees to this.

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import torch
 
-from app.accounting.strong_convexity import contraction
+from app.accounting.histories.strong_convexity import contraction
 from app.accounting.terms import Neighbours
 from benchmarks import convex_figures
 from benchmarks.convex_backbone import backbone_features

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from app.accounting.history import History, Steps
+from app.accounting.histories.history import History, Steps
 from app.certificates.verification import verify
 from app.client import ExpungeClient
 from app.datasets.files import record_table, to_parquet

@@ -15,8 +15,8 @@ from sklearn.datasets import load_digits
 from sqlalchemy import select
 
 from app.accounting import tracked_release
-from app.accounting.history import History
-from app.accounting.history_account import drift
+from app.accounting.histories.history import History
+from app.accounting.histories.history_account import drift
 from app.certificates.verification import verify
 from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow

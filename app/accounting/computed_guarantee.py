@@ -34,8 +34,8 @@ class ComputedGuarantee(Guarantee):
 
         delta(eps) = e^eps1 inner(eps - 2 eps1) + (1 + e^(eps - eps1)) delta1 + (1 + e^eps) tv
 
-    What is said in one direction only has a reference that is not computed: the terms with e^eps,
-    which are the reference's, fall away.
+    A guarantee in one direction has a reference that is not computed: the terms with e^eps, which
+    are the reference's, fall away.
     """
 
     inner: Guarantee
@@ -121,7 +121,7 @@ def computed(guarantee: Guarantee, residue: Residue) -> Guarantee: ...
 def computed(guarantee: Guarantee, residue: Residue) -> Guarantee:
     """Return what is left of a guarantee about real numbers when releases are computed in floats.
 
-    ``residue`` is how far, in each world, a computed release is from the one it speaks of.
+    ``residue`` is how far, in each world, a computed release is from that of real numbers.
 
     Raises:
         ParameterError: the guarantee is a point, which carries no residue, or the residue is too

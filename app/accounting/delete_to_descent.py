@@ -1,4 +1,4 @@
-"""Delete-to-Descent (Neel, Roth & Sharifi-Malvajerdi 2021), with the drift that really remains.
+"""Delete-to-Descent (Neel, Roth & Sharifi-Malvajerdi 2021), with the drift that remains.
 
 Full-batch gradient descent with the largest step size, eta = 2 / (smoothness + 2 weight_decay), and
 one noisy release from which the lineage goes on: ``tracked_release`` at that step size. One step

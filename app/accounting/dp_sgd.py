@@ -19,7 +19,6 @@ Guarantee: privacy profile. Neighbouring relation: add_remove. Assumptions:
 
 import importlib
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -206,36 +205,26 @@ def require_group(group_size: int) -> int:
     return group
 
 
-def rounded_profile(
-    delta_at: Callable[[float], float], epsilon_at: Callable[[float], float]
-) -> ProfileGuarantee:
-    """Return a composed profile with what the composition may lose added to every delta."""
-
-    def rounded_epsilon(delta: float) -> float:
-        if delta < SMALLEST_DELTA:
-            raise ParameterError("delta", f"at least {SMALLEST_DELTA:g} for a composed profile")
-        return float(epsilon_at(delta - FOURIER_ROUNDING))
-
-    return ProfileGuarantee(
-        terms=TERMS,
-        delta_at=lambda epsilon: float(delta_at(epsilon)) + FOURIER_ROUNDING,
-        epsilon_at=rounded_epsilon,
-    )
-
-
 def _ideal(multiplier: float, rate: float, steps: int, group: int) -> ProfileGuarantee:
     """Return the guarantee of real arithmetic."""
     if rate == 1:
-        return _one_gaussian(group * math.sqrt(steps) / multiplier)
+        mu = group * math.sqrt(steps) / multiplier
+        return ProfileGuarantee(
+            terms=TERMS,
+            delta_at=lambda epsilon: gaussian.delta_of(mu=mu, epsilon=epsilon),
+            epsilon_at=lambda delta: gaussian.epsilon_of(mu=mu, delta=delta),
+        )
     losses = composed(multiplier, rate, steps, group)
-    return rounded_profile(losses.get_delta_for_epsilon, losses.get_epsilon_for_delta)
 
+    def epsilon_at(delta: float) -> float:
+        if delta < SMALLEST_DELTA:
+            raise ParameterError("delta", f"at least {SMALLEST_DELTA:g} for a composed profile")
+        return float(losses.get_epsilon_for_delta(delta - FOURIER_ROUNDING))
 
-def _one_gaussian(mu: float) -> ProfileGuarantee:
     return ProfileGuarantee(
         terms=TERMS,
-        delta_at=lambda epsilon: gaussian.delta_of(mu=mu, epsilon=epsilon),
-        epsilon_at=lambda delta: gaussian.epsilon_of(mu=mu, delta=delta),
+        delta_at=lambda epsilon: float(losses.get_delta_for_epsilon(epsilon)) + FOURIER_ROUNDING,
+        epsilon_at=epsilon_at,
     )
 
 

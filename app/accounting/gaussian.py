@@ -124,9 +124,7 @@ def epsilon_of(*, mu: float, delta: float) -> float:
 
     # Phi(-epsilon/mu + mu/2) alone is at most exp(-x^2/2) at x = epsilon/mu - mu/2.
     highest = mu * (mu / 2 + math.sqrt(-2 * target)) * (1 + 1e-12) + 1e-9
-    if excess(0.0) <= 0:
-        return _confirm(lambda epsilon: delta_of(mu=mu, epsilon=epsilon) <= delta, 0.0, 1)
-    root = _root(excess, 0.0, highest)
+    root = 0.0 if excess(0.0) <= 0 else _root(excess, 0.0, highest)
     return _confirm(lambda epsilon: delta_of(mu=mu, epsilon=epsilon) <= delta, root, 1)
 
 

@@ -16,7 +16,7 @@ starts. Assumptions:
  1. all of the run happens in one affine frame that does not depend on the training data;
  2. parameters are fixed before the run and do not depend on the original weights;
  3. nothing but the final iterate is released.
-The step map is (1 - gamma lambda)-Lipschitz plus a shift of 2 gamma C1, for any loss whatever.
+The step map is (1 - gamma lambda)-Lipschitz plus a shift of 2 gamma C1, for any loss.
 
 With a ``dimension`` the guarantee is about what a worker computes in floats; without, about real
 numbers, as in the paper.
@@ -25,18 +25,13 @@ numbers, as in the paper.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from app.accounting import gaussian, precision
-from app.accounting.computed_chain import chain_residue, with_rounding
-from app.accounting.computed_guarantee import computed
-from app.accounting.coupled_guarantee import CoupledGuarantee
-from app.accounting.guarantees import (
-    GaussianGuarantee,
-    Guarantee,
-    ProfileGuarantee,
-)
-from app.accounting.noisy_chain import NoisyChain, constant_mu, one_minus_product
-from app.accounting.reflection import (
+from app.accounting.chains.computed_chain import chain_residue, with_rounding
+from app.accounting.chains.coupled_guarantee import CoupledGuarantee
+from app.accounting.chains.noisy_chain import NoisyChain, constant_mu, one_minus_product
+from app.accounting.chains.reflection import (
     Apart,
     NoisyStep,
     ReflectionCoupling,
@@ -44,7 +39,13 @@ from app.accounting.reflection import (
     apart_after,
     least_delta,
 )
-from app.accounting.search import smallest_noise, smallest_noise_by_secant
+from app.accounting.computed_guarantee import computed
+from app.accounting.guarantees import (
+    GaussianGuarantee,
+    Guarantee,
+    ProfileGuarantee,
+)
+from app.accounting.search import meeting, smallest_noise, smallest_noise_by_secant
 from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import require_non_negative, require_positive, require_steps
 from app.domain.errors import CalibrationError, ParameterError
@@ -141,7 +142,7 @@ class Odometer:
 
     @property
     def mu(self) -> float:
-        """The running minimum, infinite before the first step; without what the sampler leaves."""
+        """The running minimum, infinite before the first step; without the sampler's residue."""
         return self._chain.mu
 
     def guarantee(self) -> CoupledGuarantee:
@@ -233,33 +234,25 @@ def calibrate(
         ParameterError: a parameter is out of its range.
         CalibrationError: no noise meets the target, or the conversion of it did not converge.
     """
-
-    def guarantee(noise_std: float) -> CoupledGuarantee:
-        return account(
-            initial_clip=initial_clip,
-            gradient_clip=gradient_clip,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            noise_std=noise_std,
-            steps=steps,
-            dimension=dimension,
-        )
-
-    target = gaussian.mu_of(epsilon=epsilon, delta=delta)
-    # The margin covers the rounding of an odometer that walks the same steps.
-    real = account(
+    given = partial(
+        account,
         initial_clip=initial_clip,
         gradient_clip=gradient_clip,
         learning_rate=learning_rate,
         weight_decay=weight_decay,
-        noise_std=1.0,
         steps=steps,
     )
-    noise = math.nextafter(real.mu / target * (1 + 1e-13 + 4e-15 * steps), math.inf)
+
+    def guarantee(noise_std: float) -> CoupledGuarantee:
+        return given(noise_std=noise_std, dimension=dimension)
+
+    target = gaussian.mu_of(epsilon=epsilon, delta=delta)
+    # The margin covers the rounding of an odometer that walks the same steps.
+    noise = given(noise_std=1.0).mu / target * (1 + 1e-13 + 4e-15 * steps)
+    noise = math.nextafter(noise, math.inf)
     if dimension is not None:
-        noise = smallest_noise(
-            lambda noise_std: _meets_alone(guarantee, noise_std, epsilon, delta), scale=noise
-        )
+        meets = meeting(lambda std: guarantee(std).alone(), epsilon=epsilon, delta=delta)
+        noise = smallest_noise(meets, scale=noise)
     return _less_by_coupling(guarantee, noise, epsilon, delta)
 
 
@@ -313,18 +306,6 @@ def _guarantee(
         coupled=coupled,
         least=lambda epsilon: least_delta(run=run, epsilon=epsilon),
     )
-
-
-def _meets_alone(
-    guarantee: Callable[[float], CoupledGuarantee], noise_std: float, epsilon: float, delta: float
-) -> bool:
-    """Say whether noise meets a target by the running minimum; too little for float64 does not."""
-    try:
-        return guarantee(noise_std).alone().meets(epsilon=epsilon, delta=delta)
-    except ParameterError as error:
-        if error.name != "noise_std":
-            raise
-        return False
 
 
 def _less_by_coupling(

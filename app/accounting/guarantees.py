@@ -13,8 +13,8 @@ import scipy  # its parts load when they are first used, which takes long
 
 from app.accounting import gaussian, renyi
 from app.accounting.precision import weighed
-from app.accounting.search import smallest_epsilon
-from app.accounting.terms import Assumption, Direction, Neighbours, Support, Terms
+from app.accounting.search import smallest
+from app.accounting.terms import Terms
 from app.domain.checks import (
     require_above_one,
     require_delta,
@@ -22,20 +22,6 @@ from app.domain.checks import (
     require_non_negative,
 )
 from app.domain.errors import CalibrationError, ParameterError
-
-__all__ = [
-    "Assumption",
-    "Direction",
-    "ExactGuarantee",
-    "GaussianGuarantee",
-    "Guarantee",
-    "Neighbours",
-    "PointGuarantee",
-    "ProfileGuarantee",
-    "RenyiGuarantee",
-    "Support",
-    "Terms",
-]
 
 
 @dataclass(frozen=True)
@@ -86,7 +72,7 @@ class GaussianGuarantee(Guarantee):
         require_non_negative("slack", self.slack)
 
     def epsilon(self, *, delta: float) -> float:
-        """Return the smallest epsilon, rounded outward (MATH.md section 2).
+        """Return the smallest epsilon, rounded outward (docs/guarantees.md, section 1).
 
         Raises:
             CalibrationError: no epsilon has so small a delta, because of the slack.
@@ -97,15 +83,15 @@ class GaussianGuarantee(Guarantee):
         furthest = self._turning_point()
         if self._at(furthest) > delta:
             raise CalibrationError(f"rounding leaves a delta above {delta:g} at every epsilon")
-        return smallest_epsilon(lambda epsilon: self._at(epsilon) <= delta, highest=furthest)
+        return smallest(lambda epsilon: self._at(epsilon) <= delta, highest=furthest)
 
     def delta(self, *, epsilon: float) -> float:
-        """Return the smallest delta, rounded outward (MATH.md section 2)."""
+        """Return the smallest delta, rounded outward (docs/guarantees.md, section 1)."""
         epsilon = require_non_negative("epsilon", epsilon)
         return self._at(min(epsilon, self._turning_point()) if self.slack > 0 else epsilon)
 
     def advantage(self) -> float:
-        """Return 2 Phi(mu/2) - 1 (MATH.md section 8), and the slack of both worlds."""
+        """Return 2 Phi(mu/2) - 1 and the slack of both worlds (docs/guarantees.md, section 1)."""
         alone = gaussian.advantage_of(mu=self.mu) if self.mu > 0 else 0.0
         return min(1.0, alone + 2 * self.slack * (1 + 1e-15))
 
@@ -129,7 +115,7 @@ class GaussianGuarantee(Guarantee):
         return max(0.0, -self.mu * (float(scipy.special.ndtri(self.slack)) + self.mu / 2))
 
     def surviving_information_bits(self) -> float:
-        """Return the bound of MATH.md section 3d, in bits."""
+        """Return what can survive of a start, in bits (docs/guarantees.md, section 3.1)."""
         return gaussian.surviving_information_bits(mu=self.mu) if self.mu > 0 else 0.0
 
     def renyi(self, *, order: float) -> float:
@@ -163,11 +149,11 @@ class RenyiGuarantee(Guarantee):
         return renyi.best_epsilon(curve=self.curve, delta=delta, highest_order=self.highest_order)
 
     def epsilon(self, *, delta: float) -> float:
-        """Return the best of Mironov's and Balle et al.'s epsilon (MATH.md section 2)."""
+        """Return the smaller of Mironov's and Balle et al.'s epsilon (``renyi``)."""
         return self.epsilon_conversion(delta=delta).value
 
     def delta(self, *, epsilon: float) -> float:
-        """Return the best of Mironov's and Balle et al.'s delta (MATH.md section 2)."""
+        """Return the smaller of Mironov's and Balle et al.'s delta (``renyi``)."""
         found = renyi.best_log_delta(
             curve=self.curve, epsilon=epsilon, highest_order=self.highest_order
         )

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.accounting import history_account, projected_noisy_sgd
+from app.accounting import projected_noisy_sgd
 from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.histories import history_account
 
 NAME = "langevin_unlearning"
 VERSION = 1

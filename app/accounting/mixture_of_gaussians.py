@@ -62,7 +62,7 @@ def composed(
     steps: int,
     resolution: float,
 ) -> Any:  # noqa: ANN401 - dp_accounting has no types
-    """Return the privacy loss distribution of so many steps, rounded up (connect the dots)."""
+    """Return the privacy loss distribution of ``steps`` steps, rounded up (connect the dots)."""
 
     def one_way(adjacency: Any) -> Any:  # noqa: ANN401
         loss = MixtureLoss(noise_multiplier, sensitivities, chances, adjacency_type=adjacency)

@@ -30,7 +30,7 @@ import math
 from app.accounting import gaussian
 from app.accounting.guarantees import PointGuarantee
 from app.accounting.precision import NONE, Residue, sampling_residue
-from app.accounting.search import smallest_noise
+from app.accounting.search import meeting, smallest_noise
 from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import (
     require_delta,
@@ -70,7 +70,7 @@ class Odometer:
         dimension: numbers in a position; None for real arithmetic. ``separation_of`` gets the same.
 
     Attributes:
-        log_delta: log delta so far, rounded up, without what rounding leaves in total variation.
+        log_delta: log delta so far, rounded up, without the total variation of rounding.
         steps: how many steps were counted.
     """
 
@@ -204,24 +204,19 @@ def calibrate(
     """
     delta = require_delta(delta)
     model_clip = require_positive("model_clip", model_clip)
-
-    def meets(noise_std: float) -> bool:
-        try:
-            reached = account(
-                epsilon=epsilon,
-                initial_clip=initial_clip,
-                model_clip=model_clip,
-                noise_std=noise_std,
-                steps=steps,
-                initial_noise_std=initial_noise_std,
-                dimension=dimension,
-            )
-        except ParameterError as error:
-            if error.name != "noise_std":
-                raise
-            return False
-        return reached.at_delta <= delta
-
+    meets = meeting(
+        lambda noise_std: account(
+            epsilon=epsilon,
+            initial_clip=initial_clip,
+            model_clip=model_clip,
+            noise_std=noise_std,
+            steps=steps,
+            initial_noise_std=initial_noise_std,
+            dimension=dimension,
+        ),
+        epsilon=epsilon,
+        delta=delta,
+    )
     if meets(model_clip * _LEAST_NOISE):
         raise ParameterError("initial_noise_std", "below the noise that meets the target alone")
     return smallest_noise(meets, scale=2 * model_clip)
@@ -246,5 +241,5 @@ def _separation(name: str, radius: float, noise_std: float, dimension: int | Non
 
 
 def _residue(radius: float, noise_std: float, dimension: int) -> Residue:
-    """Return what one draw around a point of the ball leaves."""
+    """Return the residue of one draw around a point of the ball."""
     return sampling_residue(dimension=dimension, draws=1, reach=radius, noise_std=noise_std)

@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.accounting.guarantees import GaussianGuarantee
-from app.accounting.history import History
-from app.accounting.history_account import ASSUMPTIONS, Outlook
+from app.accounting.histories.history import History
+from app.accounting.histories.history_account import ASSUMPTIONS, Outlook
 from app.accounting.terms import Neighbours, Terms
 from app.domain.checks import require_count
 from app.domain.errors import ParameterError

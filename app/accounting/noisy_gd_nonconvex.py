@@ -30,7 +30,7 @@ import math
 from app.accounting.computed_guarantee import computed
 from app.accounting.guarantees import Guarantee, RenyiGuarantee
 from app.accounting.precision import Residue, cell_diagonal, noise_norm, sampling_residue
-from app.accounting.search import smallest_noise
+from app.accounting.search import meeting, smallest_noise
 from app.accounting.terms import Direction, Neighbours, Terms, asserted, enforced
 from app.domain.checks import require_count, require_noise, require_positive, require_steps
 from app.domain.errors import CalibrationError, ParameterError
@@ -77,7 +77,7 @@ def account(
 ) -> Guarantee:
     """Return the guarantee of every release of the lineage.
 
-    ``earlier_steps`` are those of earlier requests: what rounding leaves grows with them.
+    ``earlier_steps`` are those of earlier requests, whose rounding counts too.
 
     Raises:
         ParameterError: a parameter is out of its range, no order meets the step-size bound, or the
@@ -132,7 +132,7 @@ def _residue(
     dimension: int,
     steps: int,
 ) -> Residue:
-    """Return how far floats take a lineage of so many steps from the ideal one.
+    """Return how far floats take a lineage of ``steps`` steps from the ideal one.
 
     The gradient's norm is at most 2 sqrt(smoothness loss_bound), so a position is a vector of norm
     gradient / weight_decay and a Gaussian one, whose variance the start or the steps bound.
@@ -151,29 +151,6 @@ def _residue(
     moved += _ARITHMETIC * reach
     mu = sampler.mu + math.sqrt(steps) * moved / noise_std
     return Residue(mu=mu * (1 + 1e-12), delta=sampler.delta)
-
-
-def present_divergence(
-    *,
-    order: float,
-    learning_rate: float,
-    lipschitz: float,
-    noise_std: float,
-    records: int,
-    steps: int,
-) -> float:
-    """Return the Renyi divergence for one record still present: q M^2 eta K / (n^2 sigma^2).
-
-    Source: Chourasia & Shah 2023, Theorem G.7.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-    """
-    rate = require_positive("learning_rate", learning_rate)
-    variance = require_noise("noise_std", noise_std) ** 2 / (2 * rate)
-    total = require_steps("steps", steps) * rate * require_positive("lipschitz", lipschitz) ** 2
-    order = require_positive("order", order)
-    return order * total / (require_steps("records", records) ** 2 * variance) * (1 + 1e-14)
 
 
 def steps_needed(
@@ -237,32 +214,24 @@ def calibrate(
         ParameterError: a parameter is out of its range.
         CalibrationError: no noise reaches the target with these steps and step size.
     """
-
-    def meets(noise_std: float) -> bool:
-        try:
-            guarantee = account(
-                learning_rate=learning_rate,
-                weight_decay=weight_decay,
-                smoothness=smoothness,
-                loss_bound=loss_bound,
-                noise_std=noise_std,
-                dimension=dimension,
-                records=records,
-                request_size=request_size,
-                training_steps=training_steps,
-                unlearning_steps=unlearning_steps,
-                earlier_steps=earlier_steps,
-            )
-            return guarantee.meets(epsilon=epsilon, delta=delta)
-        except (CalibrationError, ParameterError) as error:
-            if isinstance(error, ParameterError) and error.name not in {
-                "noise_std",
-                "learning_rate",
-                "curve",
-            }:
-                raise
-            return False
-
+    meets = meeting(
+        lambda noise_std: account(
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            smoothness=smoothness,
+            loss_bound=loss_bound,
+            noise_std=noise_std,
+            dimension=dimension,
+            records=records,
+            request_size=request_size,
+            training_steps=training_steps,
+            unlearning_steps=unlearning_steps,
+            earlier_steps=earlier_steps,
+        ),
+        epsilon=epsilon,
+        delta=delta,
+        refused=frozenset({"noise_std", "learning_rate", "curve"}),
+    )
     rate = require_positive("learning_rate", learning_rate)
     scale = math.sqrt(2 * rate * require_positive("loss_bound", loss_bound))
     return smallest_noise(meets, scale=scale)

@@ -14,10 +14,9 @@ from app.accounting import gaussian
 from app.accounting.computed_guarantee import computed
 from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.precision import NONE, sampling_residue
-from app.accounting.search import smallest_noise
+from app.accounting.search import meeting, smallest_noise
 from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import require_noise, require_positive
-from app.domain.errors import ParameterError
 
 NAME = "output_perturbation"
 VERSION = 1
@@ -73,14 +72,9 @@ def calibrate(
     exact = distance / gaussian.mu_of(epsilon=epsilon, delta=delta) * (1 + 4e-15)
     if dimension is None:
         return exact
-
-    def meets(noise_std: float) -> bool:
-        try:
-            guarantee = account(initial_clip=initial_clip, noise_std=noise_std, dimension=dimension)
-        except ParameterError as error:
-            if error.name != "noise_std":
-                raise
-            return False
-        return guarantee.meets(epsilon=epsilon, delta=delta)
-
+    meets = meeting(
+        lambda std: account(initial_clip=initial_clip, noise_std=std, dimension=dimension),
+        epsilon=epsilon,
+        delta=delta,
+    )
     return smallest_noise(meets, scale=exact)

@@ -78,7 +78,7 @@ def sampling_residue(*, dimension: int, draws: int, reach: float, noise_std: flo
         dimension: numbers drawn at each.
         draws: how many noisy steps.
         reach: a bound on the norm of a position before its noise.
-        noise_std: the smallest of theirs.
+        noise_std: the smallest of all steps.
 
     Raises:
         ParameterError: a number is out of range, or the noise is too small beside ``reach`` for

@@ -14,8 +14,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from app.accounting import history_account
 from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.histories import history_account
 from app.accounting.terms import Neighbours, Terms
 from app.domain.checks import require_positive
 

@@ -1,21 +1,15 @@
 """Numbers that are not guarantees by themselves, by name: for the command line and for checks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from app.accounting import (
-    gaussian,
-    history_account,
-    model_clipping,
-    noisy_chain,
-    present_records,
-    reflection,
-)
-from app.accounting.history import History, Recipe
+from app.accounting import gaussian, model_clipping
+from app.accounting.chains import noisy_chain, present_records, reflection
+from app.accounting.histories import history_account
+from app.accounting.histories.history import History, Recipe
 from app.accounting.terms import Neighbours
 from app.domain.checks import require_steps
 from app.domain.errors import ParameterError
-
-Schedule = float | Sequence[float]
+from app.domain.schedules import Schedule
 
 
 def chain_mu(
@@ -26,18 +20,13 @@ def chain_mu(
     noise_std: Schedule,
     steps: int,
 ) -> float:
-    """Return mu of a noisy chain, the same maps in both worlds (MATH.md section 3).
+    """Return mu of a noisy chain, the same maps in both worlds (docs/guarantees.md, section 2).
 
     Raises:
         ParameterError: a number is out of range, or a schedule has the wrong length.
     """
     chain = noisy_chain.NoisyChain(start_distance=start_distance)
-    columns = (
-        _column("contraction", contraction, steps),
-        _column("shift", shift, steps),
-        _column("noise_std", noise_std, steps),
-    )
-    for rate, moved, noise in zip(*columns, strict=True):
+    for rate, moved, noise in _steps(contraction, shift, noise_std, steps):
         noisy_chain.check_step(contraction=rate, shift=moved, noise_std=noise)
         chain.step(rate, moved, noise)
     return chain.certified_mu()
@@ -52,19 +41,15 @@ def reflection_delta(
     steps: int,
     epsilon: float = 0.0,
 ) -> float:
-    """Return delta of a noisy chain by the reflection coupling (MATH.md section 13).
+    """Return delta of a noisy chain by the reflection coupling (docs/guarantees.md, 3.2).
 
     At epsilon = 0 it is a bound on the total variation.
 
     Raises:
         ParameterError: a number is out of range, or a schedule has the wrong length.
     """
-    columns = (
-        _column("contraction", contraction, steps),
-        _column("shift", shift, steps),
-        _column("noise_std", noise_std, steps),
-    )
-    run = tuple((reflection.NoisyStep(*numbers), 1) for numbers in zip(*columns, strict=True))
+    numbers = _steps(contraction, shift, noise_std, steps)
+    run = tuple((reflection.NoisyStep(*step), 1) for step in numbers)
     return reflection.apart_after(start_distance, run).delta(epsilon=epsilon)
 
 
@@ -76,16 +61,21 @@ def present_mu(
     steps: int,
     start_distance: float = 0.0,
 ) -> float:
-    """Return mu for records still present, whose maps differ at every step (MATH.md section 7).
+    """Return mu for records still present, whose maps differ at every step.
+
+    Source: docs/guarantees.md, section 2.4.
 
     Raises:
         ParameterError: a number is out of range, or a schedule has the wrong length.
     """
+    contractions, shifts, noise_stds = zip(
+        *_steps(contraction, shift, noise_std, steps), strict=True
+    )
     return present_records.minorant_mu(
         start_distance=start_distance,
-        contractions=_column("contraction", contraction, steps),
-        shifts=_column("shift", shift, steps),
-        noise_stds=_column("noise_std", noise_std, steps),
+        contractions=contractions,
+        shifts=shifts,
+        noise_stds=noise_stds,
     )
 
 
@@ -97,16 +87,16 @@ def worst_case_drift(
     lipschitz: float,
     batch_size: int,
     batches: int,
-    neighbours: str = Neighbours.ZERO_OUT,
+    neighbours: Neighbours = Neighbours.ZERO_OUT,
     records: int = 1,
 ) -> float:
-    """Return Z, the drift bound for ``records`` records at the worst position (MATH.md 5b).
+    """Return Z, the drift bound for ``records`` records at the worst position.
+
+    Source: docs/guarantees.md, section 6.
 
     Raises:
         ParameterError: a number is out of range.
     """
-    if neighbours not in (Neighbours.ZERO_OUT, Neighbours.REPLACEMENT):
-        raise ParameterError("neighbours", f"{Neighbours.ZERO_OUT} or {Neighbours.REPLACEMENT}")
     recipe = Recipe(
         learning_rate=learning_rate,
         weight_decay=weight_decay,
@@ -114,7 +104,7 @@ def worst_case_drift(
         lipschitz=lipschitz,
         batch_size=batch_size,
         batches=batches,
-        neighbours=Neighbours(neighbours),
+        neighbours=neighbours,
     )
     return history_account.worst_case_drift(recipe=recipe, records=records)
 
@@ -140,6 +130,18 @@ QUANTITIES: Mapping[str, Callable[..., float]] = {
     "model_clipping_steps": model_clipping.steps_needed,
 }
 """What ``expunge account`` can compute beside the guarantees in ``catalogue``."""
+
+
+def _steps(
+    contraction: Schedule, shift: Schedule, noise_std: Schedule, steps: int
+) -> list[tuple[float, float, float]]:
+    """Return (contraction, shift, noise_std) of each step."""
+    columns = (
+        _column("contraction", contraction, steps),
+        _column("shift", shift, steps),
+        _column("noise_std", noise_std, steps),
+    )
+    return list(zip(*columns, strict=True))
 
 
 def _column(name: str, schedule: Schedule, steps: int) -> list[float]:

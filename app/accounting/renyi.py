@@ -152,7 +152,7 @@ def _best(
 
 
 def _golden(function: Curve, low: float, high: float) -> tuple[float, float]:
-    """Return the smallest value found by golden-section search, and where it was."""
+    """Return the smallest value that a golden-section search finds, and its place."""
     ratio = (math.sqrt(5) - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)
     at_left, at_right = function(left), function(right)

@@ -2,12 +2,46 @@
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
-from app.domain.errors import CalibrationError
+from app.domain.errors import CalibrationError, ParameterError
 
 _HALVINGS = 200
 _EVALUATIONS = 60
 _LONGEST_STEP = math.log(8)
+
+
+class MeetsTargets(Protocol):
+    """A guarantee, as far as a search needs it."""
+
+    def meets(self, *, epsilon: float, delta: float) -> bool:
+        """Say whether it implies (epsilon, delta)."""
+
+
+def meeting(
+    account: Callable[[float], MeetsTargets],
+    *,
+    epsilon: float,
+    delta: float,
+    refused: frozenset[str] = frozenset({"noise_std"}),
+) -> Callable[[float], bool]:
+    """Return a test of a noise: whether its guarantee, by ``account``, implies (epsilon, delta).
+
+    Noise for which ``account`` raises ``CalibrationError``, or ``ParameterError`` about one of the
+    parameters ``refused``, does not.
+    """
+
+    def meets(noise: float) -> bool:
+        try:
+            return account(noise).meets(epsilon=epsilon, delta=delta)
+        except CalibrationError:
+            return False
+        except ParameterError as error:
+            if error.name not in refused:
+                raise
+            return False
+
+    return meets
 
 
 def smallest_noise(
@@ -44,10 +78,8 @@ def smallest_noise(
     raise CalibrationError("the search for the noise did not converge")
 
 
-def smallest_epsilon(
-    meets: Callable[[float], bool], *, highest: float, width: float = 1e-14
-) -> float:
-    """Return the smallest epsilon up to ``highest`` for which ``meets`` holds, rounded up to one.
+def smallest(meets: Callable[[float], bool], *, highest: float, width: float = 1e-14) -> float:
+    """Return the smallest number from 0 to ``highest`` for which ``meets`` holds, rounded up.
 
     ``meets`` holds at ``highest`` and goes from false to true once. ``width`` is how far above the
     smallest the answer may lie, relative to it.

@@ -16,8 +16,8 @@ once the noise is added: keeping them would be the secret state that Chourasia &
 from collections.abc import Mapping
 from typing import Any
 
-from app.accounting import history_account
 from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.histories import history_account
 from app.accounting.terms import Neighbours, Terms
 
 NAME = "tracked_release"

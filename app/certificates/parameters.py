@@ -22,7 +22,7 @@ from app.accounting import (
     retraining,
     tracked_release,
 )
-from app.accounting.history import MOST_EVENTS, MOST_STEPS
+from app.accounting.histories.history import MOST_EVENTS, MOST_STEPS
 from app.certificates.schema import Positive, Section, place
 from app.domain.errors import VerificationError
 from app.domain.schedules import MAX_SCHEDULE_STEPS
@@ -167,7 +167,7 @@ class History(Section):
 
 
 class Tracked(Section):
-    """See ``app.accounting.history``."""
+    """See ``app.accounting.histories.history``."""
 
     history: History
 

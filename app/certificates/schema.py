@@ -1,8 +1,7 @@
 """The statement's form: which fields each basis has, and the type and range of each.
 
-Every field is known and none is missing; no value is converted. Their content is checked elsewhere:
-against each other (``checks.consistency``), against the weights (``checks.tensors``) and against what
-is computed again (``checks.guarantee``).
+Every field is known and none is missing; no value is converted. Their content is checked in
+``checks``: against each other, against the weights and against what is computed again.
 """
 
 from collections.abc import Sequence

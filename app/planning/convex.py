@@ -13,10 +13,10 @@ from app.accounting import (
     projected_noisy_sgd,
     tracked_release,
 )
-from app.accounting.history import History, Steps
-from app.accounting.history_account import Outlook
+from app.accounting.histories.history import History, Steps
+from app.accounting.histories.history_account import Outlook
+from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.accounting.search import smallest_noise
-from app.accounting.strong_convexity import largest_learning_rate
 from app.accounting.terms import Terms
 from app.domain.checks import require_positive
 from app.domain.errors import ParameterError, PlanError

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.accounting.history import History, Recipe
+from app.accounting.histories.history import History, Recipe
 from app.domain.errors import PlanError
 from app.planning.shape import ConvexShape, ModelShape
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from app.accounting import noisy_gd_convex, noisy_gd_nonconvex
-from app.accounting.history import Forget, Release, Steps
-from app.accounting.history_account import Outlook
+from app.accounting.histories.history import Forget, Release, Steps
+from app.accounting.histories.history_account import Outlook
 from app.accounting.search import smallest_noise
 from app.domain.checks import require_positive
 from app.domain.errors import ParameterError, PlanError

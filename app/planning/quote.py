@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from app.accounting.guarantees import Guarantee
-from app.accounting.history import History
+from app.accounting.histories.history import History
 from app.domain import schedules
 
 

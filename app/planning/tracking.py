@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.accounting.history import History
+from app.accounting.histories.history import History
 from app.domain.plan import Plan
 
 

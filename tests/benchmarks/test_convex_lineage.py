@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from app.accounting import tracked_release
-from app.accounting.history import Release, Steps
-from app.accounting.history_account import Outlook
+from app.accounting.histories.history import Release, Steps
+from app.accounting.histories.history_account import Outlook
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from benchmarks import convex_published, sequential_convex

@@ -17,7 +17,7 @@ import pytest
 import safetensors.numpy
 from sqlalchemy import select, update
 
-from app.accounting.history import History
+from app.accounting.histories.history import History
 from app.certificates.verification import verify
 from app.domain.states import RunState
 from app.ledger.tables import RunRow

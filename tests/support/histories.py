@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.accounting.history import History, Recipe
+from app.accounting.histories.history import History, Recipe
 
 CONSTANTS: dict[str, Any] = {
     "learning_rate": 1.0,

@@ -2,7 +2,7 @@
 
 import math
 
-from app.accounting.strong_convexity import largest_learning_rate
+from app.accounting.histories.strong_convexity import largest_learning_rate
 
 FORGOTTEN = 6
 DIMENSION = 8

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.access import api_keys
-from app.accounting.history import History
+from app.accounting.histories.history import History
 from app.certificates.noise import Noise, draws_of, grid_of
 from app.certificates.statement import CertifyingPhase
 from app.datasets import repository as datasets

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from app.accounting import catalogue
+from app.accounting.chains.noisy_chain import one_minus_product
 from app.accounting.guarantees import Guarantee
-from app.accounting.history_account import Outlook
-from app.accounting.noisy_chain import one_minus_product
+from app.accounting.histories.history_account import Outlook
 from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.tracking import trained_history

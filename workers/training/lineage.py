@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from app.accounting.history import History
+from app.accounting.histories.history import History
 from app.domain.plan import Plan
 from workers.data.backbone import frame_of
 from workers.data.loading import ModelSpec, RunData

@@ -7,8 +7,11 @@ here because these accountants reproduce the paper. Distances are for replacemen
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
-from app.accounting.strong_convexity import ASSUMPTIONS, papers_contraction
+from app.accounting.guarantees import RenyiGuarantee
+from app.accounting.histories.strong_convexity import ASSUMPTIONS, papers_contraction
+from app.accounting.published.bound import SearchedBound
 from app.accounting.terms import Assumption, Neighbours, Terms, enforced
 from app.domain.checks import require_positive, require_steps
 from app.domain.errors import ParameterError
@@ -67,6 +70,11 @@ class Setting:
         """Return 2 eta M / b, how far one replaced record moves one step."""
         return 2 * self.learning_rate * self.lipschitz / self.batch_size * (1 + _ROUNDING)
 
+    @property
+    def drift(self) -> float:
+        """Return Z = min(2 eta M / (b (1 - c^{n/b})), 2R), after training of any length."""
+        return min(self.epochs_lost() * self.shift, 2 * self.radius)
+
     def decay(self, steps: int) -> float:
         """Return c^steps, rounded up and never below 1e-300."""
         return max(self.contraction**steps * (1 + _ROUNDING), 1e-300)
@@ -87,40 +95,41 @@ class Setting:
         spread = 2 * self.learning_rate * self.noise_scale**2
         return distance * distance / spread * (1 + _ROUNDING)
 
-    def amplification(self, steps: int, *, sharp: bool) -> float:
+    def amplification(self, steps: int, *, sharp: bool = False) -> float:
         """Return c^{2K}, or the sharp c^{2K} (1 - c^2) / (1 - c^{2K}) of Lemma 2.6's source."""
-        loose = self.decay(2 * steps)
         rate = self.contraction
-        if not sharp:
-            return 1 / steps if rate == 1 else loose
         if rate == 1:
             return 1 / steps
+        loose = self.decay(2 * steps)
+        if not sharp:
+            return loose
         lost = -math.expm1(2 * steps * math.log(rate))
         return loose * (1 - rate) * (1 + rate) / lost * (1 + _ROUNDING)
 
 
-def terms(
-    theorem: str, *extra: Assumption, reference: str | None = None, projected: bool = True
-) -> Terms:
+class Theorem(Setting, SearchedBound[RenyiGuarantee]):
+    """A theorem of the paper, which adds its own parameters to the constants."""
+
+    NOISE: ClassVar[str] = "noise_scale"
+
+    def first_guess(self, *, epsilon: float, delta: float) -> float:  # noqa: ARG002
+        """Return the noise_scale that hides one replaced record in one step, about."""
+        shift = 2 * self.learning_rate * self.lipschitz / self.batch_size
+        return shift / math.sqrt(2 * self.learning_rate) / epsilon
+
+
+def terms(theorem: str, *extra: Assumption) -> Terms:
     """Return the terms of one theorem of the paper."""
-    projection = enforced("weights are projected to the ball of the stated radius")
-    base = Terms(
+    return Terms(
         neighbours=Neighbours.REPLACEMENT,
         adaptive=False,
         assumptions=(
             *ASSUMPTIONS,
-            *(projection if projected else ()),
-            *enforced("no earlier iterate of this run was released or stored"),
+            *enforced(
+                "weights are projected to the ball of the stated radius",
+                "no earlier iterate of this run was released or stored",
+            ),
             *extra,
         ),
         source=f"Chien et al. 2024, {theorem}",
-    )
-    if reference is None:
-        return base
-    return Terms(
-        neighbours=base.neighbours,
-        adaptive=False,
-        assumptions=base.assumptions,
-        source=base.source,
-        reference=reference,
     )

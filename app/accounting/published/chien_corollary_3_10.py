@@ -7,11 +7,11 @@ Guarantee: Renyi curve. Neighbouring relation: replacement of one record. Assump
 released.
 """
 
-import math
+from dataclasses import dataclass
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.published import chien
-from app.accounting.search import smallest_noise
+from app.accounting.published.bound import functions_of, proportional
 from app.domain.checks import require_steps
 from app.domain.errors import ParameterError
 
@@ -20,78 +20,21 @@ VERSION = 1
 TERMS = chien.terms("Corollary 3.10")
 
 
-def account(
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    batch_size: int,
-    records: int,
-    noise_scale: float,
-    radius: float,
-    training_epochs: int,
-    epochs: int,
-) -> RenyiGuarantee:
-    """Return the Renyi curve of the release.
+@dataclass(frozen=True, kw_only=True)
+class Parameters(chien.Theorem):
+    """The constants of ``chien.Setting``, T = ``training_epochs`` and K = ``epochs``."""
 
-    Raises:
-        ParameterError: a parameter is out of its range.
-    """
-    setting = chien.Setting(
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        smoothness=smoothness,
-        lipschitz=lipschitz,
-        batch_size=batch_size,
-        records=records,
-        noise_scale=noise_scale,
-        radius=radius,
-    )
-    if weight_decay != 0:
-        raise ParameterError("weight_decay", "0, or use corollary 3.7")
-    steps = require_steps("epochs", epochs) * setting.batches
-    trained = require_steps("training_epochs", training_epochs)
-    distance = min(trained * setting.shift, 2 * radius)
-    factor = setting.divergence_factor(distance) / steps * (1 + 1e-15)
-    return RenyiGuarantee(terms=TERMS, curve=lambda order: order * factor)
+    training_epochs: int
+    epochs: int
+
+    def guarantee(self) -> RenyiGuarantee:
+        """Return the Renyi curve of the release."""
+        if self.weight_decay != 0:
+            raise ParameterError("weight_decay", "0, or use corollary 3.7")
+        steps = require_steps("epochs", self.epochs) * self.batches
+        trained = require_steps("training_epochs", self.training_epochs)
+        distance = min(trained * self.shift, 2 * self.radius)
+        return proportional(TERMS, self.divergence_factor(distance) / steps * (1 + 1e-15))
 
 
-def calibrate(
-    *,
-    epsilon: float,
-    delta: float,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    batch_size: int,
-    records: int,
-    radius: float,
-    training_epochs: int,
-    epochs: int,
-) -> float:
-    """Return the smallest noise_scale that reaches (epsilon, delta), rounded up.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: no noise of reasonable size reaches the target.
-    """
-
-    def meets(noise_scale: float) -> bool:
-        guarantee = account(
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            smoothness=smoothness,
-            lipschitz=lipschitz,
-            batch_size=batch_size,
-            records=records,
-            noise_scale=noise_scale,
-            radius=radius,
-            training_epochs=training_epochs,
-            epochs=epochs,
-        )
-        return guarantee.epsilon(delta=delta) <= epsilon
-
-    shift = 2 * learning_rate * lipschitz / batch_size
-    return smallest_noise(meets, scale=shift / math.sqrt(2 * learning_rate) / epsilon)
+account, calibrate = functions_of(Parameters)

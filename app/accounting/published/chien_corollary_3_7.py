@@ -10,11 +10,11 @@ Guarantee: Renyi curve. Neighbouring relation: replacement of one record. Assump
 ``strong_convexity``; 2. projection to radius R; 3. only the final iterate is released.
 """
 
-import math
+from dataclasses import dataclass
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.published import chien
-from app.accounting.search import smallest_noise
+from app.accounting.published.bound import functions_of, proportional
 from app.domain.checks import require_steps
 
 NAME = "chien_corollary_3_7"
@@ -22,75 +22,18 @@ VERSION = 1
 TERMS = chien.terms("Corollary 3.7")
 
 
-def account(
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    batch_size: int,
-    records: int,
-    noise_scale: float,
-    radius: float,
-    epochs: int,
-    sharp: bool = False,
-) -> RenyiGuarantee:
-    """Return the Renyi curve of the release.
+@dataclass(frozen=True, kw_only=True)
+class Parameters(chien.Theorem):
+    """The constants of ``chien.Setting``, K = ``epochs``, and whether the sharp form is used."""
 
-    Raises:
-        ParameterError: a parameter is out of its range.
-    """
-    setting = chien.Setting(
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        smoothness=smoothness,
-        lipschitz=lipschitz,
-        batch_size=batch_size,
-        records=records,
-        noise_scale=noise_scale,
-        radius=radius,
-    )
-    steps = require_steps("epochs", epochs) * setting.batches
-    distance = min(setting.epochs_lost() * setting.shift, 2 * radius)
-    factor = setting.divergence_factor(distance) * setting.amplification(steps, sharp=sharp)
-    return RenyiGuarantee(terms=TERMS, curve=lambda order: order * factor)
+    epochs: int
+    sharp: bool = False
+
+    def guarantee(self) -> RenyiGuarantee:
+        """Return the Renyi curve of the release."""
+        steps = require_steps("epochs", self.epochs) * self.batches
+        factor = self.divergence_factor(self.drift) * self.amplification(steps, sharp=self.sharp)
+        return proportional(TERMS, factor)
 
 
-def calibrate(
-    *,
-    epsilon: float,
-    delta: float,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    batch_size: int,
-    records: int,
-    radius: float,
-    epochs: int,
-    sharp: bool = False,
-) -> float:
-    """Return the smallest noise_scale that reaches (epsilon, delta), rounded up.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: no noise of reasonable size reaches the target.
-    """
-
-    def meets(noise_scale: float) -> bool:
-        guarantee = account(
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            smoothness=smoothness,
-            lipschitz=lipschitz,
-            batch_size=batch_size,
-            records=records,
-            noise_scale=noise_scale,
-            radius=radius,
-            epochs=epochs,
-            sharp=sharp,
-        )
-        return guarantee.epsilon(delta=delta) <= epsilon
-
-    shift = 2 * learning_rate * lipschitz / batch_size
-    return smallest_noise(meets, scale=shift / math.sqrt(2 * learning_rate) / epsilon)
+account, calibrate = functions_of(Parameters)

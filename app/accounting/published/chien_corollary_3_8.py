@@ -9,10 +9,11 @@ partition is uniform, secret, and the request was chosen without knowledge of it
 """
 
 import math
+from dataclasses import dataclass
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.published import chien
-from app.accounting.search import smallest_noise
+from app.accounting.published.bound import functions_of
 from app.accounting.terms import asserted
 from app.domain.checks import require_steps
 
@@ -24,85 +25,30 @@ TERMS = chien.terms(
 )
 
 
-def account(
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    batch_size: int,
-    records: int,
-    noise_scale: float,
-    radius: float,
-    epochs: int,
-) -> RenyiGuarantee:
-    """Return the Renyi curve of the release.
+@dataclass(frozen=True, kw_only=True)
+class Parameters(chien.Theorem):
+    """The constants of ``chien.Setting`` and K = ``epochs``."""
 
-    Raises:
-        ParameterError: a parameter is out of its range.
-    """
-    setting = chien.Setting(
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        smoothness=smoothness,
-        lipschitz=lipschitz,
-        batch_size=batch_size,
-        records=records,
-        noise_scale=noise_scale,
-        radius=radius,
-    )
-    steps = require_steps("epochs", epochs) * setting.batches
-    reach = setting.epochs_lost() * setting.shift
-    amplification = setting.amplification(steps, sharp=False)
-    factors = [
-        setting.divergence_factor(min(setting.decay(later) * reach, 2 * radius)) * amplification
-        for later in range(setting.batches)
-    ]
-    highest = max(factors)
+    epochs: int
 
-    def curve(order: float) -> float:
-        # log-mean-exp around the largest term.
-        scale = order * (order - 1)
-        total = math.fsum(math.exp(scale * (factor - highest)) for factor in factors)
-        average = math.log(total / len(factors)) / (order - 1)
-        return max(0.0, order * highest + average) + 1e-13 * order * highest + 1e-15 / (order - 1)
+    def guarantee(self) -> RenyiGuarantee:
+        """Return the Renyi curve of the release."""
+        amplification = self.amplification(require_steps("epochs", self.epochs) * self.batches)
+        reach = self.epochs_lost() * self.shift
+        factors = [
+            self.divergence_factor(min(self.decay(later) * reach, 2 * self.radius)) * amplification
+            for later in range(self.batches)
+        ]
+        highest = max(factors)
 
-    return RenyiGuarantee(terms=TERMS, curve=curve)
+        def curve(order: float) -> float:
+            # log-mean-exp around the largest term.
+            scale = order * (order - 1)
+            total = math.fsum(math.exp(scale * (factor - highest)) for factor in factors)
+            mean = math.log(total / len(factors)) / (order - 1)
+            return max(0.0, order * highest + mean) + 1e-13 * order * highest + 1e-15 / (order - 1)
+
+        return RenyiGuarantee(terms=TERMS, curve=curve)
 
 
-def calibrate(
-    *,
-    epsilon: float,
-    delta: float,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    batch_size: int,
-    records: int,
-    radius: float,
-    epochs: int,
-) -> float:
-    """Return the smallest noise_scale that reaches (epsilon, delta), rounded up.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: no noise of reasonable size reaches the target.
-    """
-
-    def meets(noise_scale: float) -> bool:
-        guarantee = account(
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            smoothness=smoothness,
-            lipschitz=lipschitz,
-            batch_size=batch_size,
-            records=records,
-            noise_scale=noise_scale,
-            radius=radius,
-            epochs=epochs,
-        )
-        return guarantee.epsilon(delta=delta) <= epsilon
-
-    shift = 2 * learning_rate * lipschitz / batch_size
-    return smallest_noise(meets, scale=shift / math.sqrt(2 * learning_rate) / epsilon)
+account, calibrate = functions_of(Parameters)

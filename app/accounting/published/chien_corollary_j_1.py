@@ -10,12 +10,12 @@ Guarantee: Renyi curve. Neighbouring relation: replacement of all these records.
 in ``strong_convexity``; 2. projection to radius R; 3. only the final iterate is released.
 """
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.published import chien
-from app.accounting.search import smallest_noise
+from app.accounting.published.bound import functions_of, proportional
 from app.domain.checks import require_count, require_steps
 from app.domain.errors import ParameterError
 
@@ -24,88 +24,33 @@ VERSION = 1
 TERMS = chien.terms("Corollary J.1")
 
 
-def account(
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    batch_size: int,
-    records: int,
-    noise_scale: float,
-    radius: float,
-    records_by_batch: Sequence[Sequence[int]],
-    training_epochs: int,
-    epochs: int,
-) -> RenyiGuarantee:
-    """Return the Renyi curve of the release.
+@dataclass(frozen=True, kw_only=True)
+class Parameters(chien.Theorem):
+    """The constants of ``chien.Setting``, which records, and T and K in epochs."""
 
-    Raises:
-        ParameterError: a parameter is out of its range.
-    """
-    setting = chien.Setting(
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        smoothness=smoothness,
-        lipschitz=lipschitz,
-        batch_size=batch_size,
-        records=records,
-        noise_scale=noise_scale,
-        radius=radius,
-    )
-    steps = require_steps("epochs", epochs) * setting.batches
-    lost = setting.epochs_lost(require_steps("training_epochs", training_epochs))
-    total = 0.0
-    for batch, count in records_by_batch:
-        if require_count("records_by_batch", batch) >= setting.batches:
-            raise ParameterError("records_by_batch", f"batch numbers below {setting.batches}")
-        if require_steps("records_by_batch", count) > batch_size:
-            raise ParameterError("records_by_batch", f"at most {batch_size} of one batch")
-        total += setting.decay(setting.batches - batch - 1) * setting.shift * count
-    if total == 0:
-        raise ParameterError("records_by_batch", "at least one pair")
-    distance = min(lost * total * (1 + 1e-13), 2 * radius)
-    factor = setting.divergence_factor(distance) * setting.amplification(steps, sharp=False)
-    return RenyiGuarantee(terms=TERMS, curve=lambda order: order * factor)
+    records_by_batch: Sequence[Sequence[int]]
+    training_epochs: int
+    epochs: int
+
+    def guarantee(self) -> RenyiGuarantee:
+        """Return the Renyi curve of the release."""
+        steps = require_steps("epochs", self.epochs) * self.batches
+        lost = self.epochs_lost(require_steps("training_epochs", self.training_epochs))
+        distance = min(lost * self._epoch_drift() * (1 + 1e-13), 2 * self.radius)
+        return proportional(TERMS, self.divergence_factor(distance) * self.amplification(steps))
+
+    def _epoch_drift(self) -> float:
+        """Return how far apart the worlds are after the first epoch."""
+        total = 0.0
+        for batch, count in self.records_by_batch:
+            if require_count("records_by_batch", batch) >= self.batches:
+                raise ParameterError("records_by_batch", f"batch numbers below {self.batches}")
+            if require_steps("records_by_batch", count) > self.batch_size:
+                raise ParameterError("records_by_batch", f"at most {self.batch_size} of one batch")
+            total += self.decay(self.batches - batch - 1) * self.shift * count
+        if total == 0:
+            raise ParameterError("records_by_batch", "at least one pair")
+        return total
 
 
-def calibrate(
-    *,
-    epsilon: float,
-    delta: float,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    batch_size: int,
-    records: int,
-    radius: float,
-    records_by_batch: Sequence[Sequence[int]],
-    training_epochs: int,
-    epochs: int,
-) -> float:
-    """Return the smallest noise_scale that reaches (epsilon, delta), rounded up.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: no noise of reasonable size reaches the target.
-    """
-
-    def meets(noise_scale: float) -> bool:
-        guarantee = account(
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            smoothness=smoothness,
-            lipschitz=lipschitz,
-            batch_size=batch_size,
-            records=records,
-            noise_scale=noise_scale,
-            radius=radius,
-            records_by_batch=records_by_batch,
-            training_epochs=training_epochs,
-            epochs=epochs,
-        )
-        return guarantee.epsilon(delta=delta) <= epsilon
-
-    shift = 2 * learning_rate * lipschitz / batch_size
-    return smallest_noise(meets, scale=shift / math.sqrt(2 * learning_rate) / epsilon)
+account, calibrate = functions_of(Parameters)

@@ -10,12 +10,12 @@ Assumptions: 1. as in ``strong_convexity``; 2. projection to radius R; 3. only t
 a run is released.
 """
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.published import chien
-from app.accounting.search import smallest_noise
+from app.accounting.published.bound import functions_of, proportional
 from app.domain.checks import require_steps
 from app.domain.errors import ParameterError
 
@@ -24,91 +24,23 @@ VERSION = 1
 TERMS = chien.terms("Theorem 3.11")
 
 
-def account(
-    *,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    batch_size: int,
-    records: int,
-    noise_scale: float,
-    radius: float,
-    epochs: Sequence[int],
-    sharp: bool = False,
-) -> RenyiGuarantee:
-    """Return the Renyi curve of the release.
+@dataclass(frozen=True, kw_only=True)
+class Parameters(chien.Theorem):
+    """The constants of ``chien.Setting``, K_1 to K_S, and whether the sharp form is used."""
 
-    Raises:
-        ParameterError: a parameter is out of its range.
-    """
-    setting = chien.Setting(
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        smoothness=smoothness,
-        lipschitz=lipschitz,
-        batch_size=batch_size,
-        records=records,
-        noise_scale=noise_scale,
-        radius=radius,
-    )
-    if not epochs:
-        raise ParameterError("epochs", "a list with one number for each request")
-    distance = sequential_distance(setting=setting, epochs=epochs[:-1])
-    steps = require_steps("epochs", epochs[-1]) * setting.batches
-    factor = setting.divergence_factor(distance) * setting.amplification(steps, sharp=sharp)
-    return RenyiGuarantee(terms=TERMS, curve=lambda order: order * factor)
+    epochs: Sequence[int]
+    sharp: bool = False
+
+    def guarantee(self) -> RenyiGuarantee:
+        """Return the Renyi curve of the release."""
+        if not self.epochs:
+            raise ParameterError("epochs", "a list with one number for each request")
+        *earlier, last = (require_steps("epochs", count) * self.batches for count in self.epochs)
+        distance = self.drift
+        for steps in earlier:
+            distance = min(self.decay(steps) * distance + self.drift, 2 * self.radius)
+        factor = self.divergence_factor(distance) * self.amplification(last, sharp=self.sharp)
+        return proportional(TERMS, factor)
 
 
-def sequential_distance(*, setting: chien.Setting, epochs: Sequence[int]) -> float:
-    """Return Z(S) after the requests that were given ``epochs`` of unlearning each.
-
-    Raises:
-        ParameterError: an epoch count is not a whole number above 0.
-    """
-    fresh = min(setting.epochs_lost() * setting.shift, 2 * setting.radius)
-    distance = fresh
-    for count in epochs:
-        steps = require_steps("epochs", count) * setting.batches
-        distance = min(setting.decay(steps) * distance + fresh, 2 * setting.radius)
-    return distance
-
-
-def calibrate(
-    *,
-    epsilon: float,
-    delta: float,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    batch_size: int,
-    records: int,
-    radius: float,
-    epochs: Sequence[int],
-    sharp: bool = False,
-) -> float:
-    """Return the smallest noise_scale that reaches (epsilon, delta), rounded up.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: no noise of reasonable size reaches the target.
-    """
-
-    def meets(noise_scale: float) -> bool:
-        guarantee = account(
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            smoothness=smoothness,
-            lipschitz=lipschitz,
-            batch_size=batch_size,
-            records=records,
-            noise_scale=noise_scale,
-            radius=radius,
-            epochs=epochs,
-            sharp=sharp,
-        )
-        return guarantee.epsilon(delta=delta) <= epsilon
-
-    shift = 2 * learning_rate * lipschitz / batch_size
-    return smallest_noise(meets, scale=shift / math.sqrt(2 * learning_rate) / epsilon)
+account, calibrate = functions_of(Parameters)

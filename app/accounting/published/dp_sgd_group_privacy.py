@@ -9,84 +9,70 @@ Guarantee: one point (epsilon, delta). Neighbouring relation: add_remove. Assump
 """
 
 import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from app.accounting import dp_sgd, gaussian
 from app.accounting.guarantees import PointGuarantee
-from app.accounting.search import smallest_noise
-from app.accounting.terms import Terms
-from app.domain.checks import require_delta, require_positive, require_steps
+from app.accounting.published.bound import SearchedBound, functions_of
+from app.accounting.search import smallest
+from app.domain.checks import require_delta, require_steps
 from app.domain.errors import CalibrationError
 
 NAME = "dp_sgd_group_privacy"
 VERSION = 1
-TERMS = Terms(
-    neighbours=dp_sgd.TERMS.neighbours,
-    adaptive=False,
-    assumptions=dp_sgd.TERMS.assumptions,
-    source="Koloskova et al. 2025, section 5.3; Vadhan 2017, Lemma 2.2",
-)
-_SMALLEST_LOG_DELTA = math.log(dp_sgd.SMALLEST_DELTA)
+TERMS = replace(dp_sgd.TERMS, source="Koloskova et al. 2025, section 5.3; Vadhan 2017, Lemma 2.2")
 
 
-def account(
-    *, delta: float, noise_multiplier: float, sampling_rate: float, steps: int, group_size: int
-) -> PointGuarantee:
-    """Return the best epsilon that generic group privacy gives at ``delta``.
+@dataclass(frozen=True, kw_only=True)
+class Parameters(SearchedBound[PointGuarantee]):
+    """The parameters of ``dp_sgd``, and delta."""
 
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: no delta_1 above 1e-10 is small enough.
-    """
-    delta = require_delta(delta)
-    group = require_steps("group_size", group_size)
-    single = dp_sgd.account(
-        noise_multiplier=noise_multiplier,
-        sampling_rate=sampling_rate,
-        steps=steps,
-        group_size=1,
-    )
+    NOISE: ClassVar[str] = "noise_multiplier"
+    WIDTH: ClassVar[float] = 1e-3
 
-    def excess(log_delta: float) -> float:
-        epsilon = single.epsilon(delta=math.exp(log_delta))
-        return math.log(group) + (group - 1) * epsilon + log_delta - math.log(delta)
+    delta: float
+    noise_multiplier: float
+    sampling_rate: float
+    steps: int
+    group_size: int
 
-    high = low = math.log(delta)
-    while not excess(low) <= 0:
-        high, low = low, low - 1
-        if low <= _SMALLEST_LOG_DELTA:
+    def guarantee(self) -> PointGuarantee:
+        """Return the best epsilon that generic group privacy gives at ``delta``.
+
+        Raises:
+            CalibrationError: no delta_1 above 1e-10 is small enough.
+        """
+        log_delta = math.log(require_delta(self.delta))
+        group = require_steps("group_size", self.group_size)
+        single = dp_sgd.account(
+            noise_multiplier=self.noise_multiplier,
+            sampling_rate=self.sampling_rate,
+            steps=self.steps,
+            group_size=1,
+        )
+
+        def single_delta(below: float) -> float:
+            """Return delta_1 at ``below`` nats below delta."""
+            return max(math.exp(log_delta - below), min(self.delta, dp_sgd.SMALLEST_DELTA))
+
+        def enough(below: float) -> bool:
+            """Say whether that delta_1 is small enough."""
+            epsilon = single.epsilon(delta=single_delta(below))
+            return (math.log(group) + (group - 1) * epsilon) * (1 + 1e-14) <= below
+
+        furthest = max(0.0, log_delta - math.log(dp_sgd.SMALLEST_DELTA))
+        if not enough(furthest):
             raise CalibrationError("generic group privacy needs a delta_1 below 1e-10")
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
-    # Every low passed the test above, so the pair is a valid one whatever the curve's shape.
-    epsilon = group * single.epsilon(delta=math.exp(low)) * (1 + 1e-15)
-    return PointGuarantee(terms=TERMS, at_epsilon=epsilon, at_delta=delta)
+        # Whatever was found passed the test, so the pair is a valid one for a curve of any shape.
+        below = smallest(enough, highest=furthest, width=1e-7)
+        epsilon = group * single.epsilon(delta=single_delta(below)) * (1 + 1e-15)
+        return PointGuarantee(terms=TERMS, at_epsilon=epsilon, at_delta=self.delta)
+
+    def first_guess(self, *, epsilon: float, delta: float) -> float:
+        """Return twice what one Gaussian needs."""
+        scale = self.sampling_rate * self.group_size * math.sqrt(self.steps)
+        return max(0.5, 2 * scale / gaussian.mu_of(epsilon=epsilon, delta=delta))
 
 
-def calibrate(
-    *, epsilon: float, delta: float, sampling_rate: float, steps: int, group_size: int
-) -> float:
-    """Return the smallest noise multiplier that reaches (epsilon, delta), rounded up.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: no noise of reasonable size meets the target.
-    """
-    epsilon = require_positive("epsilon", epsilon)
-
-    def meets(noise_multiplier: float) -> bool:
-        try:
-            guarantee = account(
-                delta=delta,
-                noise_multiplier=noise_multiplier,
-                sampling_rate=sampling_rate,
-                steps=steps,
-                group_size=group_size,
-            )
-        except CalibrationError:
-            return False
-        return guarantee.at_epsilon <= epsilon
-
-    scale = sampling_rate * group_size * math.sqrt(require_steps("steps", steps))
-    scale = max(0.5, 2 * scale / gaussian.mu_of(epsilon=epsilon, delta=delta))
-    return smallest_noise(meets, scale=scale, relative_width=1e-3)
+account, calibrate = functions_of(Parameters)

@@ -10,51 +10,46 @@ Guarantee: one point (epsilon, delta). Neighbouring relation: any two starts. As
 """
 
 import math
+from dataclasses import dataclass, replace
 
 from app.accounting import output_perturbation
-from app.accounting.guarantees import PointGuarantee
-from app.accounting.terms import Terms
+from app.accounting.published.bound import SolvedBound, functions_of
 from app.domain.checks import require_delta, require_noise, require_positive
 from app.domain.errors import ParameterError
 
 NAME = "koloskova_output_perturbation"
 VERSION = 1
-TERMS = Terms(
-    neighbours=output_perturbation.TERMS.neighbours,
-    adaptive=False,
-    assumptions=output_perturbation.TERMS.assumptions,
+TERMS = replace(
+    output_perturbation.TERMS,
     source="Koloskova et al. 2025, section 4.2; Dwork & Roth 2014, Theorem A.1",
 )
 
 
-def account(*, delta: float, initial_clip: float, noise_std: float) -> PointGuarantee:
-    """Return the classical epsilon at ``delta``.
+@dataclass(frozen=True, kw_only=True)
+class Parameters(SolvedBound):
+    """The parameters of ``output_perturbation``, and delta."""
 
-    Raises:
-        ParameterError: a parameter is out of its range, or epsilon is above 1.
-    """
-    product = _product(delta, initial_clip)
-    epsilon = product / require_noise("noise_std", noise_std) * (1 + 1e-14)
-    _check_range(epsilon)
-    return PointGuarantee(terms=TERMS, at_epsilon=epsilon, at_delta=delta)
+    TERMS = TERMS
+
+    initial_clip: float
+
+    def epsilon(self) -> float:
+        """Return the classical epsilon."""
+        return self._product() / require_noise("noise_std", self.noise_std) * (1 + 1e-14)
+
+    def noise(self, *, epsilon: float) -> float:
+        """Return the classical noise_std."""
+        return self._product() / epsilon * (1 + 1e-14)
+
+    def check_range(self, epsilon: float) -> None:
+        """Refuse an epsilon above 1."""
+        if epsilon > 1 + 1e-6:
+            raise ParameterError("epsilon", "at most 1")
+
+    def _product(self) -> float:
+        """Return epsilon times sigma."""
+        spread = math.sqrt(8 * math.log(1.25 / require_delta(self.delta)))
+        return require_positive("initial_clip", self.initial_clip) * spread
 
 
-def calibrate(*, epsilon: float, delta: float, initial_clip: float) -> float:
-    """Return the classical noise_std, rounded up.
-
-    Raises:
-        ParameterError: a parameter is out of its range, or epsilon is above 1.
-    """
-    _check_range(require_positive("epsilon", epsilon))
-    return _product(delta, initial_clip) / epsilon * (1 + 1e-14)
-
-
-def _product(delta: float, initial_clip: float) -> float:
-    """Return epsilon times sigma."""
-    spread = math.sqrt(8 * math.log(1.25 / require_delta(delta)))
-    return require_positive("initial_clip", initial_clip) * spread
-
-
-def _check_range(epsilon: float) -> None:
-    if epsilon > 1 + 1e-6:
-        raise ParameterError("epsilon", "at most 1")
+account, calibrate = functions_of(Parameters)

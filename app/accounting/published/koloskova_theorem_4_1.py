@@ -15,10 +15,10 @@ Guarantee: one point (epsilon, delta). Neighbouring relation: any two starts. As
 """
 
 import math
+from dataclasses import dataclass, replace
 
 from app.accounting import gradient_clipping
-from app.accounting.guarantees import PointGuarantee
-from app.accounting.terms import Terms
+from app.accounting.published.bound import SolvedBound, functions_of
 from app.domain.checks import (
     require_delta,
     require_noise,
@@ -30,96 +30,55 @@ from app.domain.errors import ParameterError
 
 NAME = "koloskova_theorem_4_1"
 VERSION = 1
-TERMS = Terms(
-    neighbours=gradient_clipping.TERMS.neighbours,
-    adaptive=False,
-    assumptions=gradient_clipping.TERMS.assumptions,
+TERMS = replace(
+    gradient_clipping.TERMS,
     source="Koloskova et al. 2025, Theorem 4.1, its first case up to eps = 0.257 log(1/delta)",
 )
 UNREGULARISED_LIMIT = 0.257
 REGULARISED_LIMIT = 3.0
 
 
-def account(
-    *,
-    delta: float,
-    initial_clip: float,
-    gradient_clip: float,
-    learning_rate: float,
-    weight_decay: float,
-    noise_std: float,
-    steps: int,
-) -> PointGuarantee:
-    """Return the theorem's epsilon at ``delta``.
+@dataclass(frozen=True, kw_only=True)
+class Parameters(SolvedBound):
+    """The parameters of ``gradient_clipping``, each constant, and delta."""
 
-    Raises:
-        ParameterError: a parameter is out of its range, or epsilon above the theorem's.
-    """
-    product = _product(
-        delta=delta,
-        initial_clip=initial_clip,
-        gradient_clip=gradient_clip,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        steps=steps,
-    )
-    epsilon = product / require_noise("noise_std", noise_std) * (1 + 1e-13)
-    _check_range(epsilon, delta, weight_decay)
-    return PointGuarantee(terms=TERMS, at_epsilon=epsilon, at_delta=delta)
+    TERMS = TERMS
 
+    initial_clip: float
+    gradient_clip: float
+    learning_rate: float
+    weight_decay: float
+    steps: int
 
-def calibrate(
-    *,
-    epsilon: float,
-    delta: float,
-    initial_clip: float,
-    gradient_clip: float,
-    learning_rate: float,
-    weight_decay: float,
-    steps: int,
-) -> float:
-    """Return the theorem's noise_std for (epsilon, delta), rounded up.
+    def epsilon(self) -> float:
+        """Return the theorem's epsilon, rounded up."""
+        return self._product() / require_noise("noise_std", self.noise_std) * (1 + 1e-13)
 
-    Raises:
-        ParameterError: a parameter is out of its range, or epsilon above the theorem's.
-    """
-    product = _product(
-        delta=delta,
-        initial_clip=initial_clip,
-        gradient_clip=gradient_clip,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        steps=steps,
-    )
-    _check_range(require_positive("epsilon", epsilon), delta, weight_decay)
-    return product / epsilon * (1 + 2e-13)
+    def noise(self, *, epsilon: float) -> float:
+        """Return the theorem's noise_std, rounded up."""
+        return self._product() / epsilon * (1 + 2e-13)
+
+    def check_range(self, epsilon: float) -> None:
+        """Refuse an epsilon at which the theorem does not hold."""
+        limit = UNREGULARISED_LIMIT if self.weight_decay == 0 else REGULARISED_LIMIT
+        highest = -limit * math.log(self.delta)
+        if epsilon >= highest:
+            raise ParameterError("epsilon", f"below {limit} log(1/delta) = {highest:g}")
+
+    def _product(self) -> float:
+        """Return epsilon times sigma."""
+        root = math.sqrt(-math.log(require_delta(self.delta)))
+        start = require_positive("initial_clip", self.initial_clip)
+        clip = require_non_negative("gradient_clip", self.gradient_clip)
+        rate = require_positive("learning_rate", self.learning_rate)
+        decay = rate * require_non_negative("weight_decay", self.weight_decay)
+        steps = require_steps("steps", self.steps)
+        if decay == 0:
+            return 3 * root / math.sqrt(steps) * (start + clip * rate * steps)
+        if not 0.5 < decay < 1:
+            raise ParameterError("weight_decay", "0, or between 0.5 and 1 times 1 / learning_rate")
+        left = start * (1 - decay) ** steps + clip / self.weight_decay
+        return math.sqrt(72 * decay) * root * left
 
 
-def _product(
-    *,
-    delta: float,
-    initial_clip: float,
-    gradient_clip: float,
-    learning_rate: float,
-    weight_decay: float,
-    steps: int,
-) -> float:
-    """Return epsilon times sigma."""
-    root = math.sqrt(-math.log(require_delta(delta)))
-    start = require_positive("initial_clip", initial_clip)
-    clip = require_non_negative("gradient_clip", gradient_clip)
-    rate = require_positive("learning_rate", learning_rate)
-    decay = rate * require_non_negative("weight_decay", weight_decay)
-    steps = require_steps("steps", steps)
-    if decay == 0:
-        return 3 * root / math.sqrt(steps) * (start + clip * rate * steps)
-    if not 0.5 < decay < 1:
-        raise ParameterError("weight_decay", "0, or between 0.5 and 1 times 1 / learning_rate")
-    return math.sqrt(72 * decay) * root * (start * (1 - decay) ** steps + clip / weight_decay)
-
-
-def _check_range(epsilon: float, delta: float, weight_decay: float) -> None:
-    limit = UNREGULARISED_LIMIT if weight_decay == 0 else REGULARISED_LIMIT
-    highest = -limit * math.log(delta)
-    if epsilon >= highest:
-        raise ParameterError("epsilon", f"below {limit} log(1/delta) = {highest:g}")
+account, calibrate = functions_of(Parameters)

@@ -8,26 +8,29 @@ gamma = (L - m)/(L + m), then Gaussian noise.
 import math
 from dataclasses import dataclass
 
+from app.accounting.published.bound import SolvedBound
 from app.accounting.terms import Neighbours, Terms, asserted, enforced
 from app.domain.checks import require_positive, require_steps
 from app.domain.errors import ParameterError
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The constants, checked once.
+@dataclass(frozen=True, kw_only=True)
+class Theorem(SolvedBound):
+    """A theorem with the constants, checked once.
 
     Attributes:
         weight_decay: m, the strong convexity.
         smoothness: of the loss of one record, without weight decay.
         lipschitz: M.
         records: n.
+        steps: of the request.
     """
 
     weight_decay: float
     smoothness: float
     lipschitz: float
     records: int
+    steps: int
 
     def __post_init__(self) -> None:
         for name in ("weight_decay", "smoothness", "lipschitz"):
@@ -39,18 +42,17 @@ class Setting:
         """Return (L - m)/(L + m)."""
         return self.smoothness / (self.smoothness + 2 * self.weight_decay)
 
-    def reach(self, steps: float) -> float:
-        """Return M gamma^I / (m n (1 - gamma^I))."""
+    def reach(self, steps: int) -> float:
+        """Return M gamma^I / (m n (1 - gamma^I)), rounded up."""
         power = max(float(self.gamma**steps), 1e-300)
         scale = self.weight_decay * self.records * -math.expm1(steps * math.log(self.gamma))
         return self.lipschitz * power / scale * (1 + 1e-12)
 
-
-def check_range(epsilon: float, delta: float) -> None:
-    """Raise ``ParameterError`` where epsilon leaves the theorems' range, log(1/delta)."""
-    highest = -math.log(delta)
-    if epsilon > highest:
-        raise ParameterError("epsilon", f"at most log(1/delta) = {highest:g}")
+    def check_range(self, epsilon: float) -> None:
+        """Refuse an epsilon above log(1/delta)."""
+        highest = -math.log(self.delta)
+        if epsilon > highest:
+            raise ParameterError("epsilon", f"at most log(1/delta) = {highest:g}")
 
 
 def terms(theorem: str, *extra: str) -> Terms:

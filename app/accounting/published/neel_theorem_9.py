@@ -12,68 +12,41 @@ steps; 3. epsilon at most log(1/delta); 4. the secret state is never released.
 """
 
 import math
+from dataclasses import dataclass
 
-from app.accounting.guarantees import PointGuarantee
 from app.accounting.published import neel
-from app.domain.checks import require_delta, require_noise, require_positive, require_steps
+from app.accounting.published.bound import functions_of
+from app.domain.checks import require_delta, require_noise, require_steps
 
 NAME = "neel_theorem_9"
 VERSION = 1
 TERMS = neel.terms("Theorem 9", "the noise-free weights that are kept are never released")
 
 
-def account(
-    *,
-    delta: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    records: int,
-    noise_std: float,
-    steps: int,
-) -> PointGuarantee:
-    """Return the theorem's epsilon at ``delta`` after I = ``steps`` steps.
+@dataclass(frozen=True, kw_only=True)
+class Parameters(neel.Theorem):
+    """Those of ``neel.Theorem``; ``steps`` is I."""
 
-    With k = 4 sqrt(2) M gamma^I/(m n (1 - gamma^I) sigma): epsilon = k^2 + 2 k sqrt(log(1/delta)).
+    TERMS = TERMS
 
-    Raises:
-        ParameterError: a parameter is out of its range, or epsilon above log(1/delta).
-    """
-    log_term = -math.log(require_delta(delta))
-    ratio = _reach(weight_decay, smoothness, lipschitz, records, steps)
-    ratio /= require_noise("noise_std", noise_std)
-    epsilon = (ratio * ratio + 2 * ratio * math.sqrt(log_term)) * (1 + 1e-13)
-    neel.check_range(epsilon, delta)
-    return PointGuarantee(terms=TERMS, at_epsilon=epsilon, at_delta=delta)
+    def epsilon(self) -> float:
+        """Return the theorem's epsilon, k^2 + 2 k sqrt(log(1/delta)).
 
+        k = 4 sqrt(2) M gamma^I / (m n (1 - gamma^I) sigma).
+        """
+        log_term = -math.log(require_delta(self.delta))
+        ratio = self._reach() / require_noise("noise_std", self.noise_std)
+        return (ratio * ratio + 2 * ratio * math.sqrt(log_term)) * (1 + 1e-13)
 
-def calibrate(
-    *,
-    epsilon: float,
-    delta: float,
-    weight_decay: float,
-    smoothness: float,
-    lipschitz: float,
-    records: int,
-    steps: int,
-) -> float:
-    """Return the theorem's noise_std, rounded up.
+    def noise(self, *, epsilon: float) -> float:
+        """Return the theorem's noise_std."""
+        log_term = -math.log(require_delta(self.delta))
+        # sqrt(a + eps) - sqrt(a), without cancellation.
+        gap = epsilon / (math.sqrt(log_term + epsilon) + math.sqrt(log_term))
+        return self._reach() / gap * (1 + 2e-13)
 
-    Raises:
-        ParameterError: a parameter is out of its range, or epsilon above log(1/delta).
-    """
-    log_term = -math.log(require_delta(delta))
-    neel.check_range(require_positive("epsilon", epsilon), delta)
-    reach = _reach(weight_decay, smoothness, lipschitz, records, steps)
-    # sqrt(a + eps) - sqrt(a), without cancellation.
-    gap = epsilon / (math.sqrt(log_term + epsilon) + math.sqrt(log_term))
-    return reach / gap * (1 + 2e-13)
+    def _reach(self) -> float:
+        return 4 * math.sqrt(2) * self.reach(require_steps("steps", self.steps))
 
 
-def _reach(
-    weight_decay: float, smoothness: float, lipschitz: float, records: int, steps: int
-) -> float:
-    setting = neel.Setting(
-        weight_decay=weight_decay, smoothness=smoothness, lipschitz=lipschitz, records=records
-    )
-    return 4 * math.sqrt(2) * setting.reach(require_steps("steps", steps))
+account, calibrate = functions_of(Parameters)

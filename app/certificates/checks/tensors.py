@@ -7,13 +7,8 @@ follow from these are compared with what the service enforces.
 from collections.abc import Mapping
 from typing import Final
 
-from app.accounting import (
-    delete_to_descent,
-    langevin_unlearning,
-    noisy_gd_convex,
-    retraining,
-)
-from app.accounting.strong_convexity import largest_learning_rate
+from app.accounting import delete_to_descent, langevin_unlearning, noisy_gd_convex, retraining
+from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.certificates.parameters import Recipe, ReleaseEvent, Tracked
 from app.certificates.schema import Predicate, Release, Section
 from app.certificates.weights_file import StoredTensor, WeightsFile

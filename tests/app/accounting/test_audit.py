@@ -11,17 +11,11 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
-from app.accounting import (
-    gaussian,
-    gradient_clipping,
-    model_clipping,
-    output_perturbation,
-    present_records,
-    reflection,
-)
-from app.accounting.history import History, Release, Steps
-from app.accounting.history_account import Outlook
-from app.accounting.noisy_chain import NoisyChain
+from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
+from app.accounting.chains import present_records, reflection
+from app.accounting.chains.noisy_chain import NoisyChain
+from app.accounting.histories.history import History, Release, Steps
+from app.accounting.histories.history_account import Outlook
 from tests.support.histories import recipe
 
 DRAWS = 200_000

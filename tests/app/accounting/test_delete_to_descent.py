@@ -1,9 +1,9 @@
 import pytest
 
 from app.accounting import delete_to_descent, gaussian, tracked_release
-from app.accounting.history import History, Recipe
+from app.accounting.histories.history import History, Recipe
+from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.accounting.published import neel_theorem_28
-from app.accounting.strong_convexity import largest_learning_rate
 
 CONVEX = {"weight_decay": 0.05, "smoothness": 0.25}
 TARGET = {"epsilon": 1.0, "delta": 1e-5}

@@ -1,7 +1,7 @@
 import math
 
 from app.accounting import langevin_unlearning, projected_noisy_sgd
-from app.accounting.history import History, Recipe
+from app.accounting.histories.history import History, Recipe
 from app.accounting.published import chien_theorem_p_2
 
 RATE = 2.0

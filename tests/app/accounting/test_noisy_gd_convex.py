@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.accounting import noisy_gd_convex
-from app.accounting.history import History, Recipe
-from app.accounting.noisy_chain import constant_mu
+from app.accounting.chains.noisy_chain import constant_mu
+from app.accounting.histories.history import History, Recipe
 from app.accounting.published import chourasia_theorem_5_1
 from app.domain.errors import ParameterError
 

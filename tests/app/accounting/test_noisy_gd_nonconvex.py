@@ -102,14 +102,6 @@ def test_calibrated_noise_meets_its_target_and_is_smallest():
     assert not below.meets(epsilon=5.0, delta=1e-5)
 
 
-def test_present_records_compose_over_steps():
-    found = noisy_gd_nonconvex.present_divergence(
-        order=4.0, learning_rate=0.1, lipschitz=2.0, noise_std=0.5, records=100, steps=50
-    )
-    variance = 0.25 / 0.2
-    assert found == pytest.approx(4.0 * 4.0 / (1e4 * variance) * 0.1 * 50, rel=1e-12)
-
-
 def test_networks_are_declined_by_the_count():
     with pytest.raises(CalibrationError):
         noisy_gd_nonconvex.steps_needed(

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from app.accounting import projected_noisy_sgd
-from app.accounting.history import History
-from app.accounting.noisy_chain import constant_mu
-from app.accounting.present_records import minorant_mu
+from app.accounting.chains.noisy_chain import constant_mu
+from app.accounting.chains.present_records import minorant_mu
+from app.accounting.histories.history import History
 from app.accounting.terms import Neighbours
 from app.domain.errors import ParameterError
 from benchmarks import chien_tables

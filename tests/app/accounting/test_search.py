@@ -2,8 +2,10 @@ import math
 
 import pytest
 
-from app.accounting.search import smallest_noise, smallest_noise_by_secant
-from app.domain.errors import CalibrationError
+from app.accounting import gaussian, output_perturbation
+from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.search import meeting, smallest, smallest_noise, smallest_noise_by_secant
+from app.domain.errors import CalibrationError, ParameterError
 
 
 def test_ends_just_above_the_threshold():
@@ -17,6 +19,32 @@ def test_gives_up_where_nothing_or_everything_passes():
         smallest_noise(lambda _: False, scale=1.0)
     with pytest.raises(CalibrationError):
         smallest_noise(lambda _: True, scale=1.0)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1e-6, 0.3, 7.0])
+def test_the_smallest_number_is_rounded_up(threshold):
+    found = smallest(lambda number: number >= threshold, highest=10.0, width=1e-9)
+    assert threshold <= found <= threshold * (1 + 1e-9)
+
+
+def test_noise_that_an_accountant_refuses_as_too_little_does_not_meet_a_target():
+    def account(noise):
+        if noise < 1:
+            raise ParameterError("noise_std", "at least 1")
+        if noise < 2:
+            raise CalibrationError("no finite bound")
+        if noise > 1e6:
+            raise ParameterError("steps", "fewer")
+        return GaussianGuarantee(terms=output_perturbation.TERMS, mu=3 / noise)
+
+    target = {"epsilon": 1.0, "delta": 1e-5}
+    meets = meeting(account, **target)
+    assert [meets(noise) for noise in (0.5, 1.5, 2.5, 100.0)] == [False, False, False, True]
+    with pytest.raises(ParameterError, match="steps"):
+        meets(1e7)
+    found = smallest_noise(meets, scale=1.0)
+    assert account(found).meets(**target)
+    assert found == pytest.approx(3 / gaussian.mu_of(**target), rel=1e-9)
 
 
 @pytest.mark.parametrize("threshold", [1e-6, 0.3, 7.0, 1e5])

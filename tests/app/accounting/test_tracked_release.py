@@ -3,7 +3,7 @@ import math
 import pytest
 
 from app.accounting import tracked_release
-from app.accounting.history import History
+from app.accounting.histories.history import History
 from app.domain.errors import ParameterError
 from tests.support.histories import recipe
 

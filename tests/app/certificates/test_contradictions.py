@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from app.accounting.history import History
+from app.accounting.histories.history import History
 from app.certificates.signing import StatementSigner
 from app.certificates.verification import verify
 from app.domain.errors import VerificationError

@@ -125,7 +125,7 @@ def test_a_number_comes_out_to_the_digits_given(name, parameters, expected, digi
     ("start", "noise_std", "steps", "printed", "exact"),
     [
         # MATH.md prints what a coarser grid gives, rounded up; the worst chain itself comes from
-        # tests/app/accounting/test_reflection.py.
+        # tests/app/accounting/chains/test_reflection.py.
         (2, 0.275702, 5, 0.31959, 0.3188613),
         (2, 0.275702, 11, 0.045883, 0.04558948),
         (2, 0.275702, 20, 0.0024894, 0.00245808),

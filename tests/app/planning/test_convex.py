@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from app.accounting import catalogue
-from app.accounting.history import History, Release, Steps
+from app.accounting.histories.history import History, Release, Steps
 from app.domain.errors import ParameterError, PlanError
 from app.domain.plan import Plan
 from app.planning.convex import DEFAULT_RELEASE_NOISE, fewest_steps

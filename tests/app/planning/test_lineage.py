@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.accounting.history import History, Steps
+from app.accounting.histories.history import History, Steps
 from app.domain.errors import PlanError
 from app.planning.lineage import lineage_of, new_lineage
 from app.planning.shape import ConvexShape, ModelShape

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from app.accounting.history import Forget, History, Release, Steps
-from app.accounting.history_account import drift
+from app.accounting.histories.history import Forget, History, Release, Steps
+from app.accounting.histories.history_account import drift
 from app.domain.errors import ParameterError
 from app.planning.tracking import Tracking, history_of_run, trained_history
 from tests.support.histories import recipe

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from app.accounting import history
-from app.accounting.history_account import drift
+from app.accounting.histories import history
+from app.accounting.histories.history_account import drift
 from app.domain import linear_head
 from app.models import policies
 from app.registry.shapes import TrainingSet, shape_of

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from app.accounting import gaussian, projected_noisy_sgd
-from app.accounting.history import History, Recipe
-from app.accounting.history_account import Outlook, drift
+from app.accounting.histories.history import History, Recipe
+from app.accounting.histories.history_account import Outlook, drift
+from app.accounting.histories.strong_convexity import contraction
 from app.accounting.precision import grid_of
-from app.accounting.strong_convexity import contraction
 from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
 from workers.mechanisms.descent import Descent, from_plan

@@ -2,10 +2,11 @@ import math
 
 import pytest
 
-from app.accounting import noisy_chain, projected_noisy_sgd
+from app.accounting import projected_noisy_sgd
+from app.accounting.chains import noisy_chain
 from app.accounting.guarantees import GaussianGuarantee
-from app.accounting.history import Recipe
-from app.accounting.history_account import worst_case_drift
+from app.accounting.histories.history import Recipe
+from app.accounting.histories.history_account import worst_case_drift
 from app.accounting.published import (
     chien,
     chien_corollary_3_7,

@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from app.accounting.computed_chain import chain_residue, with_rounding
+from app.accounting.chains.computed_chain import chain_residue, with_rounding
+from app.accounting.chains.reflection import NoisyStep
 from app.accounting.precision import cell_diagonal, noise_norm, sampling_residue
-from app.accounting.reflection import NoisyStep
 from app.domain.errors import ParameterError
 
 

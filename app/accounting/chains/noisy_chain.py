@@ -1,7 +1,7 @@
 """The noisy chain: x <- Psi(x) + N(0, noise_std^2 I), the same maps in both worlds.
 
 With |Psi(x) - Psi(y)| <= contraction |x - y| + shift, starting at most ``start_distance`` apart,
-two numbers suffice (MATH.md section 3):
+two numbers suffice (docs/guarantees.md, Theorem 1):
 
     drift    <- contraction   * drift    + shift         (D: the worlds, sharing their noise)
     variance <- contraction^2 * variance + noise_std^2   (W: of one coordinate, from the noise)
@@ -9,8 +9,7 @@ two numbers suffice (MATH.md section 3):
 
 drift/sqrt(variance) is Koloskova et al. 2025, Theorem A.9, with its sum solved in closed form and
 as a trade-off function (Bok, Su & Altschuler 2024, shifted interpolation). The running minimum is
-valid for every schedule because later steps are post-processing of any earlier prefix. The proof
-is in docs/guarantees.md.
+valid for every schedule because later steps are post-processing of any earlier prefix.
 """
 
 import math
@@ -56,7 +55,7 @@ class NoisyChain:
     def step(self, contraction: float, shift: float, noise_std: float) -> float:
         """Count one step that was actually taken and return mu so far.
 
-        The caller has checked the three numbers once (``check_step``); they do not change in kind.
+        The caller has checked the three numbers by ``check_step``.
         """
         drift = (contraction * self.drift + shift) * _UP
         if drift < _SMALLEST_DRIFT and (self.drift > 0.0 or shift > 0.0):

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from app.accounting.history import MOST_EVENTS, MOST_STEPS, Forget, History, Release, Steps
+from app.accounting.histories.history import (
+    MOST_EVENTS,
+    MOST_STEPS,
+    Forget,
+    History,
+    Release,
+    Steps,
+)
 from app.accounting.terms import Neighbours
 from app.domain.errors import ParameterError
 from tests.support.histories import histories, recipe

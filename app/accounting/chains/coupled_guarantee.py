@@ -1,6 +1,6 @@
 """The better of two at each epsilon: a Gaussian guarantee, and what a coupling of the worlds gives.
 
-The coupling takes milliseconds, so it is asked only where a formula says that it may help.
+The coupling takes milliseconds, so it is computed only where a formula says that it may help.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class CoupledGuarantee(GaussianGuarantee):
 
     Attributes:
         coupled: returns the coupling's guarantee.
-        least: epsilon to a number that the coupling's delta does not go below.
+        least: from epsilon to a lower bound on the coupling's delta.
     """
 
     coupled: Callable[[], Guarantee] = field(compare=False, repr=False, kw_only=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from app.accounting.coupled_guarantee import CoupledGuarantee
+from app.accounting.chains.coupled_guarantee import CoupledGuarantee
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee, ProfileGuarantee
 from app.accounting.retraining import TERMS
 from app.domain.errors import CalibrationError

@@ -1,4 +1,4 @@
-"""Privacy of records that are still present: the maps differ at every step (MATH.md section 7).
+"""Privacy of records that are still present: the maps differ at every step.
 
     |Psi_t(x) - Psi'_t(y)| <= contraction_t |x - y| + shift_t, noise of noise_std_t in both worlds
 
@@ -6,7 +6,7 @@ Now no step is post-processing, and the running minimum of ``noisy_chain`` is no
 ``minorant`` bounds the last iterate.
 
 Guarantee: mu-GDP for the release of the last iterate. Source: shifted interpolation, Bok, Su &
-Altschuler 2024, extended; the proof is in docs/guarantees.md.
+Altschuler 2024, extended; docs/guarantees.md, section 2.4.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from app.accounting.minorant import Minorant
+from app.accounting.chains.minorant import Minorant
 from app.domain.checks import require_non_negative
 from app.domain.errors import ParameterError
 

@@ -7,27 +7,27 @@ at all others; noise is what the history says was added, at each step or at a re
 ``minorant`` bounds what the last iterate tells of the union of all records forgotten so far:
 
 * noise of training, and of earlier releases, hides the records too, contracted by what came later;
-* steps behind the last noise are the same function in both worlds, so they change nothing;
+* steps after the last noise are the same function in both worlds, so they change nothing;
 * where weights are projected, the bound that starts from the drift at the last request counts too.
 
-Requests that may depend on the releases before the last run cost the composition of those releases:
-given them, the last run starts from equal weights and reads no forgotten record (section 9).
+Where requests may depend on the releases before the last run, those releases compose: given them,
+the last run starts from equal weights and reads no forgotten record.
 
 Guarantee: mu-GDP, floats included where the recipe states its dimension. Neighbouring relation: the
 recipe's. Assumptions: ``ASSUMPTIONS``. Source: Expunge, from Chien et al. 2024, Lemma 3.3, by
-shifted interpolation (Bok, Su & Altschuler 2024); docs/guarantees.md, sections 2, 6 and 11.
+shifted interpolation (Bok, Su & Altschuler 2024); docs/guarantees.md, sections 2, 6, 9 and 11.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from app.accounting.chains.minorant import Minorant, geometric_sum, log_of, power
 from app.accounting.computed_guarantee import computed
 from app.accounting.guarantees import GaussianGuarantee
-from app.accounting.history import Event, Forget, History, Recipe, Release, Steps
-from app.accounting.history_rounding import residue_of
-from app.accounting.minorant import Minorant, geometric_sum, log_of, power
-from app.accounting.strong_convexity import ASSUMPTIONS as CONVEX
+from app.accounting.histories.history import Event, Forget, History, Recipe, Release, Steps
+from app.accounting.histories.history_rounding import residue_of
+from app.accounting.histories.strong_convexity import ASSUMPTIONS as CONVEX
 from app.accounting.terms import Terms, enforced
 from app.domain.errors import ParameterError
 
@@ -167,8 +167,8 @@ def capacity(
 ) -> int:
     """Return how many more records the present version covers without a run, at worst positions.
 
-    The worst position is that of the batch visited last; where a batch is full, the one before: of
-    two batches it is visited as often or more, and each time later, and mu grows with both
+    The batch visited last is the worst position, and where it is full the batch before it: it is
+    visited at least as often as any other, and later each time, and mu grows with both
     (docs/guarantees.md, section 6). Adaptive lineages have one batch.
 
     Raises:
@@ -273,8 +273,8 @@ def _walk_noisy(
 ) -> None:
     """Walk noisy steps from visit to visit.
 
-    Where only one batch is touched, a visit and the steps behind it up to the next one are like one
-    step; equal steps of that kind have falling chords, so all of them together are one, too.
+    Where only one batch is touched, a visit and the steps after it up to the next visit count as
+    one step. Equal steps of that kind have falling chords, so all of them count as one step too.
     """
     rate, noise = recipe.contraction, event.noise_std
     batch, *others = present

@@ -1,4 +1,4 @@
-"""The losses for which drift can be tracked (MATH.md section 5a), and what one step does to it.
+"""The losses for which drift can be tracked, and what one step does to it.
 
     f(x) = (1/batch_size) sum over the batch of l(x; record) + (weight_decay/2) |x|^2
 
@@ -6,7 +6,8 @@ with l convex, ``smoothness``-smooth and ``lipschitz``-Lipschitz in x. For a ste
 2 / (smoothness + 2 weight_decay) the map x -> x - learning_rate grad f(x) is c-Lipschitz with
 c = 1 - learning_rate weight_decay (Nesterov 2003, Theorem 2.1.12), also with records zeroed out,
 because dropping convex smooth terms keeps the sum convex and no less smooth. The papers ask for
-1 / (smoothness + weight_decay); so do their own bounds here (``papers_contraction``).
+1 / (smoothness + weight_decay); so do their own bounds here (``papers_contraction``). Source:
+docs/guarantees.md, section 6.
 
 Symbols of Chien et al. 2024: eta = learning_rate, m = weight_decay, L = smoothness + weight_decay,
 M = lipschitz, b = batch_size, n = records. Of Chourasia & Shah 2023: lambda = weight_decay,
@@ -15,7 +16,7 @@ beta = smoothness, L = lipschitz.
 
 from fractions import Fraction
 
-from app.accounting.noisy_chain import one_minus_product
+from app.accounting.chains.noisy_chain import one_minus_product
 from app.accounting.terms import Assumption, Neighbours, enforced
 from app.domain.checks import require_non_negative, require_positive
 from app.domain.errors import ParameterError
@@ -56,7 +57,7 @@ def largest_learning_rate(*, weight_decay: float, smoothness: float) -> float:
 
 
 def papers_contraction(*, learning_rate: float, weight_decay: float, smoothness: float) -> float:
-    """Return the same for a step size within the papers' own condition.
+    """Return 1 - learning_rate * weight_decay where the step size meets the papers' own condition.
 
     Raises:
         ParameterError: a number is out of range, or the step size is above their bound.

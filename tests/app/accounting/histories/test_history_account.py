@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting import gaussian, history_account, tracked_release
-from app.accounting.history import History, Release, Steps
-from app.accounting.history_account import Outlook, capacity, drift
-from app.accounting.present_records import minorant_mu
+from app.accounting import gaussian, tracked_release
+from app.accounting.chains.present_records import minorant_mu
+from app.accounting.histories import history_account
+from app.accounting.histories.history import History, Release, Steps
+from app.accounting.histories.history_account import Outlook, capacity, drift
 from app.domain.errors import ParameterError
 from tests.support.histories import histories, recipe
 from tests.support.independent_accountant import independent_mu

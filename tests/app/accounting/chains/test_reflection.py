@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtr
 
 from app.accounting import gaussian
-from app.accounting.quantities import reflection_delta
-from app.accounting.reflection import (
+from app.accounting.chains.reflection import (
     MOST_STEPS,
     NoisyStep,
     ReflectionCoupling,
     apart_after,
     least_delta,
 )
+from app.accounting.quantities import reflection_delta
 from app.domain.errors import CalibrationError, ParameterError
 
 CHAIN = {"start_distance": 2.0, "contraction": 0.5, "shift": 0.2, "noise_std": 0.275702}

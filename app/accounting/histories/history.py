@@ -3,13 +3,13 @@
 A lineage trains on a fixed partition of its records, visited cyclically, one batch a step. Its
 history lists, in order,
 
-    steps     so many optimisation steps, each with its own noise of one standard deviation or none
+    steps     a number of optimisation steps, with noise of one standard deviation at each, or none
     release   the end of a run, with the noise that the release itself added, or none
-    forget    a request: so many records of each batch leave
+    forget    a request: how many records of each batch leave
 
-and holds no record id and no weight. Nothing else is needed to account for the union of all records
-forgotten so far (``history_account``), and noise that is not listed here does not exist: what a
-policy says about noise decides what will be added and never speaks about the past.
+and holds no record id and no weight. ``history_account`` needs nothing else to account for the
+union of all records forgotten so far. Only noise that is listed counts: a policy says what noise
+will be added, not what was added.
 
 Neighbouring relation: zero_out or replacement. Source: docs/guarantees.md, section 6.
 """
@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from app.accounting.minorant import geometric_sum, power
-from app.accounting.strong_convexity import contraction, gradient_shift
+from app.accounting.chains.minorant import geometric_sum, power
+from app.accounting.histories.strong_convexity import contraction, gradient_shift
 from app.accounting.terms import Neighbours
 from app.domain.checks import (
     require_noise,
@@ -97,7 +97,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Steps:
-    """So many optimisation steps, going on in the cycle where the last ones stopped."""
+    """A number of optimisation steps; the cycle of batches goes on where it stopped."""
 
     count: int
     noise_std: float = 0.0
@@ -119,7 +119,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Forget:
-    """A request: so many records of each batch leave (batch number and count)."""
+    """A request: how many records leave, in pairs of a batch number and a count."""
 
     records: tuple[tuple[int, int], ...]
 
@@ -177,7 +177,7 @@ class History:
 
     @property
     def last_run(self) -> tuple[Steps | Release, ...]:
-        """What the last run did: the events behind the release before it, requests left out."""
+        """The steps and the release of the last run, without the requests among them."""
         ends = [index for index, event in enumerate(self.events[:-1]) if isinstance(event, Release)]
         run = self.events[ends[-1] + 1 :] if ends else self.events
         return tuple(event for event in run if not isinstance(event, Forget))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting.minorant import Minorant, geometric_sum, log_of, power
+from app.accounting.chains.minorant import Minorant, geometric_sum, log_of, power
 
 NEAR_ONE = [1 - 2.0**-53, 1 - 1e-12, 1 - 1e-6]
 RATES = [*NEAR_ONE, 0.999, 0.5, 0.25, 1e-5]

@@ -6,8 +6,8 @@ import mpmath
 import pytest
 from hypothesis import given, settings
 
-from app.accounting.history import History, Recipe, Steps
-from app.accounting.history_account import drift, worst_case_drift
+from app.accounting.histories.history import History, Recipe, Steps
+from app.accounting.histories.history_account import drift, worst_case_drift
 from app.accounting.terms import Neighbours
 from app.domain.errors import ParameterError
 from tests.support.histories import histories, recipe

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting import present_records
+from app.accounting.chains import present_records
 from app.domain.errors import ParameterError
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting import noisy_chain
-from app.accounting.noisy_chain import NoisyChain
+from app.accounting.chains import noisy_chain
+from app.accounting.chains.noisy_chain import NoisyChain
 from app.domain.errors import ParameterError
 
 

@@ -3,7 +3,7 @@ from fractions import Fraction
 
 import pytest
 
-from app.accounting import strong_convexity
+from app.accounting.histories import strong_convexity
 from app.accounting.terms import Neighbours
 from app.domain.errors import ParameterError
 

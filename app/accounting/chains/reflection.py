@@ -2,15 +2,15 @@
 
 Of the noisy chain x <- Psi(x) + N(0, noise_std^2 I), |Psi(x) - Psi(y)| <= contraction |x - y| +
 shift: couple the two Gaussians of a step by reflection. Means m apart then coincide after the step
-with probability 2 Phi(-m / (2 noise_std)), and stay together for ever; otherwise the distance
+with probability 2 Phi(-m / (2 noise_std)), and stay together; otherwise the distance
 exceeds y with probability Phi((m - y) / (2 noise_std)) - Phi((-m - y) / (2 noise_std)), which grows
 with m. So the one-dimensional recursion with m = contraction * distance + shift bounds how likely
 the worlds are apart after any number of steps, in any dimension: their total variation.
 
-How the distribution of the distance is kept: ``_CELLS`` cells with a mass and a mean each. What is
-asked of it in the end is an increasing concave function of the distance before every step
-(docs/guarantees.md, section 3.2), so that putting a cell's mass at its mean only raises the answer;
-with a mass and a first moment that are too large it rises further. Both are rounded up.
+The distribution of the distance is kept in ``_CELLS`` cells, each with a mass and a mean. An answer
+is the expectation of an increasing concave function of the distance (docs/guarantees.md, section
+3.2). So it only rises where a cell's mass is put at its mean, and where masses and first moments
+are too large: both are rounded up.
 """
 
 import math
@@ -22,8 +22,8 @@ import numpy.typing as npt
 import scipy  # its parts load when they are first used, which takes long
 
 from app.accounting import gaussian
-from app.accounting.reflection_profile import ReflectionProfile
-from app.accounting.search import smallest_epsilon
+from app.accounting.chains.reflection_profile import ReflectionProfile
+from app.accounting.search import smallest
 from app.domain.checks import require_delta, require_noise, require_non_negative
 from app.domain.errors import CalibrationError, ParameterError
 
@@ -108,7 +108,7 @@ class Apart:
             highest *= 2
             if highest > _LARGEST_EPSILON:
                 raise CalibrationError("the coupling has no finite epsilon at this delta")
-        return smallest_epsilon(
+        return smallest(
             lambda epsilon: self.delta(epsilon=epsilon) <= delta, highest=highest, width=1e-9
         )
 
@@ -201,9 +201,9 @@ def _profile_of(apart: Apart) -> ReflectionProfile:
 
 
 def least_delta(*, run: Run, epsilon: float) -> float:
-    """Return what no coupling of a run goes below: a formula, to see where it cannot help.
+    """Return a lower bound on the delta of a run's coupling: where it is large, no coupling helps.
 
-    The distance is at least the shift in every step.
+    It is a formula, because the distance is at least the shift in every step.
     """
     log_apart, log_stays, last, steps = 0.0, 0.0, 0.0, 0
     for step, count in run:

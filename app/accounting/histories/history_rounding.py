@@ -9,8 +9,8 @@ they are hidden by the noise of the next step or release. docs/guarantees.md, se
 import math
 from collections.abc import Iterator
 
-from app.accounting.history import History, Recipe, Release, Steps
-from app.accounting.minorant import geometric_sum, power
+from app.accounting.chains.minorant import geometric_sum, power
+from app.accounting.histories.history import History, Recipe, Release, Steps
 from app.accounting.precision import (
     NONE,
     Residue,
@@ -25,7 +25,7 @@ _UNIT = 2.0**-53
 def residue_of(history: History) -> Residue:
     """Return the residue of a lineage's head; none where the recipe states no dimension.
 
-    What one event leaves does not depend on later ones, so noise that was fit to be added stays so.
+    What one event leaves does not depend on later ones: noise that was large enough stays so.
 
     Raises:
         ParameterError: some noise is too small for float64 to add to such weights.
@@ -86,9 +86,8 @@ def step_error(recipe: Recipe, *, reach: float) -> float:
 def reach_of(history: History) -> float:
     """Return a bound on the norm of every iterate, before and after noise.
 
-    Noise exceeds its share with a chance below 2^-58 a noisy step; roundings are within the tenth
-    that is added. A projection keeps the bound: unless it is the stricter one, nothing is ever
-    projected.
+    Noise exceeds its share with a chance below 2^-58 at each noisy step; roundings are within the
+    tenth that is added. A projection to a larger ball changes nothing.
     """
     return max(_reaches(history), default=0.0)
 

@@ -12,8 +12,8 @@ The proof is in docs/guarantees.md, section 11.
 import math
 from dataclasses import replace
 
+from app.accounting.chains.reflection import NoisyStep, Run
 from app.accounting.precision import Residue, cell_diagonal, noise_norm, sampling_residue
-from app.accounting.reflection import NoisyStep, Run
 
 _ARITHMETIC = 2.0**-24
 

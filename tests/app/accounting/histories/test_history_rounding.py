@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, linear
 
-from app.accounting.history import History
-from app.accounting.history_rounding import reach_of, residue_of, step_error
+from app.accounting.histories.history import History
+from app.accounting.histories.history_rounding import reach_of, residue_of, step_error
 from app.accounting.precision import NONE, grid_of, noise_norm, sampling_residue
 from app.domain.errors import ParameterError
 from tests.support.histories import recipe

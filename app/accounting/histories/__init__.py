@@ -1,0 +1,1 @@
+"""What a lineage's recorded history guarantees, for losses whose drift can be tracked."""
