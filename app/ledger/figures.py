@@ -11,10 +11,10 @@ from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import Session
 
 from app.domain.states import ACTIVE_RUN_STATES, BlobState, RequestState
+from app.ledger import checkpoints
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.tables import (
     ForgetRequestRow,
-    LogCheckpointRow,
     LogEntryRow,
     ObligationRow,
     OutboxRow,
@@ -197,11 +197,7 @@ def log_size(session: Session) -> LogSize:
     """Return how long the log is and how much of it is signed."""
     last = session.scalar(select(func.max(LogEntryRow.index)))
     entries = 0 if last is None else last + 1
-    newest = select(
-        LogCheckpointRow.size, _seconds(func.clock_timestamp() - LogCheckpointRow.issued_at)
-    ).order_by(LogCheckpointRow.size.desc())
-    row = session.execute(newest.limit(1)).one_or_none()
-    signed, age_s = (0, None) if row is None else row
+    signed, age_s = checkpoints.newest(session)
     return LogSize(entries=entries, unsigned=entries - signed, checkpoint_age_s=age_s)
 
 

@@ -322,15 +322,17 @@ _VERSIONS = Story(
     ends=frozenset({"version.shredded"}),
 )
 
+_WEIGHTS = {"blob_id": "blob", "sha256": "sha256", "size_bytes": "size_bytes"}
+_NO_WEIGHTS = dict.fromkeys(_WEIGHTS)
 _BACKBONES = Story(
     name="backbone",
     field="backbone",
     rows=select(*BackboneRow.__table__.columns),
-    read=lambda row: {"definition": digests.of_backbone(row), "sha256": row.sha256},
+    read=lambda row: {"definition": digests.of_backbone(row), **_columns(*_WEIGHTS)(row)},
     rules={
-        "backbone.defined": _once(_both(_takes(definition="definition"), _sets(sha256=None))),
-        "backbone.uploaded": _takes(sha256="sha256"),
-        "backbone.lost": _sets(sha256=None),
+        "backbone.defined": _once(_both(_takes(definition="definition"), _sets(**_NO_WEIGHTS))),
+        "backbone.uploaded": _takes(**_WEIGHTS),
+        "backbone.lost": _sets(**_NO_WEIGHTS),
     },
     births=frozenset({"backbone.defined"}),
 )

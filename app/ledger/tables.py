@@ -262,7 +262,10 @@ class LogNodeRow(Base):
 
 
 class LogCheckpointRow(Base):
-    """What the service has signed about the log: its first ``size`` entries have this root."""
+    """What the service has signed about the log: its first ``size`` entries have this root.
+
+    It was signed when the last of them was recorded.
+    """
 
     __tablename__ = "log_checkpoints"
     __table_args__ = (
@@ -273,7 +276,6 @@ class LogCheckpointRow(Base):
     size: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     root: Mapped[bytes]
     note: Mapped[str]
-    issued_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
 class LogCosignatureRow(Base):
