@@ -283,18 +283,6 @@ def witness_keys(settings: Settings) -> list[WitnessKey]:
         raise ConfigurationError(f"EXPUNGE_WITNESSES: {error}") from error
 
 
-def write_trusted_keys(settings: Settings, database: Database) -> Path:
-    """Write what verifiers should trust, beside the signing key; return the file's path."""
-    signer = StatementSigner.from_file(signing_key_file(settings))
-    with database.transaction() as session:
-        if signing_keys.may_sign(session, signer):  # else a rotation has to be finished
-            signing_keys.require_in_use(session, signer)
-    path = trusted_keys_file(settings)
-    with database.transaction() as session:
-        signing_keys.trusted(session).write(path)
-    return path
-
-
 def model_signing_key_file(settings: Settings) -> Path:
     """Where the private key that signs weight files lies."""
     return settings.data_dir / "keys" / "model-signing-p256.pem"

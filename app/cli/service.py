@@ -19,7 +19,7 @@ from app.cli.connection import admin_key_file, errors_in_words
 from app.database import Database
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
-from app.ledger import actor, api_keys
+from app.ledger import actor, api_keys, signing_keys
 from app.main import app_from_environment
 from app.planning.planners import Planners
 from app.services import (
@@ -31,13 +31,14 @@ from app.services import (
     opendsr_certificate_file,
     opendsr_domain,
     opendsr_key_file,
-    write_trusted_keys,
+    trusted_keys_file,
 )
 from app.settings import Settings
 from app.stopping import StopSignal
 from app.storage.keyfiles import create_key_file
 from app.storage.s3 import S3ObjectStore
 from app.supervisor import Child, python_command, stop_with_supervisor, supervise
+from app.trust_file import ensure_trusted_keys, require_same
 
 _SHUTDOWN_S = 5
 _GARBAGE_OBJECTS = 20_000
@@ -78,8 +79,11 @@ def init() -> None:
         create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
         _create_bucket(settings)
         database = Database(database_url(settings))
-        trusted = write_trusted_keys(settings, database)
+        known = ensure_trusted_keys(settings, database)
+        with database.transaction() as session:
+            require_same(known, signing_keys.trusted(session))
         database.dispose()
+        trusted = trusted_keys_file(settings)
         typer.echo(f"ready: data in {settings.data_dir}, trusted keys in {trusted}")
 
 
