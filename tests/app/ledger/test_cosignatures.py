@@ -1,4 +1,4 @@
-"""Whatever is stored as cosignatures, bundles verify, and ``fsck`` names what is none."""
+"""Whatever is stored as cosignatures, bundles verify, and ``fsck`` names what is not a cosignature."""
 
 import json
 
@@ -54,7 +54,7 @@ def _line(services: Services, signer: WitnessSigner) -> str:
 
 
 def _store(services: Services, named: WitnessSigner | str, line: str, *, ahead: int = 0) -> None:
-    """Store a line as the service's role may, whoever uses it."""
+    """Store a line, which the service's role may do."""
     witness = named if isinstance(named, str) else str(named.key)
     size = _newest(services).size + ahead
     with services.database.transaction() as session:
@@ -111,7 +111,7 @@ def test_a_line_that_is_no_cosignature_is_skipped_and_named(
     assert fault.reason == "this witness did not sign it"
 
 
-def test_lines_by_witnesses_that_nobody_named_are_skipped_and_told(
+def test_lines_by_witnesses_that_the_settings_do_not_name_are_skipped_and_told(
     api: TestClient, workshop: Workshop, version: VersionRow
 ) -> None:
     services = workshop.services
@@ -183,7 +183,7 @@ def test_a_line_for_a_size_that_the_log_never_had_keeps_no_witness_from_being_as
     assert (asked.size, asked.old_size) == (_newest(services).size, before)
 
 
-def test_a_witness_whose_key_is_none_is_refused_when_the_service_starts(
+def test_a_witness_without_a_valid_key_is_refused_when_the_service_starts(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EXPUNGE_WITNESSES", json.dumps({"https://w.example/": "w+00+AA"}))
