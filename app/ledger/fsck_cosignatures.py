@@ -43,7 +43,7 @@ def check_cosignatures(
                 if key is None:
                     fault(where, "this is not a witness's key")
                 elif note is None:
-                    fault(where, "there is no such checkpoint")
+                    fault(where, "this checkpoint does not exist")
                 elif not is_cosignature(line, note, key):
                     fault(where, "this witness did not sign it")
             if key is not None and witness not in known:

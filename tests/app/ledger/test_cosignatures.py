@@ -1,4 +1,4 @@
-"""Whatever is stored as cosignatures, bundles verify, and ``fsck`` names what is not a cosignature."""
+"""Whatever is stored as cosignatures, bundles verify, and ``fsck`` names what does not belong."""
 
 import json
 
