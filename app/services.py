@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from redis import Redis
 from sqlalchemy.orm import Session
@@ -25,6 +24,7 @@ from app.database import Database
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.reading import readers_of
 from app.datasets.service import Records
+from app.domain.errors import ConfigurationError, NoteError
 from app.ledger import deadlines
 from app.ledger.completion import Completion
 from app.ledger.requests import ForgetRequests
@@ -42,7 +42,6 @@ from app.locations import (
     public_url,
     redis_url,
     signing_key_file,
-    trusted_keys_file,
 )
 from app.log import actor, checkpoints, signing_keys
 from app.logs import describe
@@ -145,20 +144,17 @@ class Services:
             self.database, self.callbacks.keys, poster, lambda: self.processor_signer, terms
         )
 
-    def askers(self) -> list[Asker]:
-        """Return what asks the log's witnesses, one for each.
+    @cached_property
+    def witnesses(self) -> list[WitnessKey]:
+        """Whose cosignatures of the log are shown."""
+        return witness_keys(self.settings)
 
-        Raises:
-            NoteError: a witness's verifier key is not valid.
-        """
+    def askers(self) -> list[Asker]:
+        """Return what asks the log's witnesses, one for each."""
+        interval_s = self.settings.poll_interval_s
         return [
-            Asker(
-                self.database,
-                str(url),
-                WitnessKey.from_text(key),
-                poll_interval_s=self.settings.poll_interval_s,
-            )
-            for url, key in self.settings.witnesses.items()
+            Asker(self.database, str(url), key, poll_interval_s=interval_s)
+            for url, key in zip(self.settings.witnesses, self.witnesses, strict=True)
         ]
 
     def clean_up(self) -> None:
@@ -210,16 +206,16 @@ class Services:
                 log.checkpoint_at_commit(session, self.signer)
 
 
-def write_trusted_keys(settings: Settings, database: Database) -> Path:
-    """Write what verifiers should trust, beside the signing key; return the file's path."""
-    signer = StatementSigner.from_file(signing_key_file(settings))
-    with database.transaction() as session:
-        if signing_keys.may_sign(session, signer):  # else a rotation has to be finished
-            signing_keys.require_in_use(session, signer)
-    path = trusted_keys_file(settings)
-    with database.transaction() as session:
-        signing_keys.trusted(session).write(path)
-    return path
+def witness_keys(settings: Settings) -> list[WitnessKey]:
+    """Return the keys of the log's witnesses, in the order of the settings.
+
+    Raises:
+        ConfigurationError: one is not a witness's verifier key.
+    """
+    try:
+        return [WitnessKey.from_text(key) for key in settings.witnesses.values()]
+    except NoteError as error:
+        raise ConfigurationError(f"EXPUNGE_WITNESSES: {error}") from error
 
 
 def create_keys(settings: Settings) -> None:
@@ -244,8 +240,9 @@ def open_services(settings: Settings) -> Services:
     """Put the services together.
 
     Raises:
-        ConfigurationError: a key is missing; run ``expunge init``.
+        ConfigurationError: a key is missing; run ``expunge init``. Or a witness's is wrong.
     """
+    witness_keys(settings)
     database = Database(database_url(settings))
     blobs = open_blobs(settings, database)
     pseudonyms = Pseudonyms.from_file(pseudonym_key_file(settings))

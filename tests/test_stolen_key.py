@@ -203,9 +203,10 @@ def _forged(theft: Theft, signer_line: dict[str, Any], **changes: Any) -> Certif
             basis=statement["predicate"]["basis"],
             envelope=json.dumps(document),
             sha256=envelope.sha256,
+            number=2,
         )
         session.add(row)
-        facts = {"certificate": row.id, "sha256": row.sha256, "basis": row.basis}
+        facts = {"certificate": row.id, "sha256": row.sha256, "basis": row.basis, "number": 2}
         facts |= {"model": row.model_id, "version": row.version_id}
         log.append(session, "certificate.issued", **facts)
         log.checkpoint_at_commit(session, theft.services.signer)

@@ -68,7 +68,13 @@ def get_certificate(
     with services.database.transaction() as session:
         certificate = repository.released_certificate(session, certificate_id)
         return BundleAnswer(
-            **bundles.bundle_of(session, certificate, signer=services.signer, since=since)
+            **bundles.bundle_of(
+                session,
+                certificate,
+                signer=services.signer,
+                witnesses=services.witnesses,
+                since=since,
+            )
         )
 
 

@@ -237,6 +237,7 @@ def get_certificates(
                         session,
                         repository.certificate(session, obligation.certificate_id),
                         signer=services.signer,
+                        witnesses=services.witnesses,
                         since=since,
                         request_id=request_id,
                     )

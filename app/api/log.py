@@ -63,7 +63,7 @@ def get_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
     """
     with services.database.transaction() as session:
         newest = checkpoints.latest(session)
-        return PlainTextResponse(cosignatures.note_of(session, newest))
+        return PlainTextResponse(cosignatures.note_of(session, newest, services.witnesses))
 
 
 @router.get("/entries", responses=problem_responses())

@@ -164,7 +164,13 @@ def get_version_certificate(
         version = registry.version_numbered(session, model, number)
         certificate = repository.certificate(session, version.certificate_id)
         return BundleAnswer(
-            **bundles.bundle_of(session, certificate, signer=services.signer, since=since)
+            **bundles.bundle_of(
+                session,
+                certificate,
+                signer=services.signer,
+                witnesses=services.witnesses,
+                since=since,
+            )
         )
 
 

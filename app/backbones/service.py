@@ -88,7 +88,14 @@ def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) ->
     row.blob_id = blob.id
     row.sha256 = blob.sha256
     row.size_bytes = blob.size_bytes
-    log.append(session, "backbone.uploaded", backbone=row.id, sha256=blob.sha256)
+    log.append(
+        session,
+        "backbone.uploaded",
+        backbone=row.id,
+        blob=blob.id,
+        sha256=blob.sha256,
+        size_bytes=blob.size_bytes,
+    )
     return row
 
 

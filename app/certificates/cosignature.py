@@ -13,7 +13,7 @@ from typing import ClassVar
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from app.certificates.note import NoteKey, signature_line, signatures_by
+from app.certificates.note import NoteKey, open_note, signature_line, signatures_by
 from app.certificates.private_keys import load_private_key
 from app.domain.errors import ConfigurationError, NoteError, VerificationError
 
@@ -65,6 +65,16 @@ class WitnessSigner:
         """Return the signature line for a checkpoint's text at a time, in seconds since 1970."""
         signature = self._private_key.sign(_message(text, time_s))
         return signature_line(self.key, _TIME.pack(time_s) + signature)
+
+
+def is_cosignature(line: str, note: str, witness: WitnessKey) -> bool:
+    """Say whether a line is a witness's cosignature of a checkpoint's note, and nothing more."""
+    text, blank, _ = note.rpartition("\n\n")
+    try:
+        open_note(f"{text}{blank}{line}".encode(), [witness])
+    except NoteError:
+        return False
+    return line.count("\n") == 1
 
 
 def check_witnesses(note: bytes, witnesses: Sequence[WitnessKey], *, required: int) -> str:

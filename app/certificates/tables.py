@@ -1,18 +1,19 @@
 """Certificates as they were signed."""
 
-from datetime import datetime
-
-from sqlalchemy import ForeignKey, Index, func
+from sqlalchemy import ForeignKey, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
 
 
 class CertificateRow(Base):
-    """A signed statement about one version. ``envelope`` holds the exact JSON text."""
+    """A signed statement about one version. ``envelope`` holds the exact JSON text.
+
+    ``number`` counts a model's certificates from 1: each names the one before it by its digest.
+    """
 
     __tablename__ = "certificates"
-    __table_args__ = (Index("ix_certificates_model_id_created_at", "model_id", "created_at"),)
+    __table_args__ = (UniqueConstraint("model_id", "number"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
     model_id: Mapped[str] = mapped_column(ForeignKey("models.id"))
@@ -22,4 +23,4 @@ class CertificateRow(Base):
     basis: Mapped[str]
     envelope: Mapped[str]
     sha256: Mapped[str]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    number: Mapped[int]

@@ -9,7 +9,7 @@ attacker cannot make a log that a verifier with the present list accepts.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -32,15 +32,8 @@ MAX_BYTES: Final = 1024 * 1024
 MAX_KEYS: Final = 1000
 PURPOSE: Final = "certificates"
 ALGORITHM: Final = "ed25519"
-_FIELDS: Final = {
-    "key_id",
-    "algorithm",
-    "purpose",
-    "pem",
-    "valid_from",
-    "valid_until",
-    "compromised_since",
-}
+_DATES: Final = ("valid_from", "valid_until", "compromised_since")
+_FIELDS: Final = {"key_id", "algorithm", "purpose", "pem", *_DATES}
 
 
 @dataclass(frozen=True)
@@ -83,18 +76,23 @@ class TrustedKey:
             and (self.end is None or moment < self.end)
         )
 
+    @property
+    def pem(self) -> str:
+        """The key as its text."""
+        encoded = self.public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return encoded.decode()
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        pem = self.public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         moments = {
             name: None if (moment := getattr(self, name)) is None else moment.isoformat()
-            for name in ("valid_from", "valid_until", "compromised_since")
+            for name in _DATES
         }
         return {
             "key_id": self.id,
             "algorithm": ALGORITHM,
             "purpose": PURPOSE,
-            "pem": pem.decode(),
+            "pem": self.pem,
             **moments,
         }
 
@@ -118,6 +116,33 @@ class TrustedKeys:
             for key in self.keys
             if in_use_at is None or key.is_in_use(in_use_at)
         ]
+
+    def rotated(
+        self, new: Ed25519PublicKey, *, at: datetime, compromised_since: datetime | None = None
+    ) -> "TrustedKeys":
+        """Return the list with another key in the place of the one that was in use."""
+        old = tuple(
+            key
+            if key.valid_until is not None
+            else replace(key, valid_until=at, compromised_since=compromised_since)
+            for key in self.keys
+        )
+        return TrustedKeys(self.origin, (TrustedKey(new, valid_from=at), *old))
+
+    def difference(self, other: "TrustedKeys") -> str | None:
+        """Say in words where another list differs first, None if it says the same."""
+        if self.origin != other.origin:
+            return f"origin: {self.origin}, {other.origin}"
+        mine = {key.id: key for key in self.keys}
+        theirs = {key.id: key for key in other.keys}
+        for key_id in sorted(mine.keys() ^ theirs.keys()):
+            return f"key {key_id}: only the {'first' if key_id in mine else 'second'} has it"
+        for key_id, key in mine.items():
+            for name in _DATES:
+                one, another = getattr(key, name), getattr(theirs[key_id], name)
+                if one != another:
+                    return f"key {key_id}, {name}: {one}, {another}"
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -12,6 +12,7 @@ from app.certificates.trusted_keys import read_trusted_keys
 from app.cli.connection import connect, errors_in_words
 from app.locations import database_at_rest, trusted_keys_file
 from app.maintenance import fsck as ledger_fsck
+from app.services import witness_keys
 from app.settings import Settings
 
 log = typer.Typer(help="The transparency log.", no_args_is_help=True)
@@ -42,7 +43,13 @@ def fsck(
         keys = [key.public_key for key in known.keys]
         kept = [_kept(path, keys) for path in consistent_with or ()]
         with database_at_rest(settings) as database:
-            summary = ledger_fsck.check(database, keys=keys, report=_print, kept=kept)
+            summary = ledger_fsck.check(
+                database,
+                keys=keys,
+                report=_print,
+                kept=kept,
+                witnesses=witness_keys(settings),
+            )
     typer.echo(
         f"{summary.size} entries, {summary.checkpoints} checkpoints, "
         f"{summary.certificates} certificates, {summary.rows} rows, root {summary.root.hex()}"

@@ -5,11 +5,13 @@ from typing import Annotated
 import typer
 
 from app.cli.connection import errors_in_words
-from app.locations import embedded_postgres
+from app.locations import embedded_postgres, trusted_keys_file
+from app.log import signing_keys
 from app.maintenance import reconciliation
 from app.maintenance.reconciliation import Findings
-from app.services import Services, open_services, write_trusted_keys
+from app.services import Services, open_services
 from app.settings import Settings
+from app.trust_file import ensure_trusted_keys, require_rotated
 
 
 def reconcile(
@@ -29,8 +31,6 @@ def reconcile(
             services = open_services(settings)
             try:
                 found = _reconcile(services, apply=apply)
-                if apply:
-                    write_trusted_keys(settings, services.database)
             finally:
                 services.database.dispose()
     _tell(found)
@@ -40,11 +40,15 @@ def reconcile(
 
 
 def _reconcile(services: Services, *, apply: bool) -> Findings:
+    known = ensure_trusted_keys(services.settings, services.database)
     with services.database.transaction() as session:
-        found = reconciliation.reconcile(session, services.blobs, services.signer)
+        found = reconciliation.reconcile(session, services.blobs, services.signer, known)
+        stored = signing_keys.trusted(session)
+        require_rotated(known, stored, services.signer)
         if not apply:
             session.rollback()
     if apply:
+        stored.write(trusted_keys_file(services.settings))
         for blob_id in sorted(found.strays):
             services.blobs.shred_stray(blob_id)
         services.clean_up()

@@ -28,16 +28,18 @@ from app.locations import (
     opendsr_certificate_file,
     opendsr_domain,
     opendsr_key_file,
+    trusted_keys_file,
 )
-from app.log import actor
+from app.log import actor, signing_keys
 from app.main import app_from_environment
 from app.planning.planners import Planners
 from app.processes.stopping import StopSignal
 from app.processes.supervisor import Child, python_command, stop_with_supervisor, supervise
-from app.services import create_keys, write_trusted_keys
+from app.services import create_keys
 from app.settings import Settings
 from app.storage.keyfiles import create_key_file
 from app.storage.s3 import S3ObjectStore
+from app.trust_file import ensure_trusted_keys, require_same
 
 _SHUTDOWN_S = 5
 _GARBAGE_OBJECTS = 20_000
@@ -78,8 +80,11 @@ def init() -> None:
         create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
         _create_bucket(settings)
         database = Database(database_url(settings))
-        trusted = write_trusted_keys(settings, database)
+        known = ensure_trusted_keys(settings, database)
+        with database.transaction() as session:
+            require_same(known, signing_keys.trusted(session))
         database.dispose()
+        trusted = trusted_keys_file(settings)
         typer.echo(f"ready: data in {settings.data_dir}, trusted keys in {trusted}")
 
 

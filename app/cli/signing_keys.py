@@ -10,10 +10,10 @@ import typer
 from app.certificates.signing import StatementSigner
 from app.cli.connection import errors_in_words
 from app.domain.errors import InvalidInputError
-from app.locations import database_at_rest, signing_key_file
+from app.locations import database_at_rest, signing_key_file, trusted_keys_file
 from app.log import actor, signing_keys
-from app.services import write_trusted_keys
 from app.settings import Settings
+from app.trust_file import ensure_trusted_keys, require_rotated
 
 signing_key = typer.Typer(help="The key that signs certificates.", no_args_is_help=True)
 
@@ -41,21 +41,21 @@ def rotate(
         path = signing_key_file(settings)
         next_path = path.with_suffix(".next")
         new = StatementSigner.from_file(next_path, create=True)
-        with (
-            actor.acting_as(actor.OPERATOR),
-            database_at_rest(settings) as database,
-            database.transaction() as session,
-        ):
-            if not signing_keys.is_in_use(session, new):  # else it was interrupted after this
-                signing_keys.rotate(
-                    session,
-                    old=StatementSigner.from_file(path),
-                    new=new,
-                    compromised_since=since,
-                )
+        trusted = trusted_keys_file(settings)
+        with actor.acting_as(actor.OPERATOR), database_at_rest(settings) as database:
+            known = ensure_trusted_keys(settings, database)
+            with database.transaction() as session:
+                if not signing_keys.is_in_use(session, new):  # else it was interrupted after this
+                    signing_keys.rotate(
+                        session,
+                        old=StatementSigner.from_file(path),
+                        new=new,
+                        compromised_since=since,
+                    )
+                stored = signing_keys.trusted(session)
+                require_rotated(known, stored, new, compromised_since=since)
+        stored.write(trusted)
         _replace(path, next_path)
-        with database_at_rest(settings) as database:
-            trusted = write_trusted_keys(settings, database)
     typer.echo(f"signing with {new.key_id}; give {trusted} to verifiers")
 
 

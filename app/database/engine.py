@@ -6,7 +6,16 @@ from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, DateTime, LargeBinary, MetaData, create_engine, event, make_url
+from sqlalchemy import (
+    Connection,
+    DateTime,
+    Engine,
+    LargeBinary,
+    MetaData,
+    create_engine,
+    event,
+    make_url,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -21,6 +30,7 @@ _NAMES = {
 }
 
 _CONNECT_S = 10
+_BESIDE = 4
 IDLE_IN_TRANSACTION_S = 300.0
 """Longer than any transaction of the service waits for an object store or a planner."""
 
@@ -45,7 +55,13 @@ class Database:
     answer is given up after the URL's ``connect_timeout``, or ten seconds.
     """
 
-    def __init__(self, url: str, *, idle_in_transaction_s: float = IDLE_IN_TRANSACTION_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        idle_in_transaction_s: float = IDLE_IN_TRANSACTION_S,
+        most_connections: int = 40,
+    ) -> None:
         """Connect when first used.
 
         Args:
@@ -53,18 +69,11 @@ class Database:
             idle_in_transaction_s: how long a transaction may be idle before Postgres ends it. A
                 frozen process holds its locks no longer than that. A limit that the role, the
                 database or the URL sets has priority.
+            most_connections: how many transactions there are at once, beside short ones.
         """
-        asked = make_url(url).query
-        self.engine = create_engine(
-            url,
-            hide_parameters=True,
-            pool_pre_ping=True,
-            pool_size=20,
-            max_overflow=20,
-            connect_args={} if "connect_timeout" in asked else {"connect_timeout": _CONNECT_S},
-        )
         limit_ms = max(1, round(idle_in_transaction_s * 1000))
-        event.listen(self.engine, "connect", partial(_limit_idle_transactions, limit_ms))
+        self.engine = _engine(url, limit_ms, connections=most_connections)
+        self._beside = _engine(url, limit_ms, connections=_BESIDE)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
         self._autocommitting = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -72,6 +81,16 @@ class Database:
     def transaction(self) -> Iterator[Session]:
         """Open a session that commits when the block ends and rolls back when it raises."""
         with self._sessions.begin() as session:
+            yield session
+
+    @contextmanager
+    def beside(self) -> Iterator[Session]:
+        """Open a short transaction while the caller may have another one open.
+
+        It has connections of its own: callers that each held one and waited for a second would wait
+        for each other. So the block must open no further transaction.
+        """
+        with Session(self._beside, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextmanager
@@ -86,6 +105,7 @@ class Database:
     def dispose(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+        self._beside.dispose()
 
 
 def is_away(error: Exception) -> bool:
@@ -95,6 +115,22 @@ def is_away(error: Exception) -> bool:
     if isinstance(error, OperationalError | InterfaceError):
         return getattr(error.orig, "sqlstate", None) is None
     return isinstance(error, PoolTimeoutError)
+
+
+def _engine(url: str, limit_ms: int, *, connections: int) -> Engine:
+    """Return an engine that keeps half of its connections open when they are not used."""
+    kept = (connections + 1) // 2
+    asked = make_url(url).query
+    engine = create_engine(
+        url,
+        hide_parameters=True,
+        pool_pre_ping=True,
+        pool_size=kept,
+        max_overflow=connections - kept,
+        connect_args={} if "connect_timeout" in asked else {"connect_timeout": _CONNECT_S},
+    )
+    event.listen(engine, "connect", partial(_limit_idle_transactions, limit_ms))
+    return engine
 
 
 def _limit_idle_transactions(limit_ms: int, connection: Any, _record: object) -> None:  # noqa: ANN401

@@ -1,6 +1,7 @@
 """Bundles: a certificate with its place in the log, and with what a request needs to see."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -8,6 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.certificates.bundle import LeafProof, LogProof, RequestProof, bundle_json
+from app.certificates.cosignature import WitnessKey
 from app.certificates.signing import (
     StatementSigner,
     is_signed,
@@ -46,6 +48,7 @@ def bundle_of(
     certificate: CertificateRow,
     *,
     signer: StatementSigner,
+    witnesses: Sequence[WitnessKey] = (),
     since: int | None = None,
     request_id: str | None = None,
 ) -> dict[str, Any]:
@@ -55,6 +58,7 @@ def bundle_of(
         session: of the ledger.
         certificate: the certificate.
         signer: signs again what a compromised key has signed.
+        witnesses: whose cosignatures of the checkpoint are shown.
         since: size of an older checkpoint; the bundle proves that the log has only grown since.
         request_id: a request of which to show which records the certificate accounts for.
 
@@ -69,7 +73,7 @@ def bundle_of(
     index, body = found
     return bundle_json(
         envelope=_envelope(session, certificate, signer, index=index),
-        log=_log_proof(session, index, body, since=since),
+        log=_log_proof(session, index, body, since=since, witnesses=witnesses),
         request=None if request_id is None else _request_proof(session, certificate, request_id),
     )
 
@@ -98,24 +102,32 @@ def _envelope(
     return signer.sign_payload(payload)
 
 
-def _log_proof(session: Session, index: int, body: str, *, since: int | None) -> LogProof:
+def _log_proof(
+    session: Session,
+    index: int,
+    body: str,
+    *,
+    since: int | None,
+    witnesses: Sequence[WitnessKey],
+) -> LogProof:
     newest = checkpoints.latest(session)
     if since is not None and since > newest.size:
         raise InvalidInputError(f"since: must be at most {newest.size}, the log's size")
-    checkpoint = cosignatures.best_checkpoint(
+    size, note = cosignatures.best_checkpoint(
         session,
         least_size=max(index + 1, since or 0),
         in_use=signing_keys.note_key(session),
+        witnesses=witnesses,
     )
     return LogProof(
         entry=body,
         index=index,
-        inclusion=tuple(merkle.inclusion_proof(session, index=index, size=checkpoint.size)),
-        checkpoint=cosignatures.note_of(session, checkpoint),
+        inclusion=tuple(merkle.inclusion_proof(session, index=index, size=size)),
+        checkpoint=note,
         old_size=since,
         consistency=()
         if since is None
-        else tuple(merkle.consistency_proof(session, old_size=since, new_size=checkpoint.size)),
+        else tuple(merkle.consistency_proof(session, old_size=since, new_size=size)),
     )
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import func
 from sqlalchemy.orm import Session
 
 from app import log
@@ -111,6 +110,7 @@ def issue(
     """
     signing_keys.require_in_use(session, signer)
     signed = signer.sign(statement)
+    previous = repository.last_certificate(session, model.id)
     row = CertificateRow(
         id=new_id("cert"),
         model_id=model.id,
@@ -118,8 +118,7 @@ def issue(
         basis=basis,
         envelope=signed.envelope,
         sha256=signed.sha256,
-        # Not the transaction's start: certificates are chained in the order of the model's lock.
-        created_at=func.clock_timestamp(),
+        number=1 if previous is None else previous.number + 1,
     )
     session.add(row)
     log.append(
@@ -130,6 +129,7 @@ def issue(
         model=model.id,
         version=version_id,
         basis=basis,
+        number=row.number,
     )
     log.checkpoint_at_commit(session, signer)
     return row

@@ -388,5 +388,4 @@ def released_certificate(session: Session, certificate_id: str) -> CertificateRo
 def last_certificate(session: Session, model_id: str) -> CertificateRow | None:
     """Return the model's newest certificate, of any basis."""
     query = select(CertificateRow).where(CertificateRow.model_id == model_id)
-    order = (CertificateRow.created_at.desc(), CertificateRow.id)
-    return session.scalar(query.order_by(*order).limit(1))
+    return session.scalar(query.order_by(CertificateRow.number.desc()).limit(1))

@@ -1,8 +1,6 @@
 """Checkpoints: what the service signs about its log, after publications and from time to time."""
 
-from datetime import timedelta
-
-from sqlalchemy import exists, func, insert, select
+from sqlalchemy import DateTime, Float, cast, exists, func, insert, select
 from sqlalchemy.orm import Session
 
 from app.certificates.checkpoint import Checkpoint
@@ -60,13 +58,25 @@ def covering(session: Session, index: int) -> LogCheckpointRow:
 
 def is_due(session: Session, *, interval_s: float) -> bool:
     """Return whether the log has grown since the newest checkpoint, and that one is old enough."""
-    recent = func.clock_timestamp() - timedelta(seconds=interval_s)
-    covered = select(func.coalesce(func.max(LogCheckpointRow.size), 0)).scalar_subquery()
-    query = select(
-        exists().where(LogEntryRow.index >= covered)
-        & ~exists().where(LogCheckpointRow.issued_at > recent)
+    size, age_s = newest(session)
+    has_grown = exists().where(LogEntryRow.index >= size)
+    return (age_s is None or age_s >= interval_s) and bool(session.scalar(select(has_grown)))
+
+
+def newest(session: Session) -> tuple[int, float | None]:
+    """Return how many entries the newest checkpoint covers, and its age in seconds.
+
+    Without a checkpoint these are 0 and None.
+    """
+    recorded_at = func.substring(LogEntryRow.body, '"recorded_at":"([^"]*)"')
+    age = func.clock_timestamp() - cast(recorded_at, DateTime(timezone=True))
+    query = (
+        select(LogCheckpointRow.size, cast(func.extract("epoch", age), Float))
+        .outerjoin(LogEntryRow, LogEntryRow.index == LogCheckpointRow.size - 1)
+        .order_by(LogCheckpointRow.size.desc())
     )
-    return bool(session.scalar(query))
+    size, age_s = session.execute(query.limit(1)).one_or_none() or (0, None)
+    return size, age_s
 
 
 def signed_size(session: Session) -> int:

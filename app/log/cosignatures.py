@@ -1,5 +1,6 @@
 """Cosignatures of the log by witnesses, and which checkpoint to show because of them."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
@@ -7,8 +8,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from app.certificates.checkpoint import open_checkpoint
-from app.certificates.cosignature import WitnessKey
-from app.certificates.note import NoteKey
+from app.certificates.cosignature import WitnessKey, is_cosignature
+from app.certificates.note import MAX_SIGNATURES, NoteKey
 from app.domain.errors import NoteError, NotReadyError
 from app.log import checkpoints
 from app.log.tables import LogCheckpointRow, LogCosignatureRow
@@ -33,12 +34,15 @@ class Uncosigned:
 
 def uncosigned(session: Session, witness: WitnessKey) -> Uncosigned | None:
     """Return the newest checkpoint if a witness has not cosigned it."""
-    query = select(func.max(LogCosignatureRow.size))
-    cosigned = session.scalar(query.where(LogCosignatureRow.witness == str(witness))) or 0
     try:
         newest = checkpoints.latest(session)
     except NotReadyError:
         return None
+    query = select(func.max(LogCosignatureRow.size)).where(
+        LogCosignatureRow.witness == str(witness),
+        LogCosignatureRow.size.between(1, newest.size),
+    )
+    cosigned = session.scalar(query) or 0
     return None if newest.size == cosigned else Uncosigned(newest.size, newest.note, cosigned)
 
 
@@ -48,34 +52,67 @@ def store(session: Session, witness: WitnessKey, *, size: int, line: str) -> Non
     session.execute(insert(LogCosignatureRow).values(values).on_conflict_do_nothing())
 
 
-def note_of(session: Session, checkpoint: LogCheckpointRow) -> str:
-    """Return a checkpoint's note with all the lines that witnesses have added."""
-    query = select(LogCosignatureRow.line).where(LogCosignatureRow.size == checkpoint.size)
-    lines = session.scalars(query.order_by(LogCosignatureRow.witness)).all()
-    return checkpoint.note + "".join(lines)
+def note_of(session: Session, checkpoint: LogCheckpointRow, witnesses: Sequence[WitnessKey]) -> str:
+    """Return a checkpoint's note with the cosignatures of these witnesses.
+
+    Lines that are no such cosignature are skipped: a verifier would refuse the whole note.
+    """
+    keys = {str(witness): witness for witness in witnesses}
+    query = select(LogCosignatureRow).where(
+        LogCosignatureRow.size == checkpoint.size, LogCosignatureRow.witness.in_(keys)
+    )
+    return checkpoint.note + "".join(_lines(checkpoint, session.scalars(query), keys))
 
 
-def best_checkpoint(session: Session, *, least_size: int, in_use: NoteKey) -> LogCheckpointRow:
+def best_checkpoint(
+    session: Session, *, least_size: int, in_use: NoteKey, witnesses: Sequence[WitnessKey]
+) -> tuple[int, str]:
     """Return the checkpoint to show: the newest of the recent ones that most witnesses cosigned.
 
     Args:
         session: of the ledger.
         least_size: how many entries it must cover.
         in_use: the key in use, which must have signed it.
+        witnesses: whose cosignatures count.
+
+    Returns:
+        How many entries it covers, and its note as ``note_of`` returns it.
 
     Raises:
         NotReadyError: none has been signed yet.
     """
     row = LogCosignatureRow
-    recent = select(row).where(row.size >= least_size).order_by(row.size.desc()).limit(_RECENT)
-    counts: dict[int, int] = {}
-    for cosignature in session.scalars(recent):
-        counts[cosignature.size] = counts.get(cosignature.size, 0) + 1
-    for size in sorted(counts, key=lambda size: (counts[size], size), reverse=True):
+    keys = {str(witness): witness for witness in witnesses}
+    recent = select(row).where(row.size >= least_size, row.witness.in_(keys))
+    claimed: dict[int, list[LogCosignatureRow]] = {}
+    for cosignature in session.scalars(recent.order_by(row.size.desc()).limit(_RECENT)):
+        claimed.setdefault(cosignature.size, []).append(cosignature)
+    best = checkpoints.latest(session)
+    shown: list[str] = []
+    for count, size in sorted(((len(claimed[size]), size) for size in claimed), reverse=True):
+        if (count, size) < (len(shown), best.size):
+            break
         found = session.get(LogCheckpointRow, size)
-        if found is not None and _is_signed(found, in_use):
-            return found
-    return checkpoints.latest(session)
+        if found is None or not _is_signed(found, in_use):
+            continue
+        lines = _lines(found, claimed[size], keys)
+        if (len(lines), size) > (len(shown), best.size):
+            best, shown = found, lines
+    return best.size, best.note + "".join(shown)
+
+
+def _lines(
+    checkpoint: LogCheckpointRow,
+    cosignatures: Iterable[LogCosignatureRow],
+    keys: Mapping[str, WitnessKey],
+) -> list[str]:
+    """Return the cosignatures that fit into a note."""
+    lines = [
+        row.line
+        for row in cosignatures
+        if is_cosignature(row.line, checkpoint.note, keys[row.witness])
+    ]
+    return sorted(lines)[: MAX_SIGNATURES - 1]
 
 
 def _is_signed(checkpoint: LogCheckpointRow, key: NoteKey) -> bool:

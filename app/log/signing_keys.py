@@ -19,6 +19,8 @@ from app.domain.errors import ConfigurationError, InvalidInputError, NotReadyErr
 from app.log import actor, checkpoints, merkle
 from app.log.tables import SigningKeyRow
 
+_EVER = datetime.min.replace(tzinfo=UTC)
+
 
 def require_in_use(session: Session, signer: StatementSigner) -> None:
     """Check that a key may sign; the very first one becomes the key in use.
@@ -29,7 +31,7 @@ def require_in_use(session: Session, signer: StatementSigner) -> None:
     in_use = _in_use(session)
     if in_use is None:
         with actor.acting_as(actor.SERVICE):
-            _add(session, signer)
+            _add(session, TrustedKey(signer.public_key))
         in_use = _in_use(session)
     if in_use is None or in_use.id != signer.key_id:
         raise ConfigurationError(
@@ -70,10 +72,16 @@ def rotate(
     _succeed(session, old.key_id, new, compromised_since=compromised_since)
 
 
-def succeed_lost(session: Session, new: StatementSigner) -> bool:
+def succeed_lost(session: Session, new: StatementSigner, known: TrustedKeys | None = None) -> bool:
     """Replace a key in use whose private half is gone; False if nothing had to be done.
 
     This happens in a ledger that was restored from before a rotation.
+
+    Args:
+        session: of the ledger.
+        new: holds the key that is to be in use.
+        known: what was told to verifiers after the rotation. If the new key is in use there, its
+            keys are taken over with their dates: what was compromised stays so.
 
     Raises:
         ConfigurationError: the new key was used before.
@@ -81,7 +89,17 @@ def succeed_lost(session: Session, new: StatementSigner) -> bool:
     in_use = _in_use(session)
     if in_use is None or in_use.id == new.key_id:
         return False
-    _succeed(session, in_use.id, new)
+    keys = () if known is None else known.keys
+    if not any(key.id == new.key_id and key.valid_until is None for key in keys):
+        _succeed(session, in_use.id, new)
+        return True
+    for key in sorted(keys, key=lambda key: key.valid_from or _EVER):
+        row = session.get(SigningKeyRow, key.id)
+        if row is None:
+            _add(session, key)
+        if key.valid_until is not None and (row is None or row.valid_until is None):
+            _end(session, key.id, key.valid_until, key.compromised_since)
+    log.checkpoint_at_commit(session, new)
     return True
 
 
@@ -96,17 +114,22 @@ def _succeed(
         raise ConfigurationError("the new signing key was used before")
     # The log's lock first: what the old key still signs is recorded before its end.
     now, _ = merkle.frontier(session)
-    facts = {}
-    if compromised_since is not None:
-        if compromised_since > now:
-            raise InvalidInputError("compromised-since: must not lie in the future")
-        facts = {"compromised_since": compromised_since.astimezone(UTC).isoformat()}
-    row = session.get_one(SigningKeyRow, old_id, with_for_update=True)
-    row.valid_until, row.compromised_since = now, compromised_since
-    session.flush()
-    log.append(session, "key.retired", key=old_id, valid_until=_iso(now), **facts)
-    _add(session, new, valid_from=now)
+    if compromised_since is not None and compromised_since > now:
+        raise InvalidInputError("compromised-since: must not lie in the future")
+    _end(session, old_id, now, compromised_since)
+    _add(session, TrustedKey(new.public_key, valid_from=now))
     log.checkpoint_at_commit(session, new)
+
+
+def _end(
+    session: Session, key_id: str, valid_until: datetime, compromised_since: datetime | None
+) -> None:
+    """Record the end of the key in use."""
+    row = session.get_one(SigningKeyRow, key_id, with_for_update=True)
+    row.valid_until, row.compromised_since = valid_until, compromised_since
+    session.flush()
+    facts = {} if compromised_since is None else {"compromised_since": _iso(compromised_since)}
+    log.append(session, "key.retired", key=key_id, valid_until=_iso(valid_until), **facts)
 
 
 def trusted(session: Session) -> TrustedKeys:
@@ -153,11 +176,11 @@ def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat()
 
 
-def _add(session: Session, signer: StatementSigner, *, valid_from: datetime | None = None) -> None:
+def _add(session: Session, key: TrustedKey) -> None:
     """Record a key as the one in use, unless another process did so at the same moment."""
     added = session.scalar(
         insert(SigningKeyRow)
-        .values(id=signer.key_id, pem=signer.public_key_pem, valid_from=valid_from)
+        .values(id=key.id, pem=key.pem, valid_from=key.valid_from)
         .on_conflict_do_nothing()
         .returning(SigningKeyRow.id)
     )
@@ -165,7 +188,7 @@ def _add(session: Session, signer: StatementSigner, *, valid_from: datetime | No
         log.append(
             session,
             "key.activated",
-            key=signer.key_id,
-            pem=signer.public_key_pem,
-            valid_from=_iso(valid_from),
+            key=key.id,
+            pem=key.pem,
+            valid_from=_iso(key.valid_from),
         )

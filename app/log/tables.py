@@ -7,7 +7,6 @@ from sqlalchemy import (
     CheckConstraint,
     Index,
     SmallInteger,
-    func,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -53,7 +52,10 @@ class LogNodeRow(Base):
 
 
 class LogCheckpointRow(Base):
-    """What the service has signed about the log: its first ``size`` entries have this root."""
+    """What the service has signed about the log: its first ``size`` entries have this root.
+
+    It was signed when the last of them was recorded.
+    """
 
     __tablename__ = "log_checkpoints"
     __table_args__ = (
@@ -64,7 +66,6 @@ class LogCheckpointRow(Base):
     size: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     root: Mapped[bytes]
     note: Mapped[str]
-    issued_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
 class LogCosignatureRow(Base):

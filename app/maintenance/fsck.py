@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Executable, select, text
 
 from app.certificates import strict_json
 from app.certificates.checkpoint import Checkpoint, open_checkpoint
+from app.certificates.cosignature import WitnessKey
 from app.certificates.note import NoteKey
 from app.database import Database
 from app.domain import merkle
@@ -26,6 +27,7 @@ from app.domain.merkle import Frontier, NodeRun
 from app.log.checkpoints import origin_from
 from app.log.tables import LogCheckpointRow, LogEntryRow, LogNodeRow
 from app.maintenance.fsck_certificates import KINDS, CertificateCheck
+from app.maintenance.fsck_cosignatures import check_cosignatures
 from app.maintenance.replay import Replay
 from app.maintenance.stories import STORIES
 
@@ -51,10 +53,12 @@ class Fault:
     Attributes:
         where: such as ``entry 17``, ``node 3/2`` (level 3, position 2) or ``certificate cert_…``.
         reason: what contradicts what.
+        is_harmless: whether it is merely told: nothing contradicts anything.
     """
 
     where: str
     reason: str
+    is_harmless: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Summary:
         root: root of the tree over them.
         checkpoints, certificates: how many are stored.
         rows: how many other rows the log describes.
-        faults: how many faults were reported.
+        faults: how many faults were reported, without harmless ones.
     """
 
     size: int
@@ -94,6 +98,7 @@ def check(
     keys: Sequence[Ed25519PublicKey],
     report: Callable[[Fault], None],
     kept: Sequence[Checkpoint] = (),
+    witnesses: Sequence[WitnessKey] = (),
 ) -> Summary:
     """Check the log as it is at this moment; the service may go on meanwhile.
 
@@ -102,12 +107,13 @@ def check(
         keys: the keys that sign checkpoints and certificates.
         report: called with each fault.
         kept: verified checkpoints from elsewhere, which the log must still agree with.
+        witnesses: whose cosignatures the service shows; those of others are merely told.
     """
     engine = database.engine.execution_options(
         isolation_level="REPEATABLE READ", postgresql_readonly=True
     )
     with engine.begin() as connection:
-        return _Check(connection, keys, report).run(kept)
+        return _Check(connection, keys, report).run(kept, witnesses)
 
 
 class _Check:
@@ -130,7 +136,7 @@ class _Check:
         self._signed: set[int] = set()
         self._certificates = CertificateCheck(connection, keys, self._fault)
 
-    def run(self, kept: Sequence[Checkpoint]) -> Summary:
+    def run(self, kept: Sequence[Checkpoint], witnesses: Sequence[WitnessKey] = ()) -> Summary:
         claims = self._claims(kept)
         claim = next(claims, None)
         for rows in self._entries():
@@ -151,6 +157,7 @@ class _Check:
         strays = self._connection.execute(_STRAY_NODES, {"size": self._frontier.size})
         for level, position in strays:
             self._fault(f"node {level}/{position}", "this subtree does not exist")
+        check_cosignatures(self._connection, witnesses, fault=self._fault, remark=self._remark)
         return Summary(
             size=self._frontier.size,
             root=self._frontier.root(),
@@ -163,6 +170,9 @@ class _Check:
     def _fault(self, where: str, reason: str) -> None:
         self._faults += 1
         self._report(Fault(where, reason))
+
+    def _remark(self, where: str, reason: str) -> None:
+        self._report(Fault(where, reason, is_harmless=True))
 
     def _stream(self, query: Executable) -> Iterator[Sequence[Any]]:
         options = {"yield_per": _CHUNK}

@@ -23,6 +23,13 @@ _UNLOGGED = text(
     )
     """
 )
+_FACTS = {
+    "model_id": "model",
+    "version_id": "version",
+    "basis": "basis",
+    "sha256": "sha256",
+    "number": "number",
+}
 _RETIRED = "key.retired"
 KINDS = frozenset({"certificate.issued", _RETIRED})
 """The entries that are looked at."""
@@ -51,17 +58,16 @@ class CertificateCheck:
         if not entries:
             return
         ids = [_id_in(entry) for entry in entries]
-        row = CertificateRow
-        query = select(row.id, row.model_id, row.version_id, row.basis, row.sha256, row.envelope)
-        rows = {r.id: r for r in self._connection.execute(query.where(row.id.in_(ids)))}
+        query = select(*CertificateRow.__table__.columns).where(CertificateRow.id.in_(ids))
+        rows = {row.id: row for row in self._connection.execute(query)}
         for entry, certificate_id in zip(entries, ids, strict=True):
             where = f"certificate {certificate_id}"
             stored = rows.get(certificate_id)
             if stored is None:
                 self._fault(where, f"entry {entry['index']} records it, but it is missing")
                 continue
-            recorded = tuple(entry.get(name) for name in ("model", "version", "basis", "sha256"))
-            if recorded != (stored.model_id, stored.version_id, stored.basis, stored.sha256):
+            recorded = {column: entry.get(name) for column, name in _FACTS.items()}
+            if any(getattr(stored, column) != fact for column, fact in recorded.items()):
                 self._fault(where, f"it differs from entry {entry['index']}")
             self._check_envelope(where, entry["index"], stored.envelope, stored.sha256)
 

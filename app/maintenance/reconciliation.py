@@ -11,8 +11,8 @@ the ledger of the backup still refers to it. The ledger is then changed:
  3. Whatever else the ledger does not know was made after the backup. Nothing can ever refer to it,
     so the caller shreds it.
 
-The signing key, too, may have been rotated since: the present key file then replaces the key in use
-whose private half is gone.
+The signing key, too, may have been rotated since. The file of trusted keys then says which keys
+followed the one in use, and when; without it, the present key follows at once.
 
 Requests that came in after the backup are not in the ledger; their senders must send them again.
 """
@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 from app import log
 from app.backbones.tables import BackboneRow
 from app.certificates.signing import StatementSigner
+from app.certificates.trusted_keys import TrustedKeys
 from app.datasets import digests
 from app.datasets import repository as datasets
 from app.datasets.shards import decode_shard
@@ -75,8 +76,16 @@ class Findings:
         return self == Findings()
 
 
-def reconcile(session: Session, blobs: Blobs, signer: StatementSigner) -> Findings:
+def reconcile(
+    session: Session, blobs: Blobs, signer: StatementSigner, known: TrustedKeys | None = None
+) -> Findings:
     """Change the ledger to match the stores; no other part of the service may be running.
+
+    Args:
+        session: of the ledger.
+        blobs: the stores.
+        signer: holds the present signing key.
+        known: the keys that verifiers were told to trust, rotated away ones among them.
 
     Raises:
         ObjectStoreError, KeyStoreError: a store does not answer, so nothing can be compared.
@@ -85,7 +94,7 @@ def reconcile(session: Session, blobs: Blobs, signer: StatementSigner) -> Findin
     blobs.require_keys()
     found = Findings(strays=blobs.strays(session))
     lost = _unreadable(session, blobs, strays=found.strays)
-    found.signing_key_replaced = signing_keys.succeed_lost(session, signer)
+    found.signing_key_replaced = signing_keys.succeed_lost(session, signer, known)
     tainted = _take_in_rewritten_shards(session, blobs, lost, found)
     for model in registry.models(session):
         head = registry.head_version(session, model)

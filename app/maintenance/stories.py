@@ -291,15 +291,17 @@ _VERSIONS = Story(
     ends=frozenset({"version.shredded"}),
 )
 
+_WEIGHTS = {"blob_id": "blob", "sha256": "sha256", "size_bytes": "size_bytes"}
+_NO_WEIGHTS = dict.fromkeys(_WEIGHTS)
 _BACKBONES = Story(
     name="backbone",
     field="backbone",
     rows=select(*BackboneRow.__table__.columns),
-    read=lambda row: {"definition": backbones.digest_of(row), "sha256": row.sha256},
+    read=lambda row: {"definition": backbones.digest_of(row), **columns(*_WEIGHTS)(row)},
     rules={
-        "backbone.defined": once(both(takes(definition="definition"), sets(sha256=None))),
-        "backbone.uploaded": takes(sha256="sha256"),
-        "backbone.lost": sets(sha256=None),
+        "backbone.defined": once(both(takes(definition="definition"), sets(**_NO_WEIGHTS))),
+        "backbone.uploaded": takes(**_WEIGHTS),
+        "backbone.lost": sets(**_NO_WEIGHTS),
     },
     births=frozenset({"backbone.defined"}),
 )

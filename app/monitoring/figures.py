@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 from app.domain.states import ACTIVE_RUN_STATES, BlobState, RequestState
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
-from app.log.tables import LogCheckpointRow, LogEntryRow
+from app.log import checkpoints
+from app.log.tables import LogEntryRow
 from app.registry.tables import ModelRow
 from app.storage.tables import BlobRow
 
@@ -191,11 +192,7 @@ def log_size(session: Session) -> LogSize:
     """Return how long the log is and how much of it is signed."""
     last = session.scalar(select(func.max(LogEntryRow.index)))
     entries = 0 if last is None else last + 1
-    newest = select(
-        LogCheckpointRow.size, _seconds(func.clock_timestamp() - LogCheckpointRow.issued_at)
-    ).order_by(LogCheckpointRow.size.desc())
-    row = session.execute(newest.limit(1)).one_or_none()
-    signed, age_s = (0, None) if row is None else row
+    signed, age_s = checkpoints.newest(session)
     return LogSize(entries=entries, unsigned=entries - signed, checkpoint_age_s=age_s)
 
 

@@ -86,7 +86,7 @@ class Blobs:
         """
         while True:
             blob_id = new_id("blob")
-            with self._database.transaction() as own:
+            with self._database.beside() as own:
                 row = BlobRow(id=blob_id, kind=kind, state=BlobState.PENDING, dataset_id=dataset_id)
                 own.add(row)
             if _lock_pending(session, blob_id) is not None:
@@ -142,7 +142,7 @@ class Blobs:
         """Remove what a failed write has left, whatever the state of its blob."""
         self._keys.destroy(blob_id)
         shredded = BlobRow.state == BlobState.SHREDDED
-        with self._database.transaction() as session:  # the next sweep deletes the object again
+        with self._database.beside() as session:  # the next sweep deletes the object again
             again = update(BlobRow).where(BlobRow.id == blob_id, shredded)
             session.execute(again.values(object_deleted_at=None))
 
@@ -263,7 +263,7 @@ class Blobs:
         self._keys.require_usable()
 
     def _stored(self, blob_id: str) -> tuple[Identity, int]:
-        with self._database.transaction() as session:
+        with self._database.beside() as session:
             row = session.get(BlobRow, blob_id)
         if row is None:
             raise GoneError("this stored object does not exist")

@@ -102,7 +102,9 @@ def certificate(name: str, number: Number, services: ServicesOf, _: ModelsReader
     with services.database.transaction() as session:
         version = _version(session, name, number)
         row = repository.certificate(session, version.certificate_id)
-        bundle = bundles.bundle_of(session, row, signer=services.signer)
+        bundle = bundles.bundle_of(
+            session, row, signer=services.signer, witnesses=services.witnesses
+        )
     filename = certificate_filename(name, number)
     return JSONResponse(
         bundle,

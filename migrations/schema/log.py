@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from migrations.schema.types import CLOCK, MOMENT
+from migrations.schema.types import MOMENT
 
 
 def create() -> None:
@@ -60,7 +60,6 @@ def create_log_checkpoints() -> None:
         sa.Column("size", sa.BigInteger, autoincrement=False, nullable=False),
         sa.Column("root", sa.LargeBinary, nullable=False),
         sa.Column("note", sa.String, nullable=False),
-        sa.Column("issued_at", MOMENT, server_default=CLOCK, nullable=False),
         sa.CheckConstraint("length(root) = 32", name=op.f("ck_log_checkpoints_root")),
         sa.CheckConstraint("size >= 1", name=op.f("ck_log_checkpoints_size")),
         sa.PrimaryKeyConstraint("size", name="pk_log_checkpoints"),

@@ -141,7 +141,7 @@ def create_certificates() -> None:
         sa.Column("basis", sa.String, nullable=False),
         sa.Column("envelope", sa.String, nullable=False),
         sa.Column("sha256", sa.String, nullable=False),
-        sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.Column("number", sa.Integer, nullable=False),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name="fk_certificates_model_id"),
         sa.ForeignKeyConstraint(
             ["version_id"],
@@ -151,9 +151,7 @@ def create_certificates() -> None:
             deferrable=True,
         ),
         sa.PrimaryKeyConstraint("id", name="pk_certificates"),
-    )
-    op.create_index(
-        "ix_certificates_model_id_created_at", "certificates", ["model_id", "created_at"]
+        sa.UniqueConstraint("model_id", "number", name="uq_certificates_model_id_number"),
     )
     op.create_index("ix_certificates_version_id", "certificates", ["version_id"])
 

@@ -448,7 +448,7 @@ def test_a_certificate_issued_while_a_draft_is_checked_has_it_drafted_again(work
     assert workshop.run(lease.run_id).state == "published"
     assert len(checked) == 2
     with workshop.transaction() as session:
-        query = select(CertificateRow).order_by(CertificateRow.created_at)
+        query = select(CertificateRow).order_by(CertificateRow.number)
         rows = session.scalars(query).all()
     said = [statement_of(row.envelope)["predicate"]["previous_certificate"] for row in rows]
     assert said == [None, *(row.sha256 for row in rows[:-1])]

@@ -18,8 +18,8 @@ from tests.support.logbook import bodies, faults, forging, write
 from tests.support.workshop import Workshop
 
 _STRAY_CERTIFICATE = text(
-    "INSERT INTO certificates (id, model_id, version_id, basis, envelope, sha256)"
-    " VALUES (:id, :model, 'nothing', '', '', '')"
+    "INSERT INTO certificates (id, model_id, version_id, basis, envelope, sha256, number)"
+    " VALUES (:id, :model, 'nothing', '', '', '', :number)"
 )
 
 
@@ -92,7 +92,9 @@ def test_many_writers_of_whom_some_fail_at_commit_grow_one_tree(workshop: Worksh
             log.checkpoint_at_commit(session, services.signer)
             if count % 3 == 2:
                 # Its version does not exist, which is only noticed by COMMIT itself.
-                session.execute(_STRAY_CERTIFICATE, {"id": f"{writer}-{count}", "model": model_id})
+                number = 1 + writer * rounds + count
+                stray = {"id": f"stray-{number}", "model": model_id, "number": number}
+                session.execute(_STRAY_CERTIFICATE, stray)
 
     def run(writer: int) -> None:
         barrier.wait()

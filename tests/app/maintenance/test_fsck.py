@@ -221,6 +221,7 @@ def test_checkpoints_of_another_key_are_found(services: Services, tmp_path) -> N
         ("DELETE FROM certificates WHERE id = :id", "records it, but it is missing"),
         ("UPDATE certificates SET sha256 = 'ff' WHERE id = :id", "differs from entry"),
         ("UPDATE certificates SET basis = 'x' WHERE id = :id", "differs from entry"),
+        ("UPDATE certificates SET number = 7 WHERE id = :id", "differs from entry"),
         ("UPDATE certificates SET version_id = :other WHERE id = :id", "differs from entry"),
         ("UPDATE certificates SET envelope = '{}' WHERE id = :id", "cannot be read"),
         ("UPDATE certificates SET envelope = '[[' WHERE id = :id", "cannot be read"),
@@ -236,7 +237,7 @@ def test_checkpoints_of_another_key_are_found(services: Services, tmp_path) -> N
         ),
         (
             "INSERT INTO certificates SELECT 'cert_stray', model_id, version_id, basis, envelope,"
-            " sha256 FROM certificates WHERE id = :id",
+            " sha256, number + 1 FROM certificates WHERE id = :id",
             "no entry records it",
         ),
     ],

@@ -235,6 +235,10 @@ REFUSED = {
         "DELETE FROM certificates WHERE id = (SELECT min(id) FROM certificates)",
         "certificate",
     ),
+    "chain certificates in another order": (
+        "UPDATE certificates SET number = number + 100 WHERE number = 1",
+        "certificate",
+    ),
     "remove the newest entry": (
         "DELETE FROM log_entries WHERE index = (SELECT max(index) FROM log_entries)",
         "checkpoint",
@@ -343,7 +347,18 @@ FOUND = {
         "UPDATE models SET imported_blob_id = (SELECT min(blob_id) FROM versions)",
         "model",
     ),
-    "exchange a backbone's weights": ("UPDATE backbones SET source = 'mine'", "backbone"),
+    "say that a backbone came from elsewhere": (
+        "UPDATE backbones SET source = 'mine'",
+        "backbone",
+    ),
+    "exchange a backbone's weights": (
+        "UPDATE backbones SET blob_id = (SELECT min(blob_id) FROM versions)",
+        "backbone",
+    ),
+    "change the size of a backbone's weights": (
+        "UPDATE backbones SET size_bytes = size_bytes + 1",
+        "backbone",
+    ),
     "complete a subject request": (
         "UPDATE subject_requests SET status = 'completed'",
         "subject request",
@@ -384,6 +399,7 @@ def ids(workshop: Workshop, services: Services) -> dict[str, str]:
             session,
             BackboneDefinition("bb", ArchitectureSpec("logistic"), (2,), 2, "somewhere"),
         )
+        service.upload_weights(session, services.blobs, "bb", b"weights")
     policies.change_policy(services.database, "two", {"window_s": 7.0})
     opened, cancelled = workshop.forget(trained[2]), workshop.forget(trained[3])
     submit(workshop)

@@ -35,9 +35,10 @@ def _asker(services: Services, url: str, signer: WitnessSigner, timeout_s: float
     return Asker(services.database, url, signer.key, poll_interval_s=0.05, timeout_s=timeout_s)
 
 
-def _note(services: Services) -> bytes:
+def _note(services: Services, signer: WitnessSigner) -> bytes:
     with services.database.transaction() as session:
-        return cosignatures.note_of(session, checkpoints.latest(session)).encode()
+        newest = checkpoints.latest(session)
+        return cosignatures.note_of(session, newest, [signer.key]).encode()
 
 
 def test_each_newer_checkpoint_is_cosigned(
@@ -50,7 +51,7 @@ def test_each_newer_checkpoint_is_cosigned(
             write(services, 3, sign=True)
             assert asker.tick()
             assert not asker.tick()
-            check_witnesses(_note(services), [signer.key], required=1)
+            check_witnesses(_note(services, signer), [signer.key], required=1)
 
 
 def test_what_was_asked_elsewhere_is_taken_up(
@@ -64,7 +65,7 @@ def test_what_was_asked_elsewhere_is_taken_up(
             connection.exec_driver_sql("DELETE FROM log_cosignatures")
         write(services, 3, sign=True)
         assert _asker(services, url, signer).tick()
-    check_witnesses(_note(services), [signer.key], required=1)
+    check_witnesses(_note(services, signer), [signer.key], required=1)
 
 
 def test_a_rewritten_log_gets_no_cosignature(
@@ -86,7 +87,7 @@ def test_a_rewritten_log_gets_no_cosignature(
         with pytest.raises(WitnessError, match="a longer log"):
             _asker(services, url, signer).tick()
     with pytest.raises(VerificationError):
-        check_witnesses(_note(services), [signer.key], required=1)
+        check_witnesses(_note(services, signer), [signer.key], required=1)
 
 
 def test_a_witness_that_is_away_or_silent_stops_nothing(
@@ -122,7 +123,13 @@ def test_bundles_show_the_newest_checkpoint_that_most_witnesses_know(
     def bundle(since: int | None = None) -> bytes:
         with workshop.transaction() as session:
             certificate = repository.certificate(session, version.certificate_id)
-            made = bundles.bundle_of(session, certificate, signer=services.signer, since=since)
+            made = bundles.bundle_of(
+                session,
+                certificate,
+                signer=services.signer,
+                witnesses=[first.key, second.key],
+                since=since,
+            )
         return json.dumps(made).encode()
 
     def cosigned(content: bytes, required: int) -> int:
