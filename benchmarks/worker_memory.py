@@ -158,7 +158,7 @@ def _set_up(case: Case, settings: Settings) -> None:
 
 
 def _forget(settings: Settings) -> None:
-    from app.ledger import api_keys, runs  # noqa: PLC0415 - only this child needs them
+    from app.ledger import api_keys, scheduling  # noqa: PLC0415 - only this child needs them
     from app.ledger.demands import ForgetDemand  # noqa: PLC0415 - likewise
 
     services = open_services(settings)
@@ -168,7 +168,7 @@ def _forget(settings: Settings) -> None:
         services.forget_requests.submit(session, demand, api_key_id=key.id)
     with services.database.transaction() as session:
         model_id = registry.model_named(session, "model").id
-    runs.schedule_model(services.database, model_id)
+    scheduling.schedule_model(services.database, model_id)
 
 
 def _run_id(settings: Settings) -> str:

@@ -26,7 +26,6 @@ from app.ledger import (
     cosignatures,
     merkle,
     repository,
-    restating,
     signing_keys,
 )
 from app.ledger.certifying import Accounted
@@ -146,10 +145,9 @@ def _accounted(session: Session, certificate: CertificateRow, request_id: str) -
         return certifying.accounted_in(session, request_id)
     model = session.get_one(ModelRow, certificate.model_id)
     version = session.get_one(VersionRow, certificate.version_id)
-    request = repository.request(session, request_id)
-    if request.forget_epoch > version.covers_epoch:
-        return restating.accounted_with(session, request, model=model, head=version)
-    return certifying.accounted_for(session, model, through_epoch=version.covers_epoch)
+    return certifying.accounted_for(
+        session, model, through_epoch=version.covers_epoch, later_request=request_id
+    )
 
 
 def _matches(certificate: CertificateRow, accounted: Accounted) -> bool:

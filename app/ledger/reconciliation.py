@@ -30,16 +30,19 @@ from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
 from app.domain.errors import CalibrationError, ConfigurationError, ParameterError, PlanError
 from app.domain.states import BlobState, RunKind, WeightsSource
-from app.ledger import digests, log, repository, runs, settlement, signing_keys
+from app.ledger import digests, log, repository, runs, signing_keys
 from app.ledger.forecasts import Occasion
-from app.ledger.obligations import void_obligations
+from app.ledger.withdrawal import withdraw
 from app.registry import repository as registry
 from app.registry.membership import membership_of
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs
 from app.storage.tables import BlobRow
 
-REASON = "it was shredded after the backup that this ledger was restored from"
+REASON = (
+    "its weights, or records that they learned from, were shredded after the backup that this "
+    "ledger was restored from"
+)
 _SHARD = "shard"
 
 
@@ -88,7 +91,7 @@ def reconcile(session: Session, blobs: Blobs, signer: StatementSigner) -> Findin
         head = registry.head_version(session, model)
         if head is not None and (head.blob_id in lost or model.id in tainted):
             _begin_anew(session, blobs, model, head, found)
-    _drop_others(session, lost, found)
+    _drop_others(session, blobs, lost, found)
     for blob_id in lost:
         blobs.doom(session, blob_id)
     if not found.is_empty:
@@ -193,9 +196,8 @@ def _begin_anew(
     session: Session, blobs: Blobs, model: ModelRow, head: VersionRow, found: Findings
 ) -> None:
     """Retire a version and arrange for another one, without the records that it lacks."""
-    settlement.retire(session, blobs, head, reason=REASON)
     found.versions.append(f"{model.name} {head.number}")
-    _withdraw(session, model)
+    _withdraw(session, blobs, model)
     if model.weights_source == WeightsSource.UPLOAD:
         found.attention.append(f"model {model.name!r}: bring its weights again")
         return
@@ -206,20 +208,16 @@ def _begin_anew(
         found.attention.append(f"model {model.name!r}: define it again under another name")
 
 
-def _withdraw(session: Session, model: ModelRow) -> None:
-    """Note that no weights of a model exist: it owes nothing until others do."""
+def _withdraw(session: Session, blobs: Blobs, model: ModelRow) -> None:
+    """End a model's run and withdraw it."""
     active = repository.active_run(session, model.id)
     if active is not None:
         runs.give_up_attempt(session, active, reason=REASON, permanent=True, max_attempts=1)
         session.flush()
-    model.head_version_id = model.tracking = None
-    model.trained_through = model.trained_after_epoch = None
-    log.append(session, "model.withdrawn", model=model.id)
-    void_obligations(session, model.id, "the weights are lost, so none of this model exist")
-    session.flush()
+    withdraw(session, blobs, model, reason=REASON)
 
 
-def _drop_others(session: Session, lost: Collection[str], found: Findings) -> None:
+def _drop_others(session: Session, blobs: Blobs, lost: Collection[str], found: Findings) -> None:
     """Give up features, imported weights and backbones that cannot be read."""
     for features in session.scalars(select(FeatureShardRow)).all():
         if features.blob_id in lost:
@@ -227,9 +225,7 @@ def _drop_others(session: Session, lost: Collection[str], found: Findings) -> No
             found.other_objects += 1
     for model in session.scalars(select(ModelRow)).all():
         if model.imported_blob_id in lost:
-            model.imported_blob_id = None
-            log.append(session, "weights.lost", model=model.id)
-            _withdraw(session, model)
+            _withdraw(session, blobs, model)
             found.other_objects += 1
             found.attention.append(f"model {model.name!r}: bring its weights again")
     for backbone in session.scalars(select(BackboneRow)).all():

@@ -227,6 +227,7 @@ _SUBJECT_REQUESTS = Story(
 _MEMBERSHIP = _takes(trained_through="trained_through", trained_after_epoch="trained_after_epoch")
 _WITHOUT_WEIGHTS = {
     **dict.fromkeys(("trained_through", "trained_after_epoch", "head_version_id")),
+    "imported_blob_id": None,
     "tracking": digests.of_document(None),
 }
 
@@ -251,12 +252,11 @@ _MODELS = Story(
             _both(
                 _takes(definition="definition"),
                 _policy,
-                _sets(imported_blob_id=None, **_WITHOUT_WEIGHTS),
+                _sets(**_WITHOUT_WEIGHTS),
             )
         ),
         "policy.changed": _policy,
         "weights.imported": _both(_MEMBERSHIP, _takes(imported_blob_id="blob")),
-        "weights.lost": _sets(imported_blob_id=None),
         "run.running": _MEMBERSHIP,
         "run.failed": _MEMBERSHIP,
         "run.cancelled": _MEMBERSHIP,

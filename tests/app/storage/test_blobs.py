@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.database import Database
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
-from app.ledger import settlement
+from app.ledger import withdrawal
 from app.ledger.tables import LogEntryRow
 from app.registry.tables import VersionRow
 from app.services import Services, key_store_dir
@@ -190,7 +190,7 @@ def test_the_log_tells_of_a_retired_version_though_its_object_cannot_be_deleted(
     stored = services.settings.data_dir / "blobs" / first.blob_id
     with services.database.transaction() as session:
         version = session.get_one(VersionRow, first.id)
-        settlement.retire(session, services.blobs, version, reason="withdrawn")
+        withdrawal.retire(session, services.blobs, version, reason="withdrawn")
     monkeypatch.setattr("app.storage.objects.erase", _no_space)
 
     services.clean_up()
