@@ -16,11 +16,11 @@ def current_version(session: Session, model: ModelRow) -> VersionRow:
     """Return the version that the model serves now.
 
     Raises:
-        NotReadyError: no version was released yet.
+        NotReadyError: no version was released yet, or another one is being made from nothing.
         GoneError: the model was withdrawn, by its policy until open requests are met.
     """
     head = registry.head_version(session, model)
-    if head is None:
+    if head is None and repository.active_run(session, model.id) is None:
         for last in registry.released_versions(session, model.id, limit=1):
             raise _gone(model, last)
     if head is None or head.state != VersionState.CERTIFIED:

@@ -225,6 +225,8 @@ def test_a_withdrawn_model_is_trained_again_on_what_was_pushed_since(
     workshop.push(first=RECORDS)
     created = runs.retry_run(workshop.services.database, _latest_run(workshop))
     assert created.kind == RunKind.TRAIN
+    with pytest.raises(NotReadyError):
+        _serve(workshop)
     workshop.work()
     request = workshop.forget(f"record-{RECORDS}", f"record-{RECORDS + 1}")
     workshop.dispatch()
