@@ -170,7 +170,7 @@ def _publish(services: Services, content: bytes) -> None:
             sys.exit("not so: a run waits")
         run_id, token = lease.id, lease.fencing_token
         shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
-    runs.begin(services.database, run_id, token, dimension=2, shards=shards)
+    runs.begin(services.database, services.blobs, run_id, token, dimension=2, shards=shards)
     with services.database.transaction() as session:
         blob_id = runs.reserve_weights(session, services.blobs, run_id, token)
     result = publication.RunResult(

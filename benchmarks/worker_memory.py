@@ -155,7 +155,7 @@ def _set_up(case: Case, settings: Settings) -> None:
 
 def _forget(settings: Settings) -> None:
     from app.access import api_keys  # noqa: PLC0415 - only this child needs them
-    from app.ledger import runs  # noqa: PLC0415 - only this child needs them
+    from app.ledger import scheduling  # noqa: PLC0415 - only this child needs them
     from app.ledger.demands import ForgetDemand  # noqa: PLC0415 - likewise
 
     services = open_services(settings)
@@ -165,7 +165,7 @@ def _forget(settings: Settings) -> None:
         services.forget_requests.submit(session, demand, api_key_id=key.id)
     with services.database.transaction() as session:
         model_id = registry.model_named(session, "model").id
-    runs.schedule_model(services.database, model_id)
+    scheduling.schedule_model(services.database, model_id)
 
 
 def _run_id(settings: Settings) -> str:

@@ -13,7 +13,7 @@ from rq import Queue
 from sqlalchemy import func
 
 from app.domain.ids import new_id
-from app.ledger import outbox, repository, runs
+from app.ledger import outbox, repository, runs, scheduling
 from app.locations import redis_connection
 from app.logs import describe
 from app.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
@@ -60,7 +60,7 @@ class Dispatcher:
 
     def _schedule_models(self) -> None:
         """Turn the due obligations of each model into one run."""
-        runs.schedule_due(self._services.database)
+        scheduling.schedule_due(self._services.database, self._services.blobs)
 
     def _requeue_silent_runs(self) -> None:
         """Give the runs of workers that no longer respond to others."""

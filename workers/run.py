@@ -37,7 +37,7 @@ from app.certificates.verification import check_place, check_statement
 from app.domain.errors import DraftOutdatedError
 from app.domain.plan import Plan
 from app.domain.schedules import until
-from app.domain.states import Basis, FirstRelease, Phase, RunKind
+from app.domain.states import Basis, Phase, RunKind
 from app.failpoints import halfway, reach
 from app.ledger import publication, runs
 from app.planning.tracking import history_of_run
@@ -79,7 +79,7 @@ def execute(services: Services, lease: Lease) -> None:
             lease.check, lambda: load_records(services, lease, model, dimension=size)
         )
     certified: Certified | None = None
-    if lease.kind is RunKind.TRAIN and model.policy.first_release is FirstRelease.AS_TRAINED:
+    if lease.kind is RunKind.TRAIN and model.releases_as_trained:
         tensors, phase, evaluation = _train_openly(lease, model, data, factory)
     else:
         certified, phase = _certify(services, lease, model, data, factory)

@@ -149,7 +149,7 @@ def cancel_run(run_id: str, services: ServicesOf, _: ModelsWriter) -> RunAnswer:
 def retry_run(
     run_id: str, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
 ) -> RunAnswer:
-    """Start a new run like one that failed or was cancelled."""
+    """Start a new run like one that failed or was cancelled, or train a withdrawn model again."""
     make = partial(services.planners.plan, left=left)
     created = runs.retry_run(services.database, run_id, make=make)
     with services.database.transaction() as session:

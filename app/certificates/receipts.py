@@ -6,7 +6,6 @@ compute the commitments to the records; without the salt they look random.
 
 import base64
 import binascii
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,34 +71,36 @@ class Receipt:
         ):
             raise VerificationError("receipt", "not a receipt")
 
-    def explains(self, commitments: set[bytes]) -> set[bytes]:
-        """Return the commitments to records that the receipt names.
+    @property
+    def of_records(self) -> set[bytes]:
+        """The commitments to the records that are named by their own ids."""
+        return {record_commitment(salt=self.salt, record_id=one) for one in self.record_ids}
 
-        A subject's records are numbered from 0. Numbers are missing where a record was named by
-        its own id as well, so as many gaps are skipped as there are such ids.
+    def of_subjects(self, commitments: set[bytes]) -> list[dict[int, bytes]]:
+        """Return, for each subject, which of the commitments are its records', by their numbers.
+
+        A subject's records are numbered from 0. A number is missing where a record was named by its
+        own id as well, so at most as many are missing as there are such ids.
         """
-        found = {own for own in self._of_records() if own in commitments}
-        for subject_id in self.subject_ids:
-            gaps = 0
-            for ordinal in range(self.records):
-                own = subject_commitment(salt=self.salt, subject_id=subject_id, ordinal=ordinal)
-                if own in commitments:
-                    found.add(own)
-                    continue
-                gaps += 1
-                if gaps > len(self.record_ids):
-                    break
-        return found
+        return [self._of_subject(one, commitments) for one in dict.fromkeys(self.subject_ids)]
 
-    def _of_records(self) -> Iterator[bytes]:
-        for record_id in self.record_ids:
-            yield record_commitment(salt=self.salt, record_id=record_id)
+    def _of_subject(self, subject_id: str, commitments: set[bytes]) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        for ordinal in range(self.records):
+            own = subject_commitment(salt=self.salt, subject_id=subject_id, ordinal=ordinal)
+            if own in commitments:
+                found[ordinal] = own
+            elif ordinal - len(found) >= len(self.record_ids):
+                break
+        return found
 
 
 def check_receipt(
     receipt: Receipt, proof: RequestProof | None, *, covered_root: str, excluded_root: str | None
 ) -> str:
-    """Check that a certificate accounts for every record of the request; say how.
+    """Check that a certificate accounts for every record and subject of the request; say how.
+
+    How many records a subject had is the operator's word: the receipt's ``records`` repeats it.
 
     Args:
         receipt: the requester's.
@@ -117,15 +118,30 @@ def check_receipt(
     covered = _proven(proof.covered, covered_root)
     excluded = _proven(proof.excluded, excluded_root)
     shown = covered | excluded
-    if receipt.explains(shown) != shown:
+    of_records, of_subjects = receipt.of_records, receipt.of_subjects(shown)
+    if not shown <= of_records.union(*(found.values() for found in of_subjects)):
         raise VerificationError("receipt", "the bundle is about another request")
     if len(shown) != receipt.records:  # a record under both roots counts once
         raise VerificationError(
             "receipt", f"the certificate accounts for {len(shown)} of {receipt.records} records"
         )
+    _require_every_id(of_records - shown, of_subjects, named=len(of_records))
     if covered & excluded:
         raise VerificationError("receipt", "a record is said to be covered and never used")
     return f"{len(covered)} records are covered, {len(excluded)} never touched the weights"
+
+
+def _require_every_id(
+    unproved: set[bytes], of_subjects: list[dict[int, bytes]], *, named: int
+) -> None:
+    """Refuse a receipt with an id of which nothing is proved, whatever number it states."""
+    if unproved:
+        raise VerificationError(
+            "receipt", f"{len(unproved)} of its {named} record_ids are not proved"
+        )
+    missing = sum(max(found, default=0) + 1 - len(found) for found in of_subjects)
+    if missing > named:  # each may have been named by its own id instead
+        raise VerificationError("receipt", "records of its subject_ids are not proved")
 
 
 def _proven(proof: LeafProof | None, root: str | None) -> set[bytes]:

@@ -140,7 +140,10 @@ def restated(
 ) -> dict[str, Any]:
     """Return a version's statement for more requests, whose records were forgotten already."""
     predicate = statement["predicate"]
+    # Weights that were brought a second time may have learned from records that are named only now.
+    anew = predicate["model"]["version"] > 1 and coverage.records > 0
     changes = {
+        "basis": Basis.UNLEARNED if anew else predicate["basis"],
         "forgotten": _forgotten(
             coverage,
             mechanism=predicate["mechanism"]["name"],

@@ -1,6 +1,6 @@
 """All SQL about datasets, shards and records."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from app.datasets.tables import DatasetRow, RecordRow, ShardRow
 from app.domain.errors import NotFoundError
 
 _PARAMETERS_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 1000
 T = TypeVar("T")
 
 
@@ -274,6 +275,21 @@ def records_through(session: Session, dataset_id: str, seq: int) -> list[DatedRe
     columns = [getattr(RecordRow, name) for name in DatedRecord._fields]
     query = select(*columns).where(RecordRow.dataset_id == dataset_id, RecordRow.seq <= seq)
     return [DatedRecord(*row) for row in session.execute(query)]
+
+
+def remembered_through(
+    session: Session, dataset_id: str, seq: int
+) -> Generator[DatedRecord, None, None]:
+    """Yield, in no order, every record up to one that is not forgotten now."""
+    columns = [getattr(RecordRow, name) for name in DatedRecord._fields]
+    query = select(*columns).where(
+        RecordRow.dataset_id == dataset_id,
+        RecordRow.seq <= seq,
+        RecordRow.forgotten_epoch.is_(None),
+    )
+    with session.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE}) as rows:
+        for row in rows:
+            yield DatedRecord(*row)
 
 
 def counts(session: Session, dataset_id: str) -> tuple[int, int, int]:

@@ -22,7 +22,7 @@ from app.certificates.trusted_keys import ed25519_of
 from app.domain import multiproof
 from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.states import Basis
-from app.ledger import certifying, reissue, repository
+from app.ledger import certifying, repository
 from app.ledger.certifying import Accounted
 from app.log import checkpoints, cosignatures, merkle, signing_keys
 from app.log.tables import SigningKeyRow
@@ -152,10 +152,9 @@ def _accounted(session: Session, certificate: CertificateRow, request_id: str) -
         return certifying.accounted_in(session, request_id)
     model = session.get_one(ModelRow, certificate.model_id)
     version = session.get_one(VersionRow, certificate.version_id)
-    request = repository.request(session, request_id)
-    if request.forget_epoch > version.covers_epoch:
-        return reissue.accounted_with(session, request, model=model, head=version)
-    return certifying.accounted_for(session, model, through_epoch=version.covers_epoch)
+    return certifying.accounted_for(
+        session, model, through_epoch=version.covers_epoch, later_request=request_id
+    )
 
 
 def _matches(certificate: CertificateRow, accounted: Accounted) -> bool:

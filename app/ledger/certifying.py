@@ -52,16 +52,27 @@ class Accounted:
         )
 
 
-def accounted_for(session: Session, model: ModelRow, *, through_epoch: int) -> Accounted:
+def accounted_for(
+    session: Session, model: ModelRow, *, through_epoch: int, later_request: str | None = None
+) -> Accounted:
     """Return all that was forgotten up to an epoch, as far as it concerns a model.
 
     A request whose records were restored before the model was trained does not concern it.
+
+    Args:
+        session: of the transaction.
+        model: whose version is certified.
+        through_epoch: what was forgotten later does not count.
+        later_request: one whose records count all the same.
     """
     membership = membership_of(model)
     covered: list[NamedRecord] = []
     excluded: list[NamedRecord] = []
     lives: dict[int, Life] = {}
-    for named in repository.named_records(session, model.dataset_id, through_epoch=through_epoch):
+    found = repository.named_records(
+        session, model.dataset_id, through_epoch=through_epoch, later_request=later_request
+    )
+    for named in found:
         record = named.record
         life = None if membership is None else membership.life_of(record)
         if life is not None and life.began > named.request_epoch:

@@ -33,6 +33,7 @@ from app.ledger.bundles import bundle_of
 from app.ledger.obligations import certify_obligations
 from app.ledger.runs import holder
 from app.ledger.tables import RunRow
+from app.ledger.withdrawal import retire
 from app.planning.tracking import Tracking, history_of_run
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
@@ -68,7 +69,7 @@ def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any]
     """
     run = repository.run(session, run_id)
     model = session.get_one(ModelRow, run.model_id)
-    basis = _basis(run, Policy.from_json(model.policy), result)
+    basis = _basis(session, run, model, result)
     version = _new_version(session, run, model, basis, result)
     return _statement(session, run, model, version, result, basis=basis)
 
@@ -110,7 +111,7 @@ def publish(
         return published
     run = holder(session, run_id, fencing_token)
     model = session.get_one(ModelRow, run.model_id, with_for_update=True)
-    basis = _basis(run, Policy.from_json(model.policy), result)
+    basis = _basis(session, run, model, result)
     previous = registry.head_version(session, model)
     version = _new_version(session, run, model, basis, result)
     _refuse_unchanged(previous, version, result.phase)
@@ -193,16 +194,26 @@ def _published_before(session: Session, run_id: str, fencing_token: int) -> Vers
     return registry.version_of_run(session, run_id)
 
 
-def _basis(run: RunRow, policy: Policy, result: RunResult) -> Basis:
-    if run.kind == RunKind.UNLEARN:
+def _basis(session: Session, run: RunRow, model: ModelRow, result: RunResult) -> Basis:
+    policy = Policy.from_json(model.policy)
+    is_first = registry.next_number(session, model.id) == 1
+    if run.kind == RunKind.UNLEARN or (not is_first and _are_tainted(session, run, model)):
         basis = Basis.UNLEARNED
-    elif policy.first_release is FirstRelease.AS_TRAINED:
+    elif is_first and policy.first_release is FirstRelease.AS_TRAINED:
         basis = Basis.RELEASED_AS_TRAINED
     else:
         basis = Basis.CERTIFIED_RELEASE
     if (result.phase is None) != (basis is Basis.RELEASED_AS_TRAINED):
         raise TargetNotMetError("the run's result does not fit the policy's first release")
     return basis
+
+
+def _are_tainted(session: Session, run: RunRow, model: ModelRow) -> bool:
+    """Return whether a run's weights were brought and may have learned from forgotten records."""
+    if run.kind != RunKind.CERTIFY:
+        return False
+    accounted = certifying.accounted_for(session, model, through_epoch=run.forget_epoch or 0)
+    return accounted.records > 0
 
 
 def _new_version(
@@ -263,15 +274,6 @@ def _retirement_reason(run: RunRow, successor: VersionRow) -> str:
     if run.kind == RunKind.UNLEARN:
         return f"{reason}, to meet forget requests"
     return reason
-
-
-def retire(session: Session, blobs: Blobs, version: VersionRow, *, reason: str) -> None:
-    """Stop serving a version, and give its weights up to be shredded."""
-    version.state = VersionState.RETIRED
-    version.retired_at = func.clock_timestamp()
-    version.reason = reason
-    blobs.doom(session, version.blob_id)
-    log.append(session, "version.retired", version=version.id)
 
 
 def note_shredded(session: Session) -> int:

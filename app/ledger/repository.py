@@ -182,16 +182,6 @@ def commitments_of(session: Session, request_id: str) -> Sequence[bytes]:
     return session.scalars(query.where(ForgottenRecordRow.request_id == request_id)).all()
 
 
-def commitments_by_record(session: Session, request_id: str) -> list[tuple[RecordRow, bytes]]:
-    """Return each record that a request names, with its commitment."""
-    query = (
-        select(RecordRow, ForgottenRecordRow.commitment)
-        .join(ForgottenRecordRow, ForgottenRecordRow.record_seq == RecordRow.seq)
-        .where(ForgottenRecordRow.request_id == request_id)
-    )
-    return [(record, commitment) for record, commitment in session.execute(query)]
-
-
 class NamedRecord(NamedTuple):
     """A record as one request names it."""
 
@@ -201,14 +191,19 @@ class NamedRecord(NamedTuple):
     commitment: bytes
 
 
-def named_records(session: Session, dataset_id: str, *, through_epoch: int) -> list[NamedRecord]:
-    """Return all that requests up to an epoch name, cancelled ones included."""
+def named_records(
+    session: Session, dataset_id: str, *, through_epoch: int, later_request: str | None = None
+) -> list[NamedRecord]:
+    """Return all that requests up to an epoch name, cancelled ones included, and one later one."""
     request = ForgetRequestRow
     query = (
         select(RecordRow, request.id, request.forget_epoch, ForgottenRecordRow.commitment)
         .join(ForgottenRecordRow, ForgottenRecordRow.record_seq == RecordRow.seq)
         .join(ForgetRequestRow, ForgetRequestRow.id == ForgottenRecordRow.request_id)
-        .where(request.dataset_id == dataset_id, request.forget_epoch <= through_epoch)
+        .where(
+            request.dataset_id == dataset_id,
+            or_(request.forget_epoch <= through_epoch, request.id == later_request),
+        )
     )
     return [NamedRecord(*row) for row in session.execute(query)]
 

@@ -1,6 +1,6 @@
 """Runs: created, leased, kept alive, requeued or failed. Times are from the database's clock."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,20 +12,17 @@ from app import log
 from app.database import Database
 from app.datasets import repository as datasets
 from app.domain.errors import (
-    CalibrationError,
     ConflictError,
     LeaseLostError,
-    ParameterError,
-    PlanError,
 )
 from app.domain.ids import new_id
 from app.domain.plan import Plan
 from app.domain.states import (
     ACTIVE_RUN_STATES,
     RETRYABLE_RUN_STATES,
-    ObligationState,
     RunKind,
     RunState,
+    WeightsSource,
 )
 from app.ledger import outbox, repository
 from app.ledger.attacked_records import audited_records
@@ -35,9 +32,11 @@ from app.ledger.obligations import (
     start_obligations,
     void_obligations,
 )
-from app.ledger.tables import ObligationRow, RunRow
+from app.ledger.tables import RunRow
+from app.ledger.withdrawal import EMPTIED, withdraw
 from app.planning.planner import make_plan
 from app.registry.forecasts import Forecast, Occasion, PlanMaker
+from app.registry.membership import membership_of
 from app.registry.shapes import TrainingRecord, TrainingSet
 from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs, doom_attempt
@@ -65,54 +64,6 @@ def create_run(session: Session, model: ModelRow, kind: RunKind, forecast: Forec
     digest = log.digest_of(row.plan)
     log.append(session, "run.queued", run=row.id, model=model.id, run_kind=kind, plan=digest)
     return row
-
-
-def schedule_due(database: Database) -> None:
-    """Turn the due obligations of each model into one run."""
-    with database.transaction() as session:
-        due = outbox.due_subjects(session, outbox.Topic.SCHEDULE_MODEL)
-    for model_id in due:
-        schedule_model(database, model_id)
-
-
-def schedule_model(database: Database, model_id: str) -> RunRow | None:
-    """Turn a model's open obligations into one run, unless one is going.
-
-    Obligations that arrive while a run is going wait for the next one. If no plan can meet the
-    policy any more, they fail with the reason. The outbox's rows are then removed; but if the model
-    changed while its run was planned, they stay for the next time.
-    """
-    occasion, forecast, refusal = None, None, ""
-    try:
-        with database.transaction() as session:
-            model = session.get_one(ModelRow, model_id)
-            if _waiting_obligations(session, model):
-                occasion = Occasion.of(session, model)
-        if occasion is not None:
-            forecast = occasion.forecast()
-    except (PlanError, ParameterError, CalibrationError) as error:
-        refusal = str(error)
-    with database.transaction() as session:
-        model = session.get_one(ModelRow, model_id, with_for_update=True)
-        obligations = _waiting_obligations(session, model)
-        if obligations and not (refusal if occasion is None else occasion.fits(model)):
-            return None
-        outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
-        if not obligations:
-            return None
-        if forecast is None:
-            fail_obligations(session, obligations, refusal)
-            return None
-        # Without a version, the model owes a run for uploaded weights that were never certified.
-        kind = RunKind.CERTIFY if model.head_version_id is None else RunKind.UNLEARN
-        return create_run(session, model, kind, forecast)
-
-
-def _waiting_obligations(session: Session, model: ModelRow) -> Sequence[ObligationRow]:
-    """Return the open obligations that a new run would take on; none while a run is going."""
-    if repository.active_run(session, model.id) is not None:
-        return []
-    return repository.obligations_of_model(session, model.id, (ObligationState.OPEN,))
 
 
 def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
@@ -179,6 +130,7 @@ class Selection:
 
 def begin(
     database: Database,
+    blobs: Blobs,
     run_id: str,
     fencing_token: int,
     *,
@@ -195,22 +147,28 @@ def begin(
 
     Args:
         database: the ledger.
+        blobs: hold the model's weights.
         run_id: which run.
         fencing_token: of the attempt.
         dimension: how many weights the network trains.
         shards: of the dataset, that were read; a training leaves out the records of others.
 
     Raises:
-        LeaseLostError: another worker holds the run, or it is over.
+        LeaseLostError: another worker holds the run, or it is over, as it is where every record
+            was forgotten: the model is withdrawn then.
         PlanError: no plan satisfies the policy any more.
     """
     with database.transaction() as session:
         run, model = _fix(session, run_id, fencing_token, shards)
     with database.transaction() as session:
         training_set = TrainingSet(session, model, as_of=run.forget_epoch)
-        retain, held_out = training_set.records, training_set.held_out
+        retain, held_out = _remembered(training_set.records), _remembered(training_set.held_out)
+        emptied = run.kind != RunKind.TRAIN and not retain and training_set.is_emptied
         occasion = Occasion.of(session, model, training_set, dimension=dimension)
         forgotten = audited_records(session, run, model, training_set.membership)
+    if emptied:
+        _withdraw(database, blobs, run_id, fencing_token)
+        raise LeaseLostError(f"the run is over: {EMPTIED}")
     plan = occasion.forecast().plan
     batch_of = training_set.batches(int(plan.settings["batch_size"])) if plan.is_descent else {}
     with database.transaction() as session:
@@ -218,8 +176,8 @@ def begin(
         run.plan = plan.to_json()
         log.append(session, "run.planned", run=run.id, plan=log.digest_of(run.plan))
     return Selection(
-        retain=_remembered(retain),
-        held_out=_remembered(held_out),
+        retain=retain,
+        held_out=held_out,
         forgotten=forgotten,
         plan=plan,
         batch_of=batch_of,
@@ -250,6 +208,16 @@ def _fix(
         **(membership_facts(model) if row.kind == RunKind.TRAIN else {}),
     )
     return row, model
+
+
+def _withdraw(database: Database, blobs: Blobs, run_id: str, fencing_token: int) -> None:
+    """End a run that has nothing to learn from, and withdraw its model."""
+    with database.transaction() as session:
+        run = holder(session, run_id, fencing_token)
+        model = session.get_one(ModelRow, run.model_id, with_for_update=True)
+        _end(session, run, RunState.CANCELLED)
+        run.failure_reason = EMPTIED
+        withdraw(session, blobs, model, reason=EMPTIED)
 
 
 def _remembered(records: Iterable[TrainingRecord]) -> frozenset[int]:
@@ -380,6 +348,8 @@ def _forget_training(session: Session, row: RunRow) -> dict[str, Any]:
 def retry_run(database: Database, run_id: str, *, make: PlanMaker = make_plan) -> RunRow:
     """Create a new run like one that failed or was cancelled.
 
+    A model that was withdrawn is trained from nothing instead, whatever became of its last run.
+
     Args:
         database: where the run is created.
         run_id: of the earlier one.
@@ -387,28 +357,35 @@ def retry_run(database: Database, run_id: str, *, make: PlanMaker = make_plan) -
 
     Raises:
         NotFoundError: the run does not exist.
-        ConflictError: it has not failed or been cancelled, or its model has had a later run.
+        ConflictError: it has not failed or been cancelled, or its model has had a later run, or
+            waits for its weights.
         PlanError, ParameterError, CalibrationError: the policy cannot be met any more.
     """
     with database.transaction() as session:
         row = repository.run(session, run_id)
         model = session.get_one(ModelRow, row.model_id)
-        _require_retryable(session, row)
+        _kind_of_retry(session, row, model)
         occasion = Occasion.of(session, model)
     forecast = occasion.forecast(make)
     with database.transaction() as session:
         model = session.get_one(ModelRow, model.id, with_for_update=True)
         row = repository.run(session, run_id)
-        _require_retryable(session, row)
+        kind = _kind_of_retry(session, row, model)
         reopen_obligations(session, row)
-        return create_run(session, model, RunKind(row.kind), forecast)
+        return create_run(session, model, kind, forecast)
 
 
-def _require_retryable(session: Session, row: RunRow) -> None:
-    if row.state not in RETRYABLE_RUN_STATES:
+def _kind_of_retry(session: Session, row: RunRow, model: ModelRow) -> RunKind:
+    """Return what another try of a run does; raise ``ConflictError`` if there can be none."""
+    trains = model.head_version_id is None and model.weights_source == WeightsSource.TRAIN
+    withdrawn = trains and row.state == RunState.PUBLISHED
+    if row.state not in RETRYABLE_RUN_STATES and not withdrawn:
         raise ConflictError(
             f"the run is {row.state}; only one that failed or was cancelled can be tried again"
         )
     # A second training would lose which records the version that it made was trained on.
     if repository.latest_run(session, row.model_id) is not row:
         raise ConflictError("a later run of this model exists; only the newest can be tried again")
+    if not trains and membership_of(model) is None:
+        raise ConflictError("the model waits for its weights: upload them again")
+    return RunKind.TRAIN if trains else RunKind(row.kind)

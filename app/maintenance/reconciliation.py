@@ -33,8 +33,8 @@ from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
 from app.domain.errors import CalibrationError, ConfigurationError, ParameterError, PlanError
 from app.domain.states import BlobState, RunKind, WeightsSource
-from app.ledger import publication, repository, runs
-from app.ledger.obligations import void_obligations
+from app.ledger import repository, runs
+from app.ledger.withdrawal import withdraw
 from app.log import signing_keys
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion
@@ -43,7 +43,10 @@ from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs
 from app.storage.tables import BlobRow
 
-REASON = "it was shredded after the backup that this ledger was restored from"
+REASON = (
+    "its weights, or records that they learned from, were shredded after the backup that this "
+    "ledger was restored from"
+)
 _SHARD = "shard"
 
 
@@ -100,7 +103,7 @@ def reconcile(
         head = registry.head_version(session, model)
         if head is not None and (head.blob_id in lost or model.id in tainted):
             _begin_anew(session, blobs, model, head, found)
-    _drop_others(session, lost, found)
+    _drop_others(session, blobs, lost, found)
     for blob_id in lost:
         blobs.doom(session, blob_id)
     if not found.is_empty:
@@ -205,9 +208,8 @@ def _begin_anew(
     session: Session, blobs: Blobs, model: ModelRow, head: VersionRow, found: Findings
 ) -> None:
     """Retire a version and arrange for another one, without the records that it lacks."""
-    publication.retire(session, blobs, head, reason=REASON)
     found.versions.append(f"{model.name} {head.number}")
-    _withdraw(session, model)
+    _withdraw(session, blobs, model)
     if model.weights_source == WeightsSource.UPLOAD:
         found.attention.append(f"model {model.name!r}: bring its weights again")
         return
@@ -218,20 +220,16 @@ def _begin_anew(
         found.attention.append(f"model {model.name!r}: define it again under another name")
 
 
-def _withdraw(session: Session, model: ModelRow) -> None:
-    """Note that no weights of a model exist: it owes nothing until others do."""
+def _withdraw(session: Session, blobs: Blobs, model: ModelRow) -> None:
+    """End a model's run and withdraw it."""
     active = repository.active_run(session, model.id)
     if active is not None:
         runs.give_up_attempt(session, active, reason=REASON, permanent=True, max_attempts=1)
         session.flush()
-    model.head_version_id = model.tracking = None
-    model.trained_through = model.trained_after_epoch = None
-    log.append(session, "model.withdrawn", model=model.id)
-    void_obligations(session, model.id, "the weights are lost, so none of this model exist")
-    session.flush()
+    withdraw(session, blobs, model, reason=REASON)
 
 
-def _drop_others(session: Session, lost: Collection[str], found: Findings) -> None:
+def _drop_others(session: Session, blobs: Blobs, lost: Collection[str], found: Findings) -> None:
     """Give up features, imported weights and backbones that cannot be read."""
     for features in session.scalars(select(FeatureShardRow)).all():
         if features.blob_id in lost:
@@ -239,9 +237,7 @@ def _drop_others(session: Session, lost: Collection[str], found: Findings) -> No
             found.other_objects += 1
     for model in session.scalars(select(ModelRow)).all():
         if model.imported_blob_id in lost:
-            model.imported_blob_id = None
-            log.append(session, "weights.lost", model=model.id)
-            _withdraw(session, model)
+            _withdraw(session, blobs, model)
             found.other_objects += 1
             found.attention.append(f"model {model.name!r}: bring its weights again")
     for backbone in session.scalars(select(BackboneRow)).all():

@@ -196,6 +196,7 @@ _SUBJECT_REQUESTS = Story(
 _MEMBERSHIP = takes(trained_through="trained_through", trained_after_epoch="trained_after_epoch")
 _WITHOUT_WEIGHTS = {
     **dict.fromkeys(("trained_through", "trained_after_epoch", "head_version_id")),
+    "imported_blob_id": None,
     "tracking": log.digest_of(None),
 }
 
@@ -220,12 +221,11 @@ _MODELS = Story(
             both(
                 takes(definition="definition"),
                 _policy,
-                sets(imported_blob_id=None, **_WITHOUT_WEIGHTS),
+                sets(**_WITHOUT_WEIGHTS),
             )
         ),
         "policy.changed": _policy,
         "weights.imported": both(_MEMBERSHIP, takes(imported_blob_id="blob")),
-        "weights.lost": sets(imported_blob_id=None),
         "run.running": _MEMBERSHIP,
         "run.failed": _MEMBERSHIP,
         "run.cancelled": _MEMBERSHIP,

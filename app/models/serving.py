@@ -16,10 +16,13 @@ def current_version(session: Session, model: ModelRow) -> VersionRow:
     """Return the version that the model serves now.
 
     Raises:
-        NotReadyError: no version was released yet.
-        GoneError: the policy withdraws the model until open requests are met.
+        NotReadyError: no version was released yet, or another one is being made from nothing.
+        GoneError: the model was withdrawn, by its policy until open requests are met.
     """
     head = registry.head_version(session, model)
+    if head is None and repository.active_run(session, model.id) is None:
+        for last in registry.released_versions(session, model.id, limit=1):
+            raise _gone(model, last)
     if head is None or head.state != VersionState.CERTIFIED:
         raise NotReadyError(f"model {model.name!r} has no released version yet")
     if _is_withdrawn(session, model):
@@ -44,8 +47,14 @@ def served_version(session: Session, model: ModelRow, number: int) -> VersionRow
     """
     version = registry.version_numbered(session, model, number)
     if version.state != VersionState.CERTIFIED:
-        raise GoneError(f"version {number} of {model.name!r} is {version.state}: {version.reason}")
+        raise _gone(model, version)
     return current_version(session, model)
+
+
+def _gone(model: ModelRow, version: VersionRow) -> GoneError:
+    return GoneError(
+        f"version {version.number} of {model.name!r} is {version.state}: {version.reason}"
+    )
 
 
 def _is_withdrawn(session: Session, model: ModelRow) -> bool:

@@ -66,6 +66,7 @@ class ModelShape:
             not given.
         forgotten: how many of those were forgotten since, the new request's included.
         newly_forgotten: how many of them no certificate covers yet.
+        begins_again: whether the weights of all earlier releases are gone.
         trained_here: whether the lineage's training is, or will be, the service's own.
         convex: given for linear heads only.
         dp_training: given for models trained with DP-SGD only.
@@ -81,6 +82,7 @@ class ModelShape:
     records: int | None = None
     forgotten: int = 0
     newly_forgotten: int = 0
+    begins_again: bool = False
     trained_here: bool = True
     convex: ConvexShape | None = None
     dp_training: DpTrainingShape | None = None
@@ -114,7 +116,7 @@ class ModelShape:
     @property
     def is_new(self) -> bool:
         """Whether the lineage is still to be trained, here and from nothing."""
-        return self.trained_here and self.earlier_releases == 0
+        return self.trained_here and (self.earlier_releases == 0 or self.begins_again)
 
     @property
     def steps_per_epoch(self) -> int:

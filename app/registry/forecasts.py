@@ -102,7 +102,8 @@ class Forecast:
         """
         occasion, plan = self.occasion, self.plan
         as_trained = occasion.policy.first_release is FirstRelease.AS_TRAINED
-        if occasion.shape.is_new and plan.is_tracked and as_trained:
+        first = occasion.shape.earlier_releases == 0
+        if first and plan.is_tracked and as_trained:
             raise InvalidInputError(
                 f"{plan.mechanism} tracks its lineage from the start: use first_release certify or "
                 "none"

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -80,6 +81,21 @@ class TrainingSet:
             self._batches[batch_size] = fixed_batches(self.membership, keys, batch_size=batch_size)
         return self._batches[batch_size]
 
+    @property
+    def is_emptied(self) -> bool:
+        """Whether records were forgotten and none is left to learn from; that stays so."""
+        membership = self.membership
+        with closing(
+            datasets.remembered_through(self._session, self._dataset_id, membership.through)
+        ) as remembered:
+            for record in remembered:
+                life = membership.life_of(record)
+                lasts = life is not None and life.forgotten is None
+                if lasts and not membership.is_held_out(record.record_key):
+                    return False
+        learned = [*self.records, *(self.held_out if membership.is_imported else ())]
+        return any(record.forgotten_epoch is not None for record in learned)
+
     @cached_property
     def _split(self) -> tuple[list[TrainingRecord], list[TrainingRecord]]:
         membership = self.membership
@@ -118,6 +134,7 @@ def shape_of(
         dimension=dimension,
         earlier_releases=registry.next_number(session, model.id) - 1,
         trained_here=model.weights_source == WeightsSource.TRAIN,
+        begins_again=model.head_version_id is None,
     )
     if training_set is None and membership_of(model) is not None:
         training_set = TrainingSet(session, model)

@@ -26,7 +26,7 @@ from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
 from app.domain.states import Basis, FirstRelease, RunKind, WeightsSource
-from app.ledger import outbox, publication, repository, runs
+from app.ledger import outbox, publication, repository, runs, scheduling
 from app.ledger.demands import ForgetDemand
 from app.ledger.runs import Selection
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
@@ -148,6 +148,7 @@ class Workshop:
             shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
         return runs.begin(
             self.services.database,
+            self.services.blobs,
             held.run_id,
             held.token,
             dimension=dimension,
@@ -161,7 +162,7 @@ class Workshop:
             policy = Policy.from_json(session.get_one(ModelRow, run.model_id).policy)
             plan, kind = Plan.from_json(run.plan), run.kind
             number = registry.next_number(session, run.model_id)
-        openly = kind != RunKind.UNLEARN and policy.first_release is FirstRelease.AS_TRAINED
+        openly = number == 1 and policy.first_release is FirstRelease.AS_TRAINED
         basis = Basis.UNLEARNED if kind == RunKind.UNLEARN else Basis.CERTIFIED_RELEASE
         if content is None:
             content = weights.weights_of_version(number, head=plan.is_descent)
@@ -213,7 +214,7 @@ class Workshop:
 
     def dispatch(self) -> None:
         """Turn due obligations into runs, as the dispatcher does."""
-        runs.schedule_due(self.services.database)
+        scheduling.schedule_due(self.services.database, self.services.blobs)
 
     def waiting(self, topic: outbox.Topic) -> list[OutboxRow]:
         """Return what waits in the outbox, due or not."""

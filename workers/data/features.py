@@ -10,7 +10,7 @@ from app.datasets.features import FeatureSource
 from app.datasets.service import schema_of
 from app.datasets.shards import decode_shard, encode_shard
 from app.datasets.tables import DatasetRow
-from app.domain.errors import GoneError, RunFailedError
+from app.domain.errors import GoneError
 from app.domain.schema import FeatureSchema
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
@@ -38,17 +38,13 @@ def read_features(
         check: called between batches; what it raises ends the work.
 
     Raises:
-        RunFailedError: the dataset has no records.
         GoneError: a shard kept changing while it was read.
     """
     with services.database.transaction() as session:
         records = schema_of(session.get_one(DatasetRow, dataset_id))
         shard_ids = [shard.id for shard in datasets.shards(session, dataset_id) if shard.rows]
     reader = _Reader(services, records, backbone, check)
-    parts = [reader.read(shard_id) for shard_id in shard_ids]
-    if not parts:
-        raise RunFailedError("the dataset has no records: push some first")
-    return parts
+    return [reader.read(shard_id) for shard_id in shard_ids]
 
 
 class _Reader:

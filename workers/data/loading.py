@@ -19,7 +19,7 @@ from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
-from app.domain.states import RunKind
+from app.domain.states import FirstRelease, RunKind
 from app.ledger import runs
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
@@ -41,6 +41,8 @@ class ModelSpec:
     Attributes:
         schema: of the records, or of the features that a frozen backbone makes of them.
         backbone: the public weights that the model stands on, if it does.
+        releases_as_trained: whether a training's result is published as it is: only as the first
+            version.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ModelSpec:
     schema: FeatureSchema
     dataset_id: str
     backbone: Backbone | None = None
+    releases_as_trained: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,13 +86,16 @@ def load_model(services: Services, lease: Lease) -> ModelSpec:
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, lease.model_id)
         dataset = session.get_one(DatasetRow, model.dataset_id)
+        policy = Policy.from_json(model.policy)
         spec = ModelSpec(
             name=model.name,
             architecture=ArchitectureSpec.from_json(model.architecture),
             recipe=TrainingRecipe.from_json(model.recipe),
-            policy=Policy.from_json(model.policy),
+            policy=policy,
             schema=schema_of(dataset),
             dataset_id=dataset.id,
+            releases_as_trained=policy.first_release is FirstRelease.AS_TRAINED
+            and registry.next_number(session, model.id) == 1,
         )
     backbone = load_backbone(services, spec.architecture)
     if isinstance(backbone, FrozenBackbone):
@@ -115,6 +121,7 @@ def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimensio
         shards = _read_shards(services, model)
     selection = runs.begin(
         services.database,
+        services.blobs,
         lease.run_id,
         lease.fencing_token,
         dimension=dimension,
@@ -192,8 +199,6 @@ def _read_shards(
             parts = [decode_shard(services.blobs.read(blob_id)) for blob_id in blob_ids]
         except GoneError:
             continue  # an erasure rewrote a shard meanwhile: read the new ones
-        if not parts:
-            raise RunFailedError("the dataset has no records: push some first")
         return parts
     raise GoneError("the dataset's shards kept changing while they were read")
 

@@ -126,7 +126,9 @@ _TYPES = (
     ProblemType(
         "gone",
         410,
-        "The version was retired or withdrawn, or its weights are shredded. It does not come back.",
+        "The version was retired or withdrawn, or its weights are shredded; `detail` says why, for "
+        "instance because every record that the model could be trained on was forgotten. It does "
+        "not come back.",
         "version 1 of 'digits-mlp' was retired",
     ),
     ProblemType(

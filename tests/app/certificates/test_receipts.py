@@ -57,6 +57,10 @@ def test_every_record_is_accounted_for() -> None:
     assert check() == "2 records are covered, 1 never touched the weights"
 
 
+def test_an_id_that_is_listed_twice_is_one_record() -> None:
+    assert check(record_ids=["r1", "r1"], subject_ids=["p1", "p1"]) == check()
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -64,6 +68,11 @@ def test_every_record_is_accounted_for() -> None:
         ({"record_ids": ["r2"]}, "another request"),
         ({"subject_ids": []}, "another request"),
         ({"receipt_salt": base64.b64encode(b"t" * 32).decode()}, "another request"),
+        ({"record_ids": []}, "another request"),
+        # However many records it states, each id needs its proof.
+        ({"record_ids": ["r1", "r2"]}, "1 of its 2 record_ids are not proved"),
+        ({"record_ids": ["r1", "r2"], "records": 4}, "3 of 4"),
+        ({"subject_ids": ["p1", "p2"]}, "records of its subject_ids are not proved"),
     ],
 )
 def test_a_receipt_that_does_not_fit(changes: dict, reason: str) -> None:

@@ -167,8 +167,9 @@ def test_a_training_leaves_out_what_was_pushed_after_it_read_the_shards(
     workshop.push(4, first=RECORDS)
     lease = workshop.lease()
 
+    services = workshop.services
     selection = runs.begin(
-        workshop.services.database, lease.run_id, lease.token, dimension=6, shards=read
+        services.database, services.blobs, lease.run_id, lease.token, dimension=6, shards=read
     )
 
     assert len(selection.retain | selection.held_out) == RECORDS

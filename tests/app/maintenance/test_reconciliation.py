@@ -1,6 +1,7 @@
 """What a ledger gives up to agree with keys and objects, case by case."""
 
 import shutil
+from typing import Any
 
 import pytest
 import safetensors.numpy
@@ -25,6 +26,15 @@ from tests.support.stored import pending
 from tests.support.workshop import RECORDS, Workshop
 
 RECIPE = {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25}
+ONLY_ONCE: dict[str, Any] = {
+    "architecture": "linear_head",
+    "recipe": RECIPE,
+    "mechanism": "noisy_gd_convex",
+    "adaptive": True,
+    "epsilon": 8.0,
+    "parameters": {"earlier_releases": 4, "forgotten": 10},
+}
+"""A model whose next training would not count the releases of its first."""
 
 
 @pytest.fixture
@@ -143,7 +153,7 @@ def test_a_run_that_goes_is_ended_and_nothing_is_owed_where_no_weights_are_left(
     assert released.seqs(learned[0]).isdisjoint(_learned_from(released))
 
 
-@pytest.mark.parametrize("kind", ["tracked_release", "dp_sgd", "upload", "lost before"])
+@pytest.mark.parametrize("kind", ["noisy_gd_convex", "upload", "lost before"])
 def test_a_model_whose_weights_are_lost_keeps_no_request_waiting(
     workshop: Workshop, kind: str
 ) -> None:
@@ -151,8 +161,7 @@ def test_a_model_whose_weights_are_lost_keeps_no_request_waiting(
         workshop.define(upload=True)
         workshop.upload("model")
     else:
-        head = {"architecture": "linear_head", "recipe": RECIPE} if kind != "dp_sgd" else {}
-        workshop.define(mechanism=kind, epsilon=8.0, **head)
+        workshop.define(**ONLY_ONCE)
     if kind == "lost before":
         held = workshop.lease()
         workshop.begin(held)
@@ -174,6 +183,22 @@ def test_a_model_whose_weights_are_lost_keeps_no_request_waiting(
     workshop.services.clean_up()
     assert workshop.active_run() is None
     assert {workshop.request(i).state for i in (failed, waits, later)} == {"completed"}
+
+
+@pytest.mark.parametrize("mechanism", ["tracked_release", "dp_sgd"])
+def test_a_lineage_whose_training_is_counted_is_trained_anew(
+    workshop: Workshop, mechanism: str
+) -> None:
+    head = {"architecture": "linear_head", "recipe": RECIPE} if mechanism != "dp_sgd" else {}
+    workshop.define(mechanism=mechanism, epsilon=8.0, **head)
+    workshop.work()
+    learned, _ = workshop.split()
+    request = workshop.forget(learned[0])
+    _destroy(workshop, _head_blob(workshop))
+    assert _reconcile(workshop).attention == []
+    assert workshop.request(request).state == "certified"
+    assert workshop.work().number == 2
+    assert workshop.seqs(learned[0]).isdisjoint(_learned_from(workshop))
 
 
 def test_an_uploaded_model_waits_for_its_weights_and_takes_them(workshop: Workshop) -> None:
@@ -201,7 +226,7 @@ def test_imported_weights_that_are_lost_before_they_were_certified_can_come_agai
 
 
 def test_a_lineage_that_cannot_be_planned_again_is_named(workshop: Workshop) -> None:
-    workshop.define(architecture="linear_head", recipe=RECIPE, mechanism="tracked_release")
+    workshop.define(**ONLY_ONCE)
     workshop.work()
     _destroy(workshop, _head_blob(workshop))
     found = _reconcile(workshop)

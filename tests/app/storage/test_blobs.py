@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.database import Database
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
-from app.ledger import publication
+from app.ledger import withdrawal
 from app.locations import key_store_dir
 from app.log.tables import LogEntryRow
 from app.registry.tables import VersionRow
@@ -191,7 +191,7 @@ def test_the_log_tells_of_a_retired_version_though_its_object_cannot_be_deleted(
     stored = services.settings.data_dir / "blobs" / first.blob_id
     with services.database.transaction() as session:
         version = session.get_one(VersionRow, first.id)
-        publication.retire(session, services.blobs, version, reason="withdrawn")
+        withdrawal.retire(session, services.blobs, version, reason="withdrawn")
     monkeypatch.setattr("app.storage.objects.erase", _no_space)
 
     services.clean_up()

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import update
 
 from app.domain.errors import GoneError, KeyStoreError
-from app.ledger import publication
+from app.ledger import withdrawal
 from app.locations import key_store_dir
 from app.registry.tables import VersionRow
 from app.services import Services, open_services
@@ -57,7 +57,7 @@ def retired(workshop: Workshop, services: Services, settings: Settings, tmp_path
     shutil.copytree(key_store_dir(settings), tmp_path / "keys-copy")
     with services.database.transaction() as session:
         row = session.get_one(VersionRow, version.id)
-        publication.retire(session, services.blobs, row, reason="replaced")
+        withdrawal.retire(session, services.blobs, row, reason="replaced")
     services.clean_up()
     return Retired(version.blob_id, tmp_path / "data-copy", tmp_path / "keys-copy", other.id)
 

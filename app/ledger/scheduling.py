@@ -1,0 +1,95 @@
+"""From what models owe to runs: one for all due obligations of a model.
+
+A model of whose training records none is left cannot unlearn: it is withdrawn instead.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from app.database import Database
+from app.domain.errors import CalibrationError, ParameterError, PlanError
+from app.domain.states import ObligationState, RunKind
+from app.ledger import outbox, repository
+from app.ledger.obligations import fail_obligations
+from app.ledger.runs import create_run
+from app.ledger.tables import ObligationRow, RunRow
+from app.ledger.withdrawal import EMPTIED, withdraw
+from app.registry.forecasts import Occasion
+from app.registry.membership import membership_of
+from app.registry.shapes import TrainingSet
+from app.registry.tables import ModelRow
+from app.storage.blobs import Blobs
+
+
+def schedule_due(database: Database, blobs: Blobs) -> None:
+    """Turn the due obligations of each model into one run, or withdraw the model."""
+    with database.transaction() as session:
+        due = outbox.due_subjects(session, outbox.Topic.SCHEDULE_MODEL)
+    for model_id in due:
+        if not withdraw_emptied(database, blobs, model_id):
+            schedule_model(database, model_id)
+
+
+def withdraw_emptied(database: Database, blobs: Blobs, model_id: str) -> bool:
+    """Withdraw a model that owes something and has no record left to learn from.
+
+    The records are looked through before the model is locked: none of them comes back to it.
+
+    Returns:
+        Whether it was withdrawn; else its obligations need a run.
+    """
+    with database.transaction() as session:
+        model = session.get_one(ModelRow, model_id)
+        membership = membership_of(model)
+        if membership is None or not _waiting_obligations(session, model):
+            return False
+        if not TrainingSet(session, model).is_emptied:
+            return False
+    with database.transaction() as session:
+        model = session.get_one(ModelRow, model_id, with_for_update=True)
+        if membership_of(model) != membership or not _waiting_obligations(session, model):
+            return False
+        outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
+        withdraw(session, blobs, model, reason=EMPTIED)
+    return True
+
+
+def schedule_model(database: Database, model_id: str) -> RunRow | None:
+    """Turn a model's open obligations into one run, unless one is going.
+
+    Obligations that arrive while a run is going wait for the next one. If no plan can meet the
+    policy any more, they fail with the reason. The outbox's rows are then removed; but if the model
+    changed while its run was planned, they stay for the next time.
+    """
+    occasion, forecast, refusal = None, None, ""
+    try:
+        with database.transaction() as session:
+            model = session.get_one(ModelRow, model_id)
+            if _waiting_obligations(session, model):
+                occasion = Occasion.of(session, model)
+        if occasion is not None:
+            forecast = occasion.forecast()
+    except (PlanError, ParameterError, CalibrationError) as error:
+        refusal = str(error)
+    with database.transaction() as session:
+        model = session.get_one(ModelRow, model_id, with_for_update=True)
+        obligations = _waiting_obligations(session, model)
+        if obligations and not (refusal if occasion is None else occasion.fits(model)):
+            return None
+        outbox.remove(session, outbox.Topic.SCHEDULE_MODEL, model_id)
+        if not obligations:
+            return None
+        if forecast is None:
+            fail_obligations(session, obligations, refusal)
+            return None
+        # Without a version, the model owes a run for uploaded weights that were never certified.
+        kind = RunKind.CERTIFY if model.head_version_id is None else RunKind.UNLEARN
+        return create_run(session, model, kind, forecast)
+
+
+def _waiting_obligations(session: Session, model: ModelRow) -> Sequence[ObligationRow]:
+    """Return the open obligations that a new run would take on; none while a run is going."""
+    if repository.active_run(session, model.id) is not None:
+        return []
+    return repository.obligations_of_model(session, model.id, (ObligationState.OPEN,))

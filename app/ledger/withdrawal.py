@@ -1,0 +1,48 @@
+"""Taking a version, or all weights of a model, out of service for good."""
+
+from typing import Final
+
+from sqlalchemy import func
+from sqlalchemy.orm import Session
+
+from app import log
+from app.domain.states import VersionState
+from app.ledger.obligations import void_obligations
+from app.registry import repository as registry
+from app.registry.tables import ModelRow, VersionRow
+from app.storage.blobs import Blobs
+
+EMPTIED: Final = "every record that it could be trained on was forgotten, so it was withdrawn"
+
+
+def retire(session: Session, blobs: Blobs, version: VersionRow, *, reason: str) -> None:
+    """Stop serving a version, and give its weights up to be shredded."""
+    version.state = VersionState.RETIRED
+    version.retired_at = func.clock_timestamp()
+    version.reason = reason
+    blobs.doom(session, version.blob_id)
+    log.append(session, "version.retired", version=version.id)
+
+
+def withdraw(session: Session, blobs: Blobs, model: ModelRow, *, reason: str) -> None:
+    """Leave a model, which is locked, without weights: it serves nothing and owes nothing.
+
+    It does so until it is trained again, or its weights are brought again. No run of it may be
+    going.
+
+    Args:
+        session: of the transaction.
+        blobs: hold its weights, which are given up to be shredded.
+        model: which model.
+        reason: shown with its last version, and with what it owed.
+    """
+    head = registry.head_version(session, model)
+    if head is not None:
+        retire(session, blobs, head, reason=reason)
+    if model.imported_blob_id is not None:
+        blobs.doom(session, model.imported_blob_id)
+    model.head_version_id = model.imported_blob_id = model.tracking = None
+    model.trained_through = model.trained_after_epoch = None
+    log.append(session, "model.withdrawn", model=model.id)
+    void_obligations(session, model.id, reason)
+    session.flush()
