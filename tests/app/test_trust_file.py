@@ -78,6 +78,11 @@ def test_what_is_there_is_kept(services: Services, known: TrustedKeys) -> None:
         (COMPROMISED, INIT, "{own}, compromised_since: None, 2020-01-01"),
         (COMPROMISED, RECONCILE, "{own}, compromised_since: None, 2020-01-01"),
     ],
+    ids=[
+        *("another in use, init", "another in use, rotate", "another in use, reconcile"),
+        *("another that ended, init", "another that ended, rotate"),
+        *("another that ended, reconcile", "compromised, init", "compromised, reconcile"),
+    ],
 )
 def test_nothing_that_only_the_ledger_says_gets_into_it(
     services: Services, known: TrustedKeys, change: str, arguments: list[str], named: str

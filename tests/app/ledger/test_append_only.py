@@ -36,7 +36,8 @@ STATEMENTS = [
 
 @pytest.fixture
 def written(workshop: Workshop) -> Services:
-    """A log, its nodes, a checkpoint, a cosignature of it, a certificate and a request."""
+    """A log, its nodes, a checkpoint, a false cosignature of it, a certificate and a request."""
+    workshop.forged = True
     workshop.define()
     workshop.work()
     workshop.forget("record-1")
