@@ -63,6 +63,8 @@ class Database:
             max_overflow=20,
             connect_args={} if "connect_timeout" in asked else {"connect_timeout": _CONNECT_S},
         )
+        # Many rows in one statement. Psycopg would send as many, in a pipeline: see app/direct.py.
+        self.engine.dialect.use_insertmanyvalues_wo_returning = True
         limit_ms = max(1, round(idle_in_transaction_s * 1000))
         event.listen(self.engine, "connect", partial(_limit_idle_transactions, limit_ms))
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)

@@ -19,6 +19,7 @@ from app.api import (
     datasets,
     errors,
     forget_requests,
+    forgetting,
     keys,
     log,
     metrics,
@@ -32,7 +33,6 @@ from app.api import (
     versions,
 )
 from app.api.access import metrics_access
-from app.api.forgetting import Forgetting
 from app.api.observation import Observation
 from app.api.quotas import QuotaHeaders
 from app.api.watching import Watcher
@@ -71,7 +71,8 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.gate = _gate(services)
-    app.state.forgetting = Forgetting(services)
+    app.state.forgetting = forgetting.Forgetting(services)
+    app.state.polls = forget_requests.Polls(services.database)
     app.state.watcher = Watcher(
         services.database, most_per_caller=services.settings.max_waits_per_caller
     )
@@ -94,6 +95,7 @@ def create_app(services: Services) -> FastAPI:
         backbones,
         models,
         versions,
+        forgetting,
         forget_requests,
         callbacks,
         opendsr,

@@ -35,6 +35,7 @@ from app.ledger import (
     settlement,
     signing_keys,
 )
+from app.ledger.accepting import Acceptance
 from app.ledger.completion import Completion
 from app.ledger.idempotency import IdempotencyKeys
 from app.ledger.requests import ForgetRequests
@@ -62,6 +63,7 @@ class Services:
     signer: StatementSigner
     records: Records
     callbacks: Callbacks
+    acceptance: Acceptance
     forget_requests: ForgetRequests
     subject_requests: SubjectRequests
     idempotency_keys: IdempotencyKeys
@@ -400,9 +402,8 @@ def open_services(settings: Settings) -> Services:
             allow_private=settings.callback_allow_private,
         ),
     )
-    forget_requests = ForgetRequests(
-        pseudonyms=pseudonyms, signer=signer, records=records, callbacks=callbacks
-    )
+    acceptance = Acceptance(pseudonyms=pseudonyms, signer=signer, callbacks=callbacks)
+    forget_requests = ForgetRequests(pseudonyms=pseudonyms, records=records)
     return Services(
         settings=settings,
         database=database,
@@ -410,9 +411,13 @@ def open_services(settings: Settings) -> Services:
         signer=signer,
         records=records,
         callbacks=callbacks,
+        acceptance=acceptance,
         forget_requests=forget_requests,
         subject_requests=SubjectRequests(
-            pseudonyms=pseudonyms, callbacks=callbacks, forget_requests=forget_requests
+            pseudonyms=pseudonyms,
+            callbacks=callbacks,
+            acceptance=acceptance,
+            forget_requests=forget_requests,
         ),
         idempotency_keys=IdempotencyKeys(pseudonyms),
     )

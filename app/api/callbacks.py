@@ -12,7 +12,6 @@ from app.api.errors import problem_responses
 from app.api.schemas import Answer
 from app.callbacks import repository, signing_secrets
 from app.callbacks.repository import EventState
-from app.callbacks.signing_secrets import SigningSecret
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
 from app.domain.states import RequestState
 from app.ledger import callers_callbacks
@@ -136,7 +135,9 @@ def get_secret(services: ServicesOf, caller: ForgetWriter, response: Response) -
     """Show the secret that signs the callbacks of this API key."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
-        return _secret(signing_secrets.current(session, services.callbacks.keys, caller.key_id))
+        return SecretAnswer.model_validate(
+            signing_secrets.current(session, services.callbacks.keys, caller.key_id)
+        )
 
 
 @router.post("/callback-secret/rotate", responses=problem_responses())
@@ -144,7 +145,7 @@ def rotate_secret(services: ServicesOf, caller: ForgetWriter, response: Response
     """Replace the secret; for a day, callbacks are signed with the previous one too."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
-        return _secret(
+        return SecretAnswer.model_validate(
             callers_callbacks.rotate_secret(session, services.callbacks.keys, caller.key_id)
         )
 
@@ -163,12 +164,4 @@ def _answer(event: CallbackEventRow, endpoint: CallbackEndpointRow) -> CallbackA
         delivered_at=event.delivered_at,
         failure=event.failure,
         redeliverable=endpoint.url is not None,
-    )
-
-
-def _secret(secret: SigningSecret) -> SecretAnswer:
-    return SecretAnswer(
-        secret=secret.secret,
-        rotated_at=secret.rotated_at,
-        previous_until=secret.previous_until,
     )

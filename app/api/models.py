@@ -17,7 +17,7 @@ from app.api.etags import etag_of
 from app.api.headers import answer_headers
 from app.api.leaving import Left
 from app.api.policies import PolicyBody
-from app.api.runs import RunAnswer, run_answer
+from app.api.runs import RunAnswer
 from app.api.schemas import Answer, Body, Name
 from app.api.versions import VersionAnswer, version_answer
 from app.api.waiting import Found, Prefer, answer_with_news, json_response
@@ -25,7 +25,7 @@ from app.api.watching import WatcherOf
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.states import WeightsSource
-from app.ledger import lineage, policies, repository, serving
+from app.ledger import lineage, policies, run_views, serving
 from app.ledger.changes import Kind
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
@@ -183,7 +183,7 @@ def import_weights(
 
 def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:
     head = serving.find_current_version(session, model)
-    run = repository.latest_run(session, model.id)
+    run = run_views.newest(session, model.id)
     return ModelAnswer(
         name=model.name,
         dataset=session.get_one(DatasetRow, model.dataset_id).name,
@@ -192,6 +192,6 @@ def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:
         policy=model.policy,
         weights=model.weights_source,
         certified=None if head is None else version_answer(model, head),
-        latest_run=None if run is None else run_answer(session, run),
+        latest_run=None if run is None else RunAnswer.model_validate(run),
         created_at=model.created_at,
     )

@@ -1,7 +1,7 @@
 """All SQL about datasets, shards and records."""
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +12,15 @@ from sqlalchemy import (
     any_,
     bindparam,
     func,
+    literal,
     select,
     text,
     update,
 )
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import Session
 
 from app.datasets.tables import DatasetRow, RecordRow, ShardRow
-from app.direct import Direct, directly, prepared
+from app.direct import directly, prepared
 from app.domain.errors import NotFoundError
 
 _PARAMETERS_AT_ONCE = 10_000
@@ -45,28 +46,13 @@ def lock_dataset(session: Session, dataset_id: str) -> DatasetRow:
     )
 
 
-class LockedDataset(NamedTuple):
-    """A dataset that accepts requests."""
-
-    id: str
-    name: str
-    forget_epoch: int
-
-
-_LOCKED_DATASET = prepared(
-    select(*(getattr(DatasetRow, name) for name in LockedDataset._fields))
-    .where(DatasetRow.name == bindparam("name", type_=String))
-    .with_for_update(key_share=True)
-)
-
-
-def locked_dataset(session: Session, name: str) -> LockedDataset:
-    """Do as ``lock_dataset`` does, by name and without an object; or raise ``NotFoundError``."""
-    with directly(session) as direct:
-        found = direct.read(_LOCKED_DATASET, {"name": name}, LockedDataset)
-    for row in found:
-        return row
-    raise NotFoundError("dataset", name)
+def lock_dataset_named(session: Session, name: str) -> DatasetRow:
+    """Do as ``lock_dataset`` does, by name; or raise ``NotFoundError``."""
+    query = select(DatasetRow).where(DatasetRow.name == name).with_for_update(key_share=True)
+    row = session.scalar(query, execution_options={"populate_existing": True})
+    if row is None:
+        raise NotFoundError("dataset", name)
+    return row
 
 
 def find_dataset(session: Session, name: str) -> DatasetRow | None:
@@ -198,35 +184,28 @@ class KeyedRecord(NamedTuple):
     absences: list[int] | None
 
 
-def _keyed_by(column: InstrumentedAttribute[Any]) -> bytes:
-    return prepared(
-        select(*(getattr(RecordRow, name) for name in KeyedRecord._fields)).where(
-            RecordRow.dataset_id == bindparam("dataset", type_=String),
-            column == any_(bindparam("keys", type_=ARRAY(LargeBinary))),
-        )
-    )
-
-
-_KEYED_BY_RECORD = _keyed_by(RecordRow.record_key)
-_KEYED_BY_SUBJECT = _keyed_by(RecordRow.subject_key)
-
-
 def keyed_records(
-    direct: Direct,
+    session: Session,
     dataset_id: str,
     *,
     record_keys: Collection[bytes] = (),
     subject_keys: Collection[bytes] = (),
 ) -> list[KeyedRecord]:
     """Return what ``records_by_key`` does, as the database has it now and without its objects."""
+    columns = [getattr(RecordRow, name) for name in KeyedRecord._fields]
     return [
-        record
-        for statement, keys in (
-            (_KEYED_BY_RECORD, record_keys),
-            (_KEYED_BY_SUBJECT, subject_keys),
+        KeyedRecord(*row)
+        for column, keys in (
+            (RecordRow.record_key, record_keys),
+            (RecordRow.subject_key, subject_keys),
         )
         for batch in batches(list(keys))
-        for record in direct.read(statement, {"dataset": dataset_id, "keys": batch}, KeyedRecord)
+        for row in session.execute(
+            select(*columns).where(
+                RecordRow.dataset_id == dataset_id,
+                column == any_(literal(batch, ARRAY(LargeBinary))),
+            )
+        )
     ]
 
 

@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session
 
 from app.api.access import ServicesOf
 from app.domain.scopes import Scope
-from app.ledger import figures, overview
+from app.ledger import figures, overview, run_views
 from app.web import pages
 from app.web.access import AnyVisitor, SessionsOf, Visitor
 from app.web.models import model_lines
@@ -41,7 +41,7 @@ def _work(session: Session, visitor: Visitor) -> dict[str, object] | None:
     if not visitor.caller.allows(Scope.MODELS_READ):
         return None
     return {
-        "runs": overview.active_runs(session),
-        "failed": overview.failed_runs(session, limit=_LISTED),
+        "runs": run_views.active(session),
+        "failed": run_views.failed(session, limit=_LISTED),
         "models": model_lines(session),
     }

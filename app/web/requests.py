@@ -6,7 +6,7 @@ from fastapi.responses import RedirectResponse
 from app.api.access import ServicesOf
 from app.api.cursors import cut, decode_cursor, encode_cursor
 from app.domain.states import RequestState
-from app.ledger import actor, overview, repository
+from app.ledger import actor, overview, repository, request_views
 from app.web import pages
 from app.web.access import RequestsReader, RequestsSender
 from app.web.rendering import render
@@ -36,7 +36,7 @@ def show_all(
             limit=_PAGE + 1,
         )
         page, next_cursor = cut(rows, _PAGE, lambda row: encode_cursor(row.received_at, row.id))
-        lines = overview.lines_of(session, page)
+        lines = list(request_views.read(session, [row.id for row in page]).values())
         names = overview.model_names(session)
     return render(
         request,
@@ -58,10 +58,8 @@ def show(
 ) -> Response:
     """Show one request with its obligations."""
     with services.database.transaction() as session:
-        row = repository.request(session, request_id)
-        (line,) = overview.lines_of(session, [row])
-        obligations = overview.obligations(session, request_id)
-    return render(request, "request.html", visitor, line=line, obligations=obligations)
+        line = request_views.one(session, request_id)
+    return render(request, "request.html", visitor, line=line)
 
 
 @router.post("/requests/{request_id}/retry")

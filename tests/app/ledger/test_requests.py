@@ -401,4 +401,4 @@ def test_a_demand_for_another_dataset_finds_nothing_here(workshop: Workshop) -> 
     demand = ForgetDemand("elsewhere", record_ids=["record-1"])
 
     with pytest.raises(Exception, match="no dataset"), workshop.transaction() as session:
-        workshop.services.forget_requests.submit(session, demand, api_key_id=workshop.key_id)
+        workshop.services.acceptance.submit(session, demand, api_key_id=workshop.key_id)
