@@ -1,7 +1,6 @@
 """The API as an ASGI application."""
 
 import logging
-import sys
 
 from fastapi import Depends, FastAPI
 from sqlalchemy.exc import DBAPIError
@@ -49,8 +48,6 @@ _log = logging.getLogger("expunge.api")
 _WAITING_BODIES = 16
 _READING_S = 20.0
 _READING_BYTES = 1 << 30
-_SWITCH_INTERVAL_S = 0.0005
-"""A call that has waited for the database continues after this time, even in a busy event loop."""
 
 
 def create_app(services: Services) -> FastAPI:
@@ -130,7 +127,6 @@ def _gate(services: Services) -> Gate:
 def app_from_environment() -> FastAPI:
     """Return the application as the environment configures it; for uvicorn's ``--factory``."""
     harden()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     services = open_services(Settings())
     _warn_of_excess_rights(services)
     _warn_of_keys_beside_objects(services)

@@ -112,5 +112,4 @@ def most_urgent(
 def _view(rows: list[Row[*tuple[Any, ...]]]) -> RequestView:
     width = len(_ROW)
     owed = tuple(OwedView(*row[width:]) for row in rows if row[width] is not None)
-    shown: tuple[Any, ...] = rows[0][:width]
-    return RequestView(*shown, owed)
+    return RequestView(*(*rows[0][:width], owed))
