@@ -23,7 +23,7 @@ from app.api.leaving import Left
 from app.api.schemas import Answer
 from app.api.waiting import Found, Prefer, answer_with_news
 from app.api.watching import WatcherOf
-from app.domain.states import ACTIVE_RUN_STATES, RunState
+from app.domain.states import RunState
 from app.ledger import repository, run_views, runs
 from app.ledger.changes import Facts, Kind, facts_of
 
@@ -84,8 +84,7 @@ async def get_run(
 
     def read(session: Session) -> Found:
         view = run_views.one(session, run_id)
-        answer = RunAnswer.model_validate(view)
-        return Found(view.id, answer, is_final=view.state not in ACTIVE_RUN_STATES)
+        return Found(view.id, RunAnswer.model_validate(view), is_final=view.has_ended)
 
     return await answer_with_news(request, watcher, Kind.RUN, read, prefer=prefer)
 

@@ -1,26 +1,24 @@
 """All SQL about datasets, shards and records."""
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import (
     ARRAY,
+    ColumnElement,
     LargeBinary,
-    String,
     any_,
-    bindparam,
     func,
     literal,
     select,
-    text,
     update,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.datasets.tables import DatasetRow, RecordRow, ShardRow
-from app.direct import directly, prepared
+from app.direct import copy_rows
 from app.domain.errors import NotFoundError
 
 _PARAMETERS_AT_ONCE = 10_000
@@ -88,40 +86,24 @@ def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
     ).all()
 
 
-_KNOWN = prepared(
-    select(RecordRow.record_key).where(
-        RecordRow.dataset_id == bindparam("dataset", type_=String),
-        RecordRow.record_key == any_(bindparam("keys", type_=ARRAY(LargeBinary))),
-    )
-)
-
-
 def known_keys(session: Session, dataset_id: str, keys: Collection[bytes]) -> set[bytes]:
     """Return those record keys that the dataset holds or has held."""
-    with directly(session) as direct:
-        return {
-            key
-            for batch in batches(list(keys))
-            for key in direct.read(_KNOWN, {"dataset": dataset_id, "keys": batch}, bytes)
-        }
-
-
-_NEW_SEQS = prepared(
-    text(
-        "SELECT nextval(pg_get_serial_sequence('records', 'seq'))"
-        " FROM generate_series(1, CAST(:count AS bigint))"
-    )
-)
-_COPY_RECORDS = b"COPY records (seq, dataset_id, shard_id, record_key, subject_key) FROM STDIN"
+    return {
+        key
+        for batch in batches(list(keys))
+        for key in session.scalars(
+            select(RecordRow.record_key).where(
+                RecordRow.dataset_id == dataset_id, _is_any(RecordRow.record_key, batch)
+            )
+        )
+    }
 
 
 def new_seqs(session: Session, count: int) -> npt.NDArray[np.int64]:
     """Return sequence numbers for new records, rising and unique."""
-    with directly(session) as direct:
-        drawn = [
-            direct.read(_NEW_SEQS, {"count": len(batch)}, int) for batch in batches(range(count))
-        ]
-    return np.concatenate([np.array(seqs, dtype=np.int64) for seqs in drawn])
+    series = func.generate_series(1, count).table_valued("i")
+    drawn = select(func.nextval(func.pg_get_serial_sequence("records", "seq"))).select_from(series)
+    return np.array(session.scalars(drawn).all(), dtype=np.int64)
 
 
 def add_records(
@@ -144,15 +126,11 @@ def add_records(
     # The first bytes distinguish keyed hashes. NumPy lets other threads run while it sorts.
     firsts = np.frombuffer(b"".join(key[:8] for key in record_keys), dtype=">u8")
     rows = np.argsort(firsts, kind="stable").tolist()
-    with directly(session) as direct:
-        for batch in batches(rows):
-            direct.copy(
-                _COPY_RECORDS,
-                (
-                    (int(seqs[i]), dataset_id, shard_id, record_keys[i], subject_keys[i])
-                    for i in batch
-                ),
-            )
+    copy_rows(
+        session,
+        "COPY records (seq, dataset_id, shard_id, record_key, subject_key) FROM STDIN",
+        ((int(seqs[i]), dataset_id, shard_id, record_keys[i], subject_keys[i]) for i in rows),
+    )
 
 
 def records_by_key(
@@ -203,7 +181,7 @@ def keyed_records(
         for row in session.execute(
             select(*columns).where(
                 RecordRow.dataset_id == dataset_id,
-                column == any_(literal(batch, ARRAY(LargeBinary))),
+                _is_any(column, batch),
             )
         )
     ]
@@ -293,3 +271,7 @@ def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield ``values`` in parts short enough for one statement."""
     for start in range(0, len(values), _PARAMETERS_AT_ONCE):
         yield values[start : start + _PARAMETERS_AT_ONCE]
+
+
+def _is_any(column: InstrumentedAttribute[Any], keys: Sequence[bytes]) -> ColumnElement[bool]:
+    return column == any_(literal(keys, ARRAY(LargeBinary)))

@@ -10,12 +10,13 @@ from sqlalchemy.orm import Session, aliased
 
 from app.domain.errors import NotFoundError
 from app.domain.states import ACTIVE_RUN_STATES, RETRYABLE_RUN_STATES, RunState
+from app.ledger.changes import RunProgress
 from app.ledger.tables import RunRow
 from app.registry.tables import ModelRow
 
 
 @dataclass(frozen=True)
-class RunView:
+class RunView(RunProgress):
     """A run, with its model's name.
 
     Attributes:
@@ -24,14 +25,6 @@ class RunView:
 
     id: str
     kind: str
-    state: str
-    attempt: int
-    phase: str | None
-    step: int | None
-    total_steps: int | None
-    epsilon: float | None
-    loss: float | None
-    failure_reason: str | None
     plan: dict[str, Any]
     phase_seconds: dict[str, float] | None
     created_at: datetime
