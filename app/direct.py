@@ -26,12 +26,14 @@ def copy_rows(session: Session, statement: str, rows: Iterable[tuple[object, ...
             for row in rows:
                 copy.write_row(row)
     except psycopg.Error as error:
+        # The server's context of the error is the row that failed.
+        told = type(error)(error.diag.message_primary or str(error))
         raise DBAPIError.instance(
             None,
             None,
-            error,
+            told,
             psycopg.Error,
             hide_parameters=True,
             connection_invalidated=driver.closed,
             dialect=connection.dialect,
-        ) from error
+        ) from None
