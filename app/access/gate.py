@@ -9,7 +9,6 @@ address are not affected.
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from anyio import CapacityLimiter, to_thread
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -23,8 +22,6 @@ from app.ledger import api_keys
 from app.ledger.api_keys import Caller, KeyHolder
 
 _NO_CREDENTIALS = "send a valid API key or access token as 'Authorization: Bearer …'"
-_AT_ONCE = 40
-"""Look-ups have threads of their own: none waits for calls that take long."""
 
 
 class Gate:
@@ -52,7 +49,6 @@ class Gate:
         self._calls = calls
         self._failures = failures
         self._known = KnownCallers()
-        self._threads = CapacityLimiter(_AT_ONCE)
 
     async def caller_of(self, credentials: str | None, address: str) -> Caller:
         """Return the caller.
@@ -88,7 +84,7 @@ class Gate:
             ask = partial(api_keys.holder_of, secret=credentials)
         else:
             ask = partial(self._by_token, await self._tokens.bearer_of(credentials))
-        return await to_thread.run_sync(self._ask, digest, ask, limiter=self._threads)
+        return await run_in_threadpool(self._ask, digest, ask)
 
     def _ask(self, digest: bytes, ask: Callable[[Session], KeyHolder]) -> Caller:
         with self._database.transaction() as session:
