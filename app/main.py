@@ -1,7 +1,6 @@
 """The API as an ASGI application."""
 
 import logging
-import sys
 
 from fastapi import Depends, FastAPI
 from sqlalchemy.exc import DBAPIError
@@ -17,6 +16,7 @@ from app.api import (
     certificates,
     datasets,
     forget_requests,
+    forgetting,
     keys,
     log,
     metrics,
@@ -27,7 +27,6 @@ from app.api import (
     runs,
     versions,
 )
-from app.api.forgetting import Forgetting
 from app.api.protocol import bodies, errors, middlewares, openapi
 from app.api.protocol.access import metrics_access
 from app.api.protocol.observation import Observation
@@ -47,8 +46,6 @@ _log = logging.getLogger("expunge.api")
 _WAITING_BODIES = 16
 _READING_S = 20.0
 _READING_BYTES = 1 << 30
-_SWITCH_INTERVAL_S = 0.0005
-"""A call that has waited for the database continues after this time, even in a busy event loop."""
 
 
 def create_app(services: Services) -> FastAPI:
@@ -69,7 +66,8 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.gate = _gate(services)
-    app.state.forgetting = Forgetting(services)
+    app.state.forgetting = forgetting.Forgetting(services)
+    app.state.polls = forget_requests.Polls(services.database)
     app.state.watcher = Watcher(
         services.database, most_per_caller=services.settings.max_waits_per_caller
     )
@@ -92,6 +90,7 @@ def create_app(services: Services) -> FastAPI:
         backbones,
         models,
         versions,
+        forgetting,
         forget_requests,
         callbacks,
         opendsr,
@@ -126,7 +125,6 @@ def _gate(services: Services) -> Gate:
 def app_from_environment() -> FastAPI:
     """Return the application as the environment configures it; for uvicorn's ``--factory``."""
     harden()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     services = open_services(Settings())
     _warn_of_excess_rights(services)
     _warn_of_keys_beside_objects(services)

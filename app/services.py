@@ -26,6 +26,7 @@ from app.datasets.reading import readers_of
 from app.datasets.service import Records
 from app.domain.errors import ConfigurationError, NoteError
 from app.ledger import deadlines
+from app.ledger.accepting import Acceptance
 from app.ledger.completion import Completion
 from app.ledger.requests import ForgetRequests
 from app.ledger.subject_requests import SubjectRequests
@@ -65,6 +66,7 @@ class Services:
     signer: StatementSigner
     records: Records
     callbacks: Callbacks
+    acceptance: Acceptance
     forget_requests: ForgetRequests
     subject_requests: SubjectRequests
     idempotency_keys: IdempotencyKeys
@@ -261,9 +263,8 @@ def open_services(settings: Settings) -> Services:
             allow_private=settings.callback_allow_private,
         ),
     )
-    forget_requests = ForgetRequests(
-        pseudonyms=pseudonyms, signer=signer, records=records, callbacks=callbacks
-    )
+    acceptance = Acceptance(pseudonyms=pseudonyms, signer=signer, callbacks=callbacks)
+    forget_requests = ForgetRequests(pseudonyms=pseudonyms, records=records)
     return Services(
         settings=settings,
         database=database,
@@ -271,9 +272,13 @@ def open_services(settings: Settings) -> Services:
         signer=signer,
         records=records,
         callbacks=callbacks,
+        acceptance=acceptance,
         forget_requests=forget_requests,
         subject_requests=SubjectRequests(
-            pseudonyms=pseudonyms, callbacks=callbacks, forget_requests=forget_requests
+            pseudonyms=pseudonyms,
+            callbacks=callbacks,
+            acceptance=acceptance,
+            forget_requests=forget_requests,
         ),
         idempotency_keys=IdempotencyKeys(pseudonyms),
     )

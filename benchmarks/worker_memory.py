@@ -162,7 +162,7 @@ def _forget(settings: Settings) -> None:
     demand = ForgetDemand("data", subject_ids=[f"subject-{number}" for number in range(5)])
     with services.database.transaction() as session:
         key, _ = api_keys.create_key(session, name="memory", scopes=[])
-        services.forget_requests.submit(session, demand, api_key_id=key.id)
+        services.acceptance.submit(session, demand, api_key_id=key.id)
     with services.database.transaction() as session:
         model_id = registry.model_named(session, "model").id
     scheduling.schedule_model(services.database, model_id)

@@ -51,4 +51,6 @@ def list_deeds(
     with services.database.transaction() as session:
         found = audit_trail.deeds(session, caller=caller, kind=kind, before=before, limit=limit + 1)
     page, next_cursor = cut(found, limit, lambda deed: encode_number(deed.index))
-    return DeedPage(items=[DeedAnswer(**vars(deed)) for deed in page], next_cursor=next_cursor)
+    return DeedPage(
+        items=[DeedAnswer.model_validate(deed) for deed in page], next_cursor=next_cursor
+    )

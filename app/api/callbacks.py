@@ -12,7 +12,6 @@ from app.api.protocol.errors import problem_responses
 from app.api.protocol.schemas import Answer
 from app.callbacks import repository, signing_secrets
 from app.callbacks.repository import EventState
-from app.callbacks.signing_secrets import SigningSecret
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
 from app.domain.states import RequestState
 
@@ -135,7 +134,9 @@ def get_secret(services: ServicesOf, caller: ForgetWriter, response: Response) -
     """Show the secret that signs the callbacks of this API key."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
-        return _secret(signing_secrets.current(session, services.callbacks.keys, caller.key_id))
+        return SecretAnswer.model_validate(
+            signing_secrets.current(session, services.callbacks.keys, caller.key_id)
+        )
 
 
 @router.post("/callback-secret/rotate", responses=problem_responses())
@@ -143,7 +144,9 @@ def rotate_secret(services: ServicesOf, caller: ForgetWriter, response: Response
     """Replace the secret; for a day, callbacks are signed with the previous one too."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
-        return _secret(signing_secrets.rotate(session, services.callbacks.keys, caller.key_id))
+        return SecretAnswer.model_validate(
+            signing_secrets.rotate(session, services.callbacks.keys, caller.key_id)
+        )
 
 
 def _answer(event: CallbackEventRow, endpoint: CallbackEndpointRow) -> CallbackAnswer:
@@ -160,12 +163,4 @@ def _answer(event: CallbackEventRow, endpoint: CallbackEndpointRow) -> CallbackA
         delivered_at=event.delivered_at,
         failure=event.failure,
         redeliverable=endpoint.url is not None,
-    )
-
-
-def _secret(secret: SigningSecret) -> SecretAnswer:
-    return SecretAnswer(
-        secret=secret.secret,
-        rotated_at=secret.rotated_at,
-        previous_until=secret.previous_until,
     )

@@ -127,8 +127,7 @@ async def push_records(
 ) -> PushAnswer:
     """Add records from a Parquet file: all of them or, where a row is faulty, none."""
     push = partial(services.records.push, name, content)
-    result = await to_thread.run_sync(push, limiter=_PUSHES)
-    return PushAnswer(added=result.added, already_present=result.already_present)
+    return PushAnswer.model_validate(await to_thread.run_sync(push, limiter=_PUSHES))
 
 
 def _answer(session: Session, row: DatasetRow) -> DatasetAnswer:

@@ -18,9 +18,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.api.protocol.changes import Facts, Kind, RunProgress
 from app.api.protocol.watching import Watch, Watcher
 from app.domain.errors import ExpungeError, UnauthenticatedError
+from app.ledger.changes import Facts, Kind, RunProgress
 
 _KEEP_ALIVE_S = 5.0
 """After that much silence a comment is sent, and the caller's key is checked again."""

@@ -1,60 +1,36 @@
-"""``/v1/forget-requests``."""
+"""``/v1/forget-requests``: what became of them, cancelling, and another try."""
 
+import asyncio
 import base64
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
-from pydantic import Field, StringConstraints
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.certificates import BundleAnswer, Since
-from app.api.forgetting import ForgettingOf
 from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
-from app.api.protocol.changes import Kind
 from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
-from app.api.protocol.idempotency import CallId
-from app.api.protocol.schemas import Answer, Body, ExternalId, Name, OwnerId
+from app.api.protocol.schemas import Answer, ExternalId
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.api.protocol.watching import WatcherOf
-from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
+from app.database import Database
+from app.database.group_commit import Together
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
 from app.ledger import bundles, repository, request_views
-from app.ledger.demands import Call, ForgetDemand
+from app.ledger.changes import Kind
 from app.ledger.request_views import RequestView
-from app.ledger.requests import ForgetRequests
-from app.log import actor
 from app.registry.tables import ModelRow
+from app.services import Services
 
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)
-_RETRY_AFTER_S = "2"
-_MAX_IDS = 100_000
+RETRY_AFTER_S = "2"
 _ENDED = (RequestState.COMPLETED, RequestState.FAILED, RequestState.CANCELLED)
-CallbackUrl = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=MAX_URL_LENGTH),
-    Field(json_schema_extra={"format": "uri"}),
-]
-
-
-class ForgetBody(Body):
-    """Who or what must be forgotten."""
-
-    dataset: Name = Field(examples=["digits"])
-    record_ids: list[OwnerId] = Field(default_factory=list, max_length=_MAX_IDS, fail_fast=True)
-    subject_ids: list[OwnerId] = Field(
-        default_factory=list, max_length=_MAX_IDS, fail_fast=True, examples=[["person-0017"]]
-    )
-    external_id: ExternalId | None = Field(default=None, examples=["ticket-4711"])
-    status_callback_urls: list[CallbackUrl] = Field(
-        default_factory=list,
-        max_length=MAX_URLS,
-        description="Receive every change of the request's state; see docs/callbacks.md.",
-        examples=[["https://privacy.example/expunge"]],
-    )
 
 
 class ObligationAnswer(Answer):
@@ -102,35 +78,26 @@ class CertificateOfObligation(Answer):
     bundle: BundleAnswer
 
 
-@router.post(
-    "",
-    status_code=202,
-    response_model=ForgetAnswer,
-    responses=problem_responses(404, 422) | answer_headers(202, "Location", "Retry-After"),
-)
-async def submit(
-    body: ForgetBody,
-    services: ServicesOf,
-    forgetting: ForgettingOf,
-    caller: ForgetWriter,
-    call_id: CallId,
-) -> Response:
-    """Ask that records or subjects be forgotten by every model trained on their dataset."""
-    demand = ForgetDemand(
-        dataset=body.dataset,
-        record_ids=body.record_ids,
-        subject_ids=body.subject_ids,
-        external_id=body.external_id,
-        idempotency_key=call_id,
-        status_callback_urls=body.status_callback_urls,
-    )
-    view = await forgetting.submit(Call(demand, caller.key_id, actor.current()))
-    response = json_response(
-        _answer(services.forget_requests, view, external_id=body.external_id), 202
-    )
-    response.headers["Location"] = f"/v1/forget-requests/{view.id}"
-    response.headers["Retry-After"] = _RETRY_AFTER_S
-    return response
+class Polls:
+    """Reads requests, for all calls of one process: those that arrive at the same time together."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._together = Together(self._read_all)
+
+    async def read(self, request_id: str) -> RequestView:
+        """Return a request; ``NotFoundError`` if there is none."""
+        return await asyncio.wrap_future(self._together.start(request_id))
+
+    def _read_all(self, ids: Sequence[str]) -> list[RequestView | Exception]:
+        with self._database.at_once() as connection:
+            found = request_views.read(connection, ids)
+        return [found.get(i) or NotFoundError("forget request", i) for i in ids]
+
+
+async def _polls_of(request: Request) -> Polls:
+    polls: Polls = request.app.state.polls
+    return polls
 
 
 @router.get("", responses=problem_responses(422))
@@ -144,8 +111,7 @@ def list_requests(
     limit: Limit = DEFAULT_LIMIT,
 ) -> ForgetPage:
     """List requests, newest first; an ``external_id`` is recognised, but never stored or shown."""
-    receipts = services.forget_requests
-    external_key = receipts.external_key(external_id)
+    external_key = services.forget_requests.external_key(external_id)
     after = decode_cursor(cursor)
     with services.database.transaction() as session:
         rows = repository.requests(
@@ -159,7 +125,7 @@ def list_requests(
         page, next_cursor = cut(rows, limit, lambda row: encode_cursor(row.received_at, row.id))
         views = request_views.read(session, [row.id for row in page])
         return ForgetPage(
-            items=[_answer(receipts, views[row.id]) for row in page], next_cursor=next_cursor
+            items=[answer_of(services, view) for view in views.values()], next_cursor=next_cursor
         )
 
 
@@ -168,19 +134,18 @@ async def get_request(
     request_id: str,
     request: Request,
     services: ServicesOf,
-    forgetting: ForgettingOf,
+    polls: Annotated[Polls, Depends(_polls_of)],
     watcher: WatcherOf,
     _: ForgetReader,
     prefer: Prefer = None,
 ) -> Response:
     """Show one request; with ``Prefer: wait=N``, as soon as its state has changed."""
-    receipts = services.forget_requests
     if wait_of(prefer) is None:
-        return json_response(_answer(receipts, await forgetting.read(request_id)))
+        return json_response(answer_of(services, await polls.read(request_id)))
 
     def read(session: Session) -> Found:
-        view = _view(session, request_id)
-        return Found(view.id, _answer(receipts, view), is_final=view.state in _ENDED)
+        view = request_views.one(session, request_id)
+        return Found(view.id, answer_of(services, view), is_final=view.state in _ENDED)
 
     return await answer_with_news(request, watcher, Kind.FORGET_REQUEST, read, prefer=prefer)
 
@@ -197,7 +162,7 @@ def cancel(
     with services.database.transaction() as session:
         services.forget_requests.cancel(session, request_id, restore=restore)
         session.flush()
-        return _answer(services.forget_requests, _view(session, request_id))
+        return answer_of(services, request_views.one(session, request_id))
 
 
 @router.post(
@@ -213,8 +178,8 @@ def retry(
         row = services.forget_requests.retry(session, request_id)
         session.flush()
         response.headers["Location"] = f"/v1/forget-requests/{row.id}"
-        response.headers["Retry-After"] = _RETRY_AFTER_S
-        return _answer(services.forget_requests, _view(session, row.id))
+        response.headers["Retry-After"] = RETRY_AFTER_S
+        return answer_of(services, request_views.one(session, row.id))
 
 
 @router.get(
@@ -248,26 +213,9 @@ def get_certificates(
         ]
 
 
-def _view(session: Session, request_id: str) -> RequestView:
-    view = request_views.read(session, [request_id]).get(request_id)
-    if view is None:
-        raise NotFoundError("forget request", request_id)
-    return view
-
-
-def _answer(
-    receipts: ForgetRequests, view: RequestView, *, external_id: str | None = None
+def answer_of(
+    services: Services, view: RequestView, *, external_id: str | None = None
 ) -> ForgetAnswer:
-    return ForgetAnswer(
-        id=view.id,
-        external_id=external_id,
-        dataset=view.dataset,
-        state=view.state,
-        records=view.records,
-        received_at=view.received_at,
-        due_at=view.due_at,
-        completed_at=view.completed_at,
-        failure_reason=view.failure_reason,
-        receipt_salt=base64.b64encode(receipts.receipt_salt(view.id)).decode(),
-        obligations=[ObligationAnswer(**vars(owed)) for owed in view.obligations],
-    )
+    """Return a request as it is shown."""
+    salt = base64.b64encode(services.forget_requests.receipt_salt(view.id)).decode()
+    return ForgetAnswer(**vars(view), external_id=external_id, receipt_salt=salt)

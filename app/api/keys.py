@@ -7,7 +7,6 @@ from fastapi import APIRouter
 from pydantic import AwareDatetime, Field
 
 from app.access import api_keys
-from app.access.tables import ApiKeyRow
 from app.api.protocol.access import Admin, GuardedRoute, ServicesOf
 from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
 from app.api.protocol.errors import problem_responses
@@ -68,7 +67,7 @@ def create_key(body: KeyBody, services: ServicesOf, _: Admin) -> NewKeyAnswer:
         row, secret = api_keys.create_key(
             session, name=body.name, scopes=body.scopes, expires_at=body.expires_at
         )
-        return NewKeyAnswer(**_answer(row).model_dump(), secret=secret)
+        return NewKeyAnswer(**dict(KeyAnswer.model_validate(row)), secret=secret)
 
 
 @router.get("", responses=problem_responses())
@@ -80,7 +79,8 @@ def list_keys(
     with services.database.transaction() as session:
         rows = api_keys.keys(session, after=after, limit=limit + 1)
         page, next_cursor = cut(rows, limit, lambda row: encode_cursor(row.created_at, row.id))
-        return KeyPage(items=[_answer(row) for row in page], next_cursor=next_cursor)
+        items = [KeyAnswer.model_validate(row) for row in page]
+        return KeyPage(items=items, next_cursor=next_cursor)
 
 
 @router.delete("/{key_id}", status_code=204, responses=problem_responses(404))
@@ -88,7 +88,3 @@ def revoke_key(key_id: str, services: ServicesOf, _: Admin) -> None:
     """Revoke a key, or refuse a caller's tokens, at once."""
     with services.database.transaction() as session:
         api_keys.revoke(session, key_id)
-
-
-def _answer(row: ApiKeyRow) -> KeyAnswer:
-    return KeyAnswer(**{name: getattr(row, name) for name in KeyAnswer.model_fields})

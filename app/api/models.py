@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 from app.api.policies import PolicyBody
 from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
 from app.api.protocol.bodies import RawBody
-from app.api.protocol.changes import Kind
 from app.api.protocol.conditions import IfMatch, require_match
 from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
 from app.api.protocol.errors import problem_responses
@@ -21,12 +20,13 @@ from app.api.protocol.leaving import Left
 from app.api.protocol.schemas import Answer, Body, Name
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
 from app.api.protocol.watching import WatcherOf
-from app.api.runs import RunAnswer, run_answer
+from app.api.runs import RunAnswer
 from app.api.versions import VersionAnswer, version_answer
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.states import WeightsSource
-from app.ledger import repository
+from app.ledger import run_views
+from app.ledger.changes import Kind
 from app.models import definitions, policies, serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
@@ -186,7 +186,7 @@ def import_weights(
 
 def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:
     head = serving.find_current_version(session, model)
-    run = repository.latest_run(session, model.id)
+    run = run_views.newest(session, model.id)
     return ModelAnswer(
         name=model.name,
         dataset=session.get_one(DatasetRow, model.dataset_id).name,
@@ -195,6 +195,6 @@ def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:
         policy=model.policy,
         weights=model.weights_source,
         certified=None if head is None else version_answer(model, head),
-        latest_run=None if run is None else run_answer(session, run),
+        latest_run=None if run is None else RunAnswer.model_validate(run),
         created_at=model.created_at,
     )

@@ -16,7 +16,6 @@ from app.api.protocol.access import (
     ServicesOf,
     authenticate_again,
 )
-from app.api.protocol.changes import Facts, Kind, facts_of
 from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
@@ -24,10 +23,9 @@ from app.api.protocol.leaving import Left
 from app.api.protocol.schemas import Answer
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
 from app.api.protocol.watching import WatcherOf
-from app.domain.states import ACTIVE_RUN_STATES, RunState
-from app.ledger import repository, runs
-from app.ledger.tables import RunRow
-from app.registry.tables import ModelRow
+from app.domain.states import RunState
+from app.ledger import repository, run_views, runs
+from app.ledger.changes import Facts, Kind, facts_of
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=GuardedRoute)
 
@@ -60,12 +58,6 @@ class RunPage(Answer):
     next_cursor: str | None
 
 
-def run_answer(session: Session, row: RunRow) -> RunAnswer:
-    """Return a run as it is shown."""
-    shown = {name: getattr(row, name) for name in RunAnswer.model_fields if name != "model"}
-    return RunAnswer(model=session.get_one(ModelRow, row.model_id).name, **shown)
-
-
 @router.get("", responses=problem_responses())
 def list_runs(
     services: ServicesOf,
@@ -78,9 +70,10 @@ def list_runs(
     """List runs, newest first, of one model or in one state if these are given."""
     after = decode_cursor(cursor)
     with services.database.transaction() as session:
-        rows = repository.runs(session, model=model, state=state, after=after, limit=limit + 1)
-        page, next_cursor = cut(rows, limit, lambda row: encode_cursor(row.created_at, row.id))
-        return RunPage(items=[run_answer(session, row) for row in page], next_cursor=next_cursor)
+        views = run_views.page(session, model=model, state=state, after=after, limit=limit + 1)
+    page, next_cursor = cut(views, limit, lambda view: encode_cursor(view.created_at, view.id))
+    items = [RunAnswer.model_validate(view) for view in page]
+    return RunPage(items=items, next_cursor=next_cursor)
 
 
 @router.get("/{run_id}", response_model=RunAnswer, responses=problem_responses(404))
@@ -90,8 +83,8 @@ async def get_run(
     """Show one run; with ``Prefer: wait=N``, as soon as its state has changed."""
 
     def read(session: Session) -> Found:
-        row = repository.run(session, run_id)
-        return Found(row.id, run_answer(session, row), is_final=row.state not in ACTIVE_RUN_STATES)
+        view = run_views.one(session, run_id)
+        return Found(view.id, RunAnswer.model_validate(view), is_final=view.has_ended)
 
     return await answer_with_news(request, watcher, Kind.RUN, read, prefer=prefer)
 
@@ -135,10 +128,9 @@ async def stream_events(
 def cancel_run(run_id: str, services: ServicesOf, _: ModelsWriter) -> RunAnswer:
     """End a run that is queued or going; what it owed waits for the model's next run."""
     with services.database.transaction() as session:
-        row = runs.cancel_run(session, run_id)
+        runs.cancel_run(session, run_id)
         session.flush()
-        session.refresh(row)
-        return run_answer(session, row)
+        return RunAnswer.model_validate(run_views.one(session, run_id))
 
 
 @router.post(
@@ -153,6 +145,5 @@ def retry_run(
     make = partial(services.planners.plan, left=left)
     created = runs.retry_run(services.database, run_id, make=make)
     with services.database.transaction() as session:
-        row = repository.run(session, created.id)
-        response.headers["Location"] = f"/v1/runs/{row.id}"
-        return run_answer(session, row)
+        response.headers["Location"] = f"/v1/runs/{created.id}"
+        return RunAnswer.model_validate(run_views.one(session, created.id))

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from app.answers import ForgetRequest, Model
 from app.certificates.checkpoint import size_of
 from app.certificates.verification import VerifiedStep
 from app.cli.connection import connect, errors_in_words
 from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
+from app.client.answers import ForgetAnswer, ModelAnswer
 from app.datasets.files import RecordFile, read_record_file
 from app.domain.errors import ConfigurationError, InvalidInputError
 from app.download import bundle_bytes
@@ -217,7 +217,7 @@ def certificates(
 
 
 def _write_receipt(
-    path: Path, request: ForgetRequest, *, record_ids: list[str], subject_ids: list[str]
+    path: Path, request: ForgetAnswer, *, record_ids: list[str], subject_ids: list[str]
 ) -> None:
     """Write the proof that the request is the user's own, readable only by the user."""
     document = {
@@ -353,7 +353,7 @@ def _json_file(file: Path) -> dict[str, Any]:
     return document
 
 
-def _show_model(client: ExpungeClient, shown: Model, *, wait: bool) -> None:
+def _show_model(client: ExpungeClient, shown: ModelAnswer, *, wait: bool) -> None:
     if wait:
         with run_progress() as update:
             shown = client.wait_for_model(
@@ -369,7 +369,7 @@ def _show_model(client: ExpungeClient, shown: Model, *, wait: bool) -> None:
         )
 
 
-def _show_request(client: ExpungeClient, shown: ForgetRequest, *, wait: bool) -> None:
+def _show_request(client: ExpungeClient, shown: ForgetAnswer, *, wait: bool) -> None:
     if wait:
         with run_progress() as update:
             shown = client.wait_for_request(

@@ -42,8 +42,6 @@ from app.storage.s3 import S3ObjectStore
 from app.trust_file import ensure_trusted_keys, require_same
 
 _SHUTDOWN_S = 5
-_GARBAGE_OBJECTS = 20_000
-"""Calls leave almost no garbage in cycles; Python's default, 700, would search every few calls."""
 
 
 class _Server(uvicorn.Server):
@@ -123,7 +121,7 @@ def serve() -> None:
     settings = Settings()
     with errors_in_words():
         app = app_from_environment()
-    _collect_garbage_rarely()
+    gc.freeze()  # a collection of all that is loaded would delay all calls by 0.1 s
     config = uvicorn.Config(app, **server_options(settings))
     _Server(config, app.state.watcher, app.state.services.planners).run()
 
@@ -143,12 +141,6 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "forwarded_allow_ips": [str(proxy) for proxy in settings.trusted_proxies],
         "timeout_graceful_shutdown": _SHUTDOWN_S,
     }
-
-
-def _collect_garbage_rarely() -> None:
-    """Exclude loaded objects from garbage collection, which would delay all calls by 0.1 s."""
-    gc.freeze()
-    gc.set_threshold(_GARBAGE_OBJECTS)
 
 
 def _allow_many_sockets() -> None:

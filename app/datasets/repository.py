@@ -7,18 +7,17 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import (
     ARRAY,
+    ColumnElement,
     LargeBinary,
-    String,
     any_,
-    bindparam,
     func,
+    literal,
     select,
-    text,
     update,
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.database.direct import Direct, directly, prepared
+from app.database.direct import copy_rows
 from app.datasets.tables import DatasetRow, RecordRow, ShardRow
 from app.domain.errors import NotFoundError
 
@@ -46,28 +45,13 @@ def lock_dataset(session: Session, dataset_id: str) -> DatasetRow:
     )
 
 
-class LockedDataset(NamedTuple):
-    """A dataset that accepts requests."""
-
-    id: str
-    name: str
-    forget_epoch: int
-
-
-_LOCKED_DATASET = prepared(
-    select(*(getattr(DatasetRow, name) for name in LockedDataset._fields))
-    .where(DatasetRow.name == bindparam("name", type_=String))
-    .with_for_update(key_share=True)
-)
-
-
-def locked_dataset(session: Session, name: str) -> LockedDataset:
-    """Do as ``lock_dataset`` does, by name and without an object; or raise ``NotFoundError``."""
-    with directly(session) as direct:
-        found = direct.read(_LOCKED_DATASET, {"name": name}, LockedDataset)
-    for row in found:
-        return row
-    raise NotFoundError("dataset", name)
+def lock_dataset_named(session: Session, name: str) -> DatasetRow:
+    """Do as ``lock_dataset`` does, by name; or raise ``NotFoundError``."""
+    query = select(DatasetRow).where(DatasetRow.name == name).with_for_update(key_share=True)
+    row = session.scalar(query, execution_options={"populate_existing": True})
+    if row is None:
+        raise NotFoundError("dataset", name)
+    return row
 
 
 def find_dataset(session: Session, name: str) -> DatasetRow | None:
@@ -103,40 +87,24 @@ def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
     ).all()
 
 
-_KNOWN = prepared(
-    select(RecordRow.record_key).where(
-        RecordRow.dataset_id == bindparam("dataset", type_=String),
-        RecordRow.record_key == any_(bindparam("keys", type_=ARRAY(LargeBinary))),
-    )
-)
-
-
 def known_keys(session: Session, dataset_id: str, keys: Collection[bytes]) -> set[bytes]:
     """Return those record keys that the dataset holds or has held."""
-    with directly(session) as direct:
-        return {
-            key
-            for batch in batches(list(keys))
-            for key in direct.read(_KNOWN, {"dataset": dataset_id, "keys": batch}, bytes)
-        }
-
-
-_NEW_SEQS = prepared(
-    text(
-        "SELECT nextval(pg_get_serial_sequence('records', 'seq'))"
-        " FROM generate_series(1, CAST(:count AS bigint))"
-    )
-)
-_COPY_RECORDS = b"COPY records (seq, dataset_id, shard_id, record_key, subject_key) FROM STDIN"
+    return {
+        key
+        for batch in batches(list(keys))
+        for key in session.scalars(
+            select(RecordRow.record_key).where(
+                RecordRow.dataset_id == dataset_id, _is_any(RecordRow.record_key, batch)
+            )
+        )
+    }
 
 
 def new_seqs(session: Session, count: int) -> npt.NDArray[np.int64]:
     """Return sequence numbers for new records, rising and unique."""
-    with directly(session) as direct:
-        drawn = [
-            direct.read(_NEW_SEQS, {"count": len(batch)}, int) for batch in batches(range(count))
-        ]
-    return np.concatenate([np.array(seqs, dtype=np.int64) for seqs in drawn])
+    series = func.generate_series(1, count).table_valued("i")
+    drawn = select(func.nextval(func.pg_get_serial_sequence("records", "seq"))).select_from(series)
+    return np.array(session.scalars(drawn).all(), dtype=np.int64)
 
 
 def add_records(
@@ -159,15 +127,11 @@ def add_records(
     # The first bytes distinguish keyed hashes. NumPy lets other threads run while it sorts.
     firsts = np.frombuffer(b"".join(key[:8] for key in record_keys), dtype=">u8")
     rows = np.argsort(firsts, kind="stable").tolist()
-    with directly(session) as direct:
-        for batch in batches(rows):
-            direct.copy(
-                _COPY_RECORDS,
-                (
-                    (int(seqs[i]), dataset_id, shard_id, record_keys[i], subject_keys[i])
-                    for i in batch
-                ),
-            )
+    copy_rows(
+        session,
+        "COPY records (seq, dataset_id, shard_id, record_key, subject_key) FROM STDIN",
+        ((int(seqs[i]), dataset_id, shard_id, record_keys[i], subject_keys[i]) for i in rows),
+    )
 
 
 def records_by_key(
@@ -199,35 +163,28 @@ class KeyedRecord(NamedTuple):
     absences: list[int] | None
 
 
-def _keyed_by(column: InstrumentedAttribute[Any]) -> bytes:
-    return prepared(
-        select(*(getattr(RecordRow, name) for name in KeyedRecord._fields)).where(
-            RecordRow.dataset_id == bindparam("dataset", type_=String),
-            column == any_(bindparam("keys", type_=ARRAY(LargeBinary))),
-        )
-    )
-
-
-_KEYED_BY_RECORD = _keyed_by(RecordRow.record_key)
-_KEYED_BY_SUBJECT = _keyed_by(RecordRow.subject_key)
-
-
 def keyed_records(
-    direct: Direct,
+    session: Session,
     dataset_id: str,
     *,
     record_keys: Collection[bytes] = (),
     subject_keys: Collection[bytes] = (),
 ) -> list[KeyedRecord]:
     """Return what ``records_by_key`` does, as the database has it now and without its objects."""
+    columns = [getattr(RecordRow, name) for name in KeyedRecord._fields]
     return [
-        record
-        for statement, keys in (
-            (_KEYED_BY_RECORD, record_keys),
-            (_KEYED_BY_SUBJECT, subject_keys),
+        KeyedRecord(*row)
+        for column, keys in (
+            (RecordRow.record_key, record_keys),
+            (RecordRow.subject_key, subject_keys),
         )
         for batch in batches(list(keys))
-        for record in direct.read(statement, {"dataset": dataset_id, "keys": batch}, KeyedRecord)
+        for row in session.execute(
+            select(*columns).where(
+                RecordRow.dataset_id == dataset_id,
+                _is_any(column, batch),
+            )
+        )
     ]
 
 
@@ -329,3 +286,7 @@ def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield ``values`` in parts short enough for one statement."""
     for start in range(0, len(values), _PARAMETERS_AT_ONCE):
         yield values[start : start + _PARAMETERS_AT_ONCE]
+
+
+def _is_any(column: InstrumentedAttribute[Any], keys: Sequence[bytes]) -> ColumnElement[bool]:
+    return column == any_(literal(keys, ARRAY(LargeBinary)))

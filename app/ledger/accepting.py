@@ -4,128 +4,161 @@ Each demand is decided as if it had been the only one, in the order of the deman
 epoch, salt and answer, and a refused one leaves no trace.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
+from sqlalchemy import ARRAY, BigInteger, func, insert, literal, update
 from sqlalchemy.orm import Session
 
 from app.callbacks.events import Callbacks
-from app.database.direct import directly
+from app.certificates.signing import StatementSigner
 from app.datasets import digests
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
+from app.datasets.tables import RecordRow
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.states import Basis, ObligationState, RequestState
-from app.ledger import acceptance_rows, repository
-from app.ledger.demands import Call, Recognition
-from app.ledger.naming import Known, Named
+from app.ledger import outbox, repository
+from app.ledger.demands import Call, ForgetDemand, Known, Named, Recognition
 from app.ledger.obligations import record as record_obligation
-from app.ledger.tables import ForgetRequestRow, ObligationRow
+from app.ledger.reissue import Settled, certify
+from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.ledger.transitions import enter
 from app.log import actor
 from app.registry.membership import Membership, membership_of
 from app.registry.standing import Standing, standings
 
 
+def utc_now() -> datetime:
+    """Return the present moment, with its time zone."""
+    return datetime.now(UTC)
+
+
 @dataclass(frozen=True)
-class Settled:
-    """What a model's present head covers already, so that it is certified at once."""
-
-    model_id: str
-    basis: Basis
-
-
-@dataclass
 class Taken:
-    """The outcome of a demand.
+    """A demand that was accepted: its request, a new one or an earlier one that it repeats."""
+
+    request_id: str
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class _New:
+    """A new request, and what comes with it.
 
     Attributes:
-        request_id: of the request, a new one or an earlier one.
-        is_new: False where an earlier answer is replayed.
-        row: of a new request, as it is stored; not an object of the session.
-        dataset: its dataset's name.
-        owed: what models owe it, with their names.
+        row: as it is stored.
+        actor: who is named in the log.
+        records: each record that it names, with its commitment.
+        callback_urls: where to send changes.
+        owed: what models owe it.
         settled: what can be certified at once; the certificates are not issued yet.
     """
 
-    request_id: str
-    is_new: bool = False
-    row: ForgetRequestRow | None = None
-    dataset: str = ""
-    actor: str = actor.SERVICE
-    records: list[tuple[KeyedRecord, bytes]] = field(default_factory=list)
-    callback_urls: Sequence[str] = ()
-    owed: list[tuple[str, ObligationRow]] = field(default_factory=list)
+    row: ForgetRequestRow
+    actor: str
+    records: list[tuple[KeyedRecord, bytes]]
+    callback_urls: Sequence[str]
+    owed: list[ObligationRow] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether the request waits only for runs of its models."""
-        return bool(self.owed) and not self.settled
 
 
 class Acceptance:
-    """Accepts demands, except for the certificates that can be issued at once.
+    """Accepts demands.
 
     Args:
         pseudonyms: recognise ids.
+        signer: signs the certificates that can be issued at once.
         callbacks: stores addresses.
+        clock: the present moment.
     """
 
-    def __init__(self, pseudonyms: Pseudonyms, callbacks: Callbacks) -> None:
+    def __init__(
+        self,
+        *,
+        pseudonyms: Pseudonyms,
+        signer: StatementSigner,
+        callbacks: Callbacks,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
         self._pseudonyms = pseudonyms
+        self._signer = signer
         self._callbacks = callbacks
+        self._clock = clock
 
-    def take(
-        self, session: Session, calls: Sequence[Call], *, now: datetime
-    ) -> list[Taken | ExpungeError]:
-        """Return, for each demand, its outcome or why it is refused."""
-        answers: list[Taken | ExpungeError | None] = [None] * len(calls)
+    def submit(
+        self, session: Session, demand: ForgetDemand, *, api_key_id: str
+    ) -> tuple[ForgetRequestRow, bool]:
+        """Accept a request: from the commit on, no run reads its records.
+
+        Returns:
+            The request, and whether it is new (False: an earlier answer is replayed).
+
+        Raises:
+            NotFoundError: the dataset does not exist.
+            UnknownRecordsError: ids that the dataset never held.
+            InvalidInputError: no ids, a reused key with another body, or a bad callback.
+        """
+        call = Call(demand, api_key_id=api_key_id, actor=actor.current())
+        (taken,) = self.submit_all(session, [call])
+        if isinstance(taken, ExpungeError):
+            raise taken
+        return repository.request(session, taken.request_id), taken.is_new
+
+    def submit_all(self, session: Session, calls: Sequence[Call]) -> list[Taken | ExpungeError]:
+        """Accept requests, each as ``submit`` does; a refused one has its error in its place."""
+        answers: dict[int, Taken | ExpungeError] = {}
         ranked = sorted(range(len(calls)), key=lambda i: calls[i].demand.dataset)
         for name, indices in groupby(ranked, key=lambda i: calls[i].demand.dataset):
             of = list(indices)
-            batch = _Batch(session, self._pseudonyms, self._callbacks, now)
-            for index, answer in zip(of, batch.take(name, [calls[i] for i in of]), strict=True):
-                answers[index] = answer
-        return [answer for answer in answers if answer is not None]
+            batch = _Batch(session, self._pseudonyms, self._callbacks, self._clock())
+            answers |= zip(of, batch.take(name, [calls[i] for i in of]), strict=True)
+            for new in batch.new:
+                if new.settled or not new.owed:
+                    with actor.acting_as(new.actor):
+                        certify(session, self._signer, new.row, new.settled, now=self._clock())
+        return [answers[i] for i in range(len(calls))]
 
 
 class _Batch:
-    """The demands on one dataset."""
+    """The demands on one dataset.
+
+    Attributes:
+        new: the requests that were accepted, in the order of their epochs.
+    """
 
     def __init__(
         self, session: Session, pseudonyms: Pseudonyms, callbacks: Callbacks, now: datetime
     ) -> None:
+        self.new: list[_New] = []
         self._session = session
         self._pseudonyms = pseudonyms
         self._callbacks = callbacks
         self._now = now
 
     def take(self, name: str, calls: Sequence[Call]) -> list[Taken | ExpungeError]:
+        session = self._session
         try:
-            dataset = datasets.locked_dataset(self._session, name)
+            dataset = datasets.lock_dataset_named(session, name)
         except ExpungeError as error:
             return [error for _ in calls]
         self._dataset = dataset
-        self._named = [Named.by(call.demand, dataset.id, self._pseudonyms) for call in calls]
+        named = [Named.by(call.demand, dataset.id, self._pseudonyms) for call in calls]
         signs = [Recognition.of(call.demand, dataset.id, self._pseudonyms) for call in calls]
         self._earlier = self._earlier_requests(calls, signs)
-        with directly(self._session) as direct:
-            self._known = Known.read(direct, dataset.id, self._named)
-            self._models = [_Model.of(standing) for standing in standings(direct, dataset.id)]
+        self._known = Known.read(session, dataset.id, named)
+        self._models = [_Model.of(standing) for standing in standings(session, dataset.id)]
         deadlines_s = [model.policy.deadline_s for model in self._models]
         self._deadline = self._now + timedelta(seconds=min(deadlines_s, default=THIRTY_DAYS_S))
-        self._epoch = dataset.forget_epoch
-        answers = [self._answer(*of) for of in zip(calls, signs, self._named, strict=True)]
-        new = [answer for answer in answers if isinstance(answer, Taken) and answer.is_new]
-        if new:
-            self._store(new)
+        answers = [self._answer(*of) for of in zip(calls, signs, named, strict=True)]
+        if self.new:
+            self._store()
         return answers
 
     def _earlier_requests(
@@ -156,7 +189,7 @@ class _Batch:
             raise InvalidInputError(
                 "external_id or Idempotency-Key was used before with another body"
             )
-        return Taken(earlier[0][0]) if earlier else None
+        return Taken(earlier[0][0], is_new=False) if earlier else None
 
     def _taken_on(self, call: Call, sign: Recognition, named: Named) -> Taken:
         demand = call.demand
@@ -164,9 +197,8 @@ class _Batch:
             raise InvalidInputError("name at least one of record_ids and subject_ids")
         callback_urls = self._callbacks.check(demand.status_callback_urls)
         request_id = new_id("fr")
-        salt = self._pseudonyms.receipt_salt(request_id)
-        records = self._known.resolve(named, salt)
-        self._epoch += 1
+        records = self._known.resolve(named, self._pseudonyms.receipt_salt(request_id))
+        self._dataset.forget_epoch += 1
         row = ForgetRequestRow(
             id=request_id,
             dataset_id=self._dataset.id,
@@ -175,7 +207,7 @@ class _Batch:
             idempotency_key=sign.idempotency_key,
             request_digest=sign.digest,
             state=RequestState.ACCEPTED,
-            forget_epoch=self._epoch,
+            forget_epoch=self._dataset.forget_epoch,
             record_count=len(records),
             received_at=self._now,
             due_at=self._deadline,
@@ -184,51 +216,53 @@ class _Batch:
         )
         for name in sign.names(call.api_key_id):
             self._earlier[name] = (row.id, sign.digest)
-        return Taken(
-            row.id,
-            is_new=True,
-            row=row,
-            dataset=self._dataset.name,
-            actor=call.actor,
-            records=records,
-            callback_urls=callback_urls,
-        )
+        self.new.append(_New(row, call.actor, records, callback_urls))
+        return Taken(row.id, is_new=True)
 
-    def _store(self, new: Sequence[Taken]) -> None:
-        session = self._session
-        rows = [taken.row for taken in new if taken.row is not None]
-        epochs = _epochs(new)
-        acceptance_rows.insert(
-            session,
-            rows,
-            woken=self._decide(new, epochs),
-            named=[(t.request_id, record, proof) for t in new for record, proof in t.records],
-            obligations=[obligation for t in new for _, obligation in t.owed],
-            forgotten=epochs,
-        )
-        for taken, row in zip(new, rows, strict=True):
-            with actor.acting_as(taken.actor):
-                if taken.callback_urls:
+    def _store(self) -> None:
+        session, epochs = self._session, self._epochs()
+        session.add_all(new.row for new in self.new)
+        session.flush()
+        commitments = [
+            {"request_id": new.row.id, "record_seq": record.seq, "commitment": commitment}
+            for new in self.new
+            for record, commitment in new.records
+        ]
+        if commitments:
+            session.execute(insert(ForgottenRecordRow), commitments)
+        _mark_forgotten(session, epochs)
+        for model in self._models:
+            if model.membership is not None and self._decide(model, model.membership, epochs):
+                topic = outbox.Topic.SCHEDULE_MODEL
+                outbox.post(session, topic, model.standing.id, delay_s=model.policy.window_s)
+        session.add_all(obligation for new in self.new for obligation in new.owed)
+        session.flush()
+        for new in self.new:
+            with actor.acting_as(new.actor):
+                if new.callback_urls:
                     self._callbacks.register(
                         session,
-                        taken.callback_urls,
-                        api_key_id=row.api_key_id,
-                        request_id=row.id,
+                        new.callback_urls,
+                        api_key_id=new.row.api_key_id,
+                        request_id=new.row.id,
                     )
-                enter(session, row, RequestState.ACCEPTED, **_facts(taken, row, epochs))
-                for _, obligation in taken.owed:
+                enter(session, new.row, RequestState.ACCEPTED, **_facts(new, epochs))
+                for obligation in new.owed:
                     record_obligation(session, obligation)
 
-    def _decide(self, new: Sequence[Taken], epochs: dict[int, int]) -> dict[str, float]:
-        """Note what each model owes each request; return when to wake those that owe something."""
-        woken: dict[str, float] = {}
-        for model in self._models:
-            if model.membership is None:
-                continue
-            waits = [_decide_one(t, model, model.membership, epochs) for t in new]
-            if any(waits):
-                woken[model.standing.id] = model.policy.window_s
-        return woken
+    def _epochs(self) -> dict[int, int]:
+        """Return the epoch of forgetting of records: that of the first demand that names each."""
+        epochs: dict[int, int] = {}
+        for new in self.new:
+            for record, _ in new.records:
+                if record.forgotten_epoch is None:
+                    epochs.setdefault(record.seq, new.row.forget_epoch)
+        return epochs
+
+    def _decide(self, model: "_Model", membership: Membership, epochs: Mapping[int, int]) -> bool:
+        """Note what a model owes each request; return whether that needs a run."""
+        waits = [_decide_one(new, model.standing, membership, epochs) for new in self.new]
+        return any(waits)
 
 
 @dataclass(frozen=True)
@@ -244,14 +278,24 @@ class _Model:
         return cls(standing, Policy.from_json(standing.policy), membership_of(standing))
 
 
+def _mark_forgotten(session: Session, epochs: Mapping[int, int]) -> None:
+    columns = (literal(list(of), ARRAY(BigInteger)) for of in (epochs, epochs.values()))
+    marks = func.unnest(*columns).table_valued("seq", "epoch", name="marks").render_derived()
+    session.execute(
+        update(RecordRow)
+        .where(RecordRow.seq == marks.c.seq, RecordRow.forgotten_epoch.is_(None))
+        .values(forgotten_epoch=marks.c.epoch)
+        .execution_options(synchronize_session=False)
+    )
+
+
 def _decide_one(
-    taken: Taken, model: _Model, membership: Membership, epochs: dict[int, int]
+    new: _New, standing: Standing, membership: Membership, epochs: Mapping[int, int]
 ) -> bool:
-    """Record what a model owes a request; return whether that needs a run."""
-    standing = model.standing
+    """Note what a model owes a request; return whether that needs a run."""
     included = [
         (record, life.forgotten)
-        for record in _as_forgotten(taken, epochs)
+        for record in _as_forgotten(new, epochs)
         if (life := membership.life_of(record)) is not None
     ]
     touched = [
@@ -260,54 +304,42 @@ def _decide_one(
         if epoch is not None and membership.learned_from(record.record_key)
     ]
     if touched and (standing.covers_epoch is None or max(touched) > standing.covers_epoch):
-        taken.owed.append((standing.name, _obligation(taken.request_id, standing.id)))
+        new.owed.append(
+            ObligationRow(
+                id=new_id("ob"),
+                request_id=new.row.id,
+                model_id=standing.id,
+                state=ObligationState.OPEN,
+                basis=Basis.UNLEARNED,
+            )
+        )
         return True
     if included and standing.covers_epoch is not None:
         basis = Basis.UNLEARNED if touched else Basis.EXCLUDED_FROM_TRAINING
-        taken.settled.append(Settled(standing.id, basis))
+        new.settled.append(Settled(standing.id, basis))
     return False
 
 
-def _as_forgotten(taken: Taken, epochs: dict[int, int]) -> Iterator[KeyedRecord]:
+def _as_forgotten(new: _New, epochs: Mapping[int, int]) -> Iterator[KeyedRecord]:
     """Return a request's records as they are from now on."""
-    for record, _ in taken.records:
-        new = record.forgotten_epoch is None
-        yield record._replace(forgotten_epoch=epochs[record.seq]) if new else record
+    for record, _ in new.records:
+        marked = record.forgotten_epoch is None
+        yield record._replace(forgotten_epoch=epochs[record.seq]) if marked else record
 
 
-def _epochs(new: Sequence[Taken]) -> dict[int, int]:
-    """Return each record's epoch of forgetting: that of the first demand that names it."""
-    epochs: dict[int, int] = {}
-    for taken in new:
-        if taken.row is not None:
-            for record, _ in taken.records:
-                if record.forgotten_epoch is None:
-                    epochs.setdefault(record.seq, taken.row.forget_epoch)
-    return epochs
-
-
-def _facts(taken: Taken, row: ForgetRequestRow, epochs: Mapping[int, int]) -> dict[str, Any]:
+def _facts(new: _New, epochs: Mapping[int, int]) -> dict[str, Any]:
     """Return what the log says about a new request: every value that its row must have."""
-    marked = [r.seq for r, _ in taken.records if epochs.get(r.seq) == row.forget_epoch]
+    row = new.row
+    marked = [r.seq for r, _ in new.records if epochs.get(r.seq) == row.forget_epoch]
     part_of = row.subject_request_id
     return {
         "dataset": row.dataset_id,
         "key": row.api_key_id,
         "epoch": row.forget_epoch,
         "records": row.record_count,
-        "names": digests.of_names(taken.records),
+        "names": digests.of_names(new.records),
         **digests.marks(marked),
         "received_at": row.received_at.astimezone(UTC).isoformat(),
         "due_at": row.due_at.astimezone(UTC).isoformat(),
         **({} if part_of is None else {"subject_request": part_of}),
     }
-
-
-def _obligation(request_id: str, model_id: str) -> ObligationRow:
-    return ObligationRow(
-        id=new_id("ob"),
-        request_id=request_id,
-        model_id=model_id,
-        state=ObligationState.OPEN,
-        basis=Basis.UNLEARNED,
-    )

@@ -255,26 +255,6 @@ def run(session: Session, run_id: str, *, lock: bool = False) -> RunRow:
     return row
 
 
-def runs(
-    session: Session,
-    *,
-    model: str | None,
-    state: RunState | None,
-    after: tuple[datetime, str] | None,
-    limit: int,
-) -> Sequence[RunRow]:
-    """Return a page of runs, newest first, older than the one at ``after``."""
-    query = select(RunRow)
-    if model is not None:
-        query = query.join(ModelRow, ModelRow.id == RunRow.model_id).where(ModelRow.name == model)
-    if state is not None:
-        query = query.where(RunRow.state == state)
-    if after is not None:
-        query = query.where(tuple_(RunRow.created_at, RunRow.id) < after)
-    order = (RunRow.created_at.desc(), RunRow.id.desc())
-    return session.scalars(query.order_by(*order).limit(limit)).all()
-
-
 def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
     """Lock and return the queued run to carry out first; None if there is none.
 

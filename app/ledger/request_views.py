@@ -1,15 +1,26 @@
 """Forget requests as callers see them: read with all their obligations, in one statement."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ARRAY, Connection, Row, String, any_, bindparam, select
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Connection,
+    Row,
+    String,
+    TextClause,
+    any_,
+    bindparam,
+    select,
+)
 from sqlalchemy.orm import Session
 
 from app.datasets.tables import DatasetRow
-from app.ledger.accepting import Taken
+from app.domain.errors import NotFoundError
+from app.domain.states import ENDED_REQUEST_STATES
 from app.ledger.tables import ForgetRequestRow, ObligationRow
 from app.registry.tables import ModelRow
 
@@ -21,9 +32,9 @@ class OwedView:
     model: str
     state: str
     basis: str
-    run: str | None = None
-    certificate: str | None = None
-    failure_reason: str | None = None
+    run: str | None
+    certificate: str | None
+    failure_reason: str | None
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,10 @@ class RequestView:
     failure_reason: str | None
     obligations: tuple[OwedView, ...]
 
+    def is_overdue(self, now: datetime) -> bool:
+        """Say whether the deadline passed and the request is still open."""
+        return self.state not in ENDED_REQUEST_STATES and self.due_at < now
+
 
 _ROW = (
     ForgetRequestRow.id,
@@ -51,7 +66,6 @@ _ROW = (
     ForgetRequestRow.completed_at,
     ForgetRequestRow.failure_reason,
 )
-_SHOWN = [of.name for of in fields(RequestView)][: len(_ROW)]
 _OWED = (
     ModelRow.name,
     ObligationRow.state,
@@ -71,34 +85,31 @@ _QUERY = (
 
 
 def read(database: Session | Connection, ids: Collection[str]) -> dict[str, RequestView]:
-    """Return those of the requests that exist, by id."""
+    """Return those of the requests that exist, by id and in the order of ``ids``."""
     rows: dict[str, list[Row[*tuple[Any, ...]]]] = {}
     for row in database.execute(_QUERY, {"ids": list(ids)}):
-        rows.setdefault(row[0], []).append(row)
-    return {request_id: _view(of) for request_id, of in rows.items()}
+        rows.setdefault(row.id, []).append(row)
+    return {request_id: _view(rows[request_id]) for request_id in ids if request_id in rows}
 
 
-def of_taken(taken: Taken) -> RequestView | None:
-    """Return a new request as it was just stored if it waits for runs; else None."""
-    row = taken.row
-    if row is None or not taken.is_plain:
-        return None
-    owed = sorted(taken.owed, key=lambda of: of[1].id)
-    return RequestView(
-        id=row.id,
-        dataset=taken.dataset,
-        state=row.state,
-        records=row.record_count,
-        received_at=row.received_at,
-        due_at=row.due_at,
-        completed_at=None,
-        failure_reason=None,
-        obligations=tuple(OwedView(model, o.state, o.basis) for model, o in owed),
-    )
+def one(session: Session, request_id: str) -> RequestView:
+    """Return a request, or raise ``NotFoundError``."""
+    for view in read(session, [request_id]).values():
+        return view
+    raise NotFoundError("forget request", request_id)
+
+
+def most_urgent(
+    session: Session, wanted: ColumnElement[bool] | TextClause, *, limit: int
+) -> list[RequestView]:
+    """Return the requests that are wanted, the earliest deadline first."""
+    query = select(ForgetRequestRow.id).where(wanted)
+    order = (ForgetRequestRow.due_at, ForgetRequestRow.id)
+    ids = session.scalars(query.order_by(*order).limit(limit)).all()
+    return list(read(session, ids).values())
 
 
 def _view(rows: list[Row[*tuple[Any, ...]]]) -> RequestView:
     width = len(_ROW)
     owed = tuple(OwedView(*row[width:]) for row in rows if row[width] is not None)
-    shown = zip(_SHOWN, rows[0], strict=False)
-    return RequestView(**dict(shown), obligations=owed)
+    return RequestView(*(*rows[0][:width], owed))

@@ -20,8 +20,9 @@ from app.datasets.tables import DatasetRow
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
 from app.ledger import repository
+from app.ledger.accepting import Acceptance, utc_now
 from app.ledger.demands import ForgetDemand
-from app.ledger.requests import ForgetRequests, utc_now
+from app.ledger.requests import ForgetRequests
 from app.ledger.subject_status import find, settle
 from app.ledger.tables import SubjectRequestRow
 
@@ -53,7 +54,8 @@ class SubjectRequests:
     Args:
         pseudonyms: recognises ids.
         callbacks: stores addresses.
-        forget_requests: the service that does the work.
+        acceptance: accepts the forget requests.
+        forget_requests: cancels them.
         clock: the present moment.
     """
 
@@ -62,11 +64,13 @@ class SubjectRequests:
         *,
         pseudonyms: Pseudonyms,
         callbacks: Callbacks,
+        acceptance: Acceptance,
         forget_requests: ForgetRequests,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._pseudonyms = pseudonyms
         self._callbacks = callbacks
+        self._acceptance = acceptance
         self._forget_requests = forget_requests
         self._clock = clock
 
@@ -124,7 +128,7 @@ class SubjectRequests:
                     external_id=f"{demand.subject_request_id}/{dataset.name}",
                     subject_request_id=row.id,
                 )
-                request, _ = self._forget_requests.submit(session, forget, api_key_id=api_key_id)
+                request, _ = self._acceptance.submit(session, forget, api_key_id=api_key_id)
                 row.due_at = max(row.due_at, request.due_at)
         session.flush()
         settle(session, row)

@@ -6,28 +6,23 @@ a tree whose size is not a power of two, is computed from at most 2 log n of the
 
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import accumulate, chain
-from typing import NamedTuple
 
 from sqlalchemy import (
     ARRAY,
     BigInteger,
-    Integer,
-    LargeBinary,
     SmallInteger,
-    String,
     bindparam,
     func,
+    insert,
     select,
     text,
 )
 from sqlalchemy.orm import Session
 
-from app.database.direct import directly, prepared
 from app.domain import merkle
 from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.merkle import Coordinates, Frontier
-from app.log.tables import LogEntryRow
+from app.log.tables import LogEntryRow, LogNodeRow
 
 # The leaf's hash is computed here as merkle.leaf_hash does: entries are read once, in one query.
 _SUBTREES = text(
@@ -49,9 +44,8 @@ _SUBTREES = text(
 )
 # One statement, because the lock is held: the clock, the log's size, and the complete subtrees that
 # wait for their neighbours: one of 2^k leaves for each bit k that is set in the size.
-_EDGE = prepared(
-    text(
-        """
+_EDGE = text(
+    """
     SELECT clock_timestamp(), log.size, waiting.level, waiting.hash
     FROM (SELECT coalesce(max(index) + 1, 0) AS size FROM log_entries) AS log
     LEFT JOIN LATERAL (
@@ -67,42 +61,8 @@ _EDGE = prepared(
         WHERE (log.size >> height) % 2 = 1
     ) AS waiting ON true
     """
-    )
 )
-_LOCK = prepared(text("SELECT pg_advisory_xact_lock(:lock)"))
 _LOCK_NUMBER = 0x45585055  # an arbitrary number that names the log
-# Hashes are sent as one string, 32 bytes each: arrays of them cost more than the insertion.
-_INSERT = prepared(
-    text(
-        """
-    WITH entry AS (
-        INSERT INTO log_entries (index, kind, body)
-        SELECT :first + ordinality - 1, kind, body
-        FROM unnest(:kinds, :bodies) WITH ORDINALITY AS entry (kind, body, ordinality)
-    )
-    INSERT INTO log_nodes (level, position, hash)
-    SELECT run.level, run.position + i, substring(:hashes FROM 32 * (run.start + i) + 1 FOR 32)
-    FROM unnest(:levels, :positions, :starts, :counts) AS run (level, position, start, count)
-    CROSS JOIN LATERAL generate_series(0, run.count - 1) AS i
-    """
-    ).bindparams(
-        bindparam("first", type_=BigInteger),
-        bindparam("kinds", type_=ARRAY(String)),
-        bindparam("bodies", type_=ARRAY(String)),
-        bindparam("hashes", type_=LargeBinary),
-        bindparam("levels", type_=ARRAY(SmallInteger)),
-        bindparam("positions", type_=ARRAY(BigInteger)),
-        bindparam("starts", type_=ARRAY(Integer)),
-        bindparam("counts", type_=ARRAY(Integer)),
-    )
-)
-
-
-class _Edge(NamedTuple):
-    now: datetime
-    size: int
-    level: int | None
-    hash: bytes | None
 
 
 def size(session: Session) -> int:
@@ -117,13 +77,11 @@ def frontier(session: Session) -> tuple[datetime, Frontier]:
     Raises:
         CorruptLogError: a node is missing.
     """
-    with directly(session) as direct:
-        direct.run(_LOCK, {"lock": _LOCK_NUMBER})
-        edge = direct.read(_EDGE, {}, _Edge)
-    now, size = edge[0].now, edge[0].size
-    waiting = {
-        row.level: row.hash for row in edge if row.level is not None and row.hash is not None
-    }
+    session.flush()
+    session.execute(select(func.pg_advisory_xact_lock(_LOCK_NUMBER)))
+    edge = session.execute(_EDGE).all()
+    now, size, _, _ = edge[0]
+    waiting = {level: digest for _, _, level, digest in edge if digest is not None}
     if len(waiting) != size.bit_count():
         raise CorruptLogError("a node of the log is missing; run 'expunge log fsck'")
     return now, Frontier(size, waiting)
@@ -135,19 +93,18 @@ def extend(
     """Insert entries and the nodes that they complete. The caller holds the log's lock."""
     first = frontier.size
     runs = frontier.extend([merkle.leaf_hash(body.encode()) for body in bodies])
-    counts = [len(run.hashes) for run in runs]
-    values = {
-        "first": first,
-        "kinds": kinds,
-        "bodies": bodies,
-        "hashes": b"".join(chain.from_iterable(run.hashes for run in runs)),
-        "levels": [run.level for run in runs],
-        "positions": [run.position for run in runs],
-        "starts": [0, *accumulate(counts)][: len(runs)],
-        "counts": counts,
-    }
-    with directly(session) as direct:
-        direct.run(_INSERT, values)
+    entries = [
+        {"index": first + i, "kind": kind, "body": body}
+        for i, (kind, body) in enumerate(zip(kinds, bodies, strict=True))
+    ]
+    nodes = [
+        {"level": run.level, "position": run.position + i, "hash": digest}
+        for run in runs
+        for i, digest in enumerate(run.hashes)
+    ]
+    session.execute(insert(LogEntryRow), entries)
+    if nodes:
+        session.execute(insert(LogNodeRow), nodes)
 
 
 def root(session: Session, size: int) -> bytes:

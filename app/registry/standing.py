@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import String, bindparam, select
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from app.database.direct import Direct, prepared
 from app.registry.tables import ModelRow, VersionRow
 
 
@@ -30,18 +30,16 @@ class Standing:
     trained_after_epoch: int | None
 
 
-_QUERY = prepared(
-    select(
-        VersionRow.covers_epoch,
-        *(getattr(ModelRow, name) for name in list(Standing.__dataclass_fields__)[1:]),
-    )
-    .outerjoin(VersionRow, VersionRow.id == ModelRow.head_version_id)
-    .where(ModelRow.dataset_id == bindparam("dataset", type_=String))
-    .order_by(ModelRow.id)
-    .with_for_update(of=ModelRow)
-)
-
-
-def standings(direct: Direct, dataset_id: str) -> list[Standing]:
+def standings(session: Session, dataset_id: str) -> list[Standing]:
     """Return the models trained on a dataset, locked in a fixed order."""
-    return direct.read(_QUERY, {"dataset": dataset_id}, Standing)
+    query = (
+        select(
+            VersionRow.covers_epoch,
+            *(getattr(ModelRow, name) for name in list(Standing.__dataclass_fields__)[1:]),
+        )
+        .outerjoin(VersionRow, VersionRow.id == ModelRow.head_version_id)
+        .where(ModelRow.dataset_id == dataset_id)
+        .order_by(ModelRow.id)
+        .with_for_update(of=ModelRow)
+    )
+    return [Standing(*row) for row in session.execute(query)]

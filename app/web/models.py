@@ -17,7 +17,7 @@ from app.certificates.signing import statement_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import certificate_filename, weights_filename
 from app.domain.policy import Policy
-from app.ledger import bundles, repository
+from app.ledger import bundles, repository, run_views
 from app.models import serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
@@ -67,7 +67,7 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
         model = registry.model_named(session, name)
         line = _line(session, model, queries.owed_by_model(session).get(model.id, 0))
         released = registry.released_versions(session, model.id)
-        lines = queries.runs(session, model=name, limit=10)
+        lines = run_views.page(session, model=name, limit=10)
         policy = Policy.from_json(model.policy)
     return render(
         request, "model.html", visitor, line=line, policy=policy, versions=released, lines=lines

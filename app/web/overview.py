@@ -5,6 +5,7 @@ from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
 from app.domain.scopes import Scope
+from app.ledger import run_views
 from app.monitoring import figures
 from app.web import pages, queries
 from app.web.access import AnyVisitor, SessionsOf, Visitor
@@ -41,7 +42,7 @@ def _work(session: Session, visitor: Visitor) -> dict[str, object] | None:
     if not visitor.caller.allows(Scope.MODELS_READ):
         return None
     return {
-        "runs": queries.active_runs(session),
-        "failed": queries.failed_runs(session, limit=_LISTED),
+        "runs": run_views.active(session),
+        "failed": run_views.failed(session, limit=_LISTED),
         "models": model_lines(session),
     }

@@ -6,7 +6,7 @@ from fastapi.responses import RedirectResponse
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import cut, decode_cursor, encode_cursor
 from app.domain.states import RequestState
-from app.ledger import repository
+from app.ledger import repository, request_views
 from app.log import actor
 from app.web import pages, queries
 from app.web.access import RequestsReader, RequestsSender
@@ -37,7 +37,7 @@ def show_all(
             limit=_PAGE + 1,
         )
         page, next_cursor = cut(rows, _PAGE, lambda row: encode_cursor(row.received_at, row.id))
-        lines = queries.lines_of(session, page)
+        lines = list(request_views.read(session, [row.id for row in page]).values())
         names = queries.model_names(session)
     return render(
         request,
@@ -59,10 +59,8 @@ def show(
 ) -> Response:
     """Show one request with its obligations."""
     with services.database.transaction() as session:
-        row = repository.request(session, request_id)
-        (line,) = queries.lines_of(session, [row])
-        obligations = queries.obligations(session, request_id)
-    return render(request, "request.html", visitor, line=line, obligations=obligations)
+        line = request_views.one(session, request_id)
+    return render(request, "request.html", visitor, line=line)
 
 
 @router.post("/requests/{request_id}/retry")

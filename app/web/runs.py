@@ -6,11 +6,11 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from app.api.protocol.access import ServicesOf
-from app.api.protocol.changes import progress_of
 from app.api.protocol.cursors import cut, decode_cursor, encode_cursor
 from app.domain.plan import Plan
 from app.domain.states import RunState, VersionState
-from app.ledger import repository, runs
+from app.ledger import repository, run_views, runs
+from app.ledger.changes import progress_of
 from app.log import actor
 from app.planning.curve import epsilon_by_step
 from app.registry import repository as registry
@@ -35,7 +35,7 @@ def show_all(
     """List runs, newest first."""
     wanted = RunState(state) if state in list(RunState) else None
     with services.database.transaction() as session:
-        lines = queries.runs(
+        lines = run_views.page(
             session,
             state=wanted,
             model=model or None,
@@ -62,12 +62,10 @@ def show_all(
 def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsReader) -> Response:
     """Show one run with the curve that it follows."""
     with services.database.transaction() as session:
-        row = repository.run(session, run_id)
-        line = queries.run(session, row)
-        plan = Plan.from_json(row.plan)
+        line = run_views.one(session, run_id)
         version = registry.version_of_run(session, run_id)
         released = None if version is None or version.state == VersionState.PRIVATE else version
-        phase_seconds = row.phase_seconds or {}
+    plan = Plan.from_json(line.plan)
     return render(
         request,
         "run.html",
@@ -75,7 +73,7 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
         line=line,
         plan=plan,
         version=None if released is None else released.number,
-        phase_seconds=phase_seconds,
+        phase_seconds=line.phase_seconds or {},
         curve=epsilon_by_step(plan),
     )
 

@@ -4,6 +4,7 @@ from fastapi import Request, Response
 from redis import RedisError
 
 from app.api.protocol.access import ServicesOf
+from app.ledger import run_views
 from app.monitoring.queue_state import QueueState, queue_state
 from app.web import pages, queries
 from app.web.access import ModelsReader, SessionsOf
@@ -19,7 +20,7 @@ def show(
 ) -> Response:
     """Show workers, the queue, and what waits for the dispatcher."""
     with services.database.transaction() as session:
-        runs = queries.active_runs(session)
+        runs = run_views.active(session)
         outbox = queries.outbox_depth(session)
     return render(
         request, "workers.html", visitor, queue=queue_or_none(sessions), runs=runs, outbox=outbox

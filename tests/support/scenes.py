@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from app.domain.plan import Plan
 from app.domain.states import Phase
 from app.ledger import runs
+from app.ledger.accepting import Acceptance
 from app.ledger.demands import ForgetDemand
-from app.ledger.requests import ForgetRequests
 from app.ledger.tables import ForgetRequestRow
 from app.monitoring.queue_state import QUEUE
 from app.planning.curve import epsilon_by_step
@@ -44,16 +44,15 @@ def forget(workshop: Workshop, record: str, *, days_ago: float = 0) -> str:
     """Submit a request as if it had been some days ago; return its id."""
     services = workshop.services
     then = datetime.now(UTC) - timedelta(days=days_ago)
-    requests = ForgetRequests(
-        pseudonyms=services.forget_requests._pseudonyms,
+    acceptance = Acceptance(
+        pseudonyms=services.pseudonyms,
         signer=services.signer,
-        records=services.records,
         callbacks=services.callbacks,
         clock=lambda: then,
     )
     with workshop.transaction() as session:
         demand = ForgetDemand(DATASET, record_ids=[record])
-        return requests.submit(session, demand, api_key_id=workshop.key_id)[0].id
+        return acceptance.submit(session, demand, api_key_id=workshop.key_id)[0].id
 
 
 @contextmanager

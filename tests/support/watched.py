@@ -31,7 +31,7 @@ def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> 
         on_step: called with the weights after each step of the noisy phase.
         patch: replaces an attribute; pytest's own does it for one test.
     """
-    from workers.noise.generators import generators
+    from workers.noise import generators
     from workers.seal import sealed
     from workers.training.network import Network
 

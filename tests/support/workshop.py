@@ -227,7 +227,7 @@ class Workshop:
         """Submit a request; return its id."""
         demand = ForgetDemand(DATASET, record_ids=records, subject_ids=subjects, **more)
         with self.transaction() as session:
-            row, _ = self.services.forget_requests.submit(session, demand, api_key_id=self.key_id)
+            row, _ = self.services.acceptance.submit(session, demand, api_key_id=self.key_id)
             return row.id
 
     def request(self, request_id: str) -> ForgetRequestRow:

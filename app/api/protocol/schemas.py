@@ -23,6 +23,6 @@ class Body(BaseModel):
 
 
 class Answer(BaseModel):
-    """A response body."""
+    """A response body, also made from an object that has its members as attributes."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", from_attributes=True)

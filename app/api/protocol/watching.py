@@ -14,9 +14,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from app.api.protocol.changes import Facts, Kind, facts_of
 from app.database import Database
 from app.domain.errors import TooManyRequestsError
+from app.ledger.changes import Facts, Kind, facts_of
 from app.logs import describe
 
 _INTERVAL_S = 0.25

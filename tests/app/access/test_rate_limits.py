@@ -5,7 +5,6 @@ import os
 import pytest
 
 from app.access.rate_limits import CallLimits, Counters, FailureLimit
-from app.access.recent import RecentlyAccepted
 from app.datasets.pseudonyms import Pseudonyms
 from app.domain.errors import TooManyRequestsError
 from app.embedded import EmbeddedServers
@@ -63,13 +62,3 @@ def test_no_limit_is_no_limit() -> None:
     for _ in range(100):
         failures.note("192.0.2.1")
         failures.check("192.0.2.1")
-
-
-def test_only_the_newest_are_remembered() -> None:
-    recent = RecentlyAccepted(most=2)
-    for digest in (b"one", b"two", b"one", b"three"):
-        recent.add(digest)
-    assert [digest in recent for digest in (b"one", b"two", b"three")] == [True, False, True]
-    recent.discard(b"one")
-    recent.discard(b"never")
-    assert b"one" not in recent

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import func, select
 
 from app.domain.errors import ExpungeError, InvalidInputError, NotFoundError, UnknownRecordsError
-from app.ledger import outbox, repository, request_views
+from app.ledger import outbox, repository
 from app.ledger.accepting import Taken
 from app.ledger.demands import Call, ForgetDemand
 from app.ledger.tables import ForgetRequestRow
@@ -28,7 +28,7 @@ def _calls(workshop: Workshop, *demands: ForgetDemand) -> list[Call]:
 
 def _submit(workshop: Workshop, *demands: ForgetDemand) -> list[Taken | ExpungeError]:
     with workshop.transaction() as session:
-        return workshop.services.forget_requests.submit_all(session, _calls(workshop, *demands))
+        return workshop.services.acceptance.submit_all(session, _calls(workshop, *demands))
 
 
 def _naming(*records: str, **more: str) -> ForgetDemand:
@@ -135,12 +135,3 @@ def test_what_is_certified_at_once_stands_beside_what_waits(
 
     states = [workshop.request(of.request_id).state for of in answers if isinstance(of, Taken)]
     assert states == ["accepted", "certified", "certified"]
-
-
-def test_a_new_request_is_shown_as_it_is_stored(workshop: Workshop, trained: list[str]) -> None:
-    (taken,) = _submit(workshop, _naming(trained[0], trained[1]))
-
-    assert isinstance(taken, Taken)
-    with workshop.services.database.at_once() as connection:
-        stored = request_views.read(connection, [taken.request_id])
-    assert stored == {taken.request_id: request_views.of_taken(taken)}

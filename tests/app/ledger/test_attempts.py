@@ -97,8 +97,7 @@ def test_completed_waits_for_objects_of_its_own_dataset_alone(
     here = workshop.forget("record-1")
     with workshop.transaction() as session:
         demand = ForgetDemand("others", record_ids=["record-1"])
-        requests = services.forget_requests
-        there = requests.submit(session, demand, api_key_id=workshop.key_id)[0].id
+        there = services.acceptance.submit(session, demand, api_key_id=workshop.key_id)[0].id
     dataset_id = workshop.request(here).dataset_id
     with workshop.transaction() as session:
         query = select(BlobRow.id).where(BlobRow.dataset_id == dataset_id)

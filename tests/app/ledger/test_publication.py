@@ -210,7 +210,7 @@ def test_certificates_of_a_model_form_a_chain(workshop: Workshop) -> None:
         workshop.work()
         row = workshop.model()
         demand = ForgetDemand(DATASET, record_ids=[held_out[1]])
-        workshop.services.forget_requests.submit(early, demand, api_key_id=workshop.key_id)
+        workshop.services.acceptance.submit(early, demand, api_key_id=workshop.key_id)
     workshop.forget(trained[1])
     workshop.dispatch()
     workshop.work()

@@ -11,9 +11,9 @@ from sqlalchemy.exc import OperationalError
 
 from app.access.api_keys import Scope
 from app.access.tables import ApiKeyRow, IdempotencyKeyRow
-from app.api.forgetting import Forgetting
+from app.api import forgetting
 from app.domain.errors import ObjectStoreError
-from app.ledger.requests import ForgetRequests
+from app.ledger.accepting import Acceptance
 from app.ledger.tables import ForgetRequestRow
 from app.main import create_app
 from app.services import Services
@@ -182,14 +182,14 @@ def test_a_call_in_flight_is_a_conflict(
     api: TestClient, services: Services, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, go_on = threading.Event(), threading.Event()
-    submit = ForgetRequests.submit_all
+    submit = Acceptance.submit_all
 
     def slow(*args: object, **options: object) -> object:
         started.set()
         assert go_on.wait(30)
         return submit(*args, **options)
 
-    monkeypatch.setattr(ForgetRequests, "submit_all", slow)
+    monkeypatch.setattr(Acceptance, "submit_all", slow)
     answers: list[httpx.Response] = []
     call = threading.Thread(
         target=lambda: answers.append(api.post("/v1/forget-requests", json=FORGET, headers=KEY))
@@ -210,11 +210,11 @@ def test_a_call_in_flight_is_a_conflict(
 def test_a_failed_answer_to_a_call_that_took_effect_is_made_up_for(
     api: TestClient, services: Services, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def away(*_: object, **__: object) -> None:
         raise ObjectStoreError("the object store does not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Forgetting, "read", away)
+        patched.setattr(forgetting, "answer_of", away)
         failed = api.post("/v1/forget-requests", json=FORGET, headers=KEY)
     assert _type(failed) == (503, "storage-unavailable")
     assert _count(services, ForgetRequestRow) == 1

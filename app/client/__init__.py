@@ -1,0 +1,11 @@
+"""The Python client: typed calls over HTTP, retried where that is safe.
+
+Every POST carries an ``Idempotency-Key``, so that sending it again cannot do it twice. Problems are
+raised as ``ApiError``, a service that cannot be reached as ``httpx.TransportError``. Answers are
+JSON objects, typed in ``app.client.answers``.
+"""
+
+from app.client.client import ExpungeClient
+from app.client.connection import ApiError
+
+__all__ = ["ApiError", "ExpungeClient"]

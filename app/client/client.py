@@ -1,0 +1,365 @@
+"""The client's calls: one method for each."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from app.certificates.verification import VerifiedStep
+from app.client.answers import (
+    BackboneAnswer,
+    BundleAnswer,
+    CertificateOfObligation,
+    ConsistencyAnswer,
+    DatasetAnswer,
+    EntryAnswer,
+    ForgetAnswer,
+    InclusionAnswer,
+    KeyAnswer,
+    ModelAnswer,
+    NewKeyAnswer,
+    PlansAnswer,
+    PushAnswer,
+    RunAnswer,
+    VersionAnswer,
+)
+from app.client.connection import ApiError, checked, error_of
+from app.client.waiting import Waiting
+from app.domain.errors import DownloadError, VerificationError
+from app.download import (
+    Announced,
+    Downloaded,
+    bundle_bytes,
+    certify,
+    discard_older,
+    fetch,
+    target_of,
+)
+from app.kept_checkpoint import CHECKPOINT_FILENAME, KeptCheckpoint, kept_checkpoint
+
+_LARGEST_PAGE = 200
+
+
+class ExpungeClient(Waiting):
+    """Calls one Expunge service. One client may be used by several threads.
+
+    Args:
+        url: such as ``http://127.0.0.1:8100``.
+        api_key: sent as bearer token.
+        retry: how calls are retried; ``Retry(attempts=1)`` retries nothing.
+        timeout_s: how long an answer may take, at each attempt.
+        transport: for tests.
+    """
+
+    def define_dataset(
+        self, name: str, *, features: Mapping[str, Any], classes: int
+    ) -> DatasetAnswer:
+        """Define a dataset; the same definition again changes nothing."""
+        body = {"name": name, "features": dict(features), "classes": classes}
+        return self._object(DatasetAnswer, "POST", "/v1/datasets", json=body)
+
+    def dataset(self, name: str) -> DatasetAnswer:
+        """Return a dataset and its counts."""
+        return self._object(DatasetAnswer, "GET", f"/v1/datasets/{name}")
+
+    def datasets(self) -> list[DatasetAnswer]:
+        """Return all datasets, by name."""
+        return self._list(DatasetAnswer, "GET", "/v1/datasets")
+
+    def push_records(self, name: str, parquet: bytes) -> PushAnswer:
+        """Add records from a Parquet file's content."""
+        return self._object(PushAnswer, "PUT", f"/v1/datasets/{name}/records", content=parquet)
+
+    def define_backbone(self, definition: Mapping[str, Any]) -> BackboneAnswer:
+        """Define a public backbone; see ``POST /v1/backbones``."""
+        return self._object(BackboneAnswer, "POST", "/v1/backbones", json=dict(definition))
+
+    def upload_backbone(self, name: str, safetensors: bytes) -> BackboneAnswer:
+        """Give a backbone its weights, once."""
+        return self._object(
+            BackboneAnswer, "PUT", f"/v1/backbones/{name}/weights", content=safetensors
+        )
+
+    def backbone(self, name: str) -> BackboneAnswer:
+        """Return a backbone."""
+        return self._object(BackboneAnswer, "GET", f"/v1/backbones/{name}")
+
+    def backbones(self) -> list[BackboneAnswer]:
+        """Return all backbones, by name."""
+        return self._list(BackboneAnswer, "GET", "/v1/backbones")
+
+    def define_model(self, definition: Mapping[str, Any]) -> ModelAnswer:
+        """Define a model; see ``POST /v1/models``."""
+        return self._object(ModelAnswer, "POST", "/v1/models", json=dict(definition))
+
+    def model(self, name: str, *, wait_s: int = 0) -> ModelAnswer:
+        """Return a model, its current version and its newest run; see ``request``."""
+        return self._news(ModelAnswer, f"/v1/models/{name}", wait_s)
+
+    def models(self, **filters: str) -> list[ModelAnswer]:
+        """Return all models that match ``dataset``, by name."""
+        return self._list(ModelAnswer, "GET", "/v1/models", params=filters)
+
+    def change_policy(self, name: str, changes: Mapping[str, Any]) -> ModelAnswer:
+        """Change fields of a model's policy from its next run on."""
+        return self._object(
+            ModelAnswer, "PATCH", f"/v1/models/{name}", json={"policy": dict(changes)}
+        )
+
+    def upload_weights(self, name: str, safetensors: bytes) -> ModelAnswer:
+        """Bring weights trained elsewhere."""
+        return self._object(ModelAnswer, "PUT", f"/v1/models/{name}/weights", content=safetensors)
+
+    def certified(self, name: str) -> VersionAnswer:
+        """Return the current certified version."""
+        return self._object(VersionAnswer, "GET", f"/v1/models/{name}/certified")
+
+    def versions(self, name: str, **filters: str) -> list[VersionAnswer]:
+        """Return all released versions that match ``state``, newest first."""
+        return self._list(VersionAnswer, "GET", f"/v1/models/{name}/versions", params=filters)
+
+    def model_card(self, name: str, number: int) -> str:
+        """Return a version's model card, in Markdown."""
+        return self._answer("GET", f"/v1/models/{name}/versions/{number}/card").text
+
+    def model_signature(self, name: str, number: int) -> dict[str, Any]:
+        """Return the OpenSSF ModelAnswer Signing v1 signature of a version's weights."""
+        answer = self._answer("GET", f"/v1/models/{name}/versions/{number}/model.sig")
+        return dict(answer.json())
+
+    def version_bundle(self, name: str, number: int, *, since: int | None = None) -> BundleAnswer:
+        """Return a version's certificate bundle.
+
+        With ``since``, the size of an older checkpoint, it proves that the log only grew since.
+        """
+        params = {} if since is None else {"since": since}
+        path = f"/v1/models/{name}/versions/{number}/certificate"
+        return self._object(BundleAnswer, "GET", path, params=params)
+
+    def certificate(self, certificate_id: str) -> BundleAnswer:
+        """Return a certificate bundle."""
+        return self._object(BundleAnswer, "GET", f"/v1/certificates/{certificate_id}")
+
+    def trusted_keys(self) -> bytes:
+        """Return the service's own dated list of keys; compare it with another source."""
+        return self._answer("GET", "/.well-known/expunge-keys.json").content
+
+    def forget(
+        self,
+        dataset: str,
+        *,
+        record_ids: Sequence[str] = (),
+        subject_ids: Sequence[str] = (),
+        external_id: str | None = None,
+        idempotency_key: str | None = None,
+        status_callback_urls: Sequence[str] = (),
+    ) -> ForgetAnswer:
+        """Ask that records or subjects be forgotten."""
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        body = {
+            "dataset": dataset,
+            "record_ids": list(record_ids),
+            "subject_ids": list(subject_ids),
+            "external_id": external_id,
+            "status_callback_urls": list(status_callback_urls),
+        }
+        return self._object(ForgetAnswer, "POST", "/v1/forget-requests", json=body, headers=headers)
+
+    def request(self, request_id: str, *, wait_s: int = 0) -> ForgetAnswer:
+        """Return a forget request; with ``wait_s``, at most 60, as soon as its state changes."""
+        return self._news(ForgetAnswer, f"/v1/forget-requests/{request_id}", wait_s)
+
+    def requests(self, **filters: str) -> list[ForgetAnswer]:
+        """Return all requests that match ``state``, ``model`` and ``external_id``, newest first."""
+        return self._list(ForgetAnswer, "GET", "/v1/forget-requests", params=filters)
+
+    def callbacks(self, **filters: str) -> list[dict[str, Any]]:
+        """Return all callbacks that match ``state`` and ``request``, newest first."""
+        return self._list(dict[str, Any], "GET", "/v1/callbacks", params=filters)
+
+    def redeliver(self, callback_id: str) -> dict[str, Any]:
+        """Have a callback delivered now, whatever its state is."""
+        return self._object(dict[str, Any], "POST", f"/v1/callbacks/{callback_id}/redeliver")
+
+    def callback_secret(self) -> dict[str, Any]:
+        """Return the secret that signs this key's callbacks."""
+        return self._object(dict[str, Any], "GET", "/v1/callback-secret")
+
+    def rotate_callback_secret(self) -> dict[str, Any]:
+        """Replace that secret; for a day, callbacks are signed with both."""
+        return self._object(dict[str, Any], "POST", "/v1/callback-secret/rotate")
+
+    def retry(self, request_id: str) -> ForgetAnswer:
+        """Give a failed request another run."""
+        return self._object(ForgetAnswer, "POST", f"/v1/forget-requests/{request_id}/retry")
+
+    def cancel(self, request_id: str, *, restore: bool = False) -> ForgetAnswer:
+        """Cancel a request that no run has started on."""
+        return self._object(
+            ForgetAnswer,
+            "DELETE",
+            f"/v1/forget-requests/{request_id}",
+            params={"restore": restore},
+        )
+
+    def certificates_of(
+        self, request_id: str, *, since: int | None = None
+    ) -> list[CertificateOfObligation]:
+        """Return the certificates of a request's obligations, for use with its receipt.
+
+        With ``since``, the size of an older checkpoint, each proves that the log only grew since.
+        """
+        params = {} if since is None else {"since": since}
+        path = f"/v1/forget-requests/{request_id}/certificates"
+        return self._list(CertificateOfObligation, "GET", path, params=params)
+
+    def run(self, run_id: str, *, wait_s: int = 0) -> RunAnswer:
+        """Return a run; see ``request``."""
+        return self._news(RunAnswer, f"/v1/runs/{run_id}", wait_s)
+
+    def runs(self, **filters: str) -> list[RunAnswer]:
+        """Return all runs that match ``model`` and ``state``, newest first."""
+        return self._list(RunAnswer, "GET", "/v1/runs", params=filters)
+
+    def cancel_run(self, run_id: str) -> RunAnswer:
+        """End a run that is queued or going; its obligations wait for the model's next run."""
+        return self._object(RunAnswer, "POST", f"/v1/runs/{run_id}/cancel")
+
+    def retry_run(self, run_id: str) -> RunAnswer:
+        """Start a new run like one that failed or was cancelled."""
+        return self._object(RunAnswer, "POST", f"/v1/runs/{run_id}/retry")
+
+    def follow_run(self, run_id: str) -> Iterator[dict[str, Any]]:
+        """Yield a run's state, phase, step and epsilon each time that they change, to its end."""
+        with self._http.stream("GET", f"/v1/runs/{run_id}/events") as answer:
+            if answer.is_error:
+                answer.read()
+            for line in checked(answer).iter_lines():
+                if line.startswith("data: "):
+                    yield json.loads(line.removeprefix("data: "))
+
+    def create_key(
+        self, name: str, scopes: Sequence[str], *, expires_at: datetime | None = None
+    ) -> NewKeyAnswer:
+        """Create an API key; the answer holds its secret."""
+        body: dict[str, Any] = {"name": name, "scopes": list(scopes)}
+        if expires_at is not None:
+            body["expires_at"] = expires_at.isoformat()
+        return self._object(NewKeyAnswer, "POST", "/v1/api-keys", json=body)
+
+    def keys(self) -> list[KeyAnswer]:
+        """Return all keys and callers, newest first."""
+        return self._list(KeyAnswer, "GET", "/v1/api-keys")
+
+    def revoke_key(self, key_id: str) -> None:
+        """Revoke an API key."""
+        self._answer("DELETE", f"/v1/api-keys/{key_id}")
+
+    def audit(
+        self, *, caller: str | None = None, kind: str | None = None, limit: int
+    ) -> Iterator[dict[str, Any]]:
+        """Return the newest entries of the audit trail, at most ``limit``, newest first."""
+        filters = {"caller": caller, "kind": kind}
+        params: dict[str, Any] = {
+            name: value for name, value in filters.items() if value is not None
+        }
+        while limit > 0:
+            query = {**params, "limit": min(limit, _LARGEST_PAGE)}
+            page = self._object(dict, "GET", "/v1/audit", params=query)
+            yield from page["items"]
+            limit -= len(page["items"])
+            if page["next_cursor"] is None:
+                return
+            params["cursor"] = page["next_cursor"]
+
+    def plans(self, policy: Mapping[str, Any], *, model: str) -> PlansAnswer:
+        """Return every mechanism's quote for a policy and a model."""
+        return self._object(
+            PlansAnswer, "POST", "/v1/plans", json={"policy": dict(policy), "model": model}
+        )
+
+    def log_checkpoint(self) -> str:
+        """Return the transparency log's newest checkpoint, a signed note."""
+        return self._answer("GET", "/v1/log/checkpoint").text
+
+    def log_entry(self, index: int) -> EntryAnswer:
+        """Return one entry of the log; they count from 0."""
+        return self._object(EntryAnswer, "GET", f"/v1/log/entries/{index}")
+
+    def prove_inclusion(self, index: int, size: int) -> InclusionAnswer:
+        """Return the proof that an entry is among the first ``size``."""
+        options = {"index": index, "size": size}
+        return self._object(InclusionAnswer, "GET", "/v1/log/proofs/inclusion", params=options)
+
+    def prove_consistency(self, old_size: int, new_size: int) -> ConsistencyAnswer:
+        """Return the proof that the first ``new_size`` entries begin with ``old_size``."""
+        options = {"from": old_size, "to": new_size}
+        return self._object(ConsistencyAnswer, "GET", "/v1/log/proofs/consistency", params=options)
+
+    def download(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        trusted: bytes,
+        kept: Path | None = None,
+        number: int | None = None,
+        report: Callable[[VerifiedStep], None] = lambda _step: None,
+    ) -> Downloaded:
+        """Download a version's weights and certificate, and verify them.
+
+        A download that was interrupted is continued; partial files of versions that are no longer
+        current are removed. The weights get their name only once the certificate holds.
+
+        Args:
+            name: the model.
+            directory: where the files go.
+            trusted: the operator's list of trusted keys, not received from this service.
+            kept: where the log's newest checkpoint is kept from one download to the next; a file in
+                ``directory`` if not given. The log must have only grown since.
+            number: the version; the current certified one if not given.
+            report: called with each step of the verification that passed.
+
+        Raises:
+            ApiError: the service refuses; 410 for a version that was retired.
+            DownloadError: interrupted, or not what was announced; the message says what to do.
+            VerificationError: the certificate does not hold.
+        """
+        version = Announced.from_answer(name, self._version(name, number))
+        if number is None:
+            discard_older(version, directory)
+        target = target_of(version, directory)
+        part = fetch(self._http, version, target, error_of=error_of)
+        with kept_checkpoint(kept or directory / CHECKPOINT_FILENAME) as checkpoint:
+            bundle = self._bundle_since(name, version.number, checkpoint)
+            files = certify(
+                version,
+                part,
+                target,
+                bundle=bundle_bytes(bundle),
+                trusted=trusted,
+                consistent_with=checkpoint.note,
+                report=report,
+            )
+            checkpoint.replace(str(bundle["log"]["checkpoint"]))
+        return files
+
+    def _bundle_since(self, name: str, number: int, checkpoint: KeptCheckpoint) -> BundleAnswer:
+        try:
+            return self.version_bundle(name, number, since=checkpoint.size)
+        except ApiError as error:
+            if checkpoint.size is None or error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+                raise
+            raise VerificationError(
+                "history", f"the log is shorter than the one known from {checkpoint.path}"
+            ) from error
+
+    def _version(self, name: str, number: int | None) -> VersionAnswer:
+        if number is None:
+            return self.certified(name)
+        for version in self.versions(name):
+            if version["number"] == number:
+                return version
+        raise DownloadError(f"model {name!r} has released no version {number}")

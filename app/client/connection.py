@@ -1,0 +1,138 @@
+"""One service as its client sees it: calls, their answers, problems."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+from uuid import uuid4
+
+import httpx
+
+from app.certificates import strict_json
+from app.retries import Retry, retry_after_s
+
+_TIMEOUT_S = 60.0
+_CONNECT_TIMEOUT_S = 10.0
+_HOLD_S = 20
+
+Seen = TypeVar("Seen")
+
+
+class ApiError(Exception):
+    """The service answered with a problem.
+
+    Attributes:
+        status: HTTP status.
+        problem: the problem document (RFC 9457); empty if the answer had none.
+        type: the problem's type, by which programs distinguish problems; empty if it has none.
+        title, detail: the problem in general, and in this case; may be empty.
+        retry_after_s: after how many seconds to call again, if the service says so.
+    """
+
+    def __init__(
+        self, status: int, problem: Mapping[str, Any], *, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(problem.get("detail") or f"the service answered {status}")
+        self.status = status
+        self.problem = dict(problem)
+        self.type = str(problem.get("type", ""))
+        self.title = str(problem.get("title", ""))
+        self.detail = str(problem.get("detail", ""))
+        self.retry_after_s = retry_after_s
+
+
+class Connection:
+    """Sends calls to one service, again where that is safe; may be used by several threads.
+
+    Args:
+        url: such as ``http://127.0.0.1:8100``.
+        api_key: sent as bearer token.
+        retry: how calls are retried; ``Retry(attempts=1)`` retries nothing.
+        timeout_s: how long an answer may take, at each attempt.
+        transport: for tests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str,
+        *,
+        retry: Retry | None = None,
+        timeout_s: float = _TIMEOUT_S,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._retry = retry or Retry()
+        self._hold_s = min(_HOLD_S, timeout_s / 2)
+        self._http = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {api_key}"},
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
+            transport=transport,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:  # noqa: ANN401
+        if method == "POST":
+            options["headers"] = {"Idempotency-Key": str(uuid4()), **options.get("headers", {})}
+        return checked(self._retry.call(lambda: self._http.request(method, path, **options)))
+
+    def _once(self, method: str, path: str, **options: Any) -> httpx.Response:  # noqa: ANN401
+        return checked(self._http.request(method, path, **options))
+
+    def _news(self, kind: type[Seen], path: str, wait_s: int) -> Seen:
+        if wait_s == 0:
+            return self._object(kind, "GET", path)
+        headers = {"Prefer": f"wait={wait_s}"}
+        return self._object(kind, "GET", path, headers=headers, timeout=_TIMEOUT_S + wait_s)
+
+    def _object(self, _: type[Seen], method: str, path: str, **options: Any) -> Seen:  # noqa: ANN401
+        return cast("Seen", strict_json.loads(self._answer(method, path, **options).content))
+
+    def _list(
+        self,
+        _: type[Seen],
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+    ) -> list[Seen]:
+        """Return the items of all pages of a list; some lists are a plain array."""
+        items: list[Seen] = []
+        query = dict(params or {})
+        while True:
+            page = strict_json.loads(self._answer(method, path, params=query).content)
+            if isinstance(page, list):
+                return page
+            items.extend(page["items"])
+            if page.get("next_cursor") is None:
+                return items
+            query["cursor"] = page["next_cursor"]
+
+
+def checked(answer: httpx.Response) -> httpx.Response:
+    """Return an answer that is not a problem; raise ``ApiError`` for one that is."""
+    if answer.is_error:
+        raise error_of(answer)
+    return answer
+
+
+def error_of(answer: httpx.Response) -> ApiError:
+    """Return the problem that an answer holds."""
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = {}
+    return ApiError(
+        answer.status_code,
+        problem if isinstance(problem, dict) else {},
+        retry_after_s=retry_after_s(answer),
+    )

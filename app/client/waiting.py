@@ -1,0 +1,98 @@
+"""Waiting until a service has done what it owes, also while it is away."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import httpx
+
+from app.client.answers import ForgetAnswer, ModelAnswer, RunAnswer
+from app.client.connection import ApiError, Connection, Seen
+
+_POLL_S = 0.2
+_ENDED = {"completed", "failed", "cancelled"}
+
+
+class Waiting(Connection):
+    """Waits for requests and models."""
+
+    def wait_for_request(
+        self,
+        request_id: str,
+        *,
+        timeout_s: float,
+        on_change: Callable[[ForgetAnswer, RunAnswer | None], None] | None = None,
+    ) -> ForgetAnswer:
+        """Wait until a request has ended.
+
+        The service holds its answers until something changes. With ``on_change`` it is polled
+        instead, and ``on_change`` is called with the request and its run each time. If the service
+        is unreachable for a while, this waits for it.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+        path = f"/v1/forget-requests/{request_id}"
+
+        def look(left_s: float) -> ForgetAnswer:
+            if on_change is None:
+                held = {"Prefer": f"wait={int(min(self._hold_s, left_s))}"}
+                return cast("ForgetAnswer", self._once("GET", path, headers=held).json())
+            request = cast("ForgetAnswer", self._once("GET", path).json())
+            run_ids = [o["run"] for o in request["obligations"] if o["run"] is not None]
+            run = self._once("GET", f"/v1/runs/{run_ids[-1]}").json() if run_ids else None
+            on_change(request, cast("RunAnswer | None", run))
+            return request
+
+        for request in _seen_until(timeout_s, look):
+            if request["state"] in _ENDED:
+                return request
+        raise TimeoutError(f"request {request_id} has not ended within {timeout_s:g} s")
+
+    def wait_for_model(
+        self,
+        name: str,
+        *,
+        timeout_s: float,
+        on_change: Callable[[RunAnswer], None] = lambda _run: None,
+    ) -> ModelAnswer:
+        """Poll a model until its newest run has ended.
+
+        A service that is away for a while is waited for. Raises:
+            TimeoutError: it has not ended in time.
+        """
+
+        def look(_: float) -> ModelAnswer:
+            return cast("ModelAnswer", self._once("GET", f"/v1/models/{name}").json())
+
+        for model in _seen_until(timeout_s, look):
+            run = model["latest_run"]
+            if run is not None:
+                on_change(run)
+                if run["state"] in ("published", "failed", "cancelled"):
+                    return model
+        raise TimeoutError(f"model {name} has no version within {timeout_s:g} s")
+
+
+def _seen_until(timeout_s: float, look: Callable[[float], Seen]) -> Iterator[Seen]:
+    """Yield what there is to see, repeatedly, until the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while (left_s := deadline - time.monotonic()) > 0:
+        asked = time.monotonic()
+        seen = _unless_away(lambda left_s=left_s: look(left_s))  # type: ignore[misc]
+        if seen is not None:
+            yield seen
+        if time.monotonic() - asked < _POLL_S:
+            time.sleep(_POLL_S)
+
+
+def _unless_away(look: Callable[[], Seen]) -> Seen | None:
+    """Return what there is to see, or None while the service is unreachable or asks to wait."""
+    try:
+        return look()
+    except httpx.TransportError:
+        return None
+    except ApiError as error:
+        if error.status not in (429, 502, 503, 504):
+            raise
+        return None

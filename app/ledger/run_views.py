@@ -1,0 +1,107 @@
+"""Runs as callers see them: with the model's name, in one statement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, select, tuple_
+from sqlalchemy.orm import Session, aliased
+
+from app.domain.errors import NotFoundError
+from app.domain.states import ACTIVE_RUN_STATES, RETRYABLE_RUN_STATES, RunState
+from app.ledger.changes import RunProgress
+from app.ledger.tables import RunRow
+from app.registry.tables import ModelRow
+
+
+@dataclass(frozen=True)
+class RunView(RunProgress):
+    """A run, with its model's name.
+
+    Attributes:
+        retryable: it failed, and its model has had no other run since.
+    """
+
+    id: str
+    kind: str
+    plan: dict[str, Any]
+    phase_seconds: dict[str, float] | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    model: str
+    retryable: bool
+
+    @property
+    def target_epsilon(self) -> float:
+        """The plan's target."""
+        return float(self.plan["epsilon"])
+
+
+_OF_ROW = [getattr(RunRow, of.name) for of in fields(RunView)[:-2]]
+
+
+def one(session: Session, run_id: str) -> RunView:
+    """Return a run, or raise ``NotFoundError``."""
+    for view in _read(session, RunRow.id == run_id):
+        return view
+    raise NotFoundError("run", run_id)
+
+
+def newest(session: Session, model_id: str) -> RunView | None:
+    """Return the model's newest run."""
+    return next(iter(_read(session, RunRow.model_id == model_id, limit=1)), None)
+
+
+def active(session: Session) -> Sequence[RunView]:
+    """Return the runs that are queued or going, the oldest first."""
+    return _read(session, RunRow.state.in_(ACTIVE_RUN_STATES))[::-1]
+
+
+def failed(session: Session, *, limit: int) -> Sequence[RunView]:
+    """Return failed runs after which their model had no other, the newest first."""
+    return _read(session, RunRow.state == RunState.FAILED, ~_has_later_run(), limit=limit)
+
+
+def page(
+    session: Session,
+    *,
+    state: RunState | None = None,
+    model: str | None = None,
+    after: tuple[datetime, str] | None = None,
+    limit: int,
+) -> Sequence[RunView]:
+    """Return a page of runs, newest first, older than the cursor ``after``."""
+    wanted: list[ColumnElement[bool]] = []
+    if state is not None:
+        wanted.append(RunRow.state == state)
+    if model is not None:
+        wanted.append(ModelRow.name == model)
+    if after is not None:
+        wanted.append(tuple_(RunRow.created_at, RunRow.id) < after)
+    return _read(session, *wanted, limit=limit)
+
+
+def _read(
+    session: Session, *wanted: ColumnElement[bool], limit: int | None = None
+) -> Sequence[RunView]:
+    """Return runs, the newest first."""
+    retryable = and_(RunRow.state.in_(RETRYABLE_RUN_STATES), ~_has_later_run())
+    query: Select[Any] = (
+        select(*_OF_ROW, ModelRow.name, retryable)
+        .join(ModelRow, ModelRow.id == RunRow.model_id)
+        .where(*wanted)
+        .order_by(RunRow.created_at.desc(), RunRow.id.desc())
+        .limit(limit)
+    )
+    return [RunView(*row) for row in session.execute(query)]
+
+
+def _has_later_run() -> ColumnElement[bool]:
+    later = aliased(RunRow)
+    return (
+        select(later.id)
+        .where(later.model_id == RunRow.model_id, later.created_at > RunRow.created_at)
+        .exists()
+    )
