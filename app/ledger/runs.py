@@ -18,7 +18,7 @@ from app.domain.errors import (
     PlanError,
 )
 from app.domain.ids import new_id
-from app.domain.plan import Plan
+from app.domain.plan import Plan, TrainingKind
 from app.domain.states import (
     ACTIVE_RUN_STATES,
     RETRYABLE_RUN_STATES,
@@ -211,7 +211,9 @@ def begin(
         occasion = Occasion.of(session, model, training_set, dimension=dimension)
         forgotten = audited_records(session, run, model, training_set.membership)
     plan = occasion.forecast().plan
-    batch_of = training_set.batches(int(plan.settings["batch_size"])) if plan.is_descent else {}
+    batch_of: Mapping[int, int] = {}
+    if plan.training is TrainingKind.DESCENT:
+        batch_of = training_set.batches(int(plan.settings["batch_size"]))
     with database.transaction() as session:
         run = holder(session, run_id, fencing_token)
         run.plan = plan.to_json()
