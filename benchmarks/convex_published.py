@@ -3,8 +3,8 @@
 from functools import cache
 
 from app.accounting.history import History
-from app.accounting.projected_noisy_sgd import noise_std_of
 from app.accounting.published import chien_theorem_3_11, chien_theorem_p_2, neel_theorem_28
+from app.accounting.strong_convexity import noise_std_of
 from app.domain.errors import ParameterError
 from benchmarks.convex_case import Case
 from benchmarks.convex_lineage import Plan

@@ -15,17 +15,12 @@ import numpy as np
 import safetensors.numpy
 
 from app.accounting import (
-    delete_to_descent,
     dp_sgd,
     gradient_clipping,
-    langevin_unlearning,
     model_clipping,
-    noisy_gd_convex,
     noisy_gd_nonconvex,
     output_perturbation,
-    projected_noisy_sgd,
     retraining,
-    tracked_release,
 )
 from app.certificates.noise import Noise, draws_of, grid_of
 from app.certificates.statement import (
@@ -100,13 +95,13 @@ def synthetic() -> Mapping[str, Case]:
         dp_sgd.NAME: network_case(dp_sgd.NAME, PRIVATE, epsilon=8.0),
         noisy_gd_nonconvex.NAME: network_case(noisy_gd_nonconvex.NAME, NONCONVEX, epsilon=50.0),
         retraining.NAME: network_case(retraining.NAME, {}),
-        tracked_release.NAME: head_case(tracked_release.NAME, RELEASED),
-        "tracked_release_frozen": head_case(tracked_release.NAME, RELEASED, backbone=FROZEN),
-        delete_to_descent.NAME: head_case(delete_to_descent.NAME, DESCENDED),
-        projected_noisy_sgd.NAME: head_case(projected_noisy_sgd.NAME, NOISY_BATCHES),
-        langevin_unlearning.NAME: head_case(langevin_unlearning.NAME, NOISY),
-        noisy_gd_convex.NAME: head_case(
-            noisy_gd_convex.NAME, NOISY | {"earlier_releases": 1}, epsilon=8.0
+        "tracked_release": head_case("tracked_release", RELEASED),
+        "tracked_release_frozen": head_case("tracked_release", RELEASED, backbone=FROZEN),
+        "delete_to_descent": head_case("delete_to_descent", DESCENDED),
+        "projected_noisy_sgd": head_case("projected_noisy_sgd", NOISY_BATCHES),
+        "langevin_unlearning": head_case("langevin_unlearning", NOISY),
+        "noisy_gd_convex": head_case(
+            "noisy_gd_convex", NOISY | {"earlier_releases": 1}, epsilon=8.0
         ),
         "exclusion": Case(exclusion(), clipped.weights),
         "as_trained": Case(as_trained(clipped.weights), clipped.weights),

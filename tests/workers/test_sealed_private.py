@@ -7,8 +7,9 @@ from torch import nn
 from app.accounting import dp_sgd
 from app.domain.errors import PlanError, SealedStateError, TargetNotMetError
 from app.domain.recipe import TrainingRecipe
+from app.planning.mechanisms.dp_sgd import DpSgd
 from workers import sealed as module_under_test
-from workers.mechanisms.dp_sgd import DpSgd
+from workers.mechanisms.stepless import Unchanged
 from workers.noise import SecureNoise
 from workers.sealed import Sealed
 from workers.training.feeds import RandomBatches
@@ -34,7 +35,7 @@ def train(sealed, digits, *, on_progress=None, **changes):
 
 
 def unlearn(sealed, digits, *, group_size, **changes):
-    mechanism = DpSgd({**SETTING, **changes, "group_size": group_size})
+    mechanism = Unchanged(DpSgd(**{**SETTING, **changes, "group_size": group_size}))
     feed = RandomBatches(digits, 50)
     return sealed.unlearn(mechanism, feed, frame=None, noise=SecureNoise())
 

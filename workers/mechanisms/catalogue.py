@@ -21,6 +21,8 @@ def rule_of(plan: Plan) -> Rule:
         mechanism = mechanism_named(plan.mechanism)
     except NotFoundError as error:
         raise PlanError(f"this worker knows no mechanism {plan.mechanism!r}: update it") from error
+    if mechanism.trains_anew:
+        raise PlanError(f"{plan.mechanism} has no rule: it trains a new network")
     module = import_module(f"workers.mechanisms.{mechanism.rule or mechanism.name}")
     rule: Rule = module.from_plan(plan)
     return rule

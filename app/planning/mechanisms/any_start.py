@@ -9,7 +9,6 @@ from fine-tuning within the budget.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from app.accounting.guarantees import GaussianGuarantee, Guarantee
@@ -52,7 +51,7 @@ class AnyStart(Mechanism):
         *,
         steps: int,
         variance: float,
-        settings: Mapping[str, float] = MappingProxyType({}),
+        settings: Mapping[str, float] | None = None,
     ) -> Quote:
         """Return the quote of these parameters.
 
@@ -80,7 +79,7 @@ class AnyStart(Mechanism):
             gradient_computations=budget_steps * shape.batch_size,
             noise_per_coordinate=math.sqrt(variance),
             surviving_information_bits=bits,
-            settings=settings,
+            settings=settings or {},
         )
 
 

@@ -104,7 +104,8 @@ class Mechanism(ABC):
             if name not in known:
                 raise ParameterError(name, f"one of {', '.join(known)}")
         for name, field in known.items():
-            if name not in parameters and field.default is MISSING:
+            value = parameters.get(name, field.default)
+            if value is MISSING or (value is None and field.default is not None):
                 raise ParameterError(name, "given")
         return cls(**parameters)
 

@@ -77,7 +77,15 @@ class ModelClipping(AnyStart):
 
     def account(self) -> PointGuarantee:
         """Return the point (epsilon, delta) that all steps give."""
-        return model_clipping.account(**self.parameters())
+        return model_clipping.account(
+            epsilon=self.epsilon,
+            initial_clip=self.initial_clip,
+            model_clip=self.model_clip,
+            noise_std=self.noise_std,
+            steps=self.steps,
+            initial_noise_std=self.initial_noise_std,
+            dimension=self.dimension,
+        )
 
     def taken(self, plan: Plan, steps: int) -> Self:  # noqa: ARG002
         """Return the parameters of a run that took ``steps`` steps."""

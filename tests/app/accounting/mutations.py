@@ -189,8 +189,6 @@ MUTATIONS = [
     Mutation("history_account.worst_case_drift", "test_history_drift", smaller),
     Mutation("history_account.Outlook.guarantee", "test_history_account", better_guarantee),
     Mutation("history_account.Outlook._ideal_mu", "test_history_account", smaller),
-    Mutation("history_account.account", "test_history_account", better_guarantee),
-    Mutation("history_account.capacity", "test_history_account", more),
     Mutation("history_rounding.step_error", "test_history_rounding", smaller),
     Mutation("history_rounding.reach_of", "test_history_rounding", smaller),
     Mutation("history_rounding.residue_of", "test_history_rounding", smaller_residue),
@@ -202,18 +200,7 @@ MUTATIONS = [
     Mutation("model_clipping.Odometer.step", "test_model_clipping", smaller_log),
     Mutation("gaussian.rounded_log_delta", "test_model_clipping", smaller_log),
     Mutation("model_clipping.Odometer.guarantee", "test_model_clipping", better_point_delta),
-    # These read a history; their noise is chosen by the planner.
-    *(
-        Mutation(f"{name}.account", f"test_{name}", better_guarantee)
-        for name in (
-            "projected_noisy_sgd",
-            "tracked_release",
-            "delete_to_descent",
-            "langevin_unlearning",
-            "noisy_gd_convex",
-        )
-    ),
-    Mutation("projected_noisy_sgd.noise_std_of", "test_projected_noisy_sgd", larger),
+    Mutation("strong_convexity.noise_std_of", "test_strong_convexity", larger),
     *_accountant("noisy_gd_nonconvex", "test_noisy_gd_nonconvex", better_guarantee),
     Mutation("noisy_gd_nonconvex.steps_needed", "test_noisy_gd_nonconvex", fewer),
     Mutation("noisy_gd_nonconvex.present_divergence", "test_noisy_gd_nonconvex", smaller),

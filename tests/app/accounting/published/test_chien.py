@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from app.accounting import noisy_chain, projected_noisy_sgd
+from app.accounting import noisy_chain, strong_convexity
 from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.history import Recipe
 from app.accounting.history_account import worst_case_drift
@@ -17,6 +17,7 @@ from app.accounting.published import (
 )
 from app.accounting.terms import Neighbours
 from app.domain.errors import ParameterError
+from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 
 BASE = {
     "learning_rate": 2.0,
@@ -51,10 +52,10 @@ def test_ours_is_at_most_half_of_the_sharp_form():
         start_distance=worst_case_drift(recipe=recipe),
         contraction=0.9,
         shift=0.0,
-        noise_std=projected_noisy_sgd.noise_std_of(learning_rate=2.0, noise_scale=0.5),
+        noise_std=strong_convexity.noise_std_of(learning_rate=2.0, noise_scale=0.5),
         steps=10,
     )
-    ours = GaussianGuarantee(terms=projected_noisy_sgd.TERMS, mu=from_the_drift)
+    ours = GaussianGuarantee(terms=ProjectedNoisySgd.terms, mu=from_the_drift)
     theirs = chien_corollary_3_7.account(**BASE, epochs=2, sharp=True)
     assert ours.renyi(order=3.0) == pytest.approx(theirs.curve(3.0) / 2, rel=1e-9)
 
