@@ -13,6 +13,8 @@ Guarantee: mu-GDP, by ``app.accounting.history_account``. Assumptions: as there.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.history_account import Outlook
 from app.accounting.strong_convexity import largest_learning_rate
 from app.accounting.terms import Terms
 from app.domain.policy import Policy
@@ -38,6 +40,10 @@ class DeleteToDescent(TrackedRelease):
         """Quote as tracked release does, where the policy names this mechanism."""
         refuse_unless_named(policy, cls, "trains on the whole data at once")
         return super().quote(policy, shape)
+
+    def account(self) -> GaussianGuarantee:
+        """Return what the history guarantees, by the accountant of tracked release."""
+        return Outlook(self.history, TrackedRelease.terms).guarantee()
 
     @classmethod
     def own_learning_rate(cls, *, weight_decay: float, smoothness: float) -> float:
