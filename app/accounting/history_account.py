@@ -28,7 +28,7 @@ from app.accounting.history import Event, Forget, History, Recipe, Release, Step
 from app.accounting.history_rounding import residue_of
 from app.accounting.minorant import Minorant, geometric_sum, log_of, power
 from app.accounting.strong_convexity import ASSUMPTIONS as CONVEX
-from app.accounting.terms import Terms, enforced
+from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.errors import ParameterError
 
 ASSUMPTIONS = (
@@ -117,6 +117,13 @@ class Outlook:
             minorant.step(contraction=1.0, shift=0.0, noise_std=release_noise_std)
             bounds.append(minorant.mu())
         return math.hypot(self._closed, min(bounds)) * (1 + 1e-15)
+
+
+def terms_of(source: str) -> Terms:
+    """Return the terms of a mechanism that is accounted for here."""
+    return Terms(
+        neighbours=Neighbours.ZERO_OUT, adaptive=False, assumptions=ASSUMPTIONS, source=source
+    )
 
 
 def drift(history: History) -> float:

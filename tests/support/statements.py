@@ -38,6 +38,7 @@ from app.domain.merkle import EMPTY_ROOT
 from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan
 from app.domain.states import Basis
+from app.planning.mechanisms.catalogue import mechanism_named
 from tests.support.parameters import (
     CLIPPED,
     DESCENDED,
@@ -128,9 +129,8 @@ def network_case(
     backbone: BackboneDigest | None = None,
 ) -> Case:
     """Return a case about a small network; its frame is that of an initialisation."""
-    framed = (gradient_clipping.NAME, model_clipping.NAME, output_perturbation.NAME)
     frame: Document | None = None
-    if mechanism in framed:
+    if mechanism_named(mechanism).in_frame:
         scale = {"1.bias": 0.5, "1.weight": 0.175799}
         frame = {"centre": "initialisation_mean", "scale": scale}
         if backbone is not None:

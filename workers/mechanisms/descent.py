@@ -19,8 +19,7 @@ from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.descending import AccountOf, Descending
-from workers.mechanisms.dimension import require_dimension
-from workers.mechanisms.vectors import clip_, move_
+from workers.mechanisms.vectors import clip_, move_, require_dimension
 from workers.noise import NoiseSource
 
 

@@ -28,8 +28,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.domain.schedules import at
 from app.planning.mechanisms import gradient_clipping as mechanism
-from workers.mechanisms.dimension import require_dimension
-from workers.mechanisms.vectors import clip_, move_, shrinkage
+from workers.mechanisms.vectors import clip_, move_, require_dimension, shrinkage
 from workers.noise import NoiseSource
 
 

@@ -18,8 +18,7 @@ from app.accounting.model_clipping import Odometer, separation_of
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms import model_clipping as mechanism
-from workers.mechanisms.dimension import require_dimension
-from workers.mechanisms.vectors import clip_, move_
+from workers.mechanisms.vectors import clip_, move_, require_dimension
 from workers.noise import NoiseSource
 
 

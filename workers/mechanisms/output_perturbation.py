@@ -11,9 +11,8 @@ import torch
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms import output_perturbation as mechanism
-from workers.mechanisms.dimension import require_dimension
 from workers.mechanisms.stepless import Stepless
-from workers.mechanisms.vectors import clip_
+from workers.mechanisms.vectors import clip_, require_dimension
 from workers.noise import NoiseSource
 
 

@@ -9,7 +9,7 @@ same noise in the release, they are chosen for that.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from app.accounting import gaussian, gradient_clipping
 from app.accounting.guarantees import GaussianGuarantee
@@ -135,11 +135,19 @@ def complete_gradient_clipping(
         check = require_positive if name in _POSITIVE else require_non_negative
         for number in (schedule,) if isinstance(schedule, int | float) else schedule:
             check(name, number)
-    steps = _steps(fixed, default_steps)
+    target: Mapping[str, Any] = {"epsilon": epsilon, "delta": delta}
+    sizes: dict[str, Any] = {
+        "initial_clip": at(fixed.get("initial_clip", DEFAULT_INITIAL_CLIP), 0),
+        "steps": _steps(fixed, default_steps),
+        "dimension": dimension,
+    }
+    rate = fixed.get("learning_rate", DEFAULT_LEARNING_RATE)
+    chosen: Mapping[str, Any] | None = None
     try:
-        parameters = _coupled(
-            epsilon=epsilon, delta=delta, fixed=fixed, steps=steps, dimension=dimension
-        ) or _complete(epsilon=epsilon, delta=delta, fixed=fixed, steps=steps, dimension=dimension)
+        if isinstance(rate, int | float) and fixed.keys().isdisjoint(_CHOSEN_TOGETHER):
+            chosen = _coupled(target, sizes, rate)
+        chosen = chosen or _uncoupled(target, sizes, rate, fixed)
+        parameters = GradientClipping(**sizes, learning_rate=rate, **chosen)
         guarantee = parameters.account()
     except ArithmeticError as error:
         raise PlanError("the fixed parameters leave the range of floating point") from error
@@ -164,78 +172,46 @@ def _steps(fixed: Mapping[str, Schedule], default: int) -> int:
     return steps
 
 
+def _half_drift(target: Mapping[str, Any]) -> float:
+    return gaussian.mu_of(**target) * INITIALISATION_STD / 2
+
+
 def _coupled(
-    *,
-    epsilon: float,
-    delta: float,
-    fixed: Mapping[str, Schedule],
-    steps: int,
-    dimension: int | None,
-) -> GradientClipping | None:
-    """Return parameters by the coupling, if it allows larger gradients than ``_complete``."""
-    rate = fixed.get("learning_rate", DEFAULT_LEARNING_RATE)
-    if not isinstance(rate, int | float) or not fixed.keys().isdisjoint(_CHOSEN_TOGETHER):
-        return None
-    initial_clip = at(fixed.get("initial_clip", DEFAULT_INITIAL_CLIP), 0)
+    target: Mapping[str, Any], sizes: Mapping[str, Any], rate: float
+) -> dict[str, Any] | None:
+    """Return what is chosen together, if the coupling allows larger gradients; None otherwise."""
     found = coupled_parameters(
-        epsilon=epsilon,
-        delta=delta,
-        initial_clip=initial_clip,
-        steps=steps,
-        final_noise_std=INITIALISATION_STD,
-        least_reach=gaussian.mu_of(epsilon=epsilon, delta=delta) * INITIALISATION_STD / 2,
-        dimension=dimension,
+        **target, **sizes, final_noise_std=INITIALISATION_STD, least_reach=_half_drift(target)
     )
     if found is None:
         return None
-    return GradientClipping(
-        initial_clip=initial_clip,
-        gradient_clip=found.shift / 2 / rate,
-        learning_rate=rate,
-        weight_decay=(1 - found.contraction) / rate,
-        noise_std=found.noise_std * (1 + 1e-12),
-        steps=steps,
-        dimension=dimension,
-    )
+    return {
+        "gradient_clip": found.shift / 2 / rate,
+        "weight_decay": (1 - found.contraction) / rate,
+        "noise_std": found.noise_std * (1 + 1e-12),
+    }
 
 
-def _complete(
-    *,
-    epsilon: float,
-    delta: float,
+def _uncoupled(
+    target: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    rate: Schedule,
     fixed: Mapping[str, Schedule],
-    steps: int,
-    dimension: int | None,
-) -> GradientClipping:
-    half_drift = gaussian.mu_of(epsilon=epsilon, delta=delta) * INITIALISATION_STD / 2
-    initial_clip = at(fixed.get("initial_clip", DEFAULT_INITIAL_CLIP), 0)
-    rate = fixed.get("learning_rate", DEFAULT_LEARNING_RATE)
-    contraction = min(0.999, (half_drift / (2 * initial_clip)) ** (1 / steps))
-    decay = fixed.get("weight_decay", _over(1 - contraction, rate))
+) -> dict[str, Any]:
+    """Return what is chosen by the running minimum, where it is not fixed."""
+    half_drift, steps = _half_drift(target), sizes["steps"]
+    contraction = min(0.999, (half_drift / (2 * sizes["initial_clip"])) ** (1 / steps))
+    chosen: dict[str, Any] = {
+        "weight_decay": fixed.get("weight_decay", _over(1 - contraction, rate))
+    }
     clip = fixed.get("gradient_clip")
     if clip is None:
-        clip = half_drift / (2 * _reach(rate, decay, steps))
+        clip = half_drift / (2 * _reach(rate, chosen["weight_decay"], steps))
+    chosen["gradient_clip"] = clip
     noise_std = fixed.get("noise_std")
     if noise_std is None:
-        noise_std = gradient_clipping.calibrate(
-            epsilon=epsilon,
-            delta=delta,
-            initial_clip=initial_clip,
-            gradient_clip=clip,
-            learning_rate=rate,
-            weight_decay=decay,
-            steps=steps,
-            dimension=dimension,
-        )
-    return GradientClipping(
-        initial_clip=initial_clip,
-        gradient_clip=clip,
-        learning_rate=rate,
-        weight_decay=decay,
-        noise_std=noise_std,
-        steps=steps,
-        dimension=dimension,
-    )
+        noise_std = gradient_clipping.calibrate(**target, **sizes, learning_rate=rate, **chosen)
+    return {**chosen, "noise_std": noise_std}
 
 
 def _over(number: float, schedule: Schedule) -> Schedule:

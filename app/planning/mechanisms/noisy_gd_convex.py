@@ -22,16 +22,16 @@ Guarantee: mu-GDP. Assumptions: as ``history_account``; both worlds start from t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from app.accounting import history_account
 from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.history import MOST_EVENTS, Forget, Release, Steps
-from app.accounting.history_account import Outlook
+from app.accounting.history_account import Outlook, terms_of
 from app.accounting.search import smallest_noise
-from app.accounting.terms import Neighbours, Terms
+from app.accounting.terms import Terms
 from app.domain.checks import require_count, require_positive
 from app.domain.errors import ParameterError, PlanError
 from app.domain.policy import Policy
@@ -57,12 +57,8 @@ class NoisyGdConvex(Tracked):
     """
 
     name: ClassVar[str] = "noisy_gd_convex"
-    terms: ClassVar[Terms] = Terms(
-        neighbours=Neighbours.ZERO_OUT,
-        adaptive=False,
-        assumptions=history_account.ASSUMPTIONS,
-        source="Chourasia & Shah 2023, section 5.1, by shifted interpolation "
-        "(Bok, Su & Altschuler 2024)",
+    terms: ClassVar[Terms] = terms_of(
+        "Chourasia & Shah 2023, section 5.1, by shifted interpolation (Bok, Su & Altschuler 2024)"
     )
     optional: ClassVar[frozenset[str]] = frozenset({"earlier_releases"})
     carries_adaptive: ClassVar[bool] = True
@@ -94,7 +90,16 @@ class NoisyGdConvex(Tracked):
         noise_std = cls._noise_std(policy, fixed, shape, lineage)
         trained = lineage.trained(noise_std=noise_std)
         outlook = Outlook(trained, cls.terms, adaptive=policy.adaptive)
-        steps = _steps(policy, fixed, lineage, outlook, noise_std)
+        meets = partial(
+            outlook.meets, epsilon=policy.epsilon, delta=policy.delta, noise_std=noise_std
+        )
+        least = whole_steps(fixed, 0, name="unlearning_steps")
+        if policy.adaptive and not meets(steps=least):  # more steps would not help
+            raise PlanError(
+                f"the lineage's noise cannot carry {lineage.history.forgotten()} forgotten records "
+                f"over {lineage.history.releases} releases"
+            )
+        steps = fewest_steps(lambda count: meets(steps=count), least=least)
         quote = cls.offer(policy, shape, lineage, outlook, steps=steps, noise_std=noise_std)
         if not policy.adaptive:
             return quote
@@ -171,26 +176,3 @@ class NoisyGdConvex(Tracked):
                 return False  # so little noise is none that floats could add
 
         return smallest_noise(meets, scale=DEFAULT_RELEASE_NOISE)
-
-
-def _steps(
-    policy: Policy,
-    fixed: Mapping[str, float],
-    lineage: TrackedLineage,
-    outlook: Outlook,
-    noise_std: float,
-) -> int:
-    """Return the fewest unlearning steps that meet the target, or those that the policy fixes."""
-
-    def meets(steps: int) -> bool:
-        return outlook.meets(
-            epsilon=policy.epsilon, delta=policy.delta, steps=steps, noise_std=noise_std
-        )
-
-    least = whole_steps(fixed, 0, name="unlearning_steps")
-    if policy.adaptive and not meets(least):  # more steps would not help
-        raise PlanError(
-            f"the lineage's noise cannot carry {lineage.history.forgotten()} forgotten records "
-            f"over {lineage.history.releases} releases"
-        )
-    return fewest_steps(meets, least=least)

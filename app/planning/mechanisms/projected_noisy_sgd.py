@@ -13,9 +13,8 @@ training is assumed: the reference is the same pipeline without the records.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from app.accounting import history_account
-from app.accounting.history_account import Outlook
-from app.accounting.terms import Neighbours, Terms
+from app.accounting.history_account import Outlook, terms_of
+from app.accounting.terms import Terms
 from app.domain.checks import require_positive
 from app.domain.policy import Policy
 from app.planning.fixed import only, refuse_unless_named, whole_steps
@@ -29,12 +28,9 @@ class ProjectedNoisySgd(Tracked):
     """Noise at every step, from the first of training on."""
 
     name: ClassVar[str] = "projected_noisy_sgd"
-    terms: ClassVar[Terms] = Terms(
-        neighbours=Neighbours.ZERO_OUT,
-        adaptive=False,
-        assumptions=history_account.ASSUMPTIONS,
-        source="Chien et al. 2024, Algorithm 1 and Lemma 3.3; "
-        "Bok, Su & Altschuler 2024 for the trade-off function",
+    terms: ClassVar[Terms] = terms_of(
+        "Chien et al. 2024, Algorithm 1 and Lemma 3.3; "
+        "Bok, Su & Altschuler 2024 for the trade-off function"
     )
 
     @classmethod

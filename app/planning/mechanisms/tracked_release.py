@@ -15,13 +15,13 @@ Shah 2023, Theorem 3.2, breaks. Source: Expunge; the drift is Chien et al. 2024,
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
-from app.accounting import history_account
 from app.accounting.history import History
-from app.accounting.history_account import Outlook
+from app.accounting.history_account import Outlook, terms_of
 from app.accounting.search import smallest_noise
-from app.accounting.terms import Neighbours, Terms
+from app.accounting.terms import Terms
 from app.domain.checks import require_positive
 from app.domain.errors import ParameterError
 from app.domain.policy import Policy
@@ -40,12 +40,8 @@ class TrackedRelease(Tracked):
     """Steps without noise, and noise at the release."""
 
     name: ClassVar[str] = "tracked_release"
-    terms: ClassVar[Terms] = Terms(
-        neighbours=Neighbours.ZERO_OUT,
-        adaptive=False,
-        assumptions=history_account.ASSUMPTIONS,
-        source="drift: Chien et al. 2024, Lemma 3.3; Bok, Su & Altschuler 2024 for the trade-off "
-        "function",
+    terms: ClassVar[Terms] = terms_of(
+        "drift: Chien et al. 2024, Lemma 3.3; Bok, Su & Altschuler 2024 for the trade-off function"
     )
 
     @classmethod
@@ -59,16 +55,8 @@ class TrackedRelease(Tracked):
         least = whole_steps(fixed, 0)
         history = lineage.trained()
         outlook = Outlook(history, cls.terms)
-
-        def meets(steps: int, release_noise_std: float) -> bool:
-            return outlook.meets(
-                epsilon=policy.epsilon,
-                delta=policy.delta,
-                steps=steps,
-                release_noise_std=release_noise_std,
-            )
-
-        if not lineage.is_new and least == 0 and meets(0, 0.0):
+        meets = partial(outlook.meets, epsilon=policy.epsilon, delta=policy.delta)
+        if not lineage.is_new and least == 0 and meets():
             return cls.offer(policy, shape, lineage, outlook, steps=0)
         if "noise_std" in fixed:
             total = require_positive("noise_std", fixed["noise_std"])
@@ -77,7 +65,10 @@ class TrackedRelease(Tracked):
         else:
             total = DEFAULT_RELEASE_NOISE
         steps = fewest_steps(
-            lambda count: meets(count, missing_noise(history, count, total)), least=least
+            lambda count: meets(
+                steps=count, release_noise_std=missing_noise(history, count, total)
+            ),
+            least=least,
         )
         refuse_more(fixed, steps)
         release = missing_noise(history, steps, total)
@@ -94,17 +85,13 @@ class TrackedRelease(Tracked):
             batch = (history.steps - 1) % history.recipe.batches
             history = history.after_request({batch: 1})
         outlook = Outlook(history, cls.terms)
-        if outlook.meets(epsilon=policy.epsilon, delta=policy.delta, steps=steps):
+        covers = partial(outlook.meets, epsilon=policy.epsilon, delta=policy.delta, steps=steps)
+        if covers():
             return 0.0
 
         def meets(total: float) -> bool:
             try:
-                return outlook.meets(
-                    epsilon=policy.epsilon,
-                    delta=policy.delta,
-                    steps=steps,
-                    release_noise_std=missing_noise(history, steps, total),
-                )
+                return covers(release_noise_std=missing_noise(history, steps, total))
             except ParameterError:  # so little noise is none that floats could add
                 return False
 
