@@ -1,7 +1,7 @@
 """Gradient clipping with regularisation: the update rule of ``app.accounting.gradient_clipping``.
 
 Koloskova et al. 2025, equation 3, on one flat float64 buffer u in the reference frame
-(MATH.md section 3a; g is the gradient by u, from retained records only):
+(docs/guarantees.md, section 3; g is the gradient by u, from retained records only):
 
     u <- clip(u, initial_clip)                                                       once
     u <- u - learning_rate (clip(g, gradient_clip) + weight_decay u) + N(0, noise_std^2 I)
