@@ -211,9 +211,8 @@ def begin(
         occasion = Occasion.of(session, model, training_set, dimension=dimension)
         forgotten = audited_records(session, run, model, training_set.membership)
     plan = occasion.forecast().plan
-    batch_of: Mapping[int, int] = {}
-    if plan.training is TrainingKind.DESCENT:
-        batch_of = training_set.batches(int(plan.settings["batch_size"]))
+    descends = plan.training is TrainingKind.DESCENT
+    batch_of = training_set.batches(int(plan.settings["batch_size"])) if descends else {}
     with database.transaction() as session:
         run = holder(session, run_id, fencing_token)
         run.plan = plan.to_json()

@@ -2,10 +2,10 @@
 
     x <- project(x - learning_rate (g + weight_decay x) + N(0, noise_std^2 I))
 
-What every mechanism of tracked training has in common (docs/guarantees.md, sections 6 and 7); they differ in
-their accountants. g is the gradient of the mean loss over a fixed batch, divided by the batch size
-that it had before records left. A step is computed in float64; noise comes after the move, and
-their sum is rounded to the public grid.
+What every mechanism of tracked training has in common (docs/guarantees.md, sections 6 and 7); they
+differ in their accountants. g is the gradient of the mean loss over a fixed batch, divided by the
+batch size that it had before records left. A step is computed in float64; noise comes after the
+move, and their sum is rounded to the public grid.
 """
 
 from collections.abc import Mapping
