@@ -13,10 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from app.accounting import gradient_clipping, model_clipping, output_perturbation, tracked_release
+from app.accounting import (
+    gradient_clipping,
+    model_clipping,
+    output_perturbation,
+)
 from app.accounting.chains.present_records import minorant_mu
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.history_account import Outlook
+from app.planning.mechanisms.tracked_release import TrackedRelease
 from benchmarks import chien_tables
 from benchmarks.published_tables import published_folder
 
@@ -55,8 +60,8 @@ def histories() -> dict[str, Callable[[], object]]:
         lived = lived.after_request({request % 100: 1}).after_steps(5, noise_std=0.1)
         lived = lived.after_release()
     return {
-        "10^6 noisy steps": lambda: Outlook(long, tracked_release.TERMS).guarantee(),
-        "300 requests": lambda: Outlook(lived, tracked_release.TERMS).guarantee(),
+        "10^6 noisy steps": lambda: Outlook(long, TrackedRelease.terms).guarantee(),
+        "300 requests": lambda: Outlook(lived, TrackedRelease.terms).guarantee(),
     }
 
 

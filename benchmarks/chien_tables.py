@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.accounting import gaussian, projected_noisy_sgd
+from app.accounting import gaussian
 from app.accounting.chains.noisy_chain import constant_mu
+from app.accounting.histories import strong_convexity
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.history_account import worst_case_drift
 from app.accounting.published import chien_theorem_3_2
 from app.accounting.published.chien import Setting
 from app.accounting.terms import Neighbours
+from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 
 RADIUS = 100.0
 TRAINING_EPOCHS = {128: 20, 11264: 1000}
@@ -137,7 +139,7 @@ def our_steps(
     """Return the iterations of each request, from the drift; runs may stop mid-epoch."""
     recipe = problem.recipe(batch_size=batch_size, neighbours=neighbours)
     fresh = worst_case_drift(recipe=recipe)
-    noise_std = projected_noisy_sgd.noise_std_of(
+    noise_std = strong_convexity.noise_std_of(
         learning_rate=problem.learning_rate, noise_scale=noise_scale
     )
     drift, steps = fresh, []
@@ -274,6 +276,6 @@ def _ours_with_training_noise(problem: Problem, batch_size: int, epsilon: float)
         .after_request({recipe.batches - 1: 1})
         .after_steps(recipe.batches, noise_std=1.0)
     )
-    mu = projected_noisy_sgd.account(history=history.to_json()).mu
+    mu = ProjectedNoisySgd(history=history).account().mu
     noise_std = mu / gaussian.mu_of(epsilon=epsilon, delta=problem.delta)
     return noise_std / math.sqrt(2 * problem.learning_rate)

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from app.accounting import projected_noisy_sgd, retraining, tracked_release
+from app.accounting import retraining
+from app.accounting.histories import strong_convexity
 from app.accounting.histories.history import History
 from app.accounting.histories.history_account import Outlook
 from app.accounting.terms import Neighbours
-from app.planning.convex import missing_noise
+from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
+from app.planning.mechanisms.tracked_release import TrackedRelease, missing_noise
 from benchmarks.convex_case import Case
 from benchmarks.convex_lineage import Plan
 
@@ -75,7 +77,7 @@ def tracked(noise_std: float) -> Planner:
     """
 
     def plan(_: Case, history: History, __: tuple[int, ...], target: Target) -> Plan:
-        outlook = Outlook(history, tracked_release.TERMS)
+        outlook = Outlook(history, TrackedRelease.terms)
         wanted = {"epsilon": target.epsilon, "delta": target.delta}
         if outlook.meets(**wanted):
             return Plan(steps=0, account=lambda taken: outlook.guarantee(steps=taken))
@@ -100,7 +102,7 @@ def noisy_steps(noise_std: Callable[[Case, Target], float]) -> Planner:
     """Return the fewest noisy steps, with all noise of the lineage counted."""
 
     def plan(case: Case, history: History, _: tuple[int, ...], target: Target) -> Plan:
-        outlook, noise = Outlook(history, projected_noisy_sgd.TERMS), noise_std(case, target)
+        outlook, noise = Outlook(history, ProjectedNoisySgd.terms), noise_std(case, target)
         steps = fewest(
             lambda count: outlook.meets(
                 epsilon=target.epsilon, delta=target.delta, steps=count, noise_std=noise
@@ -125,7 +127,7 @@ def retrained(steps: int) -> Planner:
 def papers_noise(case: Case, _: Target) -> float:
     """Return the noise of one step at the paper's sigma, 0.03."""
     step = 1 / (case.smoothness + case.weight_decay)
-    return projected_noisy_sgd.noise_std_of(learning_rate=step, noise_scale=PAPER_NOISE_SCALE)
+    return strong_convexity.noise_std_of(learning_rate=step, noise_scale=PAPER_NOISE_SCALE)
 
 
 def fewest(enough: Callable[[int], bool]) -> int:

@@ -3,7 +3,7 @@
 from functools import cache
 
 from app.accounting.histories.history import History
-from app.accounting.projected_noisy_sgd import noise_std_of
+from app.accounting.histories.strong_convexity import noise_std_of
 from app.accounting.published import chien_theorem_3_11, chien_theorem_p_2, neel_theorem_28
 from app.domain.errors import ParameterError
 from benchmarks.convex_case import Case

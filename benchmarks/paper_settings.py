@@ -6,14 +6,14 @@ worth: ``Setting.epsilon`` says that.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from app.accounting import gradient_clipping, model_clipping, output_perturbation
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.mechanisms.model_clipping import ModelClipping
 from workers.mechanisms.output_perturbation import OutputPerturbation
-from workers.noisy_phase import Mechanism
+from workers.noisy_phase import Rule
 
 DELTA: Final = 1e-5
 _TARGET_EPSILON: Final = 1.0
@@ -79,7 +79,7 @@ class Setting:
         end_std: standard deviation of the noise in the weights after the last noisy step.
     """
 
-    mechanism: Mechanism
+    mechanism: Rule
     epsilon: float
     end_std: float
 
@@ -92,8 +92,15 @@ def setting(method: str, *, data: str, budget: float) -> Setting:
 
 def _gradient_clipping(table: str, budget: float) -> Setting:
     decay, clip, rate, start, steps, sigma = _row(_GRADIENT_CLIPPING[table], budget)
-    mechanism = GradientClipping(start, clip, rate, decay, sigma, int(steps))
-    guarantee = gradient_clipping.account(**asdict(mechanism))
+    mechanism = GradientClipping(
+        initial_clip=start,
+        gradient_clip=clip,
+        learning_rate=rate,
+        weight_decay=decay,
+        noise_std=sigma,
+        steps=int(steps),
+    )
+    guarantee = mechanism.account()
     variance = sum((1 - rate * decay) ** (2 * step) * sigma**2 for step in range(int(steps)))
     return Setting(mechanism, guarantee.epsilon(delta=DELTA) * _MARGIN, variance**0.5)
 
@@ -107,15 +114,23 @@ def _model_clipping(table: str, budget: float) -> Setting:
         raise ValueError(
             f"the published {steps:g} steps are not the {needed} that the target takes"
         )
-    mechanism = ModelClipping(_TARGET_EPSILON, 1.0, 0.0, clip, sigma, needed, rate, decay)
+    mechanism = ModelClipping(
+        epsilon=_TARGET_EPSILON,
+        initial_clip=1.0,
+        model_clip=clip,
+        noise_std=sigma,
+        steps=needed,
+        learning_rate=rate,
+        weight_decay=decay,
+    )
     return Setting(mechanism, _TARGET_EPSILON, sigma)
 
 
 def _output_perturbation(table: str, budget: float) -> Setting:
     clip, sigma = _row(_OUTPUT_PERTURBATION[table], budget)
-    guarantee = output_perturbation.account(initial_clip=clip, noise_std=sigma)
-    epsilon = guarantee.epsilon(delta=DELTA) * _MARGIN
-    return Setting(OutputPerturbation(clip, sigma), epsilon, sigma)
+    mechanism = OutputPerturbation(initial_clip=clip, noise_std=sigma)
+    epsilon = mechanism.account().epsilon(delta=DELTA) * _MARGIN
+    return Setting(mechanism, epsilon, sigma)
 
 
 def _row(rows: Mapping[int, _Row], budget: float) -> _Row:

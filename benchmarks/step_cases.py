@@ -23,7 +23,7 @@ from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape
 from app.planning.tracking import Tracking, history_of_run
 from workers.data.loading import ModelSpec, RunData
-from workers.mechanisms.catalogue import mechanism_for
+from workers.mechanisms.catalogue import rule_of
 from workers.noise.generators import NoiseSource
 from workers.seal.sealed import Sealed
 from workers.training.architectures import build
@@ -155,7 +155,7 @@ class Case:
         clock.time(
             lambda: (
                 sealed.unlearn(
-                    mechanism_for(plan),
+                    rule_of(plan),
                     lineage.feed,
                     frame=lineage.frame,
                     noise=noise,

@@ -18,9 +18,9 @@ from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
 from benchmarks import paper_settings
 from benchmarks.paper_settings import DELTA
-from workers.mechanisms.catalogue import mechanism_for
+from workers.mechanisms.catalogue import rule_of
 from workers.mechanisms.frame import Centre, ReferenceFrame
-from workers.noisy_phase import Mechanism
+from workers.noisy_phase import Rule
 
 EPSILON: Final = 1.0
 PLANNED: Final = "planned"
@@ -62,7 +62,7 @@ class NoisyPlan:
         end_std: size of the noise at its end, per coordinate of the frame.
     """
 
-    mechanism: Mechanism
+    mechanism: Rule
     frame: ReferenceFrame = field(repr=False)
     epsilon: float
     noisy_steps: int
@@ -73,7 +73,7 @@ def planned(method: str, *, factory: Factory, shape: ModelShape, budget: float) 
     """Return our plan for the true target, with the planner's defaults, in the reference frame."""
     policy = Policy(epsilon=EPSILON, delta=DELTA, mechanism=method, budget_epochs=budget)
     plan = make_plan(policy=policy, shape=shape)
-    mechanism = mechanism_for(plan)
+    mechanism = rule_of(plan)
     return NoisyPlan(
         mechanism=mechanism,
         frame=ReferenceFrame.of(factory),

@@ -14,7 +14,6 @@ from fastapi.testclient import TestClient
 from sklearn.datasets import load_digits
 from sqlalchemy import select
 
-from app.accounting import tracked_release
 from app.accounting.histories.history import History
 from app.accounting.histories.history_account import drift
 from app.certificates.verification import verify
@@ -22,6 +21,7 @@ from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.recipe import TrainingRecipe
+from app.planning.mechanisms.tracked_release import TrackedRelease
 from app.services import Services
 from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, RECIPE, digits_parquet
@@ -194,7 +194,7 @@ def test_a_linear_head_on_a_frozen_backbone_forgets_twice_by_tracked_release(
         assert head.shape == (10, 24 + 1)  # the features of the backbone, and the bias
         history = History.from_json(predicate["mechanism"]["parameters"]["history"])
         assert drift(history) > 0
-        counted = tracked_release.account(history=history.to_json())
+        counted = TrackedRelease(history=history).account()
         assert counted.mu == predicate["guarantee"]["mu"] > 0
         assert history.recipe.dimension == head.numel()
         assert history.forgotten() == predicate["forgotten"]["records"]

@@ -449,6 +449,6 @@ def test_uncertified_weights_reach_no_file(services, monkeypatch, tmp_path, on):
         (directory / "weights").write_bytes(SECRET.encode())
         raise ValueError
 
-    monkeypatch.setattr(run_module, "mechanism_for", write_and_stop)
+    monkeypatch.setattr(run_module, "rule_of", write_and_stop)
     jobs.execute_run(workshop.active_run())
     assert bool(search_files(files_below(directory), [MARKER])) is not on

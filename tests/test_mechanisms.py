@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.accounting import catalogue
 from app.certificates.verification import verify
+from app.planning.mechanisms import catalogue
 from app.services import Services
 from tests.support.digits import DATASET, RECIPE, digits_parquet, head, model
 from tests.support.trust import trust_in

@@ -24,7 +24,7 @@ NoisyProgress = Callable[[int, int, Guarantee | None], None]
 
 
 class NoisyRun(Protocol):
-    """A mechanism at work: see ``workers.mechanisms.gradient_clipping``."""
+    """A rule at work: see ``workers.mechanisms.gradient_clipping``."""
 
     @property
     def steps(self) -> int:
@@ -41,8 +41,8 @@ class NoisyRun(Protocol):
         """Move ``position`` by one noisy step in place; ``gradient`` is scratch."""
 
 
-class Mechanism(Protocol):
-    """An update rule with all its parameters, fixed before the run."""
+class Rule(Protocol):
+    """A mechanism's update rule with all its parameters, fixed before the run."""
 
     @property
     def steps(self) -> int:
@@ -60,7 +60,7 @@ class Mechanism(Protocol):
 
 def run_noisy_phase(
     network: Network,
-    mechanism: Mechanism,
+    rule: Rule,
     feed: Feed,
     *,
     frame: ReferenceFrame | None,
@@ -76,7 +76,7 @@ def run_noisy_phase(
     weights themselves, which are then float64.
 
     Raises:
-        TargetNotMetError: the mechanism's parameters cannot meet the target.
+        TargetNotMetError: the rule's parameters cannot meet the target.
         RunFailedError: there are no records, or the frame belongs to another architecture.
         SealedStateError: the network moved its parameters out of the flat buffer.
         PlanError: the network made itself a new buffer on the way.
@@ -84,16 +84,16 @@ def run_noisy_phase(
     flat = network.flat
     coordinates: Coordinates = RawWeights() if frame is None else frame.on(flat.shapes, flat.device)
     position = coordinates.position_of(flat.values)
-    run = mechanism.begin(position, noise=noise, epsilon=epsilon, delta=delta)
+    run = rule.begin(position, noise=noise, epsilon=epsilon, delta=delta)
     coordinates.weights_at(position, out=flat.values)
     reset_buffers(network.module)
 
     def step(gradient: torch.Tensor) -> None:
-        if run.steps >= mechanism.steps:
+        if run.steps >= rule.steps:
             raise TargetNotMetError("the planned steps did not meet the target")
         run.step(position, coordinates.pull_back_(gradient))
         coordinates.weights_at(position, out=flat.values)
-        on_progress(run.steps, mechanism.steps, run.guarantee())
+        on_progress(run.steps, rule.steps, run.guarantee())
 
     try:
         _step_until(network, feed, step, done=lambda: run.met)

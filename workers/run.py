@@ -26,27 +26,26 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from torch import nn
 
-from app.accounting import dp_sgd, retraining
 from app.certificates.checkpoint import origin_of
 from app.certificates.membership_attack import measured_audit, unmeasured_audit
-from app.certificates.noise import Draws, Noise, draws_of, grid_of
+from app.certificates.noise import Noise, draws_of, grid_of
 from app.certificates.signing import payload_from
 from app.certificates.statement import CertifyingPhase
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import check_place, check_statement
 from app.domain.errors import DraftOutdatedError
 from app.domain.plan import Plan
-from app.domain.schedules import until
 from app.domain.states import Basis, Phase, RunKind
 from app.failpoints import halfway, reach
 from app.ledger import publication, runs
-from app.planning.tracking import history_of_run
+from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
+from app.planning.mechanisms.mechanism import Draws
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_records, load_start
 from workers.lease import Lease
-from workers.mechanisms.catalogue import mechanism_for
+from workers.mechanisms.catalogue import rule_of
 from workers.noise.generators import NoiseSource, SecureNoise
 from workers.noisy_phase import NoisyProgress
 from workers.patience import outlast_outages
@@ -109,7 +108,8 @@ def _certify(
 ) -> tuple[Certified, CertifyingPhase]:
     """Return weights that meet the plan's target, and what it took."""
     plan = data.plan
-    trains = lease.kind is RunKind.TRAIN or plan.mechanism == retraining.NAME
+    mechanism = mechanism_named(plan.mechanism)
+    trains = lease.kind is RunKind.TRAIN or mechanism.trains_anew
     lineage = lineage_of(plan, model, data, factory)
     noise = SecureNoise()
     sealed = Sealed(
@@ -134,7 +134,7 @@ def _certify(
             else:
                 sealed.load(start)
             del start
-            if plan.mechanism == retraining.NAME:
+            if mechanism.trains_anew:
                 sealed.retrained()
             else:
                 _unlearn(lease, plan, lineage, sealed, noise, progress)
@@ -143,7 +143,7 @@ def _certify(
     finally:
         noise.destroy()
         sealed.destroy()
-    if lineage.fine_tunes and plan.mechanism != retraining.NAME:
+    if mechanism.fine_tunes:
         _fine_tune(lease, model, data, certified)
     phase = _phase(lease, plan, lineage, noise, certified)
     require_drawn(phase, noise.drawn, basis=_basis(lease), trains=trains, size=certified.size)
@@ -183,7 +183,7 @@ def _unlearn(
 ) -> None:
     with lease.phase(Phase.UNLEARNING):
         sealed.unlearn(
-            mechanism_for(plan),
+            rule_of(plan),
             lineage.feed,
             frame=lineage.frame,
             noise=noise,
@@ -199,30 +199,16 @@ def _phase(
     lease: Lease, plan: Plan, lineage: Lineage, noise: NoiseSource, certified: Certified
 ) -> CertifyingPhase:
     """Return what the certificate says of the run: what happened, not what was planned."""
-    retrained = plan.mechanism == retraining.NAME
-    parameters = {} if retrained else _as_taken(plan, certified.noisy_steps)
+    parameters = mechanism_of(plan).taken(plan, certified.noisy_steps).parameters()
     draws = draws_of(plan.mechanism, parameters, basis=_basis(lease))
     return CertifyingPhase(
         plan=plan,
         parameters=parameters,
-        frame=None if retrained or lineage.frame is None else lineage.frame.to_json(),
+        frame=None if lineage.frame is None else lineage.frame.to_json(),
         tensors=certified.trained,
         noise=_noise_of(plan, draws, noise),
         steps=certified.noisy_steps,
     )
-
-
-def _as_taken(plan: Plan, steps: int) -> dict[str, Any]:
-    """Return the accountant's parameters with the steps that were taken, not those planned."""
-    if plan.mechanism == dp_sgd.NAME:
-        return dict(plan.parameters)  # its steps are those of the training
-    taken = until(plan.parameters, steps)
-    for name in ("steps", "unlearning_steps"):
-        if name in taken:
-            taken[name] = steps
-    if plan.history is not None:
-        taken["history"] = history_of_run(plan, steps=steps).to_json()
-    return taken
 
 
 def _noise_of(plan: Plan, draws: list[Draws], noise: NoiseSource) -> Noise | None:

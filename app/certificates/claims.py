@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from app.accounting import catalogue
 from app.accounting.guarantees import GaussianGuarantee, Guarantee, PointGuarantee
 from app.accounting.terms import asserted, enforced
 from app.domain.backbone import BackboneDigest
 from app.domain.errors import TargetNotMetError
+from app.planning.mechanisms.mechanism import Mechanism
 
 NO_GUARANTEE: Final[Mapping[str, Any]] = {
     "kind": "none",
@@ -18,8 +18,7 @@ EXCLUDED: Final[Mapping[str, Any]] = {"kind": "exact", "epsilon": 0.0, "delta": 
 
 
 def claims_of(
-    mechanism: str,
-    parameters: Mapping[str, Any],
+    mechanism: Mechanism,
     *,
     epsilon: float,
     delta: float,
@@ -28,18 +27,16 @@ def claims_of(
     """Return a statement's fields ``guarantee``, ``accountant`` and ``assumptions``.
 
     Args:
-        mechanism: its name.
-        parameters: of its accountant.
+        mechanism: with its parameters.
         epsilon: of the target.
         delta: of the target.
         backbone: the public weights that the model stands on.
 
     Raises:
-        ParameterError, CalibrationError, NotFoundError: no guarantee can be computed.
+        ParameterError, CalibrationError: no guarantee can be computed.
         TargetNotMetError: the resulting guarantee is weaker than the target.
     """
-    accountant = catalogue.accountant(mechanism)
-    guarantee = catalogue.account(mechanism, parameters)
+    guarantee = mechanism.account()
     if not guarantee.meets(epsilon=epsilon, delta=delta):
         raise TargetNotMetError("the target is not met")
     return {
@@ -47,11 +44,11 @@ def claims_of(
             guarantee,
             epsilon=epsilon,
             delta=delta,
-            releases_before=parameters.get("earlier_releases") or 0,
+            releases_before=mechanism.releases_before(),
         ),
         "accountant": {
-            "name": accountant.NAME,
-            "version": accountant.VERSION,
+            "name": mechanism.name,
+            "version": mechanism.version,
             "source": guarantee.terms.source,
         },
         "assumptions": [

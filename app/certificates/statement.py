@@ -9,7 +9,6 @@ from datetime import datetime
 from importlib import metadata
 from typing import Any, Final
 
-from app.accounting import retraining
 from app.accounting.terms import Neighbours
 from app.certificates.claims import EXCLUDED, NO_GUARANTEE, claims_of, exclusion_assumptions
 from app.certificates.noise import Noise
@@ -18,6 +17,7 @@ from app.domain.backbone import BackboneDigest
 from app.domain.plan import Plan
 from app.domain.schedules import to_json
 from app.domain.states import Basis
+from app.planning.mechanisms.catalogue import mechanism_named
 
 _SOFTWARE: Final = ("expunge", "torch", "numpy", "scipy", "cryptography")
 
@@ -95,12 +95,13 @@ def unlearning_statement(
     """Return the statement for a version that a mechanism produced.
 
     Raises:
+        ParameterError: a parameter is missing, unknown or out of its range.
         TargetNotMetError: the resulting guarantee is weaker than the plan's target.
     """
     plan = phase.plan
+    mechanism = mechanism_named(plan.mechanism)
     claims = claims_of(
-        plan.mechanism,
-        phase.parameters,
+        mechanism.of(phase.parameters),
         epsilon=plan.epsilon,
         delta=plan.delta,
         backbone=backbone,
@@ -219,7 +220,7 @@ def _forgotten(coverage: Coverage, *, mechanism: str, relation: str) -> dict[str
     Retraining starts after all requests. A guarantee for any start does not depend on it.
     """
     before = coverage.before_training
-    if mechanism == retraining.NAME:
+    if mechanism_named(mechanism).trains_anew:
         before = coverage.records
     elif relation == Neighbours.ANY_START:
         before = 0

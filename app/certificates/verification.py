@@ -42,6 +42,7 @@ from app.certificates.signing import PAYLOAD_TYPE
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys, read_trusted_keys
 from app.certificates.weights_file import opened
 from app.domain.errors import VerificationError
+from app.planning.mechanisms.mechanism import Mechanism
 
 
 @dataclass(frozen=True)
@@ -135,17 +136,16 @@ def check_statement(
     """
     statement, stated = read_statement(payload)
     predicate = statement.predicate
-    mechanism = predicate.mechanism if isinstance(predicate, Release) else None
-    parameters = (
-        None if mechanism is None else read_parameters(mechanism.name, mechanism.parameters)
-    )
-    check_consistency(predicate, parameters)
+    mechanism: Mechanism | None = None
+    if isinstance(predicate, Release):
+        mechanism = read_parameters(predicate.mechanism.name, predicate.mechanism.parameters)
+    check_consistency(predicate, mechanism)
     report(VerifiedStep("statement", f"a certificate of basis {predicate.basis}"))
     with opened(weights) as file:
         _check_digest(statement, file.sha256())
         report(VerifiedStep("digest", "the weights are the certificate's subject"))
-        report(VerifiedStep("weights", check_tensors(predicate, parameters, file)))
-    report(VerifiedStep("guarantee", check_guarantee(predicate, stated, parameters)))
+        report(VerifiedStep("weights", check_tensors(predicate, mechanism, file)))
+    report(VerifiedStep("guarantee", check_guarantee(predicate, stated, mechanism)))
     return predicate, stated
 
 

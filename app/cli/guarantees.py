@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from app.accounting import catalogue
+from app.accounting import catalogue as published
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee
 from app.cli.connection import connect, errors_in_words
 from app.cli.quotes import show_quotes
 from app.domain.errors import InvalidInputError, PlanError
 from app.domain.policy import Policy
+from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.planner import AUTO, quote_all
 from app.planning.shape import ModelShape
 
@@ -39,11 +40,14 @@ def account(
     """
     with errors_in_words():
         parameters = _parse(param)
-        if mechanism not in catalogue.ACCOUNTANTS:
-            value = catalogue.compute(mechanism, parameters)
+        if mechanism in MECHANISMS:
+            guarantee = MECHANISMS[mechanism].of(parameters).account()
+        elif mechanism in published.PUBLISHED:
+            guarantee = published.account(mechanism, parameters)
+        else:
+            value = published.compute(mechanism, parameters)
             _print({"quantity": mechanism, "value": value}, as_json=as_json)
             return
-        guarantee = catalogue.account(mechanism, parameters)
         if isinstance(guarantee, PointGuarantee):
             delta = guarantee.at_delta
         answer: dict[str, Any] = {

@@ -2,9 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from app.domain.schedules import from_json, to_json
+
+
+class TrainingKind(StrEnum):
+    """How a lineage is trained."""
+
+    RECIPE = "recipe"
+    """By the model's recipe."""
+    DESCENT = "descent"
+    """By descent on fixed batches, so that every step can be counted."""
+    PRIVATE = "private"
+    """With DP-SGD."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +30,7 @@ class Plan:
         epsilon, delta: the target.
         budget_epochs: passes over the retained records, noisy steps included.
         settings: what the update rule needs and the guarantee does not depend on.
+        training: how the lineage is, or was, trained.
         history: of the lineage up to this run's requests, in its JSON form; None where none is
             tracked.
         predicted: what the planner expects; shown to users, never relied upon.
@@ -30,22 +43,13 @@ class Plan:
     budget_epochs: float
     predicted: Mapping[str, float]
     settings: Mapping[str, float] = field(default_factory=dict)
+    training: TrainingKind = TrainingKind.RECIPE
     history: Mapping[str, Any] | None = None
-
-    @property
-    def is_descent(self) -> bool:
-        """Whether the lineage is trained by descent on fixed batches, so that it can be tracked."""
-        return "training_steps" in self.settings
-
-    @property
-    def is_private(self) -> bool:
-        """Whether the lineage is trained with DP-SGD."""
-        return "noise_multiplier" in self.settings
 
     @property
     def is_tracked(self) -> bool:
         """Whether the lineage must remember how it was trained."""
-        return self.is_descent or self.is_private
+        return self.training is not TrainingKind.RECIPE
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -53,9 +57,14 @@ class Plan:
             "parameters": to_json(self.parameters),
             "predicted": dict(self.predicted),
             "settings": dict(self.settings),
+            "training": self.training.value,
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Plan":
         """Read what ``to_json`` wrote."""
-        return cls(**{**document, "parameters": from_json(document["parameters"])})
+        read = {
+            "parameters": from_json(document["parameters"]),
+            "training": TrainingKind(document["training"]),
+        }
+        return cls(**{**document, **read})

@@ -42,7 +42,7 @@ def from_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def until(parameters: Mapping[str, Any], steps: int) -> dict[str, Any]:
     """Return parameters with every schedule cut to its first ``steps`` steps."""
     return {
-        name: value[:steps] if isinstance(value, tuple) else value
+        name: value[:steps] if isinstance(value, tuple | list) else value
         for name, value in parameters.items()
     }
 

@@ -12,7 +12,6 @@ from sqlalchemy import func
 from sqlalchemy.orm import Session
 
 from app import log
-from app.accounting import retraining
 from app.backbones.use import digest_of
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import (
@@ -34,6 +33,7 @@ from app.ledger.obligations import certify_obligations
 from app.ledger.runs import holder
 from app.ledger.tables import RunRow
 from app.ledger.withdrawal import retire
+from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.tracking import Tracking, history_of_run
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
@@ -170,11 +170,12 @@ def _tracking(run: RunRow, model: ModelRow, phase: CertifyingPhase | None) -> di
         return None
     plan = phase.plan
     begun = Tracking(plan.mechanism, begun_at_epoch=run.forget_epoch or 0)
-    anew = run.kind == RunKind.TRAIN or plan.mechanism == retraining.NAME
+    anew = run.kind == RunKind.TRAIN or mechanism_named(plan.mechanism).trains_anew
     before = begun if anew or model.tracking is None else Tracking.from_json(model.tracking)
     return replace(
         before,
         settings=plan.settings,
+        training=plan.training,
         history=None if plan.history is None else history_of_run(plan, steps=phase.steps),
     ).to_json()
 

@@ -16,7 +16,7 @@ from app.domain.errors import (
     LeaseLostError,
 )
 from app.domain.ids import new_id
-from app.domain.plan import Plan
+from app.domain.plan import Plan, TrainingKind
 from app.domain.states import (
     ACTIVE_RUN_STATES,
     RETRYABLE_RUN_STATES,
@@ -170,7 +170,8 @@ def begin(
         _withdraw(database, blobs, run_id, fencing_token)
         raise LeaseLostError(f"the run is over: {EMPTIED}")
     plan = occasion.forecast().plan
-    batch_of = training_set.batches(int(plan.settings["batch_size"])) if plan.is_descent else {}
+    descends = plan.training is TrainingKind.DESCENT
+    batch_of = training_set.batches(int(plan.settings["batch_size"])) if descends else {}
     with database.transaction() as session:
         run = holder(session, run_id, fencing_token)
         run.plan = plan.to_json()

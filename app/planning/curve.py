@@ -1,15 +1,12 @@
 """How a plan's guarantee grows with its steps: the curve that a run is expected to follow."""
 
 import math
-from collections.abc import Sequence
 
-from app.accounting import catalogue, gradient_clipping
 from app.domain.errors import CalibrationError, ParameterError
 from app.domain.plan import Plan
+from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 
 POINTS = 40
-_STEPWISE = (gradient_clipping.NAME,)
-"""Mechanisms whose guarantee after k steps is that of a plan of k steps, and quick to compute."""
 
 
 def epsilon_by_step(plan: Plan, *, points: int = POINTS) -> list[tuple[int, float]]:
@@ -18,20 +15,15 @@ def epsilon_by_step(plan: Plan, *, points: int = POINTS) -> list[tuple[int, floa
     Empty where a mechanism's guarantee does not come step by step.
     """
     steps = plan.parameters.get("steps")
-    if plan.mechanism not in _STEPWISE or not isinstance(steps, int):
+    if not mechanism_named(plan.mechanism).stepwise or not isinstance(steps, int):
         return []
     curve = [(step, _epsilon_after(plan, step)) for step in _spread(steps, points)]
     return [(step, epsilon) for step, epsilon in curve if math.isfinite(epsilon)]
 
 
 def _epsilon_after(plan: Plan, steps: int) -> float:
-    parameters = {
-        name: value[:steps] if isinstance(value, Sequence) else value
-        for name, value in plan.parameters.items()
-    }
     try:
-        guarantee = catalogue.account(plan.mechanism, parameters | {"steps": steps})
-        return guarantee.epsilon(delta=plan.delta)
+        return mechanism_of(plan).taken(plan, steps).account().epsilon(delta=plan.delta)
     except (CalibrationError, ParameterError):
         return math.inf
 

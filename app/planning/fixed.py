@@ -1,18 +1,22 @@
-"""Parameters that the operator fixed: are they known, numbers, whole, and enough noise?"""
+"""What a policy fixes: known parameters, numbers, whole steps, enough noise, within the budget."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 from app.accounting.guarantees import GaussianGuarantee
 from app.domain.errors import PlanError
+from app.domain.policy import Policy
 from app.domain.schedules import Schedule
+from app.planning.mechanisms.mechanism import Mechanism
+from app.planning.shape import ModelShape
 
 _MEASURED = ("dimension", "records")  # of the model: no policy fixes them
 
 
-def refuse_unknown(fixed: Mapping[str, Schedule], account: Callable[..., object]) -> None:
+def refuse_unknown(fixed: Mapping[str, Schedule], mechanism: type[Mechanism]) -> None:
     """Raise ``PlanError`` for a parameter that the mechanism does not have."""
-    known = [name for name in inspect.signature(account).parameters if name not in _MEASURED]
+    known = [field.name for field in fields(mechanism) if field.name not in _MEASURED]
     _refuse_unlisted(fixed, known)
 
 
@@ -48,6 +52,26 @@ def refuse_missed(guarantee: GaussianGuarantee, epsilon: float, delta: float) ->
             f"noise_std gives epsilon {guarantee.epsilon(delta=delta):.4g}, not {epsilon:.4g}: "
             "leave it out and it will be computed"
         )
+
+
+def refuse_above_budget(policy: Policy, shape: ModelShape, gradients: float) -> None:
+    """Raise ``PlanError`` where a run would take more gradients than the budget allows."""
+    budget = policy.budget_epochs
+    if budget is not None and gradients > budget * shape.retained:
+        raise PlanError(
+            f"the plan takes {gradients:.0f} gradients but budget_epochs allows "
+            f"{math.floor(budget * shape.retained)}"
+        )
+
+
+def refuse_unless_named(
+    policy: Policy,
+    mechanism: type[Mechanism],
+    why: str = "needs its noise from the first step of training",
+) -> None:
+    """Raise ``PlanError`` under ``auto``."""
+    if policy.mechanism != mechanism.name:
+        raise PlanError(f"{why}: name it in the policy")
 
 
 def _refuse_unlisted(fixed: Mapping[str, Schedule], known: Sequence[str]) -> None:

@@ -1,11 +1,15 @@
 """Tracked lineages: how they are trained, step by step, so that later requests can be counted."""
 
+import math
 from dataclasses import dataclass
 
-from app.accounting.histories.history import History, Recipe
+from app.accounting.histories.history import History, Recipe, Steps
 from app.domain.errors import PlanError
 from app.planning.shape import ConvexShape, ModelShape
 
+# Per coordinate of a released head. Features have norm at most 1, so this is also how far the
+# noise moves one logit.
+DEFAULT_RELEASE_NOISE = 0.05
 NEEDS_A_HEAD = (
     "needs a linear_head that was trained here and whose history is known from the start: its "
     "loss is convex with constants that are enforced"
@@ -32,6 +36,21 @@ class TrackedLineage:
     def trained(self, *, noise_std: float = 0.0) -> History:
         """Return the history at the end of training, each of whose steps adds the stated noise."""
         return self.history.after_steps(self.training_steps, noise_std=noise_std)
+
+    def refuse_without_noise(self) -> None:
+        """Raise ``PlanError`` where the lineage has steps that added no noise."""
+        if not self.is_new and not self.history.starts_noisy:
+            raise PlanError(
+                "needs noise at every step from the first of training on, and this lineage has "
+                "steps without: use tracked_release or retraining"
+            )
+
+    def step_noise(self) -> float:
+        """Return the noise of a step by default: as before, or what leaves a release's default."""
+        for event in reversed(self.history.events):
+            if isinstance(event, Steps) and event.noise_std > 0:
+                return event.noise_std
+        return DEFAULT_RELEASE_NOISE * math.sqrt(1 - self.history.recipe.contraction**2)
 
     @property
     def settings(self) -> dict[str, float]:

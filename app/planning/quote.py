@@ -7,6 +7,7 @@ from typing import Any
 from app.accounting.guarantees import Guarantee
 from app.accounting.histories.history import History
 from app.domain import schedules
+from app.domain.plan import TrainingKind
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Quote:
         surviving_information_bits: what the release can tell of the original model, where the
             guarantee bounds that: under ``any_start`` for GDP, and 0 for retraining.
         settings: what the update rule needs and the guarantee does not depend on.
+        training: how the lineage is, or was, trained.
         history: the lineage's up to the new request; None where none is tracked.
     """
 
@@ -35,6 +37,7 @@ class Quote:
     noise_per_coordinate: float
     surviving_information_bits: float | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
+    training: TrainingKind = TrainingKind.RECIPE
     history: History | None = None
 
     def describe(self, *, delta: float) -> dict[str, Any]:

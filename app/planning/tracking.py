@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.accounting.histories.history import History
-from app.domain.plan import Plan
+from app.domain.plan import Plan, TrainingKind
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,14 @@ class Tracking:
         mechanism: for which it was trained.
         begun_at_epoch: records forgotten at or before this epoch were never part of the training.
         settings: of the training, as in its plan.
+        training: how it was done.
         history: up to the head; None where the mechanism counts otherwise.
     """
 
     mechanism: str
     begun_at_epoch: int
     settings: Mapping[str, float] = field(default_factory=dict)
+    training: TrainingKind = TrainingKind.DESCENT
     history: History | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -34,6 +36,7 @@ class Tracking:
             "mechanism": self.mechanism,
             "begun_at_epoch": self.begun_at_epoch,
             "settings": dict(self.settings),
+            "training": self.training.value,
             "history": None if self.history is None else self.history.to_json(),
         }
 
@@ -45,6 +48,7 @@ class Tracking:
             mechanism=document["mechanism"],
             begun_at_epoch=document["begun_at_epoch"],
             settings=document["settings"],
+            training=TrainingKind(document["training"]),
             history=None if history is None else History.from_json(history),
         )
 

@@ -13,6 +13,7 @@ from app.datasets import repository as datasets
 from app.datasets.tables import DatasetRow
 from app.domain import linear_head
 from app.domain.errors import ConflictError, ParameterError
+from app.domain.plan import TrainingKind
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
 from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
@@ -202,7 +203,7 @@ def _linear_head(session: Session, model: ModelRow) -> ConvexShape | None:
 
 def _dp_training(tracking: Tracking, *, forgotten: int) -> DpTrainingShape | None:
     settings = tracking.settings
-    if "noise_multiplier" not in settings:
+    if tracking.training is not TrainingKind.PRIVATE:
         return None
     return DpTrainingShape(
         noise_multiplier=settings["noise_multiplier"],

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from app.accounting import tracked_release
 from app.accounting.histories.history import Release, Steps
 from app.accounting.histories.history_account import Outlook
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
+from app.planning.mechanisms.tracked_release import TrackedRelease
 from benchmarks import convex_published, sequential_convex
 from benchmarks.convex_case import Case, two_digits
 from benchmarks.convex_lineage import Lineage, Plan
@@ -150,7 +150,7 @@ def test_every_row_of_the_comparison_runs_and_makes_a_table(case: Case) -> None:
 
 
 def _released(made: Lineage, *, steps: int, noise_std: float = 0.05) -> Plan:
-    outlook = Outlook(made.history, tracked_release.TERMS)
+    outlook = Outlook(made.history, TrackedRelease.terms)
     return Plan(
         steps=steps,
         release_noise_std=noise_std,

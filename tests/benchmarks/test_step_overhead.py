@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from app.accounting import catalogue, retraining
+from app.accounting import retraining
+from app.planning.mechanisms import catalogue
 from benchmarks import step_cases, step_overhead
 
 CPU = torch.device("cpu")

@@ -25,7 +25,9 @@ def after(plan: Plan, shape: ModelShape, *, forget: Mapping[int, int]) -> ModelS
     """Return the model once the plan was carried out and the next request came."""
     history = history_of_run(plan, steps=int(plan.settings["steps"])).after_request(forget)
     retained = shape.trained_on - history.forgotten()
-    tracking = Tracking(plan.mechanism, 0, settings=plan.settings, history=history)
+    tracking = Tracking(
+        plan.mechanism, 0, settings=plan.settings, training=plan.training, history=history
+    )
     return replace(
         shape,
         retained=retained,

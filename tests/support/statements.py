@@ -15,17 +15,12 @@ import numpy as np
 import safetensors.numpy
 
 from app.accounting import (
-    delete_to_descent,
     dp_sgd,
     gradient_clipping,
-    langevin_unlearning,
     model_clipping,
-    noisy_gd_convex,
     noisy_gd_nonconvex,
     output_perturbation,
-    projected_noisy_sgd,
     retraining,
-    tracked_release,
 )
 from app.certificates.noise import Noise, draws_of, grid_of
 from app.certificates.statement import (
@@ -43,6 +38,7 @@ from app.domain.merkle import EMPTY_ROOT
 from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan
 from app.domain.states import Basis
+from app.planning.mechanisms.catalogue import mechanism_named
 from tests.support.parameters import (
     CLIPPED,
     DESCENDED,
@@ -100,13 +96,13 @@ def synthetic() -> Mapping[str, Case]:
         dp_sgd.NAME: network_case(dp_sgd.NAME, PRIVATE, epsilon=8.0),
         noisy_gd_nonconvex.NAME: network_case(noisy_gd_nonconvex.NAME, NONCONVEX, epsilon=50.0),
         retraining.NAME: network_case(retraining.NAME, {}),
-        tracked_release.NAME: head_case(tracked_release.NAME, RELEASED),
-        "tracked_release_frozen": head_case(tracked_release.NAME, RELEASED, backbone=FROZEN),
-        delete_to_descent.NAME: head_case(delete_to_descent.NAME, DESCENDED),
-        projected_noisy_sgd.NAME: head_case(projected_noisy_sgd.NAME, NOISY_BATCHES),
-        langevin_unlearning.NAME: head_case(langevin_unlearning.NAME, NOISY),
-        noisy_gd_convex.NAME: head_case(
-            noisy_gd_convex.NAME, NOISY | {"earlier_releases": 1}, epsilon=8.0
+        "tracked_release": head_case("tracked_release", RELEASED),
+        "tracked_release_frozen": head_case("tracked_release", RELEASED, backbone=FROZEN),
+        "delete_to_descent": head_case("delete_to_descent", DESCENDED),
+        "projected_noisy_sgd": head_case("projected_noisy_sgd", NOISY_BATCHES),
+        "langevin_unlearning": head_case("langevin_unlearning", NOISY),
+        "noisy_gd_convex": head_case(
+            "noisy_gd_convex", NOISY | {"earlier_releases": 1}, epsilon=8.0
         ),
         "exclusion": Case(exclusion(), clipped.weights),
         "as_trained": Case(as_trained(clipped.weights), clipped.weights),
@@ -133,9 +129,8 @@ def network_case(
     backbone: BackboneDigest | None = None,
 ) -> Case:
     """Return a case about a small network; its frame is that of an initialisation."""
-    framed = (gradient_clipping.NAME, model_clipping.NAME, output_perturbation.NAME)
     frame: Document | None = None
-    if mechanism in framed:
+    if mechanism_named(mechanism).in_frame:
         scale = {"1.bias": 0.5, "1.weight": 0.175799}
         frame = {"centre": "initialisation_mean", "scale": scale}
         if backbone is not None:

@@ -20,7 +20,7 @@ from app.datasets.tables import RecordRow
 from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.noise_generators import SECURE
-from app.domain.plan import Plan
+from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
@@ -165,7 +165,7 @@ class Workshop:
         openly = number == 1 and policy.first_release is FirstRelease.AS_TRAINED
         basis = Basis.UNLEARNED if kind == RunKind.UNLEARN else Basis.CERTIFIED_RELEASE
         if content is None:
-            content = weights.weights_of_version(number, head=plan.is_descent)
+            content = weights.weights_of_version(number, head=plan.training is TrainingKind.DESCENT)
         return publication.RunResult(
             weights=self.write(held, content),
             phase=None if openly else _followed(plan, basis),
@@ -290,7 +290,7 @@ def _followed(plan: Plan, basis: Basis) -> CertifyingPhase:
         frame={"centre": "initialisation_mean", "scale": dict.fromkeys(weights.NETWORK, 0.5)}
         if framed
         else None,
-        tensors=tuple(weights.HEAD if plan.is_descent else weights.NETWORK),
+        tensors=tuple(weights.HEAD if plan.training is TrainingKind.DESCENT else weights.NETWORK),
         noise=Noise(SECURE, grid_of(plan.mechanism, draws), drawn) if draws else None,
         steps=_steps_of(plan),
     )

@@ -319,7 +319,7 @@ def test_noise_and_weights_are_overwritten_however_the_run_ends(workshop, monkey
     monkeypatch.setattr(run_module, "SecureNoise", Watched)
     monkeypatch.setattr(run_module, "Sealed", watched)
     if fails:
-        monkeypatch.setattr(run_module, "mechanism_for", lambda _: 1 / 0)
+        monkeypatch.setattr(run_module, "rule_of", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             carry_out(workshop)
     else:

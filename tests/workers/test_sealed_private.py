@@ -7,7 +7,8 @@ from torch import nn
 from app.accounting import dp_sgd
 from app.domain.errors import PlanError, SealedStateError, TargetNotMetError
 from app.domain.recipe import TrainingRecipe
-from workers.mechanisms.dp_sgd import DpSgd
+from app.planning.mechanisms.dp_sgd import DpSgd
+from workers.mechanisms.stepless import Unchanged
 from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
@@ -34,7 +35,7 @@ def train(sealed, digits, *, on_progress=None, **changes):
 
 
 def unlearn(sealed, digits, *, group_size, **changes):
-    mechanism = DpSgd({**SETTING, **changes, "group_size": group_size})
+    mechanism = Unchanged(DpSgd(**{**SETTING, **changes, "group_size": group_size}))
     feed = RandomBatches(digits, 50)
     return sealed.unlearn(mechanism, feed, frame=None, noise=SecureNoise())
 

@@ -2,30 +2,25 @@
 
     x <- project(x - learning_rate (g + weight_decay x) + N(0, noise_std^2 I))
 
-What every mechanism of tracked training has in common (MATH.md sections 5 and 7); they differ in
-their accountants. g is the gradient of the mean loss over a fixed batch, divided by the batch size
-that it had before records left. A step is computed in float64; noise comes after the move, and
-their sum is rounded to the public grid.
+What every mechanism of tracked training has in common (docs/guarantees.md, sections 6 and 7); they
+differ in their accountants. g is the gradient of the mean loss over a fixed batch, divided by the
+batch size that it had before records left. A step is computed in float64; noise comes after the
+move, and their sum is rounded to the public grid.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from app.accounting import catalogue
 from app.accounting.chains.noisy_chain import one_minus_product
 from app.accounting.guarantees import Guarantee
-from app.accounting.histories.history_account import Outlook
-from app.domain.errors import ParameterError, TargetNotMetError
+from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
-from app.planning.tracking import trained_history
-from workers.mechanisms.parameters import require_dimension
-from workers.mechanisms.vectors import clip_, move_
+from app.planning.mechanisms.catalogue import mechanism_of
+from app.planning.mechanisms.descending import AccountOf, Descending
+from workers.mechanisms.vectors import clip_, move_, require_dimension
 from workers.noise.generators import NoiseSource
-
-AccountOf = Callable[[int], Guarantee | None]
-"""What so many steps guarantee, with the release after the last; None while that is nothing."""
 
 
 @dataclass(frozen=True)
@@ -139,34 +134,19 @@ class DescentRun:
 
 
 def from_plan(plan: Plan) -> DescentRule:
-    """Return the rule of a tracked lineage's plan: its guarantee is that of the whole history.
+    """Return the rule of a plan; its guarantee is that of the whole history.
 
     Raises:
-        ParameterError: the plan's history is malformed.
+        PlanError: the plan's mechanism is not one of descent.
+        ParameterError: the plan's history is malformed, or a parameter is out of its range.
     """
-    settings = plan.settings
-    steps, release_noise_std = int(settings["steps"]), settings["release_noise_std"]
-    before = trained_history(plan)
-    outlook = Outlook(
-        before,
-        catalogue.accountant(plan.mechanism).TERMS,
-        adaptive="earlier_releases" in plan.parameters,
-    )
-
-    def account(taken: int) -> Guarantee | None:
-        try:
-            return outlook.guarantee(
-                steps=taken,
-                noise_std=settings["noise_std"],
-                release_noise_std=release_noise_std if taken == steps else 0.0,
-            )
-        except ParameterError:  # no noise was added yet
-            return None
-
+    mechanism = mechanism_of(plan)
+    if not isinstance(mechanism, Descending):
+        raise PlanError(f"{plan.mechanism} has another rule")
     return DescentRule(
-        descent=Descent.from_settings(settings),
-        steps=steps,
-        account=account,
-        release_noise_std=release_noise_std,
-        dimension=before.recipe.dimension,
+        descent=Descent.from_settings(plan.settings),
+        steps=int(plan.settings["steps"]),
+        account=mechanism.account_by_step(plan),
+        release_noise_std=plan.settings.get("release_noise_std", 0.0),
+        dimension=mechanism.counted(),
     )

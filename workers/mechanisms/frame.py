@@ -1,6 +1,6 @@
 """The reference frame u = (x - c) / w in which an update rule clips, decays and adds noise.
 
-A fixed affine change of coordinates leaves every theorem of MATH.md section 3 as it is, provided
+A fixed affine change of coordinates leaves every theorem of docs/guarantees.md as it is, provided
 that centre c and scale w do not depend on the training data. Both come from only the architecture,
 under public seeds, or from weights that are public.
 

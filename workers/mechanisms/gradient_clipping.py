@@ -1,7 +1,7 @@
 """Gradient clipping with regularisation: the update rule of ``app.accounting.gradient_clipping``.
 
 Koloskova et al. 2025, equation 3, on one flat float64 buffer u in the reference frame
-(MATH.md section 3a; g is the gradient by u, from retained records only):
+(docs/guarantees.md, section 3; g is the gradient by u, from retained records only):
 
     u <- clip(u, initial_clip)                                                       once
     u <- u - learning_rate (clip(g, gradient_clip) + weight_decay u) + N(0, noise_std^2 I)
@@ -18,61 +18,22 @@ A step is computed in float64, with the contraction that was accounted for and c
 noise comes last, and its sum is rounded to the public grid.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
-from app.accounting.gradient_clipping import NAME, Odometer, StepSize, account, step_size
+from app.accounting.gradient_clipping import Odometer, StepSize, step_size
 from app.accounting.guarantees import GaussianGuarantee
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
-from app.domain.schedules import Schedule, at, varies
-from workers.mechanisms.parameters import fill, require_dimension
-from workers.mechanisms.vectors import clip_, move_, shrinkage
+from app.domain.schedules import at
+from app.planning.mechanisms import gradient_clipping as mechanism
+from workers.mechanisms.vectors import clip_, move_, require_dimension, shrinkage
 from workers.noise.generators import NoiseSource
 
-__all__ = ["NAME", "GradientClipping", "GradientClippingRun"]
 
-
-@dataclass(frozen=True)
-class GradientClipping:
-    """The mechanism with all its parameters, named as in the accountant.
-
-    Attributes:
-        initial_clip: C0, norm of the start.
-        gradient_clip: C1, norm of a gradient.
-        learning_rate: gamma.
-        weight_decay: lambda; learning_rate * weight_decay < 1.
-        noise_std: sigma, per coordinate. This and the three above: one number, or one per step.
-        steps: T, how many steps the plan expects; a run never takes more.
-        dimension: how many weights the plan was made for; None counts in real arithmetic.
-    """
-
-    initial_clip: float
-    gradient_clip: Schedule
-    learning_rate: Schedule
-    weight_decay: Schedule
-    noise_std: Schedule
-    steps: int
-    dimension: int | None = None
-
-    @classmethod
-    def from_plan(cls, plan: Plan) -> "GradientClipping":
-        """Return the mechanism of a plan.
-
-        Raises:
-            ParameterError: a parameter is missing, unknown or out of its range.
-        """
-        mechanism = fill(cls, plan.parameters)
-        account(**asdict(mechanism))
-        return mechanism
-
-    @property
-    def varies(self) -> bool:
-        """Whether any number differs from step to step."""
-        return any(
-            map(varies, (self.gradient_clip, self.learning_rate, self.weight_decay, self.noise_std))
-        )
+class GradientClipping(mechanism.GradientClipping):
+    """The mechanism with its rule."""
 
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
@@ -90,6 +51,17 @@ class GradientClipping:
         return run
 
 
+def from_plan(plan: Plan) -> GradientClipping:
+    """Return the rule of a plan.
+
+    Raises:
+        ParameterError: a parameter is missing, unknown or out of its range.
+    """
+    rule = GradientClipping.of(plan.parameters)
+    rule.account()
+    return rule
+
+
 @dataclass(frozen=True)
 class _Step:
     """The numbers of one step, as they are accounted for.
@@ -105,15 +77,15 @@ class _Step:
     learning_rate: float
 
     @classmethod
-    def of(cls, mechanism: GradientClipping, step: int) -> "_Step":
+    def of(cls, rule: GradientClipping, step: int) -> "_Step":
         """Return the numbers of one step, counted from 0."""
-        gradient_clip = at(mechanism.gradient_clip, step)
-        learning_rate = at(mechanism.learning_rate, step)
-        noise_std = at(mechanism.noise_std, step)
+        gradient_clip = at(rule.gradient_clip, step)
+        learning_rate = at(rule.learning_rate, step)
+        noise_std = at(rule.noise_std, step)
         size = step_size(
             gradient_clip=gradient_clip,
             learning_rate=learning_rate,
-            weight_decay=at(mechanism.weight_decay, step),
+            weight_decay=at(rule.weight_decay, step),
         )
         return cls(
             size=size,
@@ -127,21 +99,19 @@ class GradientClippingRun:
     """One run: counts each step it takes and knows when the target is met."""
 
     def __init__(
-        self, mechanism: GradientClipping, *, noise: NoiseSource, epsilon: float, delta: float
+        self, rule: GradientClipping, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> None:
-        planned = account(**asdict(mechanism))
+        planned = rule.account()
         if not planned.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError(
-                f"{mechanism.steps} steps reach mu = {planned.mu:.6g} and not the target: raise "
+                f"{rule.steps} steps reach mu = {planned.mu:.6g} and not the target: raise "
                 "noise_std or steps"
             )
         self._epsilon, self._delta = epsilon, delta
-        self._mechanism = mechanism
-        self._every_step = None if mechanism.varies else _Step.of(mechanism, 0)
+        self._rule = rule
+        self._every_step = None if rule.varies else _Step.of(rule, 0)
         self._noise = noise
-        self._odometer = Odometer(
-            initial_clip=mechanism.initial_clip, dimension=mechanism.dimension
-        )
+        self._odometer = Odometer(initial_clip=rule.initial_clip, dimension=rule.dimension)
 
     @property
     def steps(self) -> int:
@@ -164,7 +134,7 @@ class GradientClippingRun:
             position: u, float64 [size].
             gradient: g by u, float32 or float64 [size].
         """
-        step = self._every_step or _Step.of(self._mechanism, self.steps)
+        step = self._every_step or _Step.of(self._rule, self.steps)
         rate = step.learning_rate * shrinkage(gradient, step.gradient_clip)
         move_(position, gradient, contraction=step.size.contraction, rate=rate)
         self._noise.add_(position, step.noise_std)

@@ -14,50 +14,24 @@ from dataclasses import dataclass
 import torch
 
 from app.accounting.guarantees import PointGuarantee
-from app.accounting.model_clipping import NAME, Odometer, account, separation_of
+from app.accounting.model_clipping import Odometer, separation_of
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
-from workers.mechanisms.parameters import fill, require_dimension
-from workers.mechanisms.vectors import clip_, move_
+from app.planning.mechanisms import model_clipping as mechanism
+from workers.mechanisms.vectors import clip_, move_, require_dimension
 from workers.noise.generators import NoiseSource
 
-__all__ = ["NAME", "ModelClipping", "ModelClippingRun"]
 
-
-@dataclass(frozen=True)
-class ModelClipping:
-    """The mechanism with all its parameters, named as in the accountant.
+@dataclass(frozen=True, kw_only=True)
+class ModelClipping(mechanism.ModelClipping):
+    """The mechanism with its rule.
 
     Attributes:
-        epsilon: of the target; the guarantee is a point at this epsilon.
-        initial_clip: C0, norm of the start.
-        initial_noise_std: of the noise on the start; may be 0.
-        model_clip: C2, norm of every iterate before its noise.
-        noise_std: sigma, per coordinate and step.
-        steps: how many steps the plan expects; a run never takes more.
         learning_rate, weight_decay: of the step; the guarantee does not depend on them.
-        dimension: how many weights the plan was made for; None counts in real arithmetic.
     """
 
-    epsilon: float
-    initial_clip: float
-    initial_noise_std: float
-    model_clip: float
-    noise_std: float
-    steps: int
     learning_rate: float
     weight_decay: float
-    dimension: int | None = None
-
-    @classmethod
-    def from_plan(cls, plan: Plan) -> "ModelClipping":
-        """Return the mechanism of a plan.
-
-        Raises:
-            ParameterError: a parameter is missing, unknown or out of its range.
-        """
-        account(**plan.parameters)
-        return fill(cls, {**plan.parameters, **plan.settings})
 
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
@@ -76,37 +50,38 @@ class ModelClipping:
         return run
 
 
+def from_plan(plan: Plan) -> ModelClipping:
+    """Return the rule of a plan.
+
+    Raises:
+        ParameterError: a parameter is missing, unknown or out of its range.
+    """
+    rule = ModelClipping.of({**plan.parameters, **plan.settings})
+    rule.account()
+    return rule
+
+
 class ModelClippingRun:
     """One run: counts each step it takes and knows when the target is met."""
 
     def __init__(
-        self, mechanism: ModelClipping, *, noise: NoiseSource, epsilon: float, delta: float
+        self, rule: ModelClipping, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> None:
-        planned = account(
-            epsilon=mechanism.epsilon,
-            initial_clip=mechanism.initial_clip,
-            model_clip=mechanism.model_clip,
-            noise_std=mechanism.noise_std,
-            steps=mechanism.steps,
-            initial_noise_std=mechanism.initial_noise_std,
-            dimension=mechanism.dimension,
-        )
-        if mechanism.epsilon != epsilon or not planned.meets(epsilon=epsilon, delta=delta):
+        planned = rule.account()
+        if rule.epsilon != epsilon or not planned.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError(
-                f"{mechanism.steps} steps reach delta = {planned.at_delta:.3g} at epsilon = "
+                f"{rule.steps} steps reach delta = {planned.at_delta:.3g} at epsilon = "
                 f"{planned.at_epsilon:.3g}, not the target: raise noise_std or steps"
             )
-        self._separation = separation_of(
-            mechanism.model_clip, mechanism.noise_std, dimension=mechanism.dimension
-        )
-        self._mechanism = mechanism
+        self._separation = separation_of(rule.model_clip, rule.noise_std, dimension=rule.dimension)
+        self._rule = rule
         self._noise = noise
         self._delta = delta
         self._odometer = Odometer(
-            epsilon=mechanism.epsilon,
-            initial_clip=mechanism.initial_clip,
-            initial_noise_std=mechanism.initial_noise_std,
-            dimension=mechanism.dimension,
+            epsilon=rule.epsilon,
+            initial_clip=rule.initial_clip,
+            initial_noise_std=rule.initial_noise_std,
+            dimension=rule.dimension,
         )
 
     @property
@@ -130,9 +105,9 @@ class ModelClippingRun:
             position: u, float64 [size].
             gradient: g by u, float32 or float64 [size].
         """
-        mechanism = self._mechanism
-        contraction = 1 - mechanism.learning_rate * mechanism.weight_decay
-        move_(position, gradient, contraction=contraction, rate=mechanism.learning_rate)
-        clip_(position, mechanism.model_clip)
-        self._noise.add_(position, mechanism.noise_std)
+        rule = self._rule
+        contraction = 1 - rule.learning_rate * rule.weight_decay
+        move_(position, gradient, contraction=contraction, rate=rule.learning_rate)
+        clip_(position, rule.model_clip)
+        self._noise.add_(position, rule.noise_std)
         self._odometer.step(self._separation)

@@ -4,47 +4,22 @@ Koloskova et al. 2025, equation 1, in the reference frame: clip the start and ad
 gradient step is taken; all accuracy of the model then comes from fine-tuning.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from app.accounting.output_perturbation import NAME, account
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
-from workers.mechanisms.parameters import fill, require_dimension
+from app.planning.mechanisms import output_perturbation as mechanism
 from workers.mechanisms.stepless import Stepless
-from workers.mechanisms.vectors import clip_
+from workers.mechanisms.vectors import clip_, require_dimension
 from workers.noise.generators import NoiseSource
 
-__all__ = ["NAME", "OutputPerturbation"]
 
-
-@dataclass(frozen=True)
-class OutputPerturbation:
-    """The mechanism with all its parameters, named as in the accountant.
-
-    Attributes:
-        initial_clip: C0, norm of the start.
-        noise_std: sigma, per coordinate.
-        dimension: how many weights the plan was made for; None counts in real arithmetic.
-    """
+class OutputPerturbation(mechanism.OutputPerturbation):
+    """The mechanism with its rule."""
 
     steps: ClassVar[int] = 0
-
-    initial_clip: float
-    noise_std: float
-    dimension: int | None = None
-
-    @classmethod
-    def from_plan(cls, plan: Plan) -> "OutputPerturbation":
-        """Return the mechanism of a plan.
-
-        Raises:
-            ParameterError: a parameter is missing, unknown or out of its range.
-        """
-        account(**plan.parameters)
-        return fill(cls, plan.parameters)
 
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
@@ -56,11 +31,20 @@ class OutputPerturbation:
             PlanError: the plan was made for another number of weights.
         """
         require_dimension(self.dimension, position)
-        guarantee = account(
-            initial_clip=self.initial_clip, noise_std=self.noise_std, dimension=self.dimension
-        )
+        guarantee = self.account()
         if not guarantee.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError("the noise does not meet the target: raise noise_std")
         clip_(position, self.initial_clip)
         noise.add_(position, self.noise_std)
         return Stepless(guarantee)
+
+
+def from_plan(plan: Plan) -> OutputPerturbation:
+    """Return the rule of a plan.
+
+    Raises:
+        ParameterError: a parameter is missing, unknown or out of its range.
+    """
+    rule = OutputPerturbation.of(plan.parameters)
+    rule.account()
+    return rule

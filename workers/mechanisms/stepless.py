@@ -1,4 +1,4 @@
-"""A noisy phase that is over when it has begun."""
+"""Runs that are over when they have begun, and the rule of mechanisms whose runs change nothing."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
@@ -6,7 +6,11 @@ from typing import ClassVar, NoReturn
 import torch
 
 from app.accounting.guarantees import Guarantee
-from app.domain.errors import SealedStateError
+from app.domain.errors import SealedStateError, TargetNotMetError
+from app.domain.plan import Plan
+from app.planning.mechanisms.catalogue import mechanism_of
+from app.planning.mechanisms.mechanism import Mechanism
+from workers.noise.generators import NoiseSource
 
 
 @dataclass(frozen=True)
@@ -25,3 +29,43 @@ class Stepless:
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> NoReturn:  # noqa: ARG002
         """Refuse: there are no steps."""
         raise SealedStateError("this mechanism takes no steps")
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """Leaves the weights as they are: their training had noise for the forgotten records already.
+
+    Training itself is ``workers.training.private``.
+    """
+
+    steps: ClassVar[int] = 0
+
+    mechanism: Mechanism
+
+    def begin(
+        self,
+        position: torch.Tensor,  # noqa: ARG002
+        *,
+        noise: NoiseSource,  # noqa: ARG002
+        epsilon: float,
+        delta: float,
+    ) -> Stepless:
+        """Change nothing.
+
+        Raises:
+            TargetNotMetError: the training's noise is not enough any more.
+            ParameterError: a parameter is out of its range.
+        """
+        guarantee = self.mechanism.account()
+        if not guarantee.meets(epsilon=epsilon, delta=delta):
+            raise TargetNotMetError("the training's noise does not cover so many records")
+        return Stepless(guarantee)
+
+
+def from_plan(plan: Plan) -> Unchanged:
+    """Return the rule of a plan.
+
+    Raises:
+        ParameterError: a parameter is missing or unknown.
+    """
+    return Unchanged(mechanism_of(plan))

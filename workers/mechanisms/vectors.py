@@ -10,6 +10,8 @@ from typing import Final
 
 import torch
 
+from app.domain.errors import PlanError
+
 # Covers the rounding of a norm, of the factor and of every product.
 CLIP_MARGIN: Final = 1 - 2.0**-22
 # 128 KiB of float64 stay in a core's cache; from 2^15 on, torch would wake its other threads.
@@ -67,3 +69,9 @@ def move_(
         here.mul_(contraction)
         if rate != 0:
             here.sub_(slope, alpha=rate)
+
+
+def require_dimension(dimension: int | None, position: torch.Tensor) -> None:
+    """Raise ``PlanError`` if a plan was made for another number of weights; None fits any."""
+    if dimension not in (None, position.numel()):
+        raise PlanError(f"dimension must be {position.numel()}, not {dimension}")

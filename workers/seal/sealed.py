@@ -37,7 +37,7 @@ from app.domain.recipe import TrainingRecipe
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
 from workers.noise.generators import NoiseSource
-from workers.noisy_phase import Mechanism, NoisyProgress, descend, run_noisy_phase
+from workers.noisy_phase import NoisyProgress, Rule, descend, run_noisy_phase
 from workers.seal.certified import OPENING, Certified
 from workers.seal.scrubbing import from_caller, scrubbed
 from workers.training.buffers import recompute_buffers
@@ -248,7 +248,7 @@ class Sealed:
 
     def unlearn(
         self,
-        mechanism: Mechanism,
+        rule: Rule,
         feed: Feed,
         *,
         frame: ReferenceFrame | None,
@@ -258,14 +258,14 @@ class Sealed:
         """Run the noisy phase until the target is met; return the guarantee.
 
         Args:
-            mechanism: the update rule; its parameters do not depend on weights or records.
+            rule: of the update; its parameters do not depend on weights or records.
             feed: batches of records to keep, and of no others.
             frame: the reference frame of this architecture; None for the weights themselves.
             noise: fresh for this run.
             on_progress: called after each step; what it raises ends the run and reaches the caller.
 
         Raises:
-            TargetNotMetError: the mechanism's parameters cannot meet the target.
+            TargetNotMetError: the rule's parameters cannot meet the target.
             SealedStateError: the noisy phase has run already, or the object is spent.
             RunFailedError: there are no records to train on.
         """
@@ -274,7 +274,7 @@ class Sealed:
             "the noisy phase",
             lambda: run_noisy_phase(
                 held.network,
-                mechanism,
+                rule,
                 feed,
                 frame=frame,
                 noise=noise,

@@ -7,11 +7,12 @@ added, is not published.
 
 from collections.abc import Mapping
 
-from app.certificates.noise import Draws, draws_of
+from app.certificates.noise import draws_of
 from app.certificates.statement import CertifyingPhase
 from app.domain.errors import TargetNotMetError
-from app.domain.plan import Plan
+from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis
+from app.planning.mechanisms.mechanism import Draws
 
 _ROUNDING = 1e-9
 
@@ -31,7 +32,8 @@ def require_drawn(
     Raises:
         TargetNotMetError: some of the noise that is claimed was not drawn.
     """
-    if phase.plan.is_private:  # later certificates rest on it, whatever this one says
+    if phase.plan.training is TrainingKind.PRIVATE:
+        # Later certificates rest on its training, whatever this one says.
         claimed = [_private_training(phase.plan, size=size)] if trains else []
     else:
         claimed = draws_of(phase.plan.mechanism, phase.parameters, basis=basis)

@@ -4,8 +4,9 @@
     Descending   trained by descent on fixed batches, so that its drift or its noise can be counted
     Private      trained with DP-SGD
 
-Only the first is fine-tuned: in the second every gradient is part of what later certificates count,
-and in the third every noise-free gradient of a record that is still there would end its privacy.
+Only mechanisms for the first fine-tune: in the second every gradient is part of what later
+certificates count, and in the third every noise-free gradient of a record that is still there would
+end its privacy.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,8 @@ import torch
 from torch import nn
 
 from app.accounting.histories.history import History
-from app.domain.plan import Plan
+from app.domain.plan import Plan, TrainingKind
+from app.planning.mechanisms.catalogue import mechanism_named
 from workers.data.backbone import frame_of
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.descent import Descent
@@ -42,10 +44,6 @@ class Lineage(Protocol):
     def dtype(self) -> torch.dtype | None:
         """What the network computes in; None leaves it as it was built."""
 
-    @property
-    def fine_tunes(self) -> bool:
-        """Whether the rest of the budget goes into fine-tuning."""
-
     def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
         """Train the fresh network inside on the retained records."""
 
@@ -57,12 +55,14 @@ def lineage_of(
     factory: Callable[[], nn.Module],
 ) -> Lineage:
     """Return the kind of lineage that a plan is for."""
-    if plan.is_descent:
+    if plan.training is TrainingKind.DESCENT:
         return Descending.of(plan, data)
     feed = RandomBatches(data.retain, model.recipe.batch_size)
-    if plan.is_private:
+    if plan.training is TrainingKind.PRIVATE:
         return Private(model, data, feed=feed, training=_private_training(plan))
-    return Ordinary(model, data, feed=feed, frame=frame_of(model.backbone, factory))
+    framed = mechanism_named(plan.mechanism).in_frame
+    frame = frame_of(model.backbone, factory) if framed else None
+    return Ordinary(model, data, feed=feed, frame=frame)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,6 @@ class Ordinary:
     feed: Feed
     frame: ReferenceFrame | None
     dtype: torch.dtype | None = None
-    fine_tunes: bool = True
 
     def train(
         self,
@@ -97,7 +96,6 @@ class Descending:
     feed: Feed
     frame: ReferenceFrame | None = None
     dtype: torch.dtype | None = torch.float64
-    fine_tunes: bool = False
 
     @classmethod
     def of(cls, plan: Plan, data: RunData) -> "Descending":
@@ -140,7 +138,6 @@ class Private:
     training: PrivateTraining
     frame: ReferenceFrame | None = None
     dtype: torch.dtype | None = None
-    fine_tunes: bool = False
 
     def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
         """Train with noise."""

@@ -32,6 +32,7 @@ from app.domain.errors import ParameterError
 
 MOST_STEPS = 2_000_000_000
 MOST_EVENTS = 20_000
+MOST_COUNTED = 2**53
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,9 @@ class Recipe:
             require_positive("radius", self.radius)
         if self.dimension is not None:
             require_steps("dimension", self.dimension)
+        for name in ("batch_size", "batches", "dimension"):
+            if (getattr(self, name) or 0) > MOST_COUNTED:
+                raise ParameterError(name, f"at most {MOST_COUNTED}")
         _ = self.contraction, self.shift
         object.__setattr__(self, "neighbours", Neighbours(self.neighbours))
 

@@ -28,7 +28,7 @@ from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.histories.history import Event, Forget, History, Recipe, Release, Steps
 from app.accounting.histories.history_rounding import residue_of
 from app.accounting.histories.strong_convexity import ASSUMPTIONS as CONVEX
-from app.accounting.terms import Terms, enforced
+from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.errors import ParameterError
 
 ASSUMPTIONS = (
@@ -119,13 +119,11 @@ class Outlook:
         return math.hypot(self._closed, min(bounds)) * (1 + 1e-15)
 
 
-def account(history: Mapping[str, object], terms: Terms, *, adaptive: bool) -> GaussianGuarantee:
-    """Return what a history, as plain JSON values, guarantees.
-
-    Raises:
-        ParameterError: it is malformed, or no noise hides the forgotten records.
-    """
-    return Outlook(History.from_json(history), terms, adaptive=adaptive).guarantee()
+def terms_of(source: str) -> Terms:
+    """Return the terms of a mechanism that is accounted for here."""
+    return Terms(
+        neighbours=Neighbours.ZERO_OUT, adaptive=False, assumptions=ASSUMPTIONS, source=source
+    )
 
 
 def drift(history: History) -> float:
@@ -160,44 +158,6 @@ def worst_case_drift(*, recipe: Recipe, records: int = 1) -> float:
         return recipe.cap
     lost = -math.expm1(recipe.batches * log_of(rate))
     return min(recipe.cap, records * recipe.shift / lost * (1 + 1e-12))
-
-
-def capacity(
-    history: History, terms: Terms, *, epsilon: float, delta: float, adaptive: bool = False
-) -> int:
-    """Return how many more records the present version covers without a run, at worst positions.
-
-    The batch visited last is the worst position, and where it is full the batch before it: it is
-    visited at least as often as any other, and later each time, and mu grows with both
-    (docs/guarantees.md, section 6). Adaptive lineages have one batch.
-
-    Raises:
-        ParameterError: some noise is too small for float64, or the history is too long to count.
-    """
-
-    def covers(more: int) -> bool:
-        outlook = Outlook(_with_more(history, more), terms, adaptive=adaptive)
-        return outlook.meets(epsilon=epsilon, delta=delta)
-
-    low, high = 0, 1
-    most = history.recipe.batch_size * history.recipe.batches - history.forgotten()
-    while high <= most and covers(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if covers(middle) else (low, middle)
-    return low
-
-
-def _with_more(history: History, more: int) -> History:
-    recipe, gone, records = history.recipe, history.by_batch(), dict[int, int]()
-    batch = (history.steps - 1) % recipe.batches
-    while more > 0:
-        records[batch] = min(more, recipe.batch_size - gone.get(batch, 0))
-        more -= records[batch]
-        batch = (batch - 1) % recipe.batches
-    return history.after_request({batch: count for batch, count in records.items() if count})
 
 
 def _terms(terms: Terms, history: History, *, adaptive: bool) -> Terms:

@@ -3,17 +3,8 @@
 from datetime import datetime
 from typing import Final
 
-from app.accounting import retraining
 from app.certificates.membership_attack import check_audit
 from app.certificates.noise import draws_of, grid_of
-from app.certificates.parameters import (
-    Adaptive,
-    DpSgd,
-    ModelClipping,
-    NoisyGdNonconvex,
-    ReleaseEvent,
-    Tracked,
-)
 from app.certificates.schema import (
     AsTrained,
     Evaluation,
@@ -22,23 +13,23 @@ from app.certificates.schema import (
     Frame,
     Predicate,
     Release,
-    Section,
 )
 from app.domain.errors import VerificationError
 from app.domain.merkle import EMPTY_ROOT
 from app.domain.noise_generators import KNOWN
 from app.domain.states import Basis
+from app.planning.mechanisms.mechanism import Claim, Mechanism
 
 # A lineage is trained (version 1), trained again (2), and only then unlearns from that (3).
 _FIRST_AFTER_NEW_TRAINING: Final = 3
 
 
-def check_consistency(predicate: Predicate, parameters: Section | None) -> None:
+def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None:
     """Check a predicate's fields against each other.
 
     Args:
         predicate: of the right form.
-        parameters: of its mechanism, if it has one.
+        mechanism: with its parameters, if it has one.
 
     Raises:
         VerificationError: two fields contradict each other.
@@ -53,15 +44,13 @@ def check_consistency(predicate: Predicate, parameters: Section | None) -> None:
         _check_evaluation(predicate.evaluation, forgotten=0)
     elif isinstance(predicate, Exclusion):
         _check_exclusion(predicate.forgotten)
-    elif parameters is not None:
+    elif mechanism is not None:
         _check_version(predicate)
         _check_forgotten(predicate.forgotten)
-        _check_since_training(predicate, parameters)
-        _check_frame(predicate)
+        _check_since_training(predicate, mechanism)
+        _check_frame(predicate, mechanism)
         _check_noise(predicate)
         _check_evaluation(predicate.evaluation, forgotten=predicate.forgotten.records)
-        if isinstance(parameters, ModelClipping):
-            _require(parameters.epsilon == predicate.target.epsilon, "two epsilons")
 
 
 def _check_version(predicate: Release) -> None:
@@ -95,48 +84,28 @@ def _check_root(count: int, root: str) -> None:
     _require((count == 0) == (root == EMPTY_ROOT.hex()), "a root is not of so many commitments")
 
 
-def _check_since_training(predicate: Release, parameters: Section) -> None:
+def _check_since_training(predicate: Release, mechanism: Mechanism) -> None:
     """Check that the mechanism accounts for all records that left since these weights' training."""
     forgotten, version = predicate.forgotten, predicate.model.version
-    since = forgotten.records - forgotten.before_training
-    if isinstance(parameters, Tracked):
-        _check_history(predicate, parameters)
-        _require(parameters.history.forgotten == since, "its history forgets other records")
-    elif isinstance(parameters, DpSgd):
-        _require(parameters.group_size == max(1, since), "its group is not all forgotten records")
-    elif isinstance(parameters, NoisyGdNonconvex):
-        runs = version - 1
-        _require(since <= runs * parameters.request_size, "its requests are larger than stated")
-    if predicate.mechanism.name == retraining.NAME:
+    since, anew = forgotten.records - forgotten.before_training, forgotten.before_training > 0
+    claim = Claim(
+        epsilon=predicate.target.epsilon, version=version, forgotten=since, trained_again=anew
+    )
+    reason = mechanism.contradiction(claim)
+    if reason is not None:
+        raise VerificationError("statement", reason)
+    if mechanism.trains_anew:
         _require(since == 0, "a record forgotten after its training")
-    elif isinstance(parameters, Tracked | DpSgd):
-        anew = forgotten.before_training > 0
+    elif mechanism.counts_from_training:
         _require(not anew or version >= _FIRST_AFTER_NEW_TRAINING, "trained again too early")
     else:
-        _require(forgotten.before_training == 0, "its guarantee does not depend on the training")
+        _require(not anew, "its guarantee does not depend on the training")
 
 
-def _check_history(predicate: Release, parameters: Tracked) -> None:
-    releases, version = parameters.history.releases, predicate.model.version
-    _require(bool(releases), "a history without a release")
-    _require(
-        isinstance(parameters.history.events[-1], ReleaseEvent), "its history goes on after it"
-    )
-    before = len(releases) - 1
-    _require(before <= version - 1, "a history of more releases than versions")
-    anew = predicate.forgotten.before_training > 0
-    _require(before < version - 1 or not anew, "a new training in an old history")
-    if isinstance(parameters, Adaptive) and parameters.earlier_releases is not None:
-        counted = parameters.earlier_releases == version - 1 == before
-        _require(counted, "earlier_releases are not all releases before")
-
-
-def _check_frame(predicate: Release) -> None:
-    """Check where the centre came from; which mechanisms have a frame follows from the relation."""
+def _check_frame(predicate: Release, mechanism: Mechanism) -> None:
+    """Check where the centre came from."""
     frame, backbone = predicate.mechanism.frame, predicate.backbone
-    framed = predicate.guarantee.get("neighbouring_relation") == "any_start"
-    expected = framed and predicate.mechanism.name != retraining.NAME
-    _require((frame is not None) == expected, "a frame too many or too few")
+    _require((frame is not None) == mechanism.in_frame, "a frame too many or too few")
     if frame is None:
         return
     public = backbone is not None and not backbone.frozen

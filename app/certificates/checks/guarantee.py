@@ -5,29 +5,27 @@ from typing import Any
 
 from app.certificates.checks.tolerance import difference
 from app.certificates.claims import EXCLUDED, NO_GUARANTEE, claims_of, exclusion_assumptions
-from app.certificates.parameters import DpSgd
-from app.certificates.schema import AsTrained, Exclusion, Predicate, Section
+from app.certificates.schema import AsTrained, Exclusion, Predicate
 from app.domain.backbone import BackboneDigest
 from app.domain.errors import ExpungeError, VerificationError
-from app.planning.dp_sgd_work import refuse_slow_accounting
+from app.planning.mechanisms.mechanism import Mechanism
 
 
 def check_guarantee(
-    predicate: Predicate, stated: Mapping[str, Any], parameters: Section | None
+    predicate: Predicate, stated: Mapping[str, Any], mechanism: Mechanism | None
 ) -> str:
     """Check guarantee, accountant and assumptions; return the guarantee in a few words.
 
     Args:
         predicate: of the right form.
         stated: the same as plain JSON values.
-        parameters: of its mechanism, if it has one.
+        mechanism: with its parameters, if it has one.
 
     Raises:
         VerificationError: they do not follow from the parameters.
     """
     try:
-        _refuse_slow(parameters)
-        computed = _computed(predicate, stated)
+        computed = _computed(predicate, mechanism)
     except (ExpungeError, ArithmeticError, ValueError, TypeError) as error:
         reason = str(error) if isinstance(error, ExpungeError) else "it cannot be computed"
         raise VerificationError("guarantee", reason) from error
@@ -43,30 +41,19 @@ def check_guarantee(
     return f"epsilon {guarantee['epsilon']:.6g} at delta {guarantee['delta']:.3g}, as recomputed"
 
 
-def _computed(predicate: Predicate, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _computed(predicate: Predicate, mechanism: Mechanism | None) -> dict[str, Any]:
     own = predicate.backbone
     backbone = (
         None if own is None else BackboneDigest(name=own.name, sha256=own.sha256, frozen=own.frozen)
     )
     if isinstance(predicate, AsTrained):
         return {"guarantee": NO_GUARANTEE}
-    if isinstance(predicate, Exclusion):
+    if isinstance(predicate, Exclusion) or mechanism is None:
         return {"guarantee": EXCLUDED, "assumptions": exclusion_assumptions(backbone)}
+    mechanism.refuse_slow()
     return claims_of(
-        predicate.mechanism.name,
-        stated["mechanism"]["parameters"],
+        mechanism,
         epsilon=predicate.target.epsilon,
         delta=predicate.target.delta,
         backbone=backbone,
     )
-
-
-def _refuse_slow(parameters: Section | None) -> None:
-    """Refuse parameters that the service never plans with, because accounting takes minutes."""
-    if isinstance(parameters, DpSgd):
-        refuse_slow_accounting(
-            noise_multiplier=parameters.noise_multiplier,
-            sampling_rate=parameters.sampling_rate,
-            steps=parameters.steps,
-            group_size=parameters.group_size,
-        )

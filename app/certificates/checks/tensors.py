@@ -7,23 +7,20 @@ follow from these are compared with what the service enforces.
 from collections.abc import Mapping
 from typing import Final
 
-from app.accounting import delete_to_descent, langevin_unlearning, noisy_gd_convex, retraining
-from app.accounting.histories.strong_convexity import largest_learning_rate
-from app.certificates.parameters import Recipe, ReleaseEvent, Tracked
-from app.certificates.schema import Predicate, Release, Section
+from app.accounting.histories.history import Release as ReleaseEvent
+from app.certificates.schema import Predicate, Release
 from app.certificates.weights_file import StoredTensor, WeightsFile
 from app.domain import linear_head
 from app.domain.errors import VerificationError
+from app.planning.mechanisms.mechanism import Mechanism
+from app.planning.mechanisms.tracked import Tracked
 
 BACKBONE: Final = "backbone."
 HEAD: Final = "weight"
 _FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
-_FULL_BATCH: Final = frozenset(
-    {delete_to_descent.NAME, langevin_unlearning.NAME, noisy_gd_convex.NAME}
-)
 
 
-def check_tensors(predicate: Predicate, parameters: Section | None, weights: WeightsFile) -> str:
+def check_tensors(predicate: Predicate, mechanism: Mechanism | None, weights: WeightsFile) -> str:
     """Check what a certificate says of the weights; return it in words.
 
     Raises:
@@ -35,15 +32,13 @@ def check_tensors(predicate: Predicate, parameters: Section | None, weights: Wei
         frozen == any(name.startswith(BACKBONE) for name in tensors),
         "the file holds a frozen backbone that is not stated, or none that is",
     )
-    if not isinstance(predicate, Release):
+    if not isinstance(predicate, Release) or mechanism is None:
         return f"{len(tensors)} tensors"
     trained = _trained(predicate, tensors)
     dimension = sum(tensor.size for tensor in trained.values())
-    if isinstance(parameters, Tracked):
-        _check_head(predicate, parameters, tensors, weights)
-        _require(dimension == parameters.history.recipe.dimension, "its dimension is another")
-    elif predicate.mechanism.name != retraining.NAME:
-        _require(dimension == getattr(parameters, "dimension", None), "its dimension is another")
+    if isinstance(mechanism, Tracked):
+        _check_head(predicate, mechanism, tensors, weights)
+    _require(mechanism.counted() in (None, dimension), "its dimension is another")
     return f"{dimension} trained numbers in {len(trained)} of {len(tensors)} tensors"
 
 
@@ -62,44 +57,46 @@ def _trained(predicate: Release, tensors: Mapping[str, StoredTensor]) -> dict[st
 
 def _check_head(
     predicate: Release,
-    parameters: Tracked,
+    mechanism: Tracked,
     tensors: Mapping[str, StoredTensor],
     weights: WeightsFile,
 ) -> None:
     """Check a linear head: the only network whose constants the service knows."""
     others = [name for name in tensors if name != HEAD and not name.startswith(BACKBONE)]
     _require(predicate.mechanism.tensors == [HEAD] and not others, "not a linear head")
-    head, history = tensors[HEAD], parameters.history
+    head = tensors[HEAD]
     _require(head.dtype == "F64" and len(head.shape) == 2, "not a linear head in float64")
     _require(head.shape[0] != 2, "a linear head of two classes has one row")
     classes = head.shape[0] if head.shape[0] > 1 else 2
-    _check_recipe(predicate.mechanism.name, history.recipe, classes)
+    _check_recipe(mechanism, classes)
     noise = predicate.mechanism.noise
-    if noise is not None and noise.grid is not None and _ends_on_grid(parameters):
+    if noise is not None and noise.grid is not None and _ends_on_grid(mechanism):
         _require(weights.is_on_grid(head, noise.grid), "the weights are not on the stated grid")
 
 
-def _check_recipe(mechanism: str, recipe: Recipe, classes: int) -> None:
+def _check_recipe(mechanism: Tracked, classes: int) -> None:
+    recipe = mechanism.history.recipe
     constants = (linear_head.smoothness(classes), linear_head.lipschitz(classes))
     _require(
         (recipe.smoothness, recipe.lipschitz) == constants,
         f"smoothness or lipschitz are not those of {classes} classes",
     )
-    _require(mechanism not in _FULL_BATCH or recipe.batches == 1, "not the whole data at once")
-    if mechanism == delete_to_descent.NAME:
-        rate = largest_learning_rate(weight_decay=recipe.weight_decay, smoothness=recipe.smoothness)
-        _require(recipe.learning_rate == rate, "learning_rate is not Delete-to-Descent's")
+    _require(not mechanism.full_batch or recipe.batches == 1, "not the whole data at once")
+    rate = mechanism.own_learning_rate(
+        weight_decay=recipe.weight_decay, smoothness=recipe.smoothness
+    )
+    _require(rate in (None, recipe.learning_rate), f"learning_rate is not that of {mechanism.name}")
 
 
-def _ends_on_grid(parameters: Tracked) -> bool:
+def _ends_on_grid(mechanism: Tracked) -> bool:
     """Return whether the weights are unchanged since they were last rounded to the grid."""
-    if parameters.history.recipe.radius is not None:  # projection follows the noise
+    if mechanism.history.recipe.radius is not None:  # projection follows the noise
         return False
-    run = parameters.history.last_run()
+    run = mechanism.history.last_run
     end = run[-1]
-    if isinstance(end, ReleaseEvent) and end.release == 0 and len(run) > 1:
+    if isinstance(end, ReleaseEvent) and end.noise_std == 0 and len(run) > 1:
         end = run[-2]
-    return (end.release if isinstance(end, ReleaseEvent) else end.noise_std) > 0
+    return end.noise_std > 0
 
 
 def _require(condition: bool, reason: str) -> None:  # noqa: FBT001

@@ -205,10 +205,6 @@ MUTATIONS = [
     Mutation(
         "histories.history_account.Outlook._ideal_mu", "histories.test_history_account", smaller
     ),
-    Mutation(
-        "histories.history_account.account", "histories.test_history_account", better_guarantee
-    ),
-    Mutation("histories.history_account.capacity", "histories.test_history_account", more),
     Mutation("histories.history_rounding.step_error", "histories.test_history_rounding", smaller),
     Mutation("histories.history_rounding.reach_of", "histories.test_history_rounding", smaller),
     Mutation(
@@ -222,18 +218,7 @@ MUTATIONS = [
     Mutation("model_clipping.Odometer.step", "test_model_clipping", smaller_log),
     Mutation("gaussian.rounded_log_delta", "test_model_clipping", smaller_log),
     Mutation("model_clipping.Odometer.guarantee", "test_model_clipping", better_point_delta),
-    # These read a history; their noise is chosen by the planner.
-    *(
-        Mutation(f"{name}.account", f"test_{name}", better_guarantee)
-        for name in (
-            "projected_noisy_sgd",
-            "tracked_release",
-            "delete_to_descent",
-            "langevin_unlearning",
-            "noisy_gd_convex",
-        )
-    ),
-    Mutation("projected_noisy_sgd.noise_std_of", "test_projected_noisy_sgd", larger),
+    Mutation("strong_convexity.noise_std_of", "test_strong_convexity", larger),
     *_accountant("noisy_gd_nonconvex", "test_noisy_gd_nonconvex", better_guarantee),
     Mutation("noisy_gd_nonconvex.steps_needed", "test_noisy_gd_nonconvex", fewer),
     *_accountant("dp_sgd", "test_dp_sgd", better_guarantee),

@@ -13,13 +13,13 @@ import safetensors.numpy
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from app.accounting import catalogue
 from app.backbones.use import parameters_of_model
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.plan import Plan
 from app.domain.schema import FeatureSchema
 from app.main import create_app
+from app.planning.mechanisms import catalogue
 from app.registry.tables import ModelRow
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from app.accounting import catalogue
 from app.accounting.terms import Direction, Neighbours, Support
 from app.certificates.checks import guarantee
 from app.certificates.checks.tolerance import RELATIVE
@@ -28,6 +27,8 @@ from app.certificates.trusted import TRUSTED, is_trusted
 from app.certificates.verification import verify
 from app.domain.errors import VerificationError
 from app.domain.states import Basis
+from app.planning.mechanisms import catalogue
+from app.planning.mechanisms.mechanism import Mechanism
 from tests.support.bundles import signed_payload
 from tests.support.statements import cases
 from tests.support.trust import trust
@@ -54,8 +55,8 @@ def _claims_once() -> Iterator[None]:
     """Compute the claims for each set of parameters once: most changes leave them alone."""
     computed = cache(lambda arguments: claims_of(**pickle.loads(arguments)))
 
-    def once(mechanism: str, parameters: dict[str, Any], **others: Any) -> dict[str, Any]:
-        return computed(pickle.dumps({"mechanism": mechanism, "parameters": parameters, **others}))
+    def once(mechanism: Mechanism, **others: Any) -> dict[str, Any]:
+        return computed(pickle.dumps({"mechanism": mechanism, **others}))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guarantee, "claims_of", once)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting import catalogue
 from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
-from app.planning.any_start import complete_gradient_clipping
+from app.planning.mechanisms import catalogue
+from app.planning.mechanisms.gradient_clipping import complete_gradient_clipping
 from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting import catalogue, gradient_clipping
+from app.accounting import gradient_clipping
 from app.domain.errors import ParameterError, PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
-from app.planning import planner
+from app.planning.mechanisms import catalogue
 from app.planning.planner import make_plan, quote_all
 from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
 
@@ -142,7 +142,7 @@ def test_a_number_out_of_range_is_refused_wherever_it_stands(parameters: dict, r
         _plan(parameters)
 
 
-@pytest.mark.parametrize("mechanism", sorted(set(planner._QUOTE) - {"gradient_clipping"}))
+@pytest.mark.parametrize("mechanism", sorted(set(catalogue.MECHANISMS) - {"gradient_clipping"}))
 @pytest.mark.parametrize("name", ["noise_std", "steps", "learning_rate"])
 def test_other_mechanisms_take_no_lists(mechanism: str, name: str) -> None:
     policy = Policy(mechanism=mechanism, parameters={name: [1.0, 2.0]})

@@ -9,11 +9,11 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from app.accounting import catalogue
 from app.domain.plan import Plan
 from app.domain.scopes import Scope
 from app.ledger.tables import RunRow
 from app.locations import redis_connection
+from app.planning.mechanisms import catalogue
 from app.services import Services
 from app.web.installation import PARTS
 from app.web.pages import PageRoute

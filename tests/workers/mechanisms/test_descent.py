@@ -6,13 +6,15 @@ from fractions import Fraction
 import pytest
 import torch
 
-from app.accounting import gaussian, projected_noisy_sgd
+from app.accounting import gaussian
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.history_account import Outlook, drift
 from app.accounting.histories.strong_convexity import contraction
 from app.accounting.precision import grid_of
 from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
+from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
+from app.planning.tracking import history_of_run
 from workers.mechanisms.descent import Descent, from_plan
 from workers.noise.generators import InsecureNoise
 
@@ -61,9 +63,9 @@ def noised(position, noise_std):
 
 
 def planned(mechanism, *, steps, noise_std=0.0, release_noise_std=0.0):
-    return Plan(
+    plan = Plan(
         mechanism=mechanism,
-        parameters={},
+        parameters={"history": HISTORY.to_json()},
         **TARGET,
         budget_epochs=1.0,
         predicted={},
@@ -77,6 +79,7 @@ def planned(mechanism, *, steps, noise_std=0.0, release_noise_std=0.0):
         },
         history=HISTORY.to_json(),
     )
+    return replace(plan, parameters={"history": history_of_run(plan, steps=steps).to_json()})
 
 
 def noisy(*, steps, noise_std=0.2):
@@ -178,7 +181,7 @@ def test_a_rule_counts_its_plans_whole_history_with_the_training_that_is_ahead(t
     assert (rule.steps, rule.release_noise_std) == (4, 0.3)
     assert rule.descent == Descent(RATE, DECAY, noise_std=0.2)
     before = HISTORY.after_steps(training_steps, noise_std=0.2)
-    outlook = Outlook(before, projected_noisy_sgd.TERMS)
+    outlook = Outlook(before, ProjectedNoisySgd.terms)
     assert rule.account(3) == outlook.guarantee(steps=3, noise_std=0.2)
     assert rule.account(4) == outlook.guarantee(steps=4, noise_std=0.2, release_noise_std=0.3)
 

@@ -11,9 +11,9 @@ from app.accounting import gradient_clipping as accountant
 from app.accounting.precision import grid_of
 from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
-from workers.mechanisms.gradient_clipping import GradientClipping
+from app.planning.mechanisms.catalogue import mechanism_of
+from workers.mechanisms.gradient_clipping import GradientClipping, from_plan
 from workers.noise.generators import InsecureNoise, SecureNoise
-from workers.run import _as_taken
 
 SIZE = 500
 EPSILON, DELTA = 1.0, 1e-5
@@ -35,9 +35,7 @@ def plan_of(parameters):
 def mechanism(steps=11, **changes):
     parameters = SETTING | changes
     noise_std = accountant.calibrate(epsilon=EPSILON, delta=DELTA, steps=steps, **parameters)
-    return GradientClipping.from_plan(
-        plan_of(parameters | {"noise_std": noise_std, "steps": steps})
-    )
+    return from_plan(plan_of(parameters | {"noise_std": noise_std, "steps": steps}))
 
 
 def scheduled(noise, more=0):
@@ -59,7 +57,7 @@ def scheduled(noise, more=0):
     )
     target = gaussian.mu_of(epsilon=EPSILON, delta=DELTA)
     parameters["noise_std"] = parameters["noise_std"] * unit.mu / target * (1 + 1e-12)
-    return GradientClipping.from_plan(
+    return from_plan(
         plan_of(
             {
                 name: value if name == "initial_clip" else (*value.tolist(), *[value[-1]] * more)
@@ -163,9 +161,9 @@ def test_a_schedule_stops_early_and_the_steps_taken_account_for_themselves():
     assert going.steps == len(DECREASING)
     plan = plan_of(vars(rule))
     for steps, meets in ((going.steps, True), (going.steps - 1, False)):
-        taken = accountant.account(**_as_taken(plan, steps))
+        taken = mechanism_of(plan).taken(plan, steps).account()
         assert taken.meets(epsilon=EPSILON, delta=DELTA) is meets
-    assert going.guarantee() == accountant.account(**_as_taken(plan, going.steps))
+    assert going.guarantee() == mechanism_of(plan).taken(plan, going.steps).account()
 
 
 def test_two_starts_with_the_same_noise_end_within_the_odometers_drift():
@@ -279,8 +277,8 @@ def test_noise_has_the_standard_deviation_that_was_accounted_for():
 
 @pytest.mark.parametrize("fault", ["missing", "unknown", "range"])
 def test_parameters_of_a_plan_are_checked_by_name(fault):
-    parameters = SETTING | {"noise_std": 1.0, "steps": 3.0}
-    assert GradientClipping.from_plan(plan_of(parameters)).steps == 3
+    parameters = SETTING | {"noise_std": 1.0, "steps": 3}
+    assert from_plan(plan_of(parameters)).steps == 3
     if fault == "missing":
         del parameters["gradient_clip"]
     elif fault == "unknown":
@@ -288,4 +286,4 @@ def test_parameters_of_a_plan_are_checked_by_name(fault):
     else:
         parameters["weight_decay"] = 100.0
     with pytest.raises(ParameterError):
-        GradientClipping.from_plan(plan_of(parameters))
+        from_plan(plan_of(parameters))

@@ -8,7 +8,7 @@ from app.accounting import model_clipping as accountant
 from app.accounting.precision import grid_of
 from app.domain.errors import ParameterError, TargetNotMetError
 from app.domain.plan import Plan
-from workers.mechanisms.model_clipping import ModelClipping
+from workers.mechanisms.model_clipping import from_plan
 from workers.noise.generators import InsecureNoise, SecureNoise
 
 SIZE = 400
@@ -47,7 +47,7 @@ def test_trajectory_equals_the_equation_in_float64():
     start = np.random.default_rng(0).standard_normal(SIZE)
     position = torch.tensor(start, dtype=torch.float64)
     noise = InsecureNoise(3, environment="test")
-    run = ModelClipping.from_plan(plan()).begin(position, noise=noise, epsilon=EPSILON, delta=DELTA)
+    run = from_plan(plan()).begin(position, noise=noise, epsilon=EPSILON, delta=DELTA)
     again = InsecureNoise(3, environment="test")
 
     def fresh(noise_std):
@@ -68,7 +68,7 @@ def test_trajectory_equals_the_equation_in_float64():
 
 
 def test_more_planned_steps_than_needed_are_not_taken():
-    run = ModelClipping.from_plan(plan(steps=100)).begin(
+    run = from_plan(plan(steps=100)).begin(
         full(1.0), noise=SecureNoise(), epsilon=EPSILON, delta=DELTA
     )
     position = full(1.0)
@@ -81,16 +81,12 @@ def test_more_planned_steps_than_needed_are_not_taken():
 def test_a_target_out_of_reach_is_refused_before_anything_changes(target):
     position = full(100.0)
     with pytest.raises(TargetNotMetError):
-        ModelClipping.from_plan(plan()).begin(
-            position, noise=SecureNoise(), epsilon=target[0], delta=target[1]
-        )
+        from_plan(plan()).begin(position, noise=SecureNoise(), epsilon=target[0], delta=target[1])
     assert (position == 100.0).all()
 
 
 def test_an_iterate_that_is_not_finite_is_clipped_to_zero_and_noised():
-    run = ModelClipping.from_plan(plan()).begin(
-        full(1.0), noise=SecureNoise(), epsilon=EPSILON, delta=DELTA
-    )
+    run = from_plan(plan()).begin(full(1.0), noise=SecureNoise(), epsilon=EPSILON, delta=DELTA)
     position = full(1.0)
     run.step(position, torch.full((SIZE,), torch.inf))
     assert torch.isfinite(position).all()
@@ -99,4 +95,4 @@ def test_an_iterate_that_is_not_finite_is_clipped_to_zero_and_noised():
 def test_an_unknown_setting_is_named():
     faulty = Plan(**{**vars(plan()), "settings": STEP | {"momentum": 0.9}})
     with pytest.raises(ParameterError, match="momentum"):
-        ModelClipping.from_plan(faulty)
+        from_plan(faulty)

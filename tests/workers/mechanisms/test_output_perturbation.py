@@ -7,7 +7,7 @@ from app.accounting import output_perturbation as accountant
 from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.plan import Plan
-from workers.mechanisms.output_perturbation import OutputPerturbation
+from workers.mechanisms.output_perturbation import from_plan
 from workers.noise.generators import InsecureNoise, SecureNoise
 
 SIZE = 200_000
@@ -27,7 +27,7 @@ def plan(noise_std=None):
 
 
 def begin(position, planned=None, noise=None):
-    return OutputPerturbation.from_plan(planned or plan()).begin(
+    return from_plan(planned or plan()).begin(
         position, noise=noise or SecureNoise(), epsilon=EPSILON, delta=DELTA
     )
 

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from app.certificates.statement import CertifyingPhase
 from app.domain.errors import TargetNotMetError
-from app.domain.plan import Plan
+from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, head
@@ -43,6 +43,7 @@ def phase(
         budget_epochs=1.0,
         predicted={},
         settings=settings or {},
+        training=TrainingKind.RECIPE if settings is None else TrainingKind.PRIVATE,
     )
     return CertifyingPhase(
         plan=plan, parameters=parameters, frame=None, tensors=("weight",), noise=None

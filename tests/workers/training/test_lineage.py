@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from app.domain.architecture import ArchitectureSpec
-from app.domain.plan import Plan
+from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.planning.lineage import new_lineage
+from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.shape import ConvexShape, ModelShape
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.descent import Descent
@@ -49,6 +50,7 @@ def plan(history=BEGUN.history, **settings):
         budget_epochs=1.0,
         predicted={},
         settings=BEGUN.settings | settings,
+        training=TrainingKind.DESCENT,
         history=None if history is None else history.to_json(),
     )
 
@@ -126,15 +128,17 @@ def test_the_loss_is_divided_by_the_batch_size_of_the_plan_and_bounded_as_it_say
 def test_a_descending_lineage_is_not_fine_tuned_and_works_on_the_weights_themselves():
     found = lineage(plan())
     assert isinstance(found, Descending)
-    assert not found.fine_tunes
+    assert not mechanism_named("tracked_release").fine_tunes
     assert found.frame is None
     assert found.dtype == torch.float64
 
 
 def test_a_plan_without_training_steps_is_ordinary_and_fine_tuned():
-    ordinary = replace(plan(None), mechanism="gradient_clipping", settings={})
+    ordinary = replace(
+        plan(None), mechanism="gradient_clipping", settings={}, training=TrainingKind.RECIPE
+    )
     found = lineage_of(ordinary, MODEL, data(ordinary), lambda: torch.nn.Linear(1, 2))
     assert isinstance(found, Ordinary)
-    assert found.fine_tunes
+    assert mechanism_named("gradient_clipping").fine_tunes
     assert found.frame is not None
     assert found.dtype is None

@@ -45,6 +45,13 @@ def test_the_last_run_is_what_came_behind_the_release_before_it():
     assert second.after_request({3: 1}).after_release(noise_std=0.1).last_run == (Release(0.1),)
 
 
+@pytest.mark.parametrize("name", ["batch_size", "batches", "dimension"])
+def test_a_count_that_no_float_holds_is_refused(name):
+    with pytest.raises(ParameterError) as caught:
+        recipe(**{name: 10**400})
+    assert caught.value.name == name
+
+
 def test_nothing_is_added_by_no_steps():
     assert lived().after_steps(0) == lived()
 

@@ -5,16 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting import gaussian, tracked_release
 from app.accounting.chains.present_records import minorant_mu
-from app.accounting.histories import history_account
 from app.accounting.histories.history import History, Release, Steps
-from app.accounting.histories.history_account import Outlook, capacity, drift
+from app.accounting.histories.history_account import Outlook, drift
 from app.domain.errors import ParameterError
+from app.planning.mechanisms.tracked_release import TrackedRelease
 from tests.support.histories import histories, recipe
 from tests.support.independent_accountant import independent_mu
 
-TERMS = tracked_release.TERMS
+TERMS = TrackedRelease.terms
 TARGET = {"epsilon": 1.0, "delta": 1e-5}
 
 
@@ -276,40 +275,6 @@ def test_adaptive_terms_say_so():
     assert len(terms.assumptions) == len(TERMS.assumptions) + 1
 
 
-# Capacity.
-
-
-def test_capacity_is_the_most_records_that_the_release_covers_at_their_worst():
-    history = reference()
-    found = capacity(history, TERMS, **TARGET)
-    assert found > 1
-    worst = (history.steps - 1) % 10
-    allowed = gaussian.mu_of(**TARGET)
-    assert mu(history.after_request({worst: found})) <= allowed
-    assert mu(history.after_request({worst: found + 1})) > allowed
-    for batch in range(10):
-        assert mu(history.after_request({batch: found})) <= allowed
-
-
-def test_capacity_shrinks_with_every_record_that_left():
-    history = reference()
-    whole = capacity(history, TERMS, **TARGET)
-    assert capacity(history.after_request({9: 3}), TERMS, **TARGET) == whole - 3
-
-
-def test_a_lineage_without_noise_has_no_capacity():
-    bare = History(recipe()).after_steps(40).after_release()
-    assert capacity(bare, TERMS, **TARGET) == 0
-
-
-def test_capacity_ends_with_the_records_and_fills_one_batch_after_the_other():
-    loud = History(recipe()).after_steps(7).after_release(noise_std=1e6)
-    assert capacity(loud, TERMS, **TARGET) == 20
-    assert capacity(loud.after_request({0: 4, 1: 1}), TERMS, **TARGET) == 15
-    everything = dict.fromkeys(range(5), 4)
-    assert capacity(loud.after_request(everything), TERMS, **TARGET) == 0
-
-
 def test_the_last_batch_visited_is_the_worst_place_under_any_noise():
     history = (
         History(recipe())
@@ -325,17 +290,9 @@ def test_the_last_batch_visited_is_the_worst_place_under_any_noise():
     assert [by_batch[batch] for batch in order] == sorted(by_batch, reverse=True)
 
 
-def test_capacity_of_an_adaptive_lineage_counts_its_releases():
-    target = {"epsilon": 100.0, "delta": 1e-5}
-    history = noisy_lineage(6, unlearning=30)
-    fixed = capacity(history, TERMS, **target)
-    adaptive = capacity(history, TERMS, **target, adaptive=True)
-    assert 0 < adaptive < fixed
-
-
 def test_account_reads_plain_json():
     history = reference().after_request({4: 1})
-    found = history_account.account(history.to_json(), TERMS, adaptive=False)
+    found = TrackedRelease.of({"history": history.to_json()}).account()
     assert found.mu == pytest.approx(0.0658463492, abs=5e-11)
     with pytest.raises(ParameterError):
-        history_account.account({"events": []}, TERMS, adaptive=False)
+        TrackedRelease.of({"history": {"events": []}})

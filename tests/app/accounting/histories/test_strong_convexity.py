@@ -79,3 +79,11 @@ def test_the_papers_own_condition_is_stricter(rate):
         strong_convexity.papers_contraction(**given)
     assert caught.value.name == "learning_rate"
     assert strong_convexity.papers_contraction(**GOOD) == strong_convexity.contraction(**GOOD)
+
+
+def test_noise_in_the_papers_convention():
+    assert strong_convexity.noise_std_of(learning_rate=2.0, noise_scale=0.05) == pytest.approx(
+        0.1, rel=1e-14
+    )
+    with pytest.raises(ParameterError):
+        strong_convexity.noise_std_of(learning_rate=2.0, noise_scale=0.0)

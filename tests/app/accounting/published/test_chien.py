@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from app.accounting import projected_noisy_sgd
 from app.accounting.chains import noisy_chain
 from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.histories import strong_convexity
 from app.accounting.histories.history import Recipe
 from app.accounting.histories.history_account import worst_case_drift
 from app.accounting.published import (
@@ -18,6 +18,7 @@ from app.accounting.published import (
 )
 from app.accounting.terms import Neighbours
 from app.domain.errors import ParameterError
+from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 
 BASE = {
     "learning_rate": 2.0,
@@ -52,10 +53,10 @@ def test_ours_is_at_most_half_of_the_sharp_form():
         start_distance=worst_case_drift(recipe=recipe),
         contraction=0.9,
         shift=0.0,
-        noise_std=projected_noisy_sgd.noise_std_of(learning_rate=2.0, noise_scale=0.5),
+        noise_std=strong_convexity.noise_std_of(learning_rate=2.0, noise_scale=0.5),
         steps=10,
     )
-    ours = GaussianGuarantee(terms=projected_noisy_sgd.TERMS, mu=from_the_drift)
+    ours = GaussianGuarantee(terms=ProjectedNoisySgd.terms, mu=from_the_drift)
     theirs = chien_corollary_3_7.account(**BASE, epochs=2, sharp=True)
     assert ours.renyi(order=3.0) == pytest.approx(theirs.curve(3.0) / 2, rel=1e-9)
 

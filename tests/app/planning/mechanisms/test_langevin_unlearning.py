@@ -1,8 +1,9 @@
 import math
 
-from app.accounting import langevin_unlearning, projected_noisy_sgd
+from app.accounting.histories import strong_convexity
 from app.accounting.histories.history import History, Recipe
 from app.accounting.published import chien_theorem_p_2
+from app.planning.mechanisms.langevin_unlearning import LangevinUnlearning
 
 RATE = 2.0
 JOB = {"learning_rate": RATE, "weight_decay": 0.05, "smoothness": 0.25, "lipschitz": 1.0}
@@ -20,12 +21,12 @@ def test_mu_in_closed_form():
     history = trained(0.1, steps=20).after_steps(7, noise_std=0.1)
     drift = CONTRACTION**7 * 0.004 * (1 - CONTRACTION**20) / (1 - CONTRACTION)
     variance = 0.01 * (1 - CONTRACTION**54) / (1 - CONTRACTION**2)
-    found = langevin_unlearning.account(history=history.to_json()).mu
+    found = LangevinUnlearning(history=history).account().mu
     assert math.isclose(found, drift / math.sqrt(variance), rel_tol=1e-11)
 
 
 def test_needs_fewer_steps_than_the_published_theorem():
-    noise_std = projected_noisy_sgd.noise_std_of(learning_rate=RATE, noise_scale=0.02)
+    noise_std = strong_convexity.noise_std_of(learning_rate=RATE, noise_scale=0.02)
 
     def published_meets(steps):
         return chien_theorem_p_2.account(**JOB, records=1000, noise_scale=0.02, steps=steps).meets(
@@ -34,7 +35,7 @@ def test_needs_fewer_steps_than_the_published_theorem():
 
     def ours_meets(steps):
         history = trained(noise_std).after_steps(steps, noise_std=noise_std)
-        return langevin_unlearning.account(history=history.to_json()).meets(**TARGET)
+        return LangevinUnlearning(history=history).account().meets(**TARGET)
 
     ours = next(steps for steps in range(10**4) if ours_meets(steps))
     assert not published_meets(2 * ours)
@@ -42,5 +43,5 @@ def test_needs_fewer_steps_than_the_published_theorem():
 
 
 def test_its_source_is_named():
-    assert "Langevin" in langevin_unlearning.TERMS.source
-    assert langevin_unlearning.NAME == "langevin_unlearning"
+    assert "Langevin" in LangevinUnlearning.terms.source
+    assert LangevinUnlearning.name == "langevin_unlearning"

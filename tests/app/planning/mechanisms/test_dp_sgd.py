@@ -6,6 +6,7 @@ import pytest
 
 from app.accounting import dp_sgd
 from app.domain.errors import CalibrationError, PlanError
+from app.domain.plan import TrainingKind
 from app.domain.policy import Policy
 from app.planning.planner import make_plan
 from app.planning.shape import DpTrainingShape, ModelShape
@@ -33,7 +34,7 @@ def trained(forgotten: int) -> ModelShape:
 
 def test_a_new_lineage_is_trained_with_the_noise_that_its_group_needs() -> None:
     assert TRAINING.mechanism == "dp_sgd"
-    assert TRAINING.is_private
+    assert TRAINING.training is TrainingKind.PRIVATE
     assert TRAINING.settings["private_steps"] == TRAINING.parameters["steps"] == 20
     assert TRAINING.parameters["sampling_rate"] == 0.1
     assert TRAINING.predicted["gradient_computations"] == pytest.approx(2000)
@@ -54,7 +55,7 @@ def test_forgetting_takes_nothing_while_the_group_lasts() -> None:
 def test_a_spent_group_is_a_retraining_with_noise_for_the_next_one() -> None:
     plan = make_plan(policy=POLICY, shape=trained(6))
     assert plan.mechanism == "retraining"
-    assert plan.is_private
+    assert plan.training is TrainingKind.PRIVATE
     assert plan.settings["sampling_rate"] == pytest.approx(100 / 994)
     assert plan.settings["noise_multiplier"] == pytest.approx(
         TRAINING.settings["noise_multiplier"], rel=0.02

@@ -4,21 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from app.accounting import projected_noisy_sgd
 from app.accounting.chains.noisy_chain import constant_mu
 from app.accounting.chains.present_records import minorant_mu
 from app.accounting.histories.history import History
 from app.accounting.terms import Neighbours
 from app.domain.errors import ParameterError
+from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 from benchmarks import chien_tables
 from tests.support.histories import recipe
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PUBLISHED = json.loads((ROOT / "benchmarks/published/chien-2024.json").read_text())
 
 
 def mu(history):
-    return projected_noisy_sgd.account(history=history.to_json()).mu
+    return ProjectedNoisySgd(history=history).account().mu
 
 
 def trained(noise_std=0.1, steps=9):
@@ -85,19 +85,11 @@ def test_training_without_noise_is_counted_as_it_was():
 
 
 def test_nothing_to_forget_is_exact():
-    guarantee = projected_noisy_sgd.account(history=trained().to_json())
+    guarantee = ProjectedNoisySgd(history=trained()).account()
     assert guarantee.mu == 0.0
     assert guarantee.epsilon(delta=1e-15) == 0.0
 
 
-def test_noise_in_the_papers_convention():
-    assert projected_noisy_sgd.noise_std_of(learning_rate=2.0, noise_scale=0.05) == pytest.approx(
-        0.1, rel=1e-14
-    )
-    with pytest.raises(ParameterError):
-        projected_noisy_sgd.noise_std_of(learning_rate=2.0, noise_scale=0.0)
-
-
 def test_the_paper_is_named():
-    assert "Chien et al. 2024, Algorithm 1" in projected_noisy_sgd.TERMS.source
+    assert "Chien et al. 2024, Algorithm 1" in ProjectedNoisySgd.terms.source
     assert math.isfinite(mu(trained().after_request({0: 1})))

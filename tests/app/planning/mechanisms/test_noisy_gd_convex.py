@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.accounting import noisy_gd_convex
 from app.accounting.chains.noisy_chain import constant_mu
 from app.accounting.histories.history import History, Recipe
 from app.accounting.published import chourasia_theorem_5_1
 from app.domain.errors import ParameterError
+from app.planning.mechanisms.noisy_gd_convex import NoisyGdConvex
 
 BASE = {"learning_rate": 1.0, "weight_decay": 0.05, "smoothness": 0.25, "lipschitz": 1.0}
 NOISE = 0.01
@@ -30,7 +30,7 @@ def unlearned(steps=30, *, noise_std=NOISE, **change):
 
 
 def account(history, **parameters):
-    return noisy_gd_convex.account(history=history.to_json(), **parameters)
+    return NoisyGdConvex(history=history, **parameters).account()
 
 
 @pytest.mark.parametrize(("training", "unlearning"), [(1, 1), (1, 5), (50, 1), (200, 30)])
@@ -112,5 +112,5 @@ def test_the_earlier_releases_are_those_of_the_history(earlier):
 
 
 def test_both_sources_are_named():
-    assert "Chourasia & Shah" in noisy_gd_convex.TERMS.source
-    assert "Bok, Su & Altschuler" in noisy_gd_convex.TERMS.source
+    assert "Chourasia & Shah" in NoisyGdConvex.terms.source
+    assert "Bok, Su & Altschuler" in NoisyGdConvex.terms.source

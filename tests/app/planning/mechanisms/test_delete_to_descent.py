@@ -1,9 +1,11 @@
 import pytest
 
-from app.accounting import delete_to_descent, gaussian, tracked_release
+from app.accounting import gaussian
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.accounting.published import neel_theorem_28
+from app.planning.mechanisms.delete_to_descent import DeleteToDescent
+from app.planning.mechanisms.tracked_release import TrackedRelease
 
 CONVEX = {"weight_decay": 0.05, "smoothness": 0.25}
 TARGET = {"epsilon": 1.0, "delta": 1e-5}
@@ -23,7 +25,7 @@ def trained(records=1000, steps=30):
 
 
 def mu(history):
-    return delete_to_descent.account(history=history.to_json()).mu
+    return DeleteToDescent(history=history).account().mu
 
 
 def test_mu_decays_by_the_papers_gamma():
@@ -36,9 +38,10 @@ def test_mu_decays_by_the_papers_gamma():
 def test_it_is_tracked_release_at_the_largest_step():
     history = trained().after_steps(3).after_release(noise_std=0.01).to_json()
     assert (
-        delete_to_descent.account(history=history).mu == tracked_release.account(history=history).mu
+        DeleteToDescent.of({"history": history}).account().mu
+        == TrackedRelease.of({"history": history}).account().mu
     )
-    assert "Neel" in delete_to_descent.TERMS.source
+    assert "Neel" in DeleteToDescent.terms.source
 
 
 def test_far_less_noise_than_the_published_theorem():

@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from app.accounting import tracked_release
 from app.accounting.histories.history import History
 from app.domain.errors import ParameterError
+from app.planning.mechanisms.tracked_release import TrackedRelease
 from tests.support.histories import recipe
 
 
@@ -14,7 +14,7 @@ def asked(**change):
 
 
 def account(history):
-    return tracked_release.account(history=history.to_json())
+    return TrackedRelease(history=history).account()
 
 
 def test_mu_is_the_drift_that_is_left_over_the_noise():
@@ -59,4 +59,4 @@ def test_the_terms_forbid_a_secret_state():
 @pytest.mark.parametrize("broken", [None, {}, {"recipe": {}, "events": []}, "history", 3.0])
 def test_refuses_what_is_no_history(broken):
     with pytest.raises(ParameterError):
-        tracked_release.account(history=broken)
+        TrackedRelease.of({"history": broken}).account()

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.accounting import catalogue
 from app.accounting.histories.history import History, Release, Steps
 from app.domain.errors import PlanError
 from app.domain.plan import Plan
+from app.planning.mechanisms import catalogue
 from app.planning.shape import ModelShape
 from app.planning.tracking import Tracking, history_of_run
 from tests.support.independent_accountant import independent_mu

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.accounting import catalogue
 from app.accounting.histories.history import History, Release, Steps
 from app.domain.errors import ParameterError, PlanError
 from app.domain.plan import Plan
-from app.planning.convex import DEFAULT_RELEASE_NOISE, fewest_steps
+from app.planning.lineage import DEFAULT_RELEASE_NOISE
+from app.planning.mechanisms import catalogue
+from app.planning.mechanisms.tracked import fewest_steps
 from app.planning.shape import ModelShape
 from app.planning.tracking import history_of_run
 from tests.support.independent_accountant import independent_mu

@@ -1,0 +1,1 @@
+"""The mechanisms, one a file; ``mechanism.Mechanism`` is what all of them have in common."""

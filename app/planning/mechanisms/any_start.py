@@ -1,0 +1,103 @@
+"""What the mechanisms that forget any start have in common: clips and noise in a frame.
+
+By default each ends with noise of the size of a fresh initialisation, one unit per coordinate of
+the reference frame. The information bound of docs/guarantees.md says that no such release keeps
+more of the original, so any other place to end costs accuracy, and what the model then scores comes
+from fine-tuning within the budget.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from app.accounting.guarantees import GaussianGuarantee, Guarantee
+from app.domain.errors import PlanError
+from app.domain.policy import Policy
+from app.planning.fixed import numbers
+from app.planning.mechanisms.mechanism import Mechanism
+from app.planning.mechanisms.ranges import Dimension
+from app.planning.quote import Quote
+from app.planning.shape import ModelShape
+
+DEFAULT_INITIAL_CLIP = 1.0
+DEFAULT_LEARNING_RATE = 0.1
+INITIALISATION_STD = 1.0
+MOST_STEPS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyStart(Mechanism):
+    """A mechanism whose guarantee does not depend on how the weights came about.
+
+    Attributes:
+        dimension: how many weights the plan was made for; None counts in real arithmetic.
+    """
+
+    fine_tunes: ClassVar[bool] = True
+    in_frame: ClassVar[bool] = True
+
+    dimension: Dimension | None = None
+
+    def counted(self) -> int | None:
+        """Return how many trained numbers were counted; None in real arithmetic."""
+        return self.dimension
+
+    def offer(
+        self,
+        policy: Policy,
+        shape: ModelShape,
+        guarantee: Guarantee,
+        *,
+        steps: int,
+        variance: float,
+        settings: Mapping[str, float] | None = None,
+    ) -> Quote:
+        """Return the quote of these parameters.
+
+        Args:
+            policy: to satisfy.
+            shape: of the model.
+            guarantee: of the parameters.
+            steps: how many noisy ones there are.
+            variance: of the noise in one released coordinate.
+            settings: what the update rule needs beside the parameters.
+
+        Raises:
+            PlanError: the steps go beyond the budget.
+        """
+        budget_steps = budget_of(policy, shape)
+        _refuse_beyond(steps, budget_steps)
+        bits: float | None = None
+        if isinstance(guarantee, GaussianGuarantee):
+            bits = guarantee.surviving_information_bits()
+        return Quote(
+            mechanism=self.name,
+            parameters=self.parameters(),
+            guarantee=guarantee,
+            certifying_gradients=steps * shape.batch_size,
+            gradient_computations=budget_steps * shape.batch_size,
+            noise_per_coordinate=math.sqrt(variance),
+            surviving_information_bits=bits,
+            settings=settings or {},
+        )
+
+
+def budget_of(policy: Policy, shape: ModelShape) -> int:
+    """Return how many steps the budget allows; refuse a fixed number of steps beyond it."""
+    steps = math.floor((policy.budget_epochs or shape.recipe_epochs) * shape.steps_per_epoch)
+    if steps < 1:
+        raise PlanError("budget_epochs allows no step at all: raise it")
+    fixed = policy.parameters.get("steps", 0)
+    _refuse_beyond(numbers({"steps": fixed})["steps"], steps)
+    return steps
+
+
+def _refuse_beyond(steps: float, budget_steps: int) -> None:
+    if steps > budget_steps:
+        raise PlanError(
+            f"the plan takes {steps:g} noisy steps but budget_epochs allows {budget_steps}: raise "
+            "budget_epochs or lower steps"
+        )
+    if steps > MOST_STEPS:
+        raise PlanError(f"a run takes at most {MOST_STEPS:,} noisy steps, not {steps:g}")

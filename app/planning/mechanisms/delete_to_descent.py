@@ -1,0 +1,51 @@
+"""Delete-to-Descent (Neel, Roth & Sharifi-Malvajerdi 2021), with the drift that really remains.
+
+Full-batch gradient descent with the largest step size, eta = 2 / (smoothness + 2 weight_decay), and
+one noisy release from which the lineage goes on: ``tracked_release`` at that step size. One step
+contracts by gamma = smoothness / (smoothness + 2 weight_decay), the paper's own factor.
+
+Unlike the theorems as published (``app.accounting.published``) this assumes no convergence of
+training, covers any number of records at once, and keeps no secret state.
+
+Guarantee: mu-GDP, by ``app.accounting.histories.history_account``. Assumptions: as there.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from app.accounting.guarantees import GaussianGuarantee
+from app.accounting.histories.history_account import Outlook
+from app.accounting.histories.strong_convexity import largest_learning_rate
+from app.accounting.terms import Terms
+from app.domain.policy import Policy
+from app.planning.fixed import refuse_unless_named
+from app.planning.mechanisms.tracked_release import TrackedRelease
+from app.planning.quote import Quote
+from app.planning.shape import ModelShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteToDescent(TrackedRelease):
+    """Tracked release on the whole data, at the largest step size."""
+
+    name: ClassVar[str] = "delete_to_descent"
+    full_batch: ClassVar[bool] = True
+    terms: ClassVar[Terms] = replace(
+        TrackedRelease.terms,
+        source="Neel, Roth & Sharifi-Malvajerdi 2021; " + TrackedRelease.terms.source,
+    )
+
+    @classmethod
+    def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
+        """Quote as tracked release does, where the policy names this mechanism."""
+        refuse_unless_named(policy, cls, "trains on the whole data at once")
+        return super().quote(policy, shape)
+
+    def account(self) -> GaussianGuarantee:
+        """Return what the history guarantees, by the accountant of tracked release."""
+        return Outlook(self.history, TrackedRelease.terms).guarantee()
+
+    @classmethod
+    def own_learning_rate(cls, *, weight_decay: float, smoothness: float) -> float:
+        """Return 2 / (smoothness + 2 weight_decay)."""
+        return largest_learning_rate(weight_decay=weight_decay, smoothness=smoothness)

@@ -1,0 +1,185 @@
+"""DP-SGD: a training with noise; then no step at all, while its group guarantee covers requests."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from app.accounting import dp_sgd
+from app.accounting.guarantees import Guarantee
+from app.domain.checks import require_positive
+from app.domain.errors import PlanError
+from app.domain.plan import TrainingKind
+from app.domain.policy import Policy
+from app.planning.dp_sgd_work import refuse_slow_accounting, refuse_slow_calibration
+from app.planning.fixed import only, refuse_unless_named, whole_steps
+from app.planning.mechanisms.mechanism import Claim, Draws, Mechanism, dimension_of
+from app.planning.mechanisms.ranges import Dimension, Steps, Whole
+from app.planning.mechanisms.retraining import Retraining
+from app.planning.quote import Quote
+from app.planning.shape import DpTrainingShape, ModelShape
+
+DEFAULT_GROUP = 10
+DEFAULT_GRADIENT_CLIP = 1.0
+_FIXED = ("noise_multiplier", "gradient_clip", "group_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgd(Mechanism):
+    """See ``app.accounting.dp_sgd``."""
+
+    name: ClassVar[str] = dp_sgd.NAME
+    version: ClassVar[int] = dp_sgd.VERSION
+    rule: ClassVar[str | None] = "stepless"
+    counts_from_training: ClassVar[bool] = True
+    on_grid: ClassVar[bool] = False  # it depends on the clip, which is no parameter
+
+    noise_multiplier: Annotated[float, Field(ge=dp_sgd.LEAST_NOISE_MULTIPLIER)]
+    sampling_rate: Annotated[float, Field(gt=0, le=1)]
+    steps: Steps
+    group_size: Whole
+    records: Whole | None = None
+    dimension: Dimension | None = None
+
+    @classmethod
+    def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
+        """Quote a new lineage's training, or no step at all.
+
+        Raises:
+            PlanError: the lineage was trained without noise, or the group budget is spent.
+        """
+        refuse_unless_named(policy, cls)
+        trained = shape.dp_training
+        if trained is None:
+            if not shape.is_new:
+                raise PlanError("needs a lineage that was trained with DP-SGD from its start")
+            trained = _training(policy, shape)
+        if trained.noise_multiplier < dp_sgd.LEAST_NOISE_MULTIPLIER:
+            raise PlanError(
+                f"a noise_multiplier below {dp_sgd.LEAST_NOISE_MULTIPLIER:g} guarantees next to "
+                "nothing"
+            )
+        chosen = cls(
+            noise_multiplier=trained.noise_multiplier,
+            sampling_rate=trained.sampling_rate,
+            steps=trained.steps,
+            group_size=max(1, trained.forgotten),
+            **_floats(shape),
+        )
+        chosen.refuse_slow()
+        guarantee = chosen.account()
+        if not guarantee.meets(epsilon=policy.epsilon, delta=policy.delta):
+            if shape.dp_training is None:
+                raise PlanError(
+                    "this noise_multiplier misses the target: raise it, or leave it out"
+                )
+            raise PlanError(f"the group budget is spent: {trained.forgotten} records are forgotten")
+        gradients = 0.0 if shape.dp_training else _gradients(trained, shape)
+        return Quote(
+            mechanism=cls.name,
+            parameters=chosen.parameters(),
+            guarantee=guarantee,
+            certifying_gradients=gradients,
+            gradient_computations=gradients,
+            noise_per_coordinate=0.0,
+            settings=_settings(policy, trained),
+            training=TrainingKind.PRIVATE,
+        )
+
+    @classmethod
+    def quote_run(cls, policy: Policy, shape: ModelShape) -> Quote:
+        """Quote no step while the group budget lasts, then a new training with the same privacy."""
+        try:
+            return cls.quote(policy, shape)
+        except PlanError:
+            if shape.dp_training is None:
+                raise
+        trained = _training(policy, shape)
+        gradients = _gradients(trained, shape)
+        if policy.budget_epochs is not None and gradients > policy.budget_epochs * shape.retained:
+            raise PlanError(
+                f"the group budget is spent and a new training takes {shape.recipe_epochs:g} "
+                f"epochs, but budget_epochs allows {policy.budget_epochs:g}"
+            )
+        return replace(
+            Retraining.offer(gradients),
+            settings=_settings(policy, trained),
+            training=TrainingKind.PRIVATE,
+        )
+
+    def account(self) -> Guarantee:
+        """Return what the training's noise is worth for the whole group."""
+        return dp_sgd.account(**self.parameters())
+
+    def counted(self) -> int | None:
+        """Return how many weights the network has; None in real arithmetic."""
+        return self.dimension
+
+    def draws(self, *, first: bool) -> list[Draws]:
+        """Return the noise of the training: later requests change no weight."""
+        return [Draws(self.noise_multiplier, dimension_of(self) * self.steps)] if first else []
+
+    def refuse_slow(self) -> None:
+        """Raise ``PlanError`` where accounting would take minutes."""
+        refuse_slow_accounting(
+            noise_multiplier=self.noise_multiplier,
+            sampling_rate=self.sampling_rate,
+            steps=self.steps,
+            group_size=self.group_size,
+        )
+
+    def contradiction(self, claim: Claim) -> str | None:
+        """Return that the group is not all forgotten records, if it is not."""
+        whole = self.group_size == max(1, claim.forgotten)
+        return None if whole else "its group is not all forgotten records"
+
+
+def _floats(shape: ModelShape) -> dict[str, int]:
+    """Return what the accountant needs to count floats, where it is known.
+
+    ``records`` bounds a sample: the records that the present weights were trained on.
+    """
+    if shape.dimension is None:
+        return {}
+    return {"records": shape.trained_on, "dimension": shape.dimension}
+
+
+def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
+    fixed = only(policy.parameters, *_FIXED)
+    steps = max(1, round(shape.recipe_epochs * shape.steps_per_epoch))
+    rate = min(1.0, shape.batch_size / shape.retained)
+    multiplier = fixed.get("noise_multiplier")
+    if multiplier is None:
+        group = whole_steps(fixed, DEFAULT_GROUP, name="group_size")
+        refuse_slow_calibration(
+            epsilon=policy.epsilon,
+            delta=policy.delta,
+            sampling_rate=rate,
+            steps=steps,
+            group_size=group,
+        )
+        multiplier = dp_sgd.calibrate(
+            epsilon=policy.epsilon,
+            delta=policy.delta,
+            sampling_rate=rate,
+            steps=steps,
+            group_size=group,
+            **_floats(shape),
+        )
+    return DpTrainingShape(
+        noise_multiplier=multiplier, sampling_rate=rate, steps=steps, forgotten=0
+    )
+
+
+def _settings(policy: Policy, trained: DpTrainingShape) -> dict[str, float]:
+    clip = only(policy.parameters, *_FIXED).get("gradient_clip", DEFAULT_GRADIENT_CLIP)
+    return {
+        "noise_multiplier": trained.noise_multiplier,
+        "sampling_rate": trained.sampling_rate,
+        "private_steps": trained.steps,
+        "gradient_clip": require_positive("gradient_clip", clip),
+    }
+
+
+def _gradients(trained: DpTrainingShape, shape: ModelShape) -> float:
+    return trained.steps * trained.sampling_rate * shape.retained

@@ -1,0 +1,25 @@
+"""Langevin unlearning (Chien et al. 2024b): full-batch noisy descent.
+
+``projected_noisy_sgd`` with one batch that holds all records. Unlike the theorems as published
+(``app.accounting.published``) this does not assume that training has converged.
+
+Guarantee: mu-GDP, by ``app.accounting.histories.history_account``. Assumptions: as there.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from app.accounting.terms import Terms
+from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
+
+
+@dataclass(frozen=True, kw_only=True)
+class LangevinUnlearning(ProjectedNoisySgd):
+    """Projected noisy SGD on the whole data at once."""
+
+    name: ClassVar[str] = "langevin_unlearning"
+    full_batch: ClassVar[bool] = True
+    terms: ClassVar[Terms] = replace(
+        ProjectedNoisySgd.terms,
+        source="Chien et al. 2024b (Langevin unlearning); " + ProjectedNoisySgd.terms.source,
+    )

@@ -1,0 +1,173 @@
+"""What a mechanism is: a frozen class, whose instances hold all parameters of one plan.
+
+Everything that the service asks of a mechanism is asked here: planning asks for quotes, workers for
+the rule and what the steps that they took are worth, certificates for claims and what contradicts
+them. ``docs/development.md`` says how to add one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+from pydantic import ConfigDict
+
+from app.accounting.guarantees import Guarantee
+from app.domain.errors import ParameterError
+from app.domain.plan import Plan
+from app.domain.policy import Policy
+from app.planning.quote import Quote
+from app.planning.shape import ModelShape
+
+
+class Needs(StrEnum):
+    """What a mechanism needs of a model."""
+
+    ANY_NETWORK = "any_network"
+    LINEAR_HEAD = "linear_head"
+
+
+@dataclass(frozen=True)
+class Draws:
+    """So many Gaussian numbers of one standard deviation; for DP-SGD in units of its clip."""
+
+    noise_std: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a certificate says beside the parameters.
+
+    Attributes:
+        epsilon: of the target.
+        version: of the model.
+        forgotten: records that left since these weights' training.
+        trained_again: whether some left before it, from weights that are gone.
+    """
+
+    epsilon: float
+    version: int
+    forgotten: int
+    trained_again: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism(ABC):
+    """A mechanism with all its parameters, which are the fields of its class.
+
+    The types of the fields, with their ranges, are the form of the parameters in a certificate.
+
+    Attributes:
+        name: in policies, plans and certificates.
+        version: of its accountant.
+        needs: what a model must be.
+        rule: the module of ``workers.mechanisms`` with its update rule, where the name is another.
+        optional: fields that a certificate leaves out where they are None.
+        carries_adaptive: whether requests may depend on earlier releases.
+        fine_tunes: whether the rest of the budget goes into noise-free steps on retained records.
+        in_frame: whether it works in the reference frame, and not on the weights themselves.
+        trains_anew: whether it replaces the weights by those of a new training.
+        counts_from_training: whether it accounts only for records that left since the training.
+        stepwise: whether a part of the steps is a plan of its own that is quick to account for.
+        on_grid: whether the grid of its noise follows from the parameters.
+    """
+
+    # How a certificate's parameters are read: nothing is converted, nothing is left over.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False
+    )
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    needs: ClassVar[Needs] = Needs.ANY_NETWORK
+    rule: ClassVar[str | None] = None
+    optional: ClassVar[frozenset[str]] = frozenset()
+    carries_adaptive: ClassVar[bool] = False
+    fine_tunes: ClassVar[bool] = False
+    in_frame: ClassVar[bool] = False
+    trains_anew: ClassVar[bool] = False
+    counts_from_training: ClassVar[bool] = False
+    stepwise: ClassVar[bool] = False
+    on_grid: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Self:
+        """Return the mechanism with parameters by name; the accountant checks their ranges.
+
+        Raises:
+            ParameterError: one is missing or unknown.
+        """
+        known = {field.name: field for field in fields(cls)}
+        for name in parameters:
+            if name not in known:
+                raise ParameterError(name, f"one of {', '.join(known)}")
+        for name, field in known.items():
+            value = parameters.get(name, field.default)
+            if value is MISSING or (value is None and field.default is not None):
+                raise ParameterError(name, "given")
+        return cls(**parameters)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters by name, without those that are None."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @classmethod
+    @abstractmethod
+    def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
+        """Return an offer that meets the policy.
+
+        Raises:
+            PlanError: it cannot, and why.
+            ParameterError: a parameter that the policy fixes is out of its range.
+        """
+
+    @classmethod
+    def quote_run(cls, policy: Policy, shape: ModelShape) -> Quote:
+        """Return what a run does under a policy that names this mechanism."""
+        return cls.quote(policy, shape)
+
+    @abstractmethod
+    def account(self) -> Guarantee:
+        """Return what the parameters guarantee.
+
+        Raises:
+            ParameterError: one is out of its range.
+        """
+
+    def taken(self, plan: Plan, steps: int) -> Self:  # noqa: ARG002
+        """Return the parameters of a run that took ``steps`` steps, whatever was planned."""
+        return self
+
+    @abstractmethod
+    def counted(self) -> int | None:
+        """Return how many trained numbers were counted; None in real arithmetic, or without any."""
+
+    def draws(self, *, first: bool) -> list[Draws]:  # noqa: ARG002
+        """Return which noise a run draws, in order; ``first`` is the run that trained."""
+        return []
+
+    def releases_before(self) -> int:
+        """Return how many earlier releases the guarantee composes."""
+        return 0
+
+    def refuse_slow(self) -> None:  # noqa: B027 - most are quick
+        """Raise ``PlanError`` where accounting would take minutes."""
+
+    def contradiction(self, claim: Claim) -> str | None:  # noqa: ARG002
+        """Return in which way a certificate's claim contradicts the parameters, or None."""
+        return None
+
+
+def dimension_of(mechanism: Mechanism) -> int:
+    """Return how many trained numbers a mechanism counted.
+
+    Raises:
+        ParameterError: it counts in real arithmetic.
+    """
+    dimension = mechanism.counted()
+    if dimension is None:
+        raise ParameterError("dimension", "given")
+    return dimension

@@ -1,0 +1,65 @@
+"""Retraining: a new network, trained on only retained records."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from app.accounting import retraining
+from app.accounting.guarantees import ExactGuarantee
+from app.domain.errors import PlanError
+from app.domain.plan import TrainingKind
+from app.domain.policy import Policy
+from app.planning.lineage import new_lineage
+from app.planning.mechanisms.mechanism import Mechanism
+from app.planning.quote import Quote
+from app.planning.shape import ModelShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retraining(Mechanism):
+    """See ``app.accounting.retraining``."""
+
+    name: ClassVar[str] = retraining.NAME
+    version: ClassVar[int] = retraining.VERSION
+    trains_anew: ClassVar[bool] = True
+
+    @classmethod
+    def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
+        """Quote one training from a fresh initialisation: exact, at the price of the recipe."""
+        if policy.parameters:
+            raise PlanError("retraining has no parameters")
+        epochs = shape.recipe_epochs
+        if policy.budget_epochs is not None and epochs > policy.budget_epochs:
+            raise PlanError(
+                f"one training takes {epochs:g} epochs but budget_epochs allows "
+                f"{policy.budget_epochs:g}"
+            )
+        lineage = None if shape.convex is None else new_lineage(shape)
+        quote = cls.offer(epochs * shape.steps_per_epoch * shape.batch_size)
+        if lineage is None:
+            return quote
+        return replace(
+            quote,
+            settings=lineage.settings,
+            training=TrainingKind.DESCENT,
+            history=lineage.history,
+        )
+
+    @classmethod
+    def offer(cls, gradients: float) -> Quote:
+        """Return the quote of a training that takes so many gradients."""
+        return Quote(
+            mechanism=cls.name,
+            parameters={},
+            guarantee=retraining.account(),
+            certifying_gradients=gradients,
+            gradient_computations=gradients,
+            noise_per_coordinate=0.0,
+            surviving_information_bits=0.0,
+        )
+
+    def account(self) -> ExactGuarantee:
+        """Return (0, 0)."""
+        return retraining.account()
+
+    def counted(self) -> None:
+        """Return None: the guarantee does not depend on the size of the network."""

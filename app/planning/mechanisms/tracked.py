@@ -1,0 +1,227 @@
+"""What the mechanisms for linear heads have in common: a lineage's history, and one accountant.
+
+The drift of a linear head is small, so forgetting is cheap. A policy's numbers speak of the future:
+which noise the coming steps add, or which noise a release is to have in all. What noise there is
+already stands in the lineage's history and counts as it is.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import PlainValidator
+
+from app.accounting.guarantees import GaussianGuarantee, Guarantee
+from app.accounting.histories.history import History, Release, Steps
+from app.accounting.histories.history_account import Outlook
+from app.accounting.terms import Neighbours, Terms
+from app.domain.checks import require_steps
+from app.domain.errors import ParameterError, PlanError
+from app.domain.plan import Plan, TrainingKind
+from app.domain.policy import Policy
+from app.planning.fixed import refuse_above_budget, whole_steps
+from app.planning.lineage import TrackedLineage, head_of, lineage_of
+from app.planning.mechanisms.descending import AccountOf, Descending
+from app.planning.mechanisms.mechanism import Claim, Draws, Needs, dimension_of
+from app.planning.mechanisms.ranges import MAX_BATCHES
+from app.planning.quote import Quote
+from app.planning.shape import ModelShape
+from app.planning.tracking import history_of_run, trained_history
+
+MOST_STEPS = 10_000_000
+
+
+def _certified(document: object) -> History:
+    """Return the history of a certificate, which leaves no constant out.
+
+    Raises:
+        ParameterError: it is malformed, or of another neighbouring relation.
+    """
+    history = History.from_json(document)
+    recipe = history.recipe
+    if not isinstance(document, Mapping) or document["recipe"].keys() != vars(recipe).keys():
+        raise ParameterError("recipe", "complete")
+    require_steps("dimension", recipe.dimension or 0)
+    if recipe.neighbours is not Neighbours.ZERO_OUT:
+        raise ParameterError("neighbours", Neighbours.ZERO_OUT)
+    if recipe.batches > MAX_BATCHES:
+        raise ParameterError("batches", f"at most {MAX_BATCHES}")
+    return history
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracked(Descending):
+    """A mechanism that accounts for all that happened to a linear head since its training began.
+
+    Attributes:
+        terms: of the accountant.
+        full_batch: whether each step takes the whole data at once.
+        history: up to the release.
+    """
+
+    needs: ClassVar[Needs] = Needs.LINEAR_HEAD
+    counts_from_training: ClassVar[bool] = True
+    terms: ClassVar[Terms]
+    full_batch: ClassVar[bool] = False
+
+    history: Annotated[History, PlainValidator(_certified)]
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Self:
+        """Return the mechanism with parameters by name, the history as plain JSON values."""
+        if "history" not in parameters:
+            return super().of(parameters)
+        return super().of({**parameters, "history": History.from_json(parameters["history"])})
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters by name, the history as plain JSON values."""
+        return super().parameters() | {"history": self.history.to_json()}
+
+    def account(self) -> GaussianGuarantee:
+        """Return what the history guarantees."""
+        return Outlook(self.history, self.terms, adaptive=self.adaptive).guarantee()
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether requests may depend on earlier releases."""
+        return False
+
+    def account_by_step(self, plan: Plan) -> AccountOf:
+        """Return the accountant of a run's steps, which walks the history before them once.
+
+        Raises:
+            ParameterError: the plan's history is malformed.
+        """
+        outlook = Outlook(trained_history(plan), self.terms, adaptive=self.adaptive)
+        settings = plan.settings
+
+        def account(taken: int) -> Guarantee | None:
+            last = taken == int(settings["steps"])
+            try:
+                return outlook.guarantee(
+                    steps=taken,
+                    noise_std=settings["noise_std"],
+                    release_noise_std=settings["release_noise_std"] if last else 0.0,
+                )
+            except ParameterError:  # no noise was added yet
+                return None
+
+        return account
+
+    def taken(self, plan: Plan, steps: int) -> Self:
+        """Return the history of a run that took ``steps`` steps behind its training, if any."""
+        return replace(self, history=history_of_run(plan, steps=steps))
+
+    def counted(self) -> int | None:
+        """Return how many weights the head has; None in real arithmetic."""
+        return self.history.recipe.dimension
+
+    def draws(self, *, first: bool) -> list[Draws]:  # noqa: ARG002
+        """Return the noise of the last run's steps and of its release."""
+        dimension = dimension_of(self)
+        drawn = [
+            Draws(event.noise_std, dimension * (event.count if isinstance(event, Steps) else 1))
+            for event in self.history.last_run
+        ]
+        return [draws for draws in drawn if draws.noise_std > 0]
+
+    def contradiction(self, claim: Claim) -> str | None:
+        """Return why the history is not that of the certificate's version, or None."""
+        before = self.history.releases - 1
+        if before < 0:
+            return "a history without a release"
+        if not isinstance(self.history.events[-1], Release):
+            return "its history goes on after it"
+        if before > claim.version - 1:
+            return "a history of more releases than versions"
+        if before == claim.version - 1 and claim.trained_again:
+            return "a new training in an old history"
+        if self.history.forgotten() != claim.forgotten:
+            return "its history forgets other records"
+        return None
+
+    @classmethod
+    def own_learning_rate(cls, *, weight_decay: float, smoothness: float) -> float | None:  # noqa: ARG003
+        """Return the only learning rate of the mechanism; None where the recipe's is taken."""
+        return None
+
+    @classmethod
+    def lineage(cls, shape: ModelShape, *, radius: float | None = None) -> TrackedLineage:
+        """Return the lineage that goes on, or the one that would begin.
+
+        Raises:
+            PlanError: the model is not a linear head, or its lineage was trained in another way.
+        """
+        head = head_of(shape)
+        rate = cls.own_learning_rate(weight_decay=head.weight_decay, smoothness=head.smoothness)
+        return lineage_of(shape, full_batch=cls.full_batch, learning_rate=rate, radius=radius)
+
+    @classmethod
+    def offer(
+        cls,
+        policy: Policy,
+        shape: ModelShape,
+        lineage: TrackedLineage,
+        outlook: Outlook,
+        *,
+        steps: int,
+        noise_std: float = 0.0,
+        release_noise_std: float = 0.0,
+    ) -> Quote:
+        """Return the quote of a run.
+
+        Args:
+            policy: to satisfy.
+            shape: of the model.
+            lineage: of the model.
+            outlook: of the history at the end of the lineage's training.
+            steps: that the run takes.
+            noise_std: of each step, those of a new lineage's training included.
+            release_noise_std: of the release.
+
+        Raises:
+            PlanError: the steps go beyond the budget.
+        """
+        gradients = steps * lineage.history.recipe.batch_size
+        refuse_above_budget(policy, shape, gradients)
+        after = (
+            lineage.trained(noise_std=noise_std)
+            .after_steps(steps, noise_std=noise_std)
+            .after_release(noise_std=release_noise_std)
+        )
+        noise = {"noise_std": noise_std, "release_noise_std": release_noise_std}
+        return Quote(
+            mechanism=cls.name,
+            parameters=cls(history=after).parameters(),
+            guarantee=outlook.guarantee(steps=steps, **noise),
+            certifying_gradients=gradients,
+            gradient_computations=gradients,
+            noise_per_coordinate=after.noise_std(),
+            settings=lineage.settings | {"steps": steps} | noise,
+            training=TrainingKind.DESCENT,
+            history=lineage.history,
+        )
+
+
+def fewest_steps(meets: Callable[[int], bool], *, least: int = 0) -> int:
+    """Return the fewest steps, at least ``least``, that meet a target which more steps meet too.
+
+    Raises:
+        PlanError: ten million steps are not enough.
+    """
+    low, high = least - 1, least
+    while not meets(high):
+        if high >= MOST_STEPS:
+            raise PlanError(f"more than {MOST_STEPS:,} steps are needed: raise noise_std")
+        low, high = high, min(2 * high + 1, MOST_STEPS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
+
+
+def refuse_more(fixed: Mapping[str, float], needed: int) -> None:
+    """Raise ``PlanError`` where a policy fixes fewer steps than are needed."""
+    steps = whole_steps(fixed, needed)
+    if steps < needed:
+        raise PlanError(f"this noise needs {needed} steps, not {steps}")
