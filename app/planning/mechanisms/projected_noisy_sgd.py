@@ -6,8 +6,8 @@ in training and in unlearning; projection is optional. The paper writes noise_st
 (``accounting.histories.strong_convexity.noise_std_of``) and starts from the drift as if training
 had added no noise. Here the noise of the whole lineage counts, training included.
 
-Guarantee: mu-GDP, by ``accounting.histories.history_account``. Assumptions: as there. No convergence
-of training is assumed: the reference is the same pipeline without the records.
+Guarantee: mu-GDP, by ``accounting.histories.history_account``. Assumptions: as there. No
+convergence of training is assumed: the reference is the same pipeline without the records.
 """
 
 from dataclasses import dataclass

@@ -8,8 +8,8 @@ steps over equal data leave c^K D. What earlier releases left of their noise hid
 release that was made already may cover a later request without a step, and where it does not, only
 the noise that is missing is added.
 
-Guarantee: mu-GDP, by ``accounting.histories.history_account``. Assumptions: as there. The noise-free
-weights are gone once the noise is added: keeping them would be the secret state that Chourasia &
+Guarantee: mu-GDP, by ``accounting.histories.history_account``. Assumptions: as there. The
+noise-free weights are gone once the noise is added: keeping them would be the secret state that Chourasia &
 Shah 2023, Theorem 3.2, breaks. Source: Expunge; the drift is Chien et al. 2024, Lemma 3.3.
 """
 
