@@ -9,8 +9,9 @@ release that was made already may cover a later request without a step, and wher
 the noise that is missing is added.
 
 Guarantee: mu-GDP, by ``accounting.histories.history_account``. Assumptions: as there. The
-noise-free weights are gone once the noise is added: keeping them would be the secret state that Chourasia &
-Shah 2023, Theorem 3.2, breaks. Source: Expunge; the drift is Chien et al. 2024, Lemma 3.3.
+noise-free weights are gone once the noise is added: keeping them would be the secret state that
+Chourasia & Shah 2023, Theorem 3.2, breaks. Source: Expunge; the drift is Chien et al. 2024, Lemma
+3.3.
 """
 
 import math
