@@ -9,18 +9,17 @@ from app.domain.schedules import from_json, to_json
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do, fixed before it reads a weight.
+    """What a run will do, fixed before it reads any weight.
 
     Attributes:
         mechanism: the mechanism's name, the same in accounting and workers.
-        parameters: keyword arguments of the accountant's ``account``, all of them; each is one
-            number or, where the mechanism takes them, one per step.
+        parameters: all keyword arguments of the accountant's ``account``; each is one number or,
+            if the mechanism supports schedules, one number per step.
         epsilon, delta: the target.
         budget_epochs: passes over the retained records, noisy steps included.
         settings: what the update rule needs and the guarantee does not depend on.
-        history: of the lineage up to this run's requests, in its JSON form; None where none is
-            tracked.
-        predicted: what the planner expects; shown to users, never relied upon.
+        history: the lineage's history up to this run's requests, as JSON; None if not tracked.
+        predicted: the planner's forecast, for display only.
     """
 
     mechanism: str
@@ -34,7 +33,7 @@ class Plan:
 
     @property
     def is_descent(self) -> bool:
-        """Whether the lineage is trained by descent on fixed batches, so that it can be tracked."""
+        """Whether the lineage is trained by descent on fixed batches, so drift can be tracked."""
         return "training_steps" in self.settings
 
     @property
