@@ -1,4 +1,4 @@
-"""Checkpoints: what the service signs about its log, after publications and from time to time."""
+"""Checkpoints: signed tree heads of the log, issued after publications and periodically."""
 
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ _ORIGIN_HEX_DIGITS = 32
 
 
 def origin(session: Session) -> str:
-    """Return the log's name, which is derived from its first entry and so never changes.
+    """Return the log's name, which is derived from its first entry and never changes.
 
     Raises:
         NotReadyError: the log is empty.
@@ -59,7 +59,7 @@ def covering(session: Session, index: int) -> LogCheckpointRow:
 
 
 def is_due(session: Session, *, interval_s: float) -> bool:
-    """Return whether the log has grown since the newest checkpoint, and that one is old enough."""
+    """Return whether the log has grown since the newest checkpoint and that one is old enough."""
     recent = func.clock_timestamp() - timedelta(seconds=interval_s)
     covered = select(func.coalesce(func.max(LogCheckpointRow.size), 0)).scalar_subquery()
     query = select(
@@ -75,11 +75,11 @@ def signed_size(session: Session) -> int:
 
 
 def issue(session: Session, signer: StatementSigner, frontier: Frontier) -> None:
-    """Sign the log as it is, unless that has been done. The caller holds the log's lock.
+    """Sign the current log unless it is signed already. The caller holds the log's lock.
 
     Raises:
-        ConfigurationError: another key is in use, perhaps since a moment ago.
-        CorruptLogError: an earlier checkpoint covers entries that are not there.
+        ConfigurationError: another key is in use, perhaps because of a rotation just now.
+        CorruptLogError: an earlier checkpoint covers entries that do not exist.
     """
     in_use = session.scalar(select(SigningKeyRow.id).where(SigningKeyRow.valid_until.is_(None)))
     if in_use not in (None, signer.key_id):

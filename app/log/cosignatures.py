@@ -1,4 +1,4 @@
-"""Cosignatures of the log by witnesses, and which checkpoint to show because of them."""
+"""Witnesses' cosignatures of the log, and the choice of the checkpoint to show."""
 
 from dataclasses import dataclass
 
@@ -22,8 +22,8 @@ class Uncosigned:
 
     Attributes:
         size: how many entries it covers.
-        note: as the log's key signed it.
-        old_size: of the checkpoint that the witness cosigned last; 0 before the first.
+        note: its note, signed with the log's key.
+        old_size: size of the checkpoint that the witness cosigned last; 0 before the first.
     """
 
     size: int
@@ -32,7 +32,7 @@ class Uncosigned:
 
 
 def uncosigned(session: Session, witness: WitnessKey) -> Uncosigned | None:
-    """Return the newest checkpoint if a witness has not cosigned it."""
+    """Return the newest checkpoint, or None if a witness has cosigned it."""
     query = select(func.max(LogCosignatureRow.size))
     cosigned = session.scalar(query.where(LogCosignatureRow.witness == str(witness))) or 0
     try:
@@ -43,23 +43,23 @@ def uncosigned(session: Session, witness: WitnessKey) -> Uncosigned | None:
 
 
 def store(session: Session, witness: WitnessKey, *, size: int, line: str) -> None:
-    """Store a witness's line of a checkpoint's note; if there is one already, it stays."""
+    """Store a witness's line for a checkpoint's note; an existing line is kept."""
     values = {"size": size, "witness": str(witness), "line": line}
     session.execute(insert(LogCosignatureRow).values(values).on_conflict_do_nothing())
 
 
 def note_of(session: Session, checkpoint: LogCheckpointRow) -> str:
-    """Return a checkpoint's note with all the lines that witnesses have added."""
+    """Return a checkpoint's note with the lines of all witnesses."""
     query = select(LogCosignatureRow.line).where(LogCosignatureRow.size == checkpoint.size)
     lines = session.scalars(query.order_by(LogCosignatureRow.witness)).all()
     return checkpoint.note + "".join(lines)
 
 
 def best_checkpoint(session: Session, *, least_size: int, in_use: NoteKey) -> LogCheckpointRow:
-    """Return the checkpoint to show: the newest of the recent ones that most witnesses cosigned.
+    """Return the checkpoint to show: among recent ones, the newest with the most cosignatures.
 
     Args:
-        session: of the ledger.
+        session: a session of the ledger.
         least_size: how many entries it must cover.
         in_use: the key in use, which must have signed it.
 
