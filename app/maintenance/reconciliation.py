@@ -1,20 +1,20 @@
-"""After a ledger was restored from a backup: adapt it to what was shredded since.
+"""Adapts a ledger restored from a backup to what was shredded since the backup.
 
-Keys and objects were not restored, so what was shredded after the backup stays unreadable, while
-the ledger of the backup still refers to it. The ledger is then changed:
+Keys and objects are not restored, so what was shredded after the backup stays unreadable while the
+restored ledger still refers to it. The ledger is changed as follows:
 
- 1. A shard that cannot be read was rewritten since, because records of it were forgotten. The
-    rewritten shard is found among the objects that the ledger does not know, and adopted. Records
-    missing from it count as forgotten again, though for which request is not known any more.
- 2. A version that cannot be read, or that learned from records of step 1, is retired. Its model is
+ 1. An unreadable shard was rewritten because records of it were forgotten. The rewritten shard is
+    found among the objects that the ledger does not know, and adopted. Records missing from it
+    count as forgotten again; for which request is unknown.
+ 2. A version that is unreadable, or that learned from records of step 1, is retired. Its model is
     trained again without them, or waits for its weights to be uploaded again.
- 3. Whatever else the ledger does not know was made after the backup. Nothing can ever refer to it,
-    so the caller shreds it.
+ 3. Any other object unknown to the ledger was written after the backup. Nothing can refer to it any
+    more, so the caller shreds it.
 
-The signing key, too, may have been rotated since: the present key file then replaces the key in use
-whose private half is gone.
+The signing key may have been rotated, too: the current key file then replaces the key in use whose
+private half is gone.
 
-Requests that came in after the backup are not in the ledger; their senders must send them again.
+Requests received after the backup are not in the ledger; their senders must send them again.
 """
 
 from collections.abc import Collection
@@ -48,16 +48,16 @@ _SHARD = "shard"
 
 @dataclass
 class Findings:
-    """What had to be changed.
+    """What was changed.
 
     Attributes:
-        versions: retired, as ``model version``.
+        versions: retired versions, as ``model version``.
         shards_succeeded, shards_lost: unreadable shards with and without a rewritten successor.
-        records_forgotten: that are in no shard any more and count as forgotten again.
-        other_objects: features, imported weights and backbones that cannot be read.
-        attention: what the operator must do, in words.
-        signing_key_replaced: the one in use was rotated away after the backup.
-        strays: blobs that the ledger does not know; still to be shredded, after the commit.
+        records_forgotten: records that are in no shard any more and count as forgotten again.
+        other_objects: unreadable features, imported weights and backbones.
+        attention: what the operator must do.
+        signing_key_replaced: the key in use had been rotated after the backup.
+        strays: blobs unknown to the ledger, to be shredded after the commit.
     """
 
     versions: list[str] = field(default_factory=list)
@@ -79,7 +79,7 @@ def reconcile(session: Session, blobs: Blobs, signer: StatementSigner) -> Findin
     """Change the ledger to match the stores; no other part of the service may be running.
 
     Raises:
-        ObjectStoreError, KeyStoreError: a store does not answer, so nothing can be compared.
+        ObjectStoreError, KeyStoreError: a store does not answer, so a comparison is impossible.
         ConfigurationError: the stores are not those of this ledger.
     """
     blobs.require_keys()
@@ -120,7 +120,7 @@ def _unreadable(session: Session, blobs: Blobs, *, strays: Collection[str]) -> s
 def _take_in_rewritten_shards(
     session: Session, blobs: Blobs, lost: Collection[str], found: Findings
 ) -> set[str]:
-    """Replace unreadable shards; return the models that learned from records that are gone."""
+    """Replace unreadable shards; return the models that learned from lost records."""
     shards = [row for row in session.scalars(select(ShardRow)) if row.blob_id in lost and row.rows]
     if not shards:
         return set()
@@ -183,7 +183,7 @@ def _forget(session: Session, dataset_id: str, seqs: Collection[int], found: Fin
 
 
 def _drop_features(session: Session, blobs: Blobs, shard_id: str, lost: Collection[str]) -> None:
-    """Give up the features that backbones made of the old shard; workers compute them again."""
+    """Give up the features computed from the old shard; workers compute them again."""
     query = select(FeatureShardRow).where(FeatureShardRow.shard_id == shard_id)
     for row in session.scalars(query).all():
         if row.blob_id not in lost:
@@ -195,12 +195,12 @@ def _drop_features(session: Session, blobs: Blobs, shard_id: str, lost: Collecti
 def _begin_anew(
     session: Session, blobs: Blobs, model: ModelRow, head: VersionRow, found: Findings
 ) -> None:
-    """Retire a version and arrange for another one, without the records that it lacks."""
+    """Retire a version and arrange for a new one without the lost records."""
     publication.retire(session, blobs, head, reason=REASON)
     found.versions.append(f"{model.name} {head.number}")
     _withdraw(session, model)
     if model.weights_source == WeightsSource.UPLOAD:
-        found.attention.append(f"model {model.name!r}: bring its weights again")
+        found.attention.append(f"model {model.name!r}: upload its weights again")
         return
     try:
         forecast = Occasion.of(session, model).forecast()
@@ -210,7 +210,7 @@ def _begin_anew(
 
 
 def _withdraw(session: Session, model: ModelRow) -> None:
-    """Note that no weights of a model exist: it owes nothing until others do."""
+    """Record that a model has no weights, so that it owes nothing until it has some."""
     active = repository.active_run(session, model.id)
     if active is not None:
         runs.give_up_attempt(session, active, reason=REASON, permanent=True, max_attempts=1)
@@ -218,12 +218,12 @@ def _withdraw(session: Session, model: ModelRow) -> None:
     model.head_version_id = model.tracking = None
     model.trained_through = model.trained_after_epoch = None
     log.append(session, "model.withdrawn", model=model.id)
-    void_obligations(session, model.id, "the weights are lost, so none of this model exist")
+    void_obligations(session, model.id, "the model's weights are lost")
     session.flush()
 
 
 def _drop_others(session: Session, lost: Collection[str], found: Findings) -> None:
-    """Give up features, imported weights and backbones that cannot be read."""
+    """Give up unreadable features, imported weights and backbones."""
     for features in session.scalars(select(FeatureShardRow)).all():
         if features.blob_id in lost:
             session.delete(features)
@@ -234,10 +234,10 @@ def _drop_others(session: Session, lost: Collection[str], found: Findings) -> No
             log.append(session, "weights.lost", model=model.id)
             _withdraw(session, model)
             found.other_objects += 1
-            found.attention.append(f"model {model.name!r}: bring its weights again")
+            found.attention.append(f"model {model.name!r}: upload its weights again")
     for backbone in session.scalars(select(BackboneRow)).all():
         if backbone.blob_id in lost:
             backbone.blob_id = backbone.sha256 = backbone.size_bytes = None
             log.append(session, "backbone.lost", backbone=backbone.id)
             found.other_objects += 1
-            found.attention.append(f"backbone {backbone.name!r}: bring its weights again")
+            found.attention.append(f"backbone {backbone.name!r}: upload its weights again")
