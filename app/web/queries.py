@@ -1,4 +1,4 @@
-"""What the operator's page reads from the ledger: counts and lists; it changes nothing."""
+"""The operator's page's queries of the ledger: counts and lists, read-only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from app.registry.tables import ModelRow
 
 @dataclass(frozen=True)
 class RequestLine:
-    """A forget request in a list."""
+    """A forget request as a list entry."""
 
     id: str
     dataset: str
@@ -35,13 +35,13 @@ class RequestLine:
     failure_reason: str | None
 
     def is_overdue(self, now: datetime) -> bool:
-        """Say whether the deadline passed and the request is still open."""
+        """Return whether the deadline passed and the request is still open."""
         return self.state not in ENDED_REQUEST_STATES and self.due_at < now
 
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run in a list.
+    """A run as a list entry.
 
     Attributes:
         target_epsilon: the plan's target.
@@ -67,7 +67,7 @@ class RunLine:
 
 @dataclass(frozen=True)
 class ObligationLine:
-    """What a request is owed by one model."""
+    """One model's obligation for a request."""
 
     model: str
     state: ObligationState
@@ -78,24 +78,24 @@ class ObligationLine:
 
 
 def owed_requests(session: Session, *, limit: int) -> Sequence[RequestLine]:
-    """Return the requests that are still to be met, the earliest deadline first."""
+    """Return the open requests, earliest deadline first."""
     return _request_lines(session, IS_OPEN, limit=limit)
 
 
 def failed_requests(session: Session, *, limit: int) -> Sequence[RequestLine]:
-    """Return the requests that failed, the earliest deadline first."""
+    """Return the failed requests, earliest deadline first."""
     return _request_lines(session, ForgetRequestRow.state == RequestState.FAILED, limit=limit)
 
 
 def lines_of(session: Session, rows: Sequence[ForgetRequestRow]) -> Sequence[RequestLine]:
-    """Return requests as lines, in the order given."""
+    """Return requests as list entries, in the given order."""
     named = ForgetRequestRow.id.in_([row.id for row in rows])
     lines = {line.id: line for line in _request_lines(session, named, limit=len(rows))}
     return [lines[row.id] for row in rows]
 
 
 def obligations(session: Session, request_id: str) -> Sequence[ObligationLine]:
-    """Return what a request is owed, by the models' names."""
+    """Return a request's obligations, by model name."""
     query = (
         select(ObligationRow, ModelRow.name)
         .join(ModelRow, ModelRow.id == ObligationRow.model_id)
@@ -121,7 +121,7 @@ def model_names(session: Session) -> Sequence[str]:
 
 
 def owed_by_model(session: Session) -> Mapping[str, int]:
-    """Return how many obligations each model has not met yet, by model id."""
+    """Return the number of each model's unmet obligations, by model id."""
     unmet = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
     query = select(ObligationRow.model_id, func.count()).where(ObligationRow.state.in_(unmet))
     rows = session.execute(query.group_by(ObligationRow.model_id))
@@ -129,12 +129,12 @@ def owed_by_model(session: Session) -> Mapping[str, int]:
 
 
 def active_runs(session: Session) -> Sequence[RunLine]:
-    """Return the runs that are queued or going, the oldest first."""
+    """Return the queued and active runs, oldest first."""
     return _run_lines(session, RunRow.state.in_(ACTIVE_RUN_STATES))[::-1]
 
 
 def failed_runs(session: Session, *, limit: int) -> Sequence[RunLine]:
-    """Return failed runs after which their model had no other, the newest first."""
+    """Return the failed runs that were their model's last, newest first."""
     failed = RunRow.state == RunState.FAILED
     return _run_lines(session, failed, ~_has_later_run(), limit=limit)
 
@@ -159,13 +159,13 @@ def runs(
 
 
 def run(session: Session, row: RunRow) -> RunLine:
-    """Return one run as a line."""
+    """Return one run as a list entry."""
     (line,) = _run_lines(session, RunRow.id == row.id)
     return line
 
 
 def outbox_depth(session: Session) -> int:
-    """Return how many things wait for the dispatcher, due or not."""
+    """Return the number of outbox rows, due or not."""
     return session.scalar(select(func.count()).select_from(OutboxRow)) or 0
 
 
