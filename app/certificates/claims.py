@@ -1,4 +1,4 @@
-"""What a certificate claims, computed from the parameters: by the service and by verifiers."""
+"""A certificate's claims, computed from the parameters by the service and by verifiers."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -28,11 +28,11 @@ def claims_of(
     """Return a statement's fields ``guarantee``, ``accountant`` and ``assumptions``.
 
     Args:
-        mechanism: its name.
-        parameters: of its accountant.
-        epsilon: of the target.
-        delta: of the target.
-        backbone: the public weights that the model stands on.
+        mechanism: the mechanism's name.
+        parameters: its accountant's parameters.
+        epsilon: the target's epsilon.
+        delta: the target's delta.
+        backbone: the public weights that the model builds on.
 
     Raises:
         ParameterError, CalibrationError, NotFoundError: no guarantee can be computed.
@@ -62,7 +62,7 @@ def claims_of(
 
 
 def exclusion_assumptions(backbone: BackboneDigest | None) -> list[dict[str, str]]:
-    """Return the assumptions behind the statement that records never touched the weights."""
+    """Return the assumptions behind the statement that records never influenced the weights."""
     held_out = enforced("the records were held out: no gradient ever read them")
     return [*(_plain(assumption) for assumption in held_out), *_about(backbone)]
 

@@ -1,7 +1,7 @@
-"""How much noise a run draws according to its certificate: how many numbers, on which grid.
+"""A run's noise according to its certificate: how many numbers, on which grid.
 
-It follows from only the accountant's parameters. The worker states what its noise source counted;
-the verifier states what the parameters ask for; the two must agree.
+It follows from the accountant's parameters alone. The worker states what its noise source counted,
+the verifier recomputes it from the parameters, and the two must agree.
 """
 
 import math
@@ -31,10 +31,10 @@ class Noise:
     """The random numbers that a run drew for its release.
 
     Attributes:
-        generator: the name of what made them.
-        grid: what the last noisy position was rounded to, a power of two, in the coordinates in
-            which the noise was added; None where these depend on more than the parameters.
-        drawn: how many.
+        generator: the generator's name.
+        grid: what the last noisy position was rounded to, a power of two, in the coordinates of the
+            noise; None if these depend on more than the parameters.
+        drawn: how many numbers.
     """
 
     generator: str
@@ -44,7 +44,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Draws:
-    """So many Gaussian numbers of one standard deviation; for DP-SGD in units of its clip."""
+    """A number of Gaussian draws of one standard deviation; for DP-SGD in units of its clip."""
 
     noise_std: float
     count: int
@@ -54,14 +54,14 @@ def draws_of(mechanism: str, parameters: Mapping[str, Any], *, basis: Basis) -> 
     """Return what a run drew, in order.
 
     Raises:
-        VerificationError: the mechanism is unknown, or its parameters have another form.
+        VerificationError: the mechanism is unknown, or its parameters are malformed.
     """
     read = read_parameters(mechanism, to_json(parameters))
     return _draws(read, basis is Basis.CERTIFIED_RELEASE)
 
 
 def grid_of(mechanism: str, draws: list[Draws]) -> float | None:
-    """Return the grid of the last of some draws; None for DP-SGD, whose clip is not a parameter."""
+    """Return the grid of the last draws; None for DP-SGD, whose clip is not a parameter."""
     return None if mechanism == dp_sgd.NAME else precision.grid_of(draws[-1].noise_std)
 
 
@@ -92,7 +92,7 @@ def _(read: ModelClipping, first: bool) -> list[Draws]:  # noqa: ARG001, FBT001
 
 @_draws.register
 def _(read: DpSgd, first: bool) -> list[Draws]:  # noqa: FBT001
-    # Only training draws: later requests change no weight.
+    # Only training draws noise: later requests change no weight.
     return [Draws(read.noise_multiplier, read.dimension * read.steps)] if first else []
 
 

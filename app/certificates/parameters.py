@@ -1,4 +1,4 @@
-"""The form of each mechanism's parameters in a certificate: all of them, and nothing else.
+"""The schema of each mechanism's parameters in a certificate.
 
 They are the keyword arguments of the mechanism's accountant, which checks their ranges. Counts are
 bounded, which also bounds a verifier's work.
@@ -101,7 +101,7 @@ class NoisyGdNonconvex(Section):
 
 
 class Recipe(Section):
-    """What every step of a tracked lineage has in common."""
+    """The constants of every step of a tracked lineage."""
 
     learning_rate: Positive
     weight_decay: Positive
@@ -115,20 +115,20 @@ class Recipe(Section):
 
 
 class StepsEvent(Section):
-    """Optimisation steps that each added noise of one standard deviation; 0 for none."""
+    """Optimisation steps with noise of one standard deviation each; 0 for none."""
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)]
     noise_std: NoNoise | NoiseStd
 
 
 class ReleaseEvent(Section):
-    """The end of a run, with the standard deviation of the release's own noise."""
+    """A run's release, with the standard deviation of the noise added for it."""
 
     release: NoNoise | NoiseStd
 
 
 class ForgetEvent(Section):
-    """Records that leave, by batch number."""
+    """Forgotten records, by batch number."""
 
     forget: Annotated[
         list[Annotated[list[int], Field(min_length=2, max_length=2)]],
@@ -137,7 +137,7 @@ class ForgetEvent(Section):
 
 
 class History(Section):
-    """All that happened to a tracked lineage."""
+    """The history of a tracked lineage."""
 
     recipe: Recipe
     events: Annotated[
@@ -146,7 +146,7 @@ class History(Section):
 
     @property
     def forgotten(self) -> int:
-        """How many records left since the training began."""
+        """How many records were forgotten since the training began."""
         return sum(
             count
             for event in self.events
@@ -156,11 +156,11 @@ class History(Section):
 
     @property
     def releases(self) -> list[int]:
-        """At which places of ``events`` a run ended."""
+        """The indices of ``events`` at which a run ended."""
         return [at for at, event in enumerate(self.events) if isinstance(event, ReleaseEvent)]
 
     def last_run(self) -> list[StepsEvent | ReleaseEvent]:
-        """Return the steps and the release of the run that ended last."""
+        """Return the steps and the release of the last run."""
         ends = self.releases
         begun = ends[-2] + 1 if len(ends) > 1 else 0
         return [event for event in self.events[begun:] if not isinstance(event, ForgetEvent)]
@@ -179,7 +179,7 @@ class Adaptive(Tracked):
 
 
 class Retraining(Section):
-    """Nothing."""
+    """No parameters."""
 
 
 FORMS: Final[Mapping[str, type[Section]]] = {
@@ -198,10 +198,10 @@ FORMS: Final[Mapping[str, type[Section]]] = {
 
 
 def read_parameters(mechanism: str, parameters: Mapping[str, Any]) -> Section:
-    """Return a certificate's parameters in the form of its mechanism.
+    """Parse a certificate's parameters by its mechanism's schema.
 
     Raises:
-        VerificationError: the mechanism is unknown, or they have another form.
+        VerificationError: the mechanism is unknown, or they are malformed.
     """
     if mechanism not in FORMS:
         raise VerificationError("statement", "no mechanism that this version certifies")

@@ -1,4 +1,4 @@
-"""Certificates as they were signed."""
+"""Signed certificates."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""Checks of a statement's fields against each other: who was forgotten when, where, and how."""
+"""Checks a statement's fields against each other."""
 
 from datetime import datetime
 from typing import Final
@@ -29,7 +29,7 @@ from app.domain.merkle import EMPTY_ROOT
 from app.domain.noise_generators import KNOWN
 from app.domain.states import Basis
 
-# A lineage is trained (version 1), trained again (2), and only then unlearns from that (3).
+# A lineage is trained (version 1) and trained again (2) before it can unlearn from that (3).
 _FIRST_AFTER_NEW_TRAINING: Final = 3
 
 
@@ -37,8 +37,8 @@ def check_consistency(predicate: Predicate, parameters: Section | None) -> None:
     """Check a predicate's fields against each other.
 
     Args:
-        predicate: of the right form.
-        parameters: of its mechanism, if it has one.
+        predicate: a predicate of valid form.
+        parameters: the parameters of its mechanism, if any.
 
     Raises:
         VerificationError: two fields contradict each other.
@@ -66,10 +66,10 @@ def check_consistency(predicate: Predicate, parameters: Section | None) -> None:
 
 def _check_version(predicate: Release) -> None:
     first = predicate.model.version == 1
-    # After a restored backup a lineage may begin again, with no record forgotten from it.
+    # After a restored backup a lineage may begin again, with no forgotten records.
     begins = first or predicate.forgotten.records == 0
     _require(
-        begins == (predicate.basis is Basis.CERTIFIED_RELEASE), "its basis is not its version's"
+        begins == (predicate.basis is Basis.CERTIFIED_RELEASE), "its basis contradicts its version"
     )
     if not first:
         _require(predicate.previous_certificate is not None, "no certificate before it")
@@ -81,22 +81,22 @@ def _check_forgotten(forgotten: Forgotten) -> None:
     _require((forgotten.requests == 0) == (forgotten.records == 0), "requests without records")
     _check_root(forgotten.records, forgotten.commitments_root)
     _check_root(forgotten.excluded_records, forgotten.excluded_root)
-    _require(forgotten.before_training <= forgotten.records, "more forgotten before than at all")
+    _require(forgotten.before_training <= forgotten.records, "before_training exceeds records")
 
 
 def _check_exclusion(forgotten: Forgotten) -> None:
     _require(forgotten.requests == 1 and forgotten.records >= 1, "an exclusion is of one request")
-    _require(forgotten.excluded_records == forgotten.before_training == 0, "other records in it")
+    _require(forgotten.excluded_records == forgotten.before_training == 0, "an exclusion of others")
     _check_root(forgotten.records, forgotten.commitments_root)
     _check_root(0, forgotten.excluded_root)
 
 
 def _check_root(count: int, root: str) -> None:
-    _require((count == 0) == (root == EMPTY_ROOT.hex()), "a root is not of so many commitments")
+    _require((count == 0) == (root == EMPTY_ROOT.hex()), "a root contradicts its record count")
 
 
 def _check_since_training(predicate: Release, parameters: Section) -> None:
-    """Check that the mechanism accounts for all records that left since these weights' training."""
+    """Check that the mechanism accounts for all records forgotten since these weights' training."""
     forgotten, version = predicate.forgotten, predicate.model.version
     since = forgotten.records - forgotten.before_training
     if isinstance(parameters, Tracked):
@@ -120,10 +120,10 @@ def _check_history(predicate: Release, parameters: Tracked) -> None:
     releases, version = parameters.history.releases, predicate.model.version
     _require(bool(releases), "a history without a release")
     _require(
-        isinstance(parameters.history.events[-1], ReleaseEvent), "its history goes on after it"
+        isinstance(parameters.history.events[-1], ReleaseEvent), "its history has no final release"
     )
     before = len(releases) - 1
-    _require(before <= version - 1, "a history of more releases than versions")
+    _require(before <= version - 1, "a history with more releases than versions")
     anew = predicate.forgotten.before_training > 0
     _require(before < version - 1 or not anew, "a new training in an old history")
     if isinstance(parameters, Adaptive) and parameters.earlier_releases is not None:
@@ -132,11 +132,11 @@ def _check_history(predicate: Release, parameters: Tracked) -> None:
 
 
 def _check_frame(predicate: Release) -> None:
-    """Check where the centre came from; which mechanisms have a frame follows from the relation."""
+    """Check the source of the centre; the neighbouring relation decides if there is a frame."""
     frame, backbone = predicate.mechanism.frame, predicate.backbone
     framed = predicate.guarantee.get("neighbouring_relation") == "any_start"
     expected = framed and predicate.mechanism.name != retraining.NAME
-    _require((frame is not None) == expected, "a frame too many or too few")
+    _require((frame is not None) == expected, "a frame is missing or not expected")
     if frame is None:
         return
     public = backbone is not None and not backbone.frozen
@@ -155,7 +155,7 @@ def _check_public_centre(frame: Frame, predicate: Release) -> None:
         and (source.name, source.sha256) == (backbone.name, backbone.sha256)
     )
     _require(same, "its centre is not the stated backbone")
-    _require(len(set(names)) == len(names), "a public tensor twice")
+    _require(len(set(names)) == len(names), "a public tensor is listed twice")
     _require(set(names) <= set(frame.scale), "a public tensor that was not trained")
 
 
@@ -167,13 +167,13 @@ def _check_noise(predicate: Release) -> None:
         return
     _require(noise is not None, "no noise where some is accounted for")
     if noise is not None:
-        _require(noise.generator in KNOWN, "a generator of noise that is not known")
-        _require(noise.drawn == sum(each.count for each in draws), "its numbers drawn are others")
-        _require(noise.grid == grid_of(mechanism.name, draws), "its grid is another")
+        _require(noise.generator in KNOWN, "an unknown noise generator")
+        _require(noise.drawn == sum(each.count for each in draws), "its count of noise is wrong")
+        _require(noise.grid == grid_of(mechanism.name, draws), "its grid is wrong")
 
 
 def _check_evaluation(evaluation: Evaluation, *, forgotten: int) -> None:
-    _require(evaluation.outside_the_guarantee, "an evaluation that is said to be guaranteed")
+    _require(evaluation.outside_the_guarantee, "an evaluation that claims to be guaranteed")
     measured = {evaluation.held_out_accuracy is None, evaluation.held_out_loss is None}
     _require(measured == {evaluation.held_out_records == 0}, "figures without held-out records")
     if evaluation.audit is not None:

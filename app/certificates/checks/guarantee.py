@@ -1,4 +1,4 @@
-"""A certificate's claims, computed again from what it says was done."""
+"""Recomputes a certificate's claims from its parameters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,12 +18,12 @@ def check_guarantee(
     """Check guarantee, accountant and assumptions; return the guarantee in a few words.
 
     Args:
-        predicate: of the right form.
+        predicate: a predicate of valid form.
         stated: the same as plain JSON values.
-        parameters: of its mechanism, if it has one.
+        parameters: the parameters of its mechanism, if any.
 
     Raises:
-        VerificationError: they do not follow from the parameters.
+        VerificationError: the claims do not follow from the parameters.
     """
     try:
         _refuse_slow(parameters)
@@ -62,7 +62,7 @@ def _computed(predicate: Predicate, stated: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _refuse_slow(parameters: Section | None) -> None:
-    """Refuse parameters that the service never plans with, because accounting takes minutes."""
+    """Reject parameters that the service never plans with and that take minutes to account for."""
     if isinstance(parameters, DpSgd):
         refuse_slow_accounting(
             noise_multiplier=parameters.noise_multiplier,
