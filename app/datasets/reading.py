@@ -2,7 +2,7 @@
 
 A small file can unpack to any size, and decoders have had vulnerabilities. So all uploads are
 decoded by ``app.datasets.reader``, which inherits no secret and no open file. Its output is
-validated again for what Arrow relies on. A process that succeeded is reused; after a large file or a failure it is not.
+validated again for what Arrow relies on. A process is not reused after a large file or a failure.
 """
 
 import json
