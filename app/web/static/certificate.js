@@ -24,7 +24,7 @@ const MOST_BYTES = 64 * 1024 * 1024;
 const MOST_KEY_BYTES = 1024 * 1024;
 const MOST_PROOF = 128;
 const CLOCK_SKEW_MS = 60 * 1000;
-const ENDED = "its checkpoint is signed by a key that has ended: download the bundle again";
+const ENDED = "its checkpoint is signed by a retired key: download the bundle again";
 
 /**
  * Check a certificate; return true if every step that can be taken here holds.
