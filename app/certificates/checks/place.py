@@ -127,7 +127,7 @@ def _open_in_use(note: bytes, trusted: TrustedKeys, now: datetime) -> Checkpoint
 
 def _open(step: str, note: bytes, origin: str, keys: Collection[NoteKey]) -> Checkpoint:
     if origin_of(note) != origin:
-        raise VerificationError(step, "the checkpoint is of another log than the keys are")
+        raise VerificationError(step, "the checkpoint is of another log than the keys")
     try:
         return open_checkpoint(note, keys)
     except NoteError as error:
