@@ -167,7 +167,7 @@ def _publish(services: Services, content: bytes) -> None:
         run = repository.active_run(session, model.id)
         lease = None if run is None else runs.lease(session, run.id, lease_s=600.0)
         if lease is None:
-            sys.exit("not so: a run waits")
+            sys.exit("check failed: a run waits")
         run_id, token = lease.id, lease.fencing_token
         shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
     runs.begin(services.database, services.blobs, run_id, token, dimension=2, shards=shards)
@@ -229,7 +229,7 @@ def _wait(look: Callable[[], object]) -> None:
             time.sleep(0.1)
         else:
             return
-    sys.exit("not so: the server answers within a minute")
+    sys.exit("check failed: the server answers within a minute")
 
 
 def _download(server: Served, path: str, headers: dict[str, str]) -> Measured:
@@ -278,7 +278,7 @@ def _chunks(server: Served, path: str, headers: dict[str, str]) -> Iterator[memo
 
 def _require(condition: bool, claim: str) -> None:  # noqa: FBT001
     if not condition:
-        sys.exit(f"not so: {claim}")
+        sys.exit(f"check failed: {claim}")
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def _check(client: ExpungeClient, certificate: dict[str, Any], folder: Path) -> 
 
 def _require(condition: bool, statement: str) -> None:  # noqa: FBT001
     if not condition:
-        raise RuntimeError(f"not so: {statement}")
+        raise RuntimeError(f"check failed: {statement}")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def test_a_checkpoint_that_was_kept_shows_what_the_ledger_lost(restored, service
     assert fsck(services).exit_code == 0
     against = fsck(services, "--consistent-with", str(restored.kept_checkpoint))
     assert against.exit_code == 1
-    assert "covers entries that are not there" in against.output
+    assert "covers entries that do not exist" in against.output
 
 
 def test_reconciling_forgets_again_and_trains_anew(restored, services, work):
@@ -104,9 +104,9 @@ def test_reconciling_forgets_again_and_trains_anew(restored, services, work):
     assert applied.exit_code == 0, applied.output
     for line in (
         "retired: digits-mlp 1",
-        "rewritten shards taken in: 1; lost: 0",
+        "rewritten shards adopted: 1; lost: 0",
         "records that count as forgotten again: 10",
-        "objects from after the backup, to be shredded: 1",
+        "objects newer than the backup, to be shredded: 1",
     ):
         assert line in applied.output
     ready = TestClient(app_from_environment()).get("/readyz")

@@ -104,9 +104,7 @@ def _refused(bundle: dict[str, Any], trusted: bytes, *, why: str) -> None:
 
 def test_a_forgery_after_the_rotation_is_refused(steal: Callable[..., Theft]) -> None:
     theft = steal()
-    _refused(
-        theft.forgery(at=datetime.now(UTC)), theft.trusted, why="signed by a key that has ended"
-    )
+    _refused(theft.forgery(at=datetime.now(UTC)), theft.trusted, why="signed by a retired key")
 
 
 def test_a_forgery_that_is_backdated_into_the_keys_time_is_refused(
@@ -114,7 +112,7 @@ def test_a_forgery_that_is_backdated_into_the_keys_time_is_refused(
 ) -> None:
     theft = steal()
     before = datetime.now(UTC) - timedelta(days=1)
-    _refused(theft.forgery(at=before), theft.trusted, why="signed by a key that has ended")
+    _refused(theft.forgery(at=before), theft.trusted, why="signed by a retired key")
 
 
 def test_the_command_refuses_both_and_takes_no_undated_key(
@@ -148,7 +146,7 @@ def test_the_thief_cannot_put_a_forgery_under_the_honest_checkpoint(
 
 def test_bundles_that_are_out_are_downloaded_again(steal: Callable[..., Theft]) -> None:
     theft = steal()
-    _refused(theft.old_bundle, theft.trusted, why="has ended: download the bundle again")
+    _refused(theft.old_bundle, theft.trusted, why="retired key: download the bundle again")
     _holds(theft.bundle(), theft.trusted)
     assert theft.bundle()["envelope"] == theft.old_bundle["envelope"]
 

@@ -1,1 +1,1 @@
-"""What touches weights and records: the only place with torch."""
+"""Everything that processes weights and records: the only package that uses torch."""

@@ -1,4 +1,4 @@
-"""``python -m workers PART``: what the ``expunge`` command starts."""
+"""``python -m workers PART``: the entry point of processes started by ``expunge``."""
 
 import importlib
 import os
@@ -18,7 +18,7 @@ def main() -> None:
         sys.exit(f"usage: python -m workers {'|'.join(_PARTS)}")
     logs.configure()
     stop_with_supervisor()
-    # Before torch is loaded: threads that spin at barriers starve each other on a shared machine.
+    # Before torch is loaded: OpenMP threads spinning at barriers starve each other on shared cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     importlib.import_module(f"workers.{sys.argv[1]}").main()
 

@@ -1,7 +1,7 @@
 """The dispatcher: moves work from the outbox to the queue, and recovers lost runs.
 
-Any number of dispatchers may run. Each step is a set of short transactions on Postgres, which holds
-the state; Redis only carries ids to workers, and steps that need no Redis do not wait for it.
+Several dispatchers may run. Each step is a set of short transactions on Postgres, which holds the
+state; Redis only passes ids to workers, and steps that do not need Redis do not wait for it.
 """
 
 import logging
@@ -29,10 +29,10 @@ _DEADLINES_INTERVAL_S = 5.0
 
 
 class Dispatcher:
-    """Turns obligations into runs, runs into jobs, and silent workers' runs into queued ones.
+    """Turns obligations into runs, enqueues runs, and requeues the runs of silent workers.
 
     Attributes:
-        steps: all there is to do, each on its own and safe to repeat.
+        steps: all tasks, independent of each other and safe to repeat.
     """
 
     def __init__(self, services: Services, queue: Queue) -> None:
@@ -54,7 +54,7 @@ class Dispatcher:
         )
 
     def tick(self) -> None:
-        """Do all that is due now."""
+        """Run every due step now."""
         for step in self.steps:
             step()
 
@@ -63,7 +63,7 @@ class Dispatcher:
         scheduling.schedule_due(self._services.database, self._services.blobs)
 
     def _requeue_silent_runs(self) -> None:
-        """Give the runs of workers that no longer respond to others."""
+        """Requeue the runs of workers that no longer respond."""
         settings = self._services.settings
         with self._services.database.transaction() as session:
             runs.shorten_leases(session, lease_s=settings.lease_s)
@@ -78,7 +78,7 @@ class Dispatcher:
                 )
 
     def _enqueue_runs(self) -> None:
-        """Hand new runs to the queue; if Redis is away the transaction rolls back and waits."""
+        """Enqueue new runs; if Redis is down the transaction rolls back and they wait."""
         with self._services.database.transaction() as session:
             for row in outbox.due(session, outbox.Topic.ENQUEUE_RUN):
                 enqueue_run(self._queue, row.subject_id)
@@ -86,7 +86,7 @@ class Dispatcher:
                 session.delete(row)
 
     def _reenqueue_lost_jobs(self) -> None:
-        """Enqueue again what Redis has forgotten."""
+        """Enqueue again what Redis has lost."""
         with self._services.database.transaction() as session:
             stale = repository.queued_runs(session, enqueued_before=_REENQUEUE_AFTER)
             if not stale:
@@ -98,22 +98,22 @@ class Dispatcher:
                 row.enqueued_at = func.clock_timestamp()
 
     def _give_sign_of_life(self) -> None:
-        """Show Redis, every few seconds, that this dispatcher is at work."""
+        """Send this dispatcher's heartbeat to Redis every few seconds."""
         if time.monotonic() >= self._next_sign_of_life:
             note_dispatcher(self._queue.connection, self._name)
             self._next_sign_of_life = time.monotonic() + DISPATCHER_INTERVAL_S
 
     def _note_deadlines(self) -> None:
-        """Warn, every few seconds, of requests whose deadline is near or over."""
+        """Log a warning, every few seconds, for requests whose deadline is near or over."""
         if time.monotonic() >= self._next_deadlines:
             self._services.note_deadlines()
             self._next_deadlines = time.monotonic() + _DEADLINES_INTERVAL_S
 
 
 def main() -> None:
-    """Dispatch, deliver callbacks and ask witnesses beside it, until SIGTERM or SIGINT.
+    """Dispatch, deliver callbacks and ask witnesses, until SIGTERM or SIGINT.
 
-    What fails now is tried again.
+    Failures are retried.
     """
     stop = StopSignal().listen()
     settings = Settings()
@@ -132,7 +132,7 @@ def main() -> None:
                 step()
             except Exception as error:  # noqa: BLE001 - the other steps must go on
                 if name not in failing:
-                    _log.warning("%s has to wait: %s", name, describe(error))
+                    _log.warning("%s is delayed: %s", name, describe(error))
                 failing.add(name)
             else:
                 failing.discard(name)

@@ -1,4 +1,4 @@
-"""Whether trying again can help."""
+"""Which failures of a run are permanent."""
 
 from app.domain.errors import (
     ConflictError,
@@ -26,5 +26,5 @@ _PERMANENT = (
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Say whether the same run would fail in the same way again."""
+    """Return whether the same run would fail again in the same way."""
     return isinstance(error, _PERMANENT)

@@ -1,4 +1,4 @@
-"""Thin entry points for RQ: an id in, nothing out, and no exception that Redis could keep."""
+"""Entry points for RQ: the only argument is an id; no result or exception reaches Redis."""
 
 import logging
 
@@ -17,14 +17,14 @@ from workers.run import execute
 _log = logging.getLogger("expunge.worker")
 
 stop = StopSignal()
-"""Set when this process is asked to stop; its run then goes back to the queue at the next step."""
+"""Set when this process is asked to stop; its run goes back to the queue at the next step."""
 
 
 def execute_run(run_id: str) -> None:
-    """Carry out the most urgent run that waits for a worker; ``run_id`` says that one does.
+    """Execute the most urgent queued run; ``run_id`` only signals that one is waiting.
 
-    Raises nothing: what goes wrong before there is a lease is tried again, because the dispatcher
-    enqueues every run that still waits.
+    Raises nothing. If taking a run fails, it is retried, because the dispatcher enqueues every
+    waiting run again.
     """
     with log_context.in_process(run=run_id):
         _take(run_id)
@@ -83,5 +83,5 @@ def _end_attempt(services: Services, lease: Lease, error: Exception) -> None:
             )
     except LeaseLostError:
         _log.warning("run %s: the lease was lost; stopping", lease.run_id)
-    except Exception as second:  # noqa: BLE001 - the lease will expire, and the dispatcher sees to it
+    except Exception as second:  # noqa: BLE001 - the dispatcher requeues it when the lease expires
         _log.error("run %s: could not be given up: %s", lease.run_id, describe(second))

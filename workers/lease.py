@@ -1,7 +1,7 @@
-"""A run, held by this worker: kept alive and reported on from a thread of its own.
+"""A run leased by this worker: a thread sends its heartbeat and progress.
 
-The thread writes to Postgres a few times a second at most; the work never waits for it. While
-Postgres is away the thread keeps trying: the lease is lost only when Postgres says so.
+The thread writes to Postgres at most a few times a second; the work never waits for it. During an
+outage of Postgres it keeps trying: the lease is lost only when Postgres says so.
 """
 
 import logging
@@ -29,10 +29,10 @@ class Lease:
     """One attempt at one run.
 
     Attributes:
-        run_id, fencing_token: together they name the attempt.
-        kind: what the run does.
-        model_id: on which model.
-        plan: the plan as stored.
+        run_id, fencing_token: identify the attempt.
+        kind: the purpose of the run.
+        model_id: the run's model.
+        plan: the stored plan.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Lease:
     def take(
         cls, database: Database, run_id: str, *, lease_s: float, stop: StopSignal
     ) -> "Lease | None":
-        """Lease the most urgent queued run; None if none waits.
+        """Lease the most urgent queued run; None if none is waiting.
 
         Args:
-            database: where the runs are.
-            run_id: the one that the queue handed over.
+            database: the ledger.
+            run_id: the run that the queue passed on.
             lease_s: how long the lease is valid without a heartbeat.
-            stop: interrupts the run when it is set.
+            stop: interrupts the run when set.
         """
         with database.transaction() as session:
             row = runs.lease(session, run_id, lease_s=lease_s)
@@ -104,7 +104,7 @@ class Lease:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """Report that a phase is going and measure how long it takes."""
+        """Report a phase and measure its duration."""
         self.report(phase=phase, step=None, total_steps=None, loss=None)
         started = time.monotonic()
         try:
@@ -113,10 +113,10 @@ class Lease:
             self.phase_seconds[phase] = round(time.monotonic() - started, 3)
 
     def report(self, **progress: object) -> None:
-        """Note progress, to be written soon.
+        """Record progress, to be written soon.
 
         Raises:
-            LeaseLostError: another worker holds the run; stop without a trace.
+            LeaseLostError: another worker holds the run; stop and leave no trace.
             RunInterruptedError: this worker was told to stop.
         """
         self.check()
@@ -124,10 +124,10 @@ class Lease:
         self._changed = True
 
     def check(self) -> None:
-        """Say whether the work may go on; costs nothing.
+        """Check whether the work may continue; cheap.
 
         Raises:
-            LeaseLostError: another worker holds the run; stop without a trace.
+            LeaseLostError: another worker holds the run; stop and leave no trace.
             RunInterruptedError: this worker was told to stop.
         """
         if self._lost.is_set():
@@ -135,7 +135,7 @@ class Lease:
         self.check_stop()
 
     def check_stop(self) -> None:
-        """Check only whether this worker may go on, not who holds the run.
+        """Check only whether this worker may continue, not who holds the run.
 
         Raises:
             RunInterruptedError: this worker was told to stop.
@@ -152,7 +152,7 @@ class Lease:
                 continue
             self._changed = False
             try:
-                # At once: a process that is frozen here must not keep others from its run.
+                # In one statement: a process that freezes here must not block others from its run.
                 with self._database.at_once() as connection:
                     runs.heartbeat(
                         connection,
@@ -167,7 +167,7 @@ class Lease:
             except SQLAlchemyError as error:
                 self._changed = True
                 if not failing:
-                    _log.warning("run %s: no sign of life: %s", self.run_id, describe(error))
+                    _log.warning("run %s: heartbeat failed: %s", self.run_id, describe(error))
                 failing = True
             else:
                 failing = False

@@ -1,8 +1,8 @@
 """The noisy phase: steps on retained records until the target is met.
 
-It owns everything beside the parameters that could carry the original model past the noise
-(MATH.md section 3a'): buffers are reset and taken away, no optimiser state exists, and neither loss
-nor gradient norm leaves the loop.
+It controls all state beside the parameters that could carry the original model past the noise
+(docs/guarantees.md, section 1): buffers are reset and detached, no optimiser state exists, and
+neither loss nor gradient norm leaves the loop.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from workers.training.feeds import Feed
 from workers.training.network import Network
 
 NoisyProgress = Callable[[int, int, Guarantee | None], None]
-"""Step taken (from 1), planned steps, and the guarantee so far, None while there is none."""
+"""Step taken (from 1), planned steps, and the guarantee so far, None if there is none yet."""
 
 
 class NoisyRun(Protocol):
@@ -35,7 +35,7 @@ class NoisyRun(Protocol):
         """Whether the steps taken meet the target."""
 
     def guarantee(self) -> Guarantee | None:
-        """Return what the steps taken guarantee; None while that is nothing."""
+        """Return the guarantee of the steps taken; None if there is none yet."""
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Move ``position`` by one noisy step in place; ``gradient`` is scratch."""
@@ -46,12 +46,12 @@ class Rule(Protocol):
 
     @property
     def steps(self) -> int:
-        """How many steps the plan expects, and the most that a run takes."""
+        """How many steps the plan expects, which is also the maximum."""
 
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> NoisyRun:
-        """Prepare the start in place, with noise if the rule says so.
+        """Prepare the start in place, with noise if the rule has it.
 
         Raises:
             TargetNotMetError: no run of this rule can meet the target.
@@ -71,15 +71,15 @@ def run_noisy_phase(
 ) -> NoisyRun:
     """Take noisy steps in place until the odometer meets (epsilon, delta); return the run.
 
-    Buffers are left at their initial values. Batches come in an order drawn without looking at
-    weights or records. The rule works on a float64 position in the frame; without one, on the
-    weights themselves, which are then float64.
+    Buffers are left at their initial values. The order of batches does not depend on weights or
+    records. The rule works on a float64 position in the frame; without a frame, on the weights
+    themselves, which are then float64.
 
     Raises:
         TargetNotMetError: the rule's parameters cannot meet the target.
         RunFailedError: there are no records, or the frame belongs to another architecture.
         SealedStateError: the network moved its parameters out of the flat buffer.
-        PlanError: the network made itself a new buffer on the way.
+        PlanError: the network created a new buffer during a step.
     """
     flat = network.flat
     coordinates: Coordinates = RawWeights() if frame is None else frame.on(flat.shapes, flat.device)
@@ -112,13 +112,13 @@ def descend(
     noise: NoiseSource,
     on_progress: Callable[[int, int], None],
 ) -> None:
-    """Take ``steps`` steps of ``descent`` in place: the training that a drift ledger tracks.
+    """Take ``steps`` steps of ``descent`` in place: the training whose drift a history tracks.
 
-    The network is float64: a rule moves its weights as they are.
+    The network is float64: a rule moves its weights without a frame.
 
     Raises:
         SealedStateError: the network moved its parameters out of the flat buffer.
-        PlanError: the network made itself a new buffer on the way.
+        PlanError: the network created a new buffer during a step.
     """
     taken = 0
 
@@ -138,7 +138,7 @@ def _step_until(
     *,
     done: Callable[[], bool],
 ) -> None:
-    """Hand each batch's gradient, of the weights' dtype, to ``step``, which may spoil it."""
+    """Pass each batch's gradient, in the weights' dtype, to ``step``, which may overwrite it."""
     module, flat = network.module, network.flat
     module.train()
     batches = feed.forever(flat.device)

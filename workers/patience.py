@@ -1,7 +1,7 @@
-"""Work on Postgres and the object store that outlasts an outage of either.
+"""Retries work on Postgres and the object store during outages.
 
-Without it, an outage of a second would throw away what a run has computed in hours, and use up one
-of its attempts. The lease's heartbeat goes on meanwhile in a thread of its own.
+Otherwise an outage of a second would discard hours of computation and use up an attempt. The
+lease's heartbeat continues meanwhile in its own thread.
 """
 
 import logging
@@ -22,15 +22,15 @@ _DELAY_S = 0.5
 
 
 def outlast_outages(check: Callable[[], None], work: Callable[[], Result]) -> Result:
-    """Do ``work`` and return its result; while a store is away, try again for ten minutes.
+    """Do ``work`` and return its result; during an outage of a store, retry for ten minutes.
 
     Args:
-        check: called before each new try; what it raises ends the waiting.
-        work: reads, writes and transactions that do no harm if they are repeated, a transaction
-            also after a commit that went through.
+        check: called before each retry; its exceptions end the waiting.
+        work: idempotent reads, writes and transactions; a transaction may run again after it was
+            committed.
 
     Raises:
-        DBAPIError: Postgres stayed away, or refused the work.
+        DBAPIError: Postgres stayed unavailable, or rejected the work.
         ObjectStoreError: the object store did.
     """
     failing_since: float | None = None
@@ -51,7 +51,7 @@ def outlast_outages(check: Callable[[], None], work: Callable[[], Result]) -> Re
 
 
 def _is_outage(error: DBAPIError | ObjectStoreError) -> bool:
-    """Say whether the store is at fault; a connection that Postgres has ended is an outage too."""
+    """Return whether the store is at fault; a connection ended by Postgres counts as an outage."""
     return (
         isinstance(error, ObjectStoreError | OperationalError | InterfaceError)
         or error.connection_invalidated

@@ -1,4 +1,4 @@
-"""The queue between dispatcher and workers. It carries ids and may be wiped at any time."""
+"""The queue between dispatcher and workers. It holds ids and may be wiped at any time."""
 
 from contextlib import suppress
 
@@ -18,9 +18,9 @@ def open_queue(connection: Redis) -> Queue:
 
 
 def enqueue_run(queue: Queue, run_id: str) -> None:
-    """Tell whichever worker comes first that a run waits; it takes the most urgent one.
+    """Signal that a run is waiting; the next free worker takes the most urgent one.
 
-    A second time does no harm: runs are leased.
+    Safe to repeat: runs are leased.
     """
     queue.enqueue_call(
         "workers.jobs.execute_run",
@@ -34,7 +34,7 @@ def enqueue_run(queue: Queue, run_id: str) -> None:
 
 
 def note_current(run_id: str) -> None:
-    """Show which run the present job has taken; without Redis it is not shown."""
+    """Record in Redis which run the current job has taken; skipped without Redis."""
     job = get_current_job()
     if job is not None:
         job.meta["run"] = run_id
@@ -43,5 +43,5 @@ def note_current(run_id: str) -> None:
 
 
 def waiting_runs(queue: Queue) -> set[str]:
-    """Return the ids of the runs that wait in the queue."""
+    """Return the ids of the queued runs."""
     return {str(job.meta["run"]) for job in queue.get_jobs() if "run" in job.meta}

@@ -1,4 +1,4 @@
-"""Progress of a run, a few times a second: the guarantee before the target, the loss after it."""
+"""Progress of a run: the guarantee before the target is met, the loss after it."""
 
 import time
 
@@ -16,7 +16,7 @@ _INTERVAL_S = 0.2
 
 
 class _Throttle:
-    """Says yes at most once per interval, and for the last step."""
+    """Allows one report per interval, and always the last step."""
 
     def __init__(self) -> None:
         self._last = -_INTERVAL_S
@@ -30,7 +30,7 @@ class _Throttle:
 
 
 def step_reporter(lease: Lease) -> SealedProgress:
-    """Return a callback that reports the step, and nothing else: no loss before the target."""
+    """Return a callback that reports only the step: no loss before the target is met."""
 
     def report(step: int, steps: int) -> None:
         lease.report(step=step, total_steps=steps)
@@ -39,7 +39,7 @@ def step_reporter(lease: Lease) -> SealedProgress:
 
 
 def epsilon_reporter(lease: Lease, plan: Plan) -> NoisyProgress:
-    """Return a callback that reports step and epsilon so far, and nothing else."""
+    """Return a callback that reports only the step and the epsilon so far."""
     throttle = _Throttle()
 
     def report(step: int, steps: int, guarantee: Guarantee | None) -> None:
@@ -52,7 +52,7 @@ def epsilon_reporter(lease: Lease, plan: Plan) -> NoisyProgress:
 
 
 def _epsilon_at(guarantee: Guarantee | None, delta: float) -> float | None:
-    """Return epsilon at ``delta``; None while the steps so far have no finite one."""
+    """Return epsilon at ``delta``; None if the steps so far have no finite one."""
     if guarantee is None:
         return None
     if isinstance(guarantee, PointGuarantee) and guarantee.at_delta > delta:

@@ -1,20 +1,20 @@
 """One run, from lease to publication.
 
  1. Lease the run: a fencing token and a heartbeat.
- 2. Read the records into memory, and fix the plan; from then on only retained ones are there, and,
-    if the policy asks for an audit, those to forget: for two figures, which nothing depends on.
- 3. Put the start behind a seal: trained here, uploaded, or the lineage's head. From here to the
-    seal's opening the process can write to no file (``ram_only``).
- 4. Take noisy steps until the odometer meets the target. Only then the seal opens.
-    (Where retraining is the plan there are none: a fresh network, trained on only retained records,
-    is exactly what the target asks for.)
- 5. Fine-tune without noise on retained records, where nothing counts on the steps, and evaluate.
- 6. Publish version, certificate and obligations in one transaction: if the noise that was drawn is
-    what the certificate claims, and the offline verifier accepts the bundle.
+ 2. Read the records into memory and fix the plan. From then on only retained records are present
+    and, if the policy asks for a membership attack, those to forget: for two figures that nothing
+    depends on.
+ 3. Seal the initial weights: trained here, uploaded, or the lineage's head. Until the seal opens,
+    the process cannot write to any file (``ram_only``).
+ 4. Take noisy steps until the odometer meets the target. Only then does the seal open.
+    (Retraining needs none: a fresh network trained on retained records meets the target exactly.)
+ 5. Fine-tune without noise on retained records, unless the steps are accounted for; evaluate.
+ 6. Publish version, certificate and obligations in one transaction, if the drawn noise is what the
+    certificate claims and the offline verifier accepts the bundle.
  7. Retire what was replaced, erase what was forgotten.
 
-Nothing before step 4's end reaches a disk, a queue or a log. A crash anywhere starts the run again
-from the same head with fresh noise.
+Nothing reaches a disk, a queue or a log before the end of step 4. After a crash the run starts
+again from the same head with fresh noise.
 """
 
 import json
@@ -60,14 +60,12 @@ from workers.training.network import Network, Tensors, trainable_size
 
 
 def execute(services: Services, lease: Lease) -> None:
-    """Carry out a leased run and publish its result.
-
-    Outages of Postgres and of the object store are outlasted.
+    """Execute a leased run and publish its result; outages of the stores are waited out.
 
     Raises:
         LeaseLostError: another worker holds the run; nothing was published.
         RunInterruptedError: this worker was told to stop; nothing was published.
-        RunFailedError, TargetNotMetError, PlanError: trying again cannot help.
+        RunFailedError, TargetNotMetError, PlanError: retrying cannot help.
     """
     reach("after_lease")
     model = outlast_outages(lease.check, lambda: load_model(services, lease))
@@ -106,7 +104,7 @@ def _certify(
     data: RunData,
     factory: Callable[[], nn.Module],
 ) -> tuple[Certified, CertifyingPhase]:
-    """Return weights that meet the plan's target, and what it took."""
+    """Return weights that meet the plan's target, and how it was met."""
     plan = data.plan
     mechanism = mechanism_named(plan.mechanism)
     trains = lease.kind is RunKind.TRAIN or mechanism.trains_anew
@@ -212,7 +210,7 @@ def _phase(
 
 
 def _noise_of(plan: Plan, draws: list[Draws], noise: NoiseSource) -> Noise | None:
-    """Return what the source counted; None where the certificate claims no noise of this run."""
+    """Return the noise source's counts; None if the certificate claims no noise of this run."""
     if not draws:
         return None
     return Noise(
@@ -246,7 +244,7 @@ def _evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict
 
 
 def _audit(data: RunData, certified: Certified | None) -> dict[str, Any]:
-    """Return the certificate's audit section; the figure of the start was kept by the seal."""
+    """Return the certificate's ``audit`` field; the seal kept the first figure."""
     counts = {"forgotten": len(data.forgotten), "held_out": len(data.held_out)}
     if certified is None or certified.auc_before is None:
         return unmeasured_audit(**counts)
@@ -257,7 +255,7 @@ def _audit(data: RunData, certified: Certified | None) -> dict[str, Any]:
 def _train_openly(
     lease: Lease, model: ModelSpec, data: RunData, factory: Callable[[], nn.Module]
 ) -> tuple[Mapping[str, NDArray[Any]], None, dict[str, Any]]:
-    """Train a model that its policy publishes as it is; there is nothing to seal."""
+    """Train a model that its policy releases without noise, so it needs no seal."""
     network = Network(starting(model.backbone, factory), device=choose_device())
     with lease.phase(Phase.TRAINING):
         network.train(
@@ -270,7 +268,7 @@ def _train_openly(
 
 
 def _store(services: Services, lease: Lease, content: bytes) -> StoredBlob:
-    """Write the weights to an object; the run names it before it exists."""
+    """Write the weights to an object; the run is recorded as its writer before it exists."""
 
     def reserve() -> str:
         with services.database.transaction() as session:
@@ -283,12 +281,11 @@ def _store(services: Services, lease: Lease, content: bytes) -> StoredBlob:
 def _publish(
     services: Services, lease: Lease, result: publication.RunResult, content: bytes
 ) -> None:
-    """Publish what the offline verifier accepts, and nothing else.
+    """Publish the result if the offline verifier accepts it.
 
-    Repeating it after a commit whose answer was lost publishes nothing twice.
-
-    Only the transaction decides whether this worker still holds the run. The heartbeat cannot:
-    after such a commit it finds the run over, as if another worker had ended it.
+    Repeating it after a commit whose answer was lost publishes nothing twice. Only the transaction
+    decides whether this worker still holds the run: after such a commit the heartbeat would find
+    the run over, as if another worker had ended it.
     """
     key = TrustedKey(services.signer.public_key)
 

@@ -1,7 +1,7 @@
-"""The worker process: one run at a time, each in a child of its own.
+"""The worker process: executes one run at a time, each in its own child process.
 
-All that a run may import is imported before forking, so that a child starts at once; CUDA is never
-touched here.
+Everything that a run may import is imported before forking, so that a child starts fast. CUDA is
+never used here.
 """
 
 import importlib
@@ -36,53 +36,53 @@ _IMPORTED_IN_RUNS = (
     "app.accounting.mixture_of_gaussians",
     "opacus.grad_sample",
 )
-"""What other modules import where they need it: some take a second, and few runs need them."""
+"""Modules imported lazily elsewhere, because some take a second and few runs need them."""
 _RECONNECT_DELAY_S = 1.0
 _stop = StopSignal()
 
 
 class RunWorker(Worker):
-    """RQ's worker, for long runs that matter more than Redis.
+    """RQ's worker, adapted to long runs that must survive outages of Redis.
 
     SIGTERM and SIGINT ask it to stop: the run goes back to the queue and the worker ends. The child
-    that carries out a run does the same when this process dies.
+    that executes a run does the same when this process dies.
     """
 
     max_connection_wait_time = 2.0
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
-        """Record the request to stop, even where RQ fails to because Redis is unreachable."""
+        """Record the request to stop, even if RQ fails because Redis is unreachable."""
         _stop.set()
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
 
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
-        """Send a heartbeat, and register again: Redis may have been wiped since."""
+        """Send a heartbeat and register again, in case Redis was wiped."""
         super().heartbeat(timeout, pipeline)
         worker_registration.register(self, pipeline)
         self.set_state(self.get_state(), pipeline)
 
     def handle_warm_shutdown_request(self) -> None:
-        """Let the child hand its run back; RQ would wait for the run's end."""
+        """Let the child return its run to the queue; RQ would wait for the run's end."""
         if self.horse_pid:
             with suppress(ProcessLookupError):
                 os.kill(self.horse_pid, signal.SIGTERM)
 
     def setup_work_horse_signals(self) -> None:
-        """Let the child hand its run back when it is asked to, or when this process is gone."""
+        """Make the child return its run when it is asked to stop or its parent dies."""
         super().setup_work_horse_signals()  # type: ignore[no-untyped-call]
         signal.signal(signal.SIGTERM, jobs.stop.set)
         if self.pid is not None:
             stop_with_parent(self.pid)
 
     def main_work_horse(self, job: Job, queue: Queue) -> None:
-        """Harden the child before it reads anything; what it compiles stays in no cache."""
+        """Harden the child before it reads anything, and disable its compiler caches."""
         harden()
         sys.dont_write_bytecode = True
         os.environ["CUDA_CACHE_DISABLE"] = "1"
         super().main_work_horse(job, queue)
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        """Carry out a job to its end, even if Redis goes away meanwhile."""
+        """Finish a job even if Redis becomes unreachable meanwhile."""
         try:
             super().execute_job(job, queue)
         except RedisError:
@@ -94,7 +94,7 @@ class RunWorker(Worker):
         _log.warning("job %s: %s", job.id, describe(exc_info[1]))
 
     def handle_job_failure(self, job: Job, queue: Queue, *_: object, **__: object) -> None:
-        """Note a failed job in Redis, without the traceback."""
+        """Record a failed job in Redis, without the traceback."""
         super().handle_job_failure(job, queue)
 
     def teardown(self) -> None:
@@ -106,13 +106,13 @@ class RunWorker(Worker):
 
 
 def preload() -> None:
-    """Import what runs import late: a worker starts once, and forks for each run."""
+    """Import modules that runs import lazily: a worker starts once, but forks for each run."""
     for name in _IMPORTED_IN_RUNS:
         importlib.import_module(name)
 
 
 def main() -> None:
-    """Work until SIGTERM or SIGINT; outages of Redis are waited out."""
+    """Work until SIGTERM or SIGINT; wait during outages of Redis."""
     preload()
     connection = redis_connection(Settings())
     if not may_lock_memory():

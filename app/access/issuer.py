@@ -119,9 +119,9 @@ def fetch_keys(issuer: str) -> dict[str, PyJWK]:
     """Fetch an issuer's signing keys.
 
     Raises:
-        FetchError: the answer is not what an issuer sends.
-        httpx.HTTPError: there is no answer.
-        httpx.InvalidURL, UnicodeError: an address that no name server knows.
+        FetchError: the answer is invalid.
+        httpx.HTTPError: the issuer cannot be reached.
+        httpx.InvalidURL, UnicodeError: the address is malformed.
     """
     with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False) as client:
         about = _document(client, issuer.rstrip("/") + _DISCOVERY)

@@ -1,1 +1,1 @@
-"""HTTP: one router and its schemas per resource; no rules of its own."""
+"""HTTP: one router with its schemas per resource; no business rules."""

@@ -46,7 +46,7 @@ def list_deeds(
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> DeedPage:
-    """List who did what, newest first; optionally of one caller or of one kind."""
+    """List who did what, newest first; optionally filtered by caller or kind."""
     before = decode_number(cursor, bits=63)
     with services.database.transaction() as session:
         found = audit_trail.deeds(session, caller=caller, kind=kind, before=before, limit=limit + 1)

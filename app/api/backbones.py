@@ -1,4 +1,4 @@
-"""``/v1/backbones``: public weights that models may stand on."""
+"""``/v1/backbones``: public weights that models may build on."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ Source = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 
 
 class InputBody(Body):
-    """What a backbone reads: features as a dataset's schema presents them."""
+    """A backbone's input: features in a dataset's encoding."""
 
     shape: list[int] = Field(examples=[[8, 8]], min_length=1, max_length=8)
 
@@ -31,14 +31,14 @@ class InputBody(Body):
 class BackboneBody(Body):
     """A public backbone's definition.
 
-    The uploader of its weights asserts that they do not depend on the records of any model that is
-    built on them. Certificates print that.
+    The uploader asserts that its weights do not depend on the records of any model built on them.
+    Certificates say so.
     """
 
     name: Name = Field(examples=["public-digits"])
     architecture: dict[str, Any] = Field(examples=[{"name": "mlp", "options": {"hidden": [32]}}])
     input: InputBody
-    classes: int = Field(description="Of the public task", examples=[10])
+    classes: int = Field(description="Number of classes of the public task", examples=[10])
     source: Source = Field(
         description="Where the weights come from",
         examples=["trained on the public half of scikit-learn's digits"],
@@ -46,7 +46,7 @@ class BackboneBody(Body):
 
 
 class BackboneAnswer(Answer):
-    """A backbone; ``sha256`` and ``size_bytes`` are null until it has its weights."""
+    """A backbone; ``sha256`` and ``size_bytes`` are null until its weights are uploaded."""
 
     name: str
     architecture: dict[str, Any]
@@ -73,7 +73,7 @@ class BackbonePage(Answer):
 def define_backbone(
     body: BackboneBody, services: ServicesOf, _: ModelsWriter, response: Response
 ) -> BackboneAnswer:
-    """Define a public backbone; its weights come next."""
+    """Define a public backbone; upload its weights next."""
     definition = service.BackboneDefinition(
         name=body.name,
         architecture=ArchitectureSpec.from_json(body.architecture),

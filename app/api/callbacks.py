@@ -20,14 +20,14 @@ webhooks = APIRouter(tags=["callbacks"])
 
 
 class MessageLinks(Answer):
-    """Where to read more, with an API key."""
+    """Links to more details, which need an API key."""
 
     request: str
     certificates: str
 
 
 class MessageData(Answer):
-    """What has changed."""
+    """The change."""
 
     request: str = Field(examples=["fr_5b0c0f6d7a1e4d7f9a3b2c1d0e9f8a7b"])
     state: RequestState
@@ -38,7 +38,7 @@ class MessageData(Answer):
 
 
 class Message(Answer):
-    """What is posted to the addresses of a forget request."""
+    """The message posted to a forget request's addresses."""
 
     type: str = Field(examples=["forget_request.completed"])
     timestamp: datetime
@@ -56,10 +56,10 @@ class MessageHeaders(Answer):
 class CallbackAnswer(Answer):
     """An event for one address. The address itself is never shown."""
 
-    id: str = Field(description="What the receiver sees as webhook-id.")
+    id: str = Field(description="The webhook-id that the receiver sees.")
     type: str
     request: str | None = Field(description="The forget request; null for OpenDSR's requests.")
-    endpoint: str = Field(description="The address that it goes to, by an id.")
+    endpoint: str = Field(description="The id of the address.")
     sequence: int = Field(description="Counts the events for this address from 1.")
     state: EventState
     attempts: int
@@ -67,7 +67,7 @@ class CallbackAnswer(Answer):
     next_attempt_at: datetime | None
     delivered_at: datetime | None
     failure: str | None = Field(description="Why the last attempt failed.")
-    redeliverable: bool = Field(description="Whether the address is still there.")
+    redeliverable: bool = Field(description="Whether the address is still stored.")
 
 
 class CallbackPage(Answer):
@@ -83,7 +83,7 @@ class SecretAnswer(Answer):
     secret: str = Field(examples=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
     rotated_at: datetime | None
     previous_until: datetime | None = Field(
-        description="Until then, callbacks are signed with the previous secret too."
+        description="Until then, callbacks are signed with the previous secret as well.",
     )
 
 
@@ -91,7 +91,7 @@ class SecretAnswer(Answer):
     "forget_request",
     status_code=204,
     responses={
-        "4XX": {"description": "Any 4xx or 5xx: the message is sent again later"},
+        "4XX": {"description": "Any 4xx or 5xx: the message is retried"},
         410: {"description": "No more messages are sent to this address"},
     },
 )
@@ -108,7 +108,7 @@ def list_callbacks(
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> CallbackPage:
-    """List callbacks, newest first; with ``state=dead`` those that were given up."""
+    """List callbacks, newest first; ``state=dead`` lists those that were given up."""
     after = decode_cursor(cursor)
     with services.database.transaction() as session:
         rows = repository.events(
@@ -124,7 +124,7 @@ def list_callbacks(
     "/callbacks/{callback_id}/redeliver", status_code=202, responses=problem_responses(404, 410)
 )
 def redeliver(callback_id: str, services: ServicesOf, _: ForgetWriter) -> CallbackAnswer:
-    """Have a callback delivered now, whatever its state is."""
+    """Deliver a callback now, whatever its state."""
     with services.database.transaction() as session:
         return _answer(*repository.redeliver(session, callback_id))
 
@@ -141,7 +141,7 @@ def get_secret(services: ServicesOf, caller: ForgetWriter, response: Response) -
 
 @router.post("/callback-secret/rotate", responses=problem_responses())
 def rotate_secret(services: ServicesOf, caller: ForgetWriter, response: Response) -> SecretAnswer:
-    """Replace the secret; for a day, callbacks are signed with the previous one too."""
+    """Replace the secret; callbacks are signed with the previous one as well for a day."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
         return SecretAnswer.model_validate(

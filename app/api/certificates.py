@@ -19,7 +19,7 @@ router = APIRouter(tags=["certificates"], route_class=GuardedRoute)
 
 
 class BundleAnswer(Answer):
-    """A certificate bundle: what ``expunge verify`` reads."""
+    """A certificate bundle, the input of ``expunge verify``."""
 
     media_type: str
     envelope: dict[str, Any]
@@ -28,10 +28,10 @@ class BundleAnswer(Answer):
 
 
 class PublicKey(Answer):
-    """A public key, and what it signs; the keys of certificates also sign the log.
+    """A public key and its use; certificate keys also sign the log.
 
-    ``valid_from`` is null for the first key, ``valid_until`` for the one in use. What a key signed
-    from ``compromised_since`` on does not count.
+    ``valid_from`` is null for the first key, ``valid_until`` for the key in use. Signatures made
+    from ``compromised_since`` on are not valid.
     """
 
     key_id: str
@@ -44,7 +44,7 @@ class PublicKey(Answer):
 
 
 class PublicKeys(Answer):
-    """All public keys of this service, and the name of the log that they sign."""
+    """All public keys of this service, and the name of its log."""
 
     origin: str
     keys: list[PublicKey]
@@ -52,7 +52,7 @@ class PublicKeys(Answer):
 
 Since = Annotated[
     int | None,
-    Query(ge=0, description="Size of an older checkpoint: proves that the log only grew since."),
+    Query(ge=0, description="Size of an older checkpoint, to prove that the log only grew since."),
 ]
 
 

@@ -22,11 +22,11 @@ from app.domain.schema import FeatureSchema
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=GuardedRoute)
 _PUSHES = CapacityLimiter(READERS)
-"""Pushes wait for each other, but not in the threads that all other calls need."""
+"""Pushes wait for each other, but not in the threads of other calls."""
 
 
 class FeaturesBody(Body):
-    """How a record's features are shaped and encoded. Models see (raw - offset) * scale."""
+    """Shape and encoding of a record's features. Models see (raw - offset) * scale."""
 
     shape: list[int] = Field(examples=[[8, 8]], min_length=1, max_length=8)
     dtype: Literal["uint8", "float32", "float64"] = "float32"
@@ -43,7 +43,7 @@ class DatasetBody(Body):
 
 
 class DatasetAnswer(Answer):
-    """A dataset with its counts; ids of records are never stored, so they are never shown."""
+    """A dataset with its counts; record ids are never stored, so never shown."""
 
     name: str
     features: FeaturesBody
@@ -62,7 +62,7 @@ class DatasetPage(Answer):
 
 
 class PushAnswer(Answer):
-    """What a push added."""
+    """The result of a push."""
 
     added: int
     already_present: int
@@ -76,7 +76,7 @@ class PushAnswer(Answer):
 def define_dataset(
     body: DatasetBody, services: ServicesOf, _: DataWriter, response: Response
 ) -> DatasetAnswer:
-    """Define a dataset. The same definition again changes nothing."""
+    """Define a dataset. Repeating the same definition changes nothing."""
     schema = FeatureSchema(
         shape=tuple(body.features.shape),
         dtype=body.features.dtype,
@@ -125,7 +125,7 @@ def get_dataset(name: str, services: ServicesOf, _: ModelsReader) -> DatasetAnsw
 async def push_records(
     name: str, services: ServicesOf, _: DataWriter, content: RawBody
 ) -> PushAnswer:
-    """Add records from a Parquet file: all of them or, where a row is faulty, none."""
+    """Add the records of a Parquet file: all of them or, if a row is invalid, none."""
     push = partial(services.records.push, name, content)
     return PushAnswer.model_validate(await to_thread.run_sync(push, limiter=_PUSHES))
 

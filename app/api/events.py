@@ -1,7 +1,7 @@
-"""Server-sent events of a run: its row, each time that it has changed.
+"""Server-sent events of a run: its state after every change.
 
-Only the present state matters: a client that reconnects with ``Last-Event-ID`` gets it, unless it
-has it already. If the run has ended, the answer is then 204, and a browser does not reconnect.
+A client that reconnects with ``Last-Event-ID`` gets the current state unless it already has it. If
+the run has ended, the answer is then 204, and a browser does not reconnect.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from app.domain.errors import ExpungeError, UnauthenticatedError
 from app.ledger.changes import Facts, Kind, RunProgress
 
 _KEEP_ALIVE_S = 5.0
-"""After that much silence a comment is sent, and the caller's key is checked again."""
+"""After this much silence a comment is sent and the caller's key is checked again."""
 
 _LONGEST_S = 3600.0
 
 LastEventId = Annotated[
-    str | None, Header(max_length=100, description="The id of the last event that was received")
+    str | None, Header(max_length=100, description="The id of the last event received")
 ]
 
 
@@ -39,7 +39,7 @@ class EventStream(StreamingResponse):
 
 
 class _WatchedEvents(EventStream):
-    """Events of what is watched for as long as they are sent."""
+    """A stream of events."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class _WatchedEvents(EventStream):
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them, unless the caller holds too many streams."""
+        """Send the events, unless the caller has too many streams."""
         with self._watching as watch:
             self.body_iterator = self._events(watch)
             await super().__call__(scope, receive, send)
@@ -84,7 +84,7 @@ def event_stream(
     caller_id: str,
     look_again: Callable[[], Awaitable[None]],
 ) -> Response:
-    """Return the events of a run from now on, the present state first.
+    """Return the events of a run from now on, beginning with the current state.
 
     They end when ``look_again`` raises ``UnauthenticatedError``; an outage does not end them.
     """
@@ -100,7 +100,7 @@ def event_stream(
 async def _events(
     watch: Watch, known: str | None, look_again: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[bytes]:
-    """Yield an event for each change, and a comment where there was none for a while."""
+    """Yield an event for each change, and a comment after a period of silence."""
     until = time.monotonic() + _LONGEST_S
     while watch.facts is not None and watch.facts.progress is not None:
         progress = watch.facts.progress

@@ -20,21 +20,21 @@ class KeyBody(Body):
     """A new key."""
 
     name: Name = Field(examples=["privacy-desk"])
-    # JSON has neither enumerations nor times, so these are parsed from text.
+    # JSON has neither enumerations nor timestamps, so these are parsed from text.
     scopes: list[Annotated[Scope, Field(strict=False)]] = Field(
         min_length=1, max_length=100, examples=[["forget:write", "forget:read"]]
     )
     expires_at: Annotated[AwareDatetime, Field(strict=False)] | None = Field(
         default=None,
-        description="When the key ends; never, if not given",
+        description="When the key expires; never, if omitted",
         examples=["2100-01-01T00:00:00Z"],
     )
 
 
 class KeyAnswer(Answer):
-    """A caller: one with a key, shown without its secret, or one with an issuer's tokens.
+    """A caller: an API key, shown without its secret, or a subject of an issuer's tokens.
 
-    ``last_used_at`` is a minute behind at most. What a token allows is in the token.
+    ``last_used_at`` lags by at most a minute. A token's permissions are in the token itself.
     """
 
     id: str
@@ -55,7 +55,7 @@ class KeyPage(Answer):
 
 
 class NewKeyAnswer(KeyAnswer):
-    """A new key with its secret, which is shown this once."""
+    """A new key with its secret, which is shown only once."""
 
     secret: str
 
@@ -74,7 +74,7 @@ def create_key(body: KeyBody, services: ServicesOf, _: Admin) -> NewKeyAnswer:
 def list_keys(
     services: ServicesOf, _: Admin, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
 ) -> KeyPage:
-    """List all callers, newest first: those with keys, and those seen with tokens."""
+    """List all callers, newest first: API keys, and subjects seen with tokens."""
     after = decode_cursor(cursor)
     with services.database.transaction() as session:
         rows = api_keys.keys(session, after=after, limit=limit + 1)
@@ -85,6 +85,6 @@ def list_keys(
 
 @router.delete("/{key_id}", status_code=204, responses=problem_responses(404))
 def revoke_key(key_id: str, services: ServicesOf, _: Admin) -> None:
-    """Revoke a key, or refuse a caller's tokens, at once."""
+    """Revoke a key or block a caller's tokens, effective immediately."""
     with services.database.transaction() as session:
         api_keys.revoke(session, key_id)

@@ -29,7 +29,7 @@ class EntryAnswer(Answer):
 
 
 class EntriesAnswer(Answer):
-    """Neighbouring entries, in order. ``next`` is where to continue, if there are more."""
+    """Consecutive entries, in order. ``next`` is the index to continue at, if there are more."""
 
     entries: list[EntryAnswer]
     next: int | None
@@ -59,7 +59,7 @@ class ConsistencyAnswer(Answer):
 def get_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
     """Return the newest checkpoint, a signed note as C2SP's tlog-checkpoint defines it.
 
-    It contains witnesses' cosignatures as lines, as soon as they have answered.
+    Witnesses' cosignatures are added as lines when they arrive.
     """
     with services.database.transaction() as session:
         newest = checkpoints.latest(session)
@@ -73,7 +73,7 @@ def list_entries(
     start: Number = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
 ) -> EntriesAnswer:
-    """Return entries from number ``start`` on; they count from 0."""
+    """Return entries from index ``start`` on, counted from 0."""
     with services.database.transaction() as session:
         rows = log.entries(session, start=start, limit=limit + 1)
         more = rows[limit].index if len(rows) > limit else None
@@ -82,7 +82,7 @@ def list_entries(
 
 @router.get("/entries/{index}", responses=problem_responses(404))
 def get_entry(index: int, services: ServicesOf, _: LogReader) -> EntryAnswer:
-    """Return one entry; they count from 0."""
+    """Return one entry, counted from 0."""
     with services.database.transaction() as session:
         return _entry(log.entry(session, index))
 

@@ -1,4 +1,4 @@
-"""``/metrics``: figures for Prometheus."""
+"""``/metrics``: metrics for Prometheus."""
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
@@ -16,7 +16,7 @@ router = APIRouter(tags=["operations"], route_class=GuardedRoute)
     | {200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}},
 )
 def get_metrics(request: Request) -> Response:
-    """Return the service's figures.
+    """Return the service's metrics.
 
     Needs ``log:read``, unless the operator has made them public (``EXPUNGE_METRICS_PUBLIC``).
     """

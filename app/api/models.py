@@ -1,4 +1,4 @@
-"""``/v1/models``: definitions, and weights from elsewhere."""
+"""``/v1/models``: definitions, and imported weights."""
 
 from datetime import datetime
 from functools import partial
@@ -48,7 +48,7 @@ class ModelBody(Body):
 
 
 class ModelChange(Body):
-    """What to change of a model. ``adaptive`` and ``first_release`` cannot be changed."""
+    """Changes to a model's policy. ``adaptive`` and ``first_release`` cannot be changed."""
 
     policy: PolicyBody = Field(examples=[{"epsilon": 0.5, "window_s": 3600.0}])
 
@@ -82,7 +82,7 @@ class ModelPage(Answer):
 def define_model(
     body: ModelBody, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
 ) -> ModelAnswer:
-    """Define a model and start its training, or wait for weights from elsewhere."""
+    """Define a model and start its training, or wait for imported weights."""
     definition = definitions.ModelDefinition(
         name=body.name,
         dataset=body.dataset,
@@ -111,7 +111,7 @@ def list_models(
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> ModelPage:
-    """List models by name, those of one dataset if it is given."""
+    """List models by name, optionally of one dataset."""
     after = decode_name(cursor)
     with services.database.transaction() as session:
         rows = registry.models(session, dataset=dataset, after=after, limit=limit + 1)
@@ -124,7 +124,7 @@ def list_models(
 async def get_model(
     name: str, request: Request, watcher: WatcherOf, _: ModelsReader, prefer: Prefer = None
 ) -> Response:
-    """Show one model; with ``Prefer: wait=N``, as soon as its version or its run has changed."""
+    """Show one model; ``Prefer: wait=N`` waits for a change of its version or run."""
 
     def read(session: Session) -> Found:
         model = registry.model_named(session, name)
@@ -142,9 +142,9 @@ def change_model(
     left: Left,
     if_match: IfMatch = None,
 ) -> ModelAnswer:
-    """Change a model's policy from its next run on: the fields that are given, no others.
+    """Change the given fields of a model's policy, from its next run on.
 
-    A change that is invalid is answered 422, whatever ``If-Match`` names.
+    An invalid change gets the answer 422, whatever ``If-Match`` names.
     """
     changes = body.policy.model_dump(exclude_unset=True)
 
@@ -174,7 +174,7 @@ def change_model(
 def import_weights(
     name: str, services: ServicesOf, _: ModelsWriter, content: RawBody, left: Left
 ) -> ModelAnswer:
-    """Upload safetensors weights trained elsewhere; their first release is certified next."""
+    """Upload safetensors weights trained elsewhere; a run then certifies their first release."""
     definitions.check_weights(content)
     make = partial(services.planners.plan, left=left)
     imported = definitions.import_weights(

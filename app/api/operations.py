@@ -12,13 +12,13 @@ router = APIRouter(tags=["operations"])
 
 
 class Health(Answer):
-    """Whether the process runs."""
+    """Whether the process is running."""
 
     status: str
 
 
 class Ready(Answer):
-    """The state of each part, in a word or phrase.
+    """The state of each dependency, in a word or phrase.
 
     ``status`` is ``ok``, ``degraded`` (requests are accepted and will wait) or ``unavailable``.
     """
@@ -36,13 +36,13 @@ class Ready(Answer):
 
 @router.get("/livez")
 def livez() -> Health:
-    """Answer as long as the process runs."""
+    """Answer 200 while the process is running."""
     return Health(status="ok")
 
 
 @router.get("/readyz", responses={503: {"model": Ready, "description": "Not ready"}})
 def readyz(services: ServicesOf, response: Response) -> Ready:
-    """Answer 200 when requests can be accepted, and say how each part is."""
+    """Answer 200 if requests can be accepted, with the state of each dependency."""
     found = readiness(services)
     if found.status == "unavailable":
         response.status_code = 503

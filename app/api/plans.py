@@ -37,7 +37,7 @@ class DpTrainingBody(Body):
 
 
 class ShapeBody(Body):
-    """A model that need not exist."""
+    """The shape of a hypothetical model."""
 
     retained: int = Field(examples=[50_000])
     batch_size: int = Field(examples=[128])
@@ -48,7 +48,7 @@ class ShapeBody(Body):
     dp_training: DpTrainingBody | None = None
 
     def to_shape(self) -> ModelShape:
-        """Return the shape, checked."""
+        """Return the validated shape."""
         sizes = self.model_dump(exclude={"convex", "dp_training"})
         convex = None if self.convex is None else ConvexShape(**self.convex.model_dump())
         trained = self.dp_training
@@ -65,7 +65,7 @@ class PlansBody(Body):
 
 
 class QuoteAnswer(Answer):
-    """One mechanism's offer."""
+    """One mechanism's quote."""
 
     mechanism: str
     parameters: dict[str, Any]
@@ -84,7 +84,7 @@ class DeclinedAnswer(Answer):
 
 
 class PlansAnswer(Answer):
-    """All answers, and what ``auto`` would choose."""
+    """All quotes, and the choice of ``auto``."""
 
     choice: str | None
     quotes: list[QuoteAnswer]
@@ -93,7 +93,7 @@ class PlansAnswer(Answer):
 
 @router.post("", responses=problem_responses(404, 422))
 def quote_plans(body: PlansBody, services: ServicesOf, _: ModelsReader, left: Left) -> PlansAnswer:
-    """Quote every mechanism, retraining included, with a reason for each that does not apply."""
+    """Quote every mechanism, including retraining, with a reason for each that does not apply."""
     if (body.model is None) == (body.shape is None):
         raise InvalidInputError("give either model or shape")
     policy = body.policy.to_policy()

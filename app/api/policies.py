@@ -1,4 +1,4 @@
-"""A policy as request bodies have it."""
+"""A policy in request bodies."""
 
 from typing import Annotated, Literal
 
@@ -8,14 +8,14 @@ from app.api.protocol.schemas import Body
 from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.states import FirstRelease, Serving
 
-# Only documented here; checked, with its own problem type, where the policy is made.
+# Only documented here; the policy itself checks it, with its own problem type.
 _ABOVE_ZERO: dict[str, JsonValue] = {"exclusiveMinimum": 0}
 
 _MOST_PARAMETERS = 50  # more than any mechanism has
 
 
 class PolicyBody(Body):
-    """What is promised to people who ask to be forgotten."""
+    """The guarantee, deadlines and cost limits of forget requests."""
 
     epsilon: float = Field(default=1.0, json_schema_extra=_ABOVE_ZERO)
     delta: float = Field(default=1e-5, json_schema_extra={**_ABOVE_ZERO, "exclusiveMaximum": 1})
@@ -32,7 +32,7 @@ class PolicyBody(Body):
     audit: bool = False
 
     def to_policy(self) -> Policy:
-        """Return the policy, checked."""
+        """Return the validated policy."""
         values = self.model_dump()
         values["first_release"] = FirstRelease(self.first_release)
         values["serving"] = Serving(self.serving)

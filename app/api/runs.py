@@ -1,4 +1,4 @@
-"""``/v1/runs``: progress, cancelling, and another try."""
+"""``/v1/runs``: progress, cancellation, and retries."""
 
 from datetime import datetime
 from functools import partial
@@ -31,7 +31,7 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=GuardedRoute)
 
 
 class RunAnswer(Answer):
-    """A run. ``epsilon`` is what the steps so far guarantee; ``loss`` begins after the target."""
+    """A run. ``epsilon`` holds for the steps so far; ``loss`` is present once the target is met."""
 
     id: str
     model: str
@@ -67,7 +67,7 @@ def list_runs(
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> RunPage:
-    """List runs, newest first, of one model or in one state if these are given."""
+    """List runs, newest first; optionally filtered by model or state."""
     after = decode_cursor(cursor)
     with services.database.transaction() as session:
         views = run_views.page(session, model=model, state=state, after=after, limit=limit + 1)
@@ -80,7 +80,7 @@ def list_runs(
 async def get_run(
     run_id: str, request: Request, watcher: WatcherOf, _: ModelsReader, prefer: Prefer = None
 ) -> Response:
-    """Show one run; with ``Prefer: wait=N``, as soon as its state has changed."""
+    """Show one run; ``Prefer: wait=N`` waits for a change of its state."""
 
     def read(session: Session) -> Found:
         view = run_views.one(session, run_id)
@@ -95,7 +95,7 @@ async def get_run(
     responses=problem_responses(404)
     | {
         200: {"description": "Events until the run has ended", "content": EVENT_CONTENT},
-        204: {"description": "The run has ended, and the caller knows"},
+        204: {"description": "The run has ended, and the caller has its last state"},
     },
 )
 async def stream_events(
@@ -106,7 +106,7 @@ async def stream_events(
     caller: ModelsReader,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Follow a run: its state, phase, step and epsilon so far, until it has ended."""
+    """Follow a run's state, phase, step and current epsilon until it has ended."""
 
     def look() -> Facts:
         with services.database.transaction() as session:
@@ -126,7 +126,7 @@ async def stream_events(
 
 @router.post("/{run_id}/cancel", responses=problem_responses(404, 409, 422))
 def cancel_run(run_id: str, services: ServicesOf, _: ModelsWriter) -> RunAnswer:
-    """End a run that is queued or going; what it owed waits for the model's next run."""
+    """Cancel a queued or active run; its obligations wait for the model's next run."""
     with services.database.transaction() as session:
         runs.cancel_run(session, run_id)
         session.flush()

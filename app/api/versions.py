@@ -1,4 +1,4 @@
-"""``/v1/models/{name}/versions``: what was released, and what may be downloaded."""
+"""``/v1/models/{name}/versions``: released versions and their downloads."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -42,7 +42,7 @@ class MarkdownResponse(Response):
 
 
 class VersionAnswer(Answer):
-    """One released version; ``reason`` says why it is not served any more."""
+    """One released version; ``reason`` says why it is no longer served."""
 
     number: int
     state: str
@@ -97,7 +97,7 @@ def list_versions(
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> VersionPage:
-    """List released versions, newest first, retired ones included."""
+    """List released versions, newest first, including retired ones."""
     before = decode_number(cursor)
     wanted = None if state is None else VersionState(state)
     with services.database.transaction() as session:
@@ -135,7 +135,7 @@ def list_versions(
 def download_weights(
     name: str, number: Number, request: Request, services: ServicesOf, _: ModelsReader
 ) -> Response:
-    """Download a version's weights, or one range of them; a retired version is gone."""
+    """Download a version's weights or one range of them; a retired version is gone."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = serving.served_version(session, model, number)
@@ -188,7 +188,7 @@ def get_version_certificate(
 def get_model_signature(
     name: str, number: Number, services: ServicesOf, _: ModelsReader
 ) -> JSONResponse:
-    """Return the OpenSSF Model Signing v1 signature of a version that is served."""
+    """Return the OpenSSF Model Signing v1 signature of a served version."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         sha256 = serving.served_version(session, model, number).sha256
@@ -211,7 +211,7 @@ def get_model_signature(
 def get_model_card(
     name: str, number: Number, services: ServicesOf, _: ModelsReader
 ) -> MarkdownResponse:
-    """Return a version's model card: what its certificate says, in words."""
+    """Return a version's model card: its certificate in words."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
@@ -236,7 +236,7 @@ def _card_facts(session: Session, model: ModelRow, version: VersionRow) -> CardF
 
 
 def version_answer(model: ModelRow, version: VersionRow) -> VersionAnswer:
-    """Show a version, with links to what can still be fetched of it."""
+    """Show a version, with links to what can still be downloaded."""
     parts = ["certificate", "card"]
     if version.state == VersionState.CERTIFIED:
         parts += ["weights", "model.sig"]

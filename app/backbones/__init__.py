@@ -1,1 +1,1 @@
-"""Public backbones: what is stored of them, and the checks on their use."""
+"""Public backbones: their stored weights, and the checks on their use."""

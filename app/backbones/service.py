@@ -1,4 +1,4 @@
-"""How backbones enter the service: their definition and, once, their weights."""
+"""Defining backbones and uploading their weights."""
 
 from dataclasses import dataclass
 
@@ -17,17 +17,17 @@ from app.storage.blobs import Blobs
 
 @dataclass(frozen=True)
 class BackboneDefinition:
-    """Everything that a caller says about a backbone.
+    """The caller's description of a backbone.
 
     Attributes:
-        name: what models call it.
-        architecture: the network whose weights these are; it stands on no backbone itself.
+        name: the name that models refer to.
+        architecture: the network of these weights; it has no backbone itself.
         input_shape: shape of one record's features, as in a dataset's schema.
-        classes: of the public task that it was trained for.
+        classes: number of classes of the public task it was trained for.
         source: where the weights come from.
 
     Raises:
-        InvalidInputError: the shape, the classes or the architecture is not possible.
+        InvalidInputError: the shape, the classes or the architecture is invalid.
     """
 
     name: str
@@ -37,7 +37,7 @@ class BackboneDefinition:
     source: str
 
     def __post_init__(self) -> None:
-        # A backbone reads what a dataset holds, so a dataset's limits are its limits.
+        # A backbone reads a dataset's features, so a dataset's limits apply.
         FeatureSchema(
             shape=self.input_shape, dtype="float32", offset=0.0, scale=1.0, classes=self.classes
         )
@@ -51,7 +51,7 @@ class BackboneDefinition:
 
 
 def define_backbone(session: Session, definition: BackboneDefinition) -> BackboneRow:
-    """Create a backbone that waits for its weights.
+    """Create a backbone without weights.
 
     Raises:
         ConflictError: the name is taken.
@@ -73,11 +73,11 @@ def define_backbone(session: Session, definition: BackboneDefinition) -> Backbon
 
 
 def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) -> BackboneRow:
-    """Give a backbone its weights, once: certificates name them by their digest.
+    """Store a backbone's weights, once: certificates name them by their digest.
 
     Raises:
         NotFoundError: the backbone does not exist.
-        ConflictError: it has weights.
+        ConflictError: it already has weights.
     """
     row = repository.backbone_named(session, name)
     _require_no_weights(row)
@@ -100,11 +100,7 @@ def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) ->
 
 
 def _require_no_weights(backbone: BackboneRow) -> None:
-    """Refuse a second upload.
-
-    Raises:
-        ConflictError: the backbone has weights.
-    """
+    """Reject a second upload with ``ConflictError``."""
     if backbone.sha256 is not None:
         raise ConflictError(
             f"backbone {backbone.name!r} has its weights, and they never change: define another"

@@ -10,7 +10,7 @@ from app.database import Base
 
 
 class BackboneRow(Base):
-    """A network with public weights. The weights come once and never change."""
+    """A network with public weights, which are uploaded once and never change."""
 
     __tablename__ = "backbones"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Which backbone a model stands on, and whether it can."""
+"""The backbone of a model: lookup and compatibility checks."""
 
 from sqlalchemy.orm import Session
 
@@ -17,14 +17,14 @@ def require_usable(
     """Check that a model's backbone exists and fits; do nothing if it has none.
 
     Args:
-        session: to look the backbone up in.
-        architecture: the model's.
-        input_shape: of the model's dataset.
+        session: a session of the ledger.
+        architecture: the model's architecture.
+        input_shape: shape of the features in the model's dataset.
 
     Raises:
         NotFoundError: the backbone does not exist.
         ConflictError: it has no weights yet.
-        InvalidInputError: it reads other features, or is another network than the one to train.
+        InvalidInputError: its input shape differs, or its network is not the one to train.
     """
     use = architecture.backbone
     if use is None:
@@ -48,9 +48,9 @@ def require_usable(
 def parameters_of_model(
     session: Session, architecture: ArchitectureSpec, schema: FeatureSchema
 ) -> int | None:
-    """Return how many weights a model trains, given a dataset's schema; None if unknown.
+    """Count the weights that a model trains, given a dataset's schema; None if unknown.
 
-    The backbone has been found usable.
+    ``require_usable`` has accepted the backbone.
     """
     shape: tuple[int, ...] = schema.shape
     backbone = backbone_of(session, architecture)
@@ -64,14 +64,14 @@ def parameters_of_model(
 
 
 def backbone_of(session: Session, architecture: ArchitectureSpec) -> BackboneRow | None:
-    """Return the backbone that a defined model stands on, or None."""
+    """Return the backbone of a defined model, or None."""
     if architecture.backbone is None:
         return None
     return repository.backbone_named(session, architecture.backbone.name)
 
 
 def digest_of(session: Session, architecture: ArchitectureSpec) -> BackboneDigest | None:
-    """Return what the certificates of a defined model say of its backbone; None without one.
+    """Return the backbone as a defined model's certificates name it, or None.
 
     Raises:
         ConflictError: the backbone has no weights.

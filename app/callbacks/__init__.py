@@ -1,1 +1,1 @@
-"""Telling callers what happens to their requests: events are signed, posted and retried."""
+"""Callbacks about the state of requests: events are signed, posted and retried."""

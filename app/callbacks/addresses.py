@@ -1,8 +1,8 @@
-"""Which network addresses a callback may go to.
+"""Which network addresses may receive callbacks.
 
-A caller chooses the address, and the service posts to it from inside of the operator's network.
-Without a check, callers could reach what only that network should: databases, administration
-pages, the metadata services of clouds, which return credentials.
+A caller chooses the address, and the service posts to it from inside the operator's network.
+Without a check, callers could reach internal systems (server-side request forgery): databases,
+administration pages, and cloud metadata services, which return credentials.
 """
 
 import socket
@@ -29,7 +29,7 @@ def _networks(*names: str) -> tuple[Network, ...]:
     return tuple(ip_network(name) for name in names)
 
 
-# No callback is received here, on any network.
+# Never allowed, on any network.
 _NEVER = _networks(
     "0.0.0.0/8",
     "255.255.255.255/32",
@@ -42,13 +42,13 @@ _NEVER = _networks(
     "fd00:ec2::/32",  # AWS over IPv6
     "fd20:ce::254/128",  # Google over IPv6
 )
-# What Python's ``is_global`` does not, or did not always, count as special.
+# Special networks that Python's ``is_global`` does not, or did not always, recognise.
 _SPECIAL = _networks(
     "100.64.0.0/10",
     "192.0.0.0/24",
     "192.88.99.0/24",
     "198.18.0.0/15",
-    "2001::/23",  # Teredo and other protocols' own; Teredo hides an IPv4 address
+    "2001::/23",  # Teredo and other protocols; Teredo hides an IPv4 address
     "2002::/16",  # 6to4 hides an IPv4 address
     "3fff::/20",
 )
@@ -71,7 +71,7 @@ def resolve(host: str, port: int) -> list[str]:
 
 
 def checked(addresses: Sequence[str], *, allow_private: bool) -> list[str]:
-    """Return the addresses if a callback may go to every one of them.
+    """Return the addresses if callbacks may go to all of them.
 
     Raises:
         CallbackError: one of them is refused, or there is none.
@@ -86,9 +86,9 @@ def checked(addresses: Sequence[str], *, allow_private: bool) -> list[str]:
 
 
 def why_refused(text: str, *, allow_private: bool) -> str | None:
-    """Say why a callback may not go to an address, or None if it may.
+    """Return why a callback may not go to an address, or None if it may.
 
-    ``allow_private`` admits addresses of private networks, of this machine and of this link.
+    ``allow_private`` admits private, loopback and link-local addresses.
     """
     try:
         address = ip_address(text)
@@ -103,11 +103,11 @@ def why_refused(text: str, *, allow_private: bool) -> str | None:
 
 def _why_refused(address: Address, *, allow_private: bool) -> str | None:
     if _is_in(address, _NEVER) or address.is_multicast or address.is_unspecified:
-        return "no callback is received at its address"
+        return "its address is blocked"
     if address.is_loopback or address.is_link_local:
         return None if allow_private else _NOT_PUBLIC
     if address.is_reserved:
-        return "no callback is received at its address"
+        return "its address is blocked"
     if allow_private or _is_public(address):
         return None
     return _NOT_PUBLIC
@@ -122,7 +122,7 @@ def _is_public(address: Address) -> bool:
 
 
 def _embedded(address: IPv6Address) -> IPv4Address | None:
-    """Return the IPv4 address that is reached through an IPv6 one."""
+    """Return the IPv4 address embedded in an IPv6 one."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):

@@ -1,8 +1,8 @@
-"""Connections that go to exactly the address that was checked, and that end in time.
+"""Connections to exactly the checked address, within a deadline.
 
-A hostile name server can give one answer to a check and another one to the connection that follows
-(DNS rebinding). So the name is resolved once, here, and the connection is made to that result. The
-Host header and TLS's SNI still carry the name, and the certificate must match it.
+A hostile name server can give one answer to the check and another to the connection that follows
+(DNS rebinding). So the name is resolved once, here, and the connection uses that result. The Host
+header and TLS SNI still carry the name, and the certificate must match it.
 """
 
 import ssl
@@ -25,8 +25,8 @@ class PinnedBackend(NetworkBackend):
     Args:
         resolve: returns a name's addresses; called once for each connection.
         allow_private: see ``app/callbacks/addresses.py``.
-        deadline: when everything must be over, by ``time.monotonic``.
-        sockets: what connects to an address.
+        deadline: when everything must be finished, by ``time.monotonic``.
+        sockets: connects to an address.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PinnedBackend(NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[SOCKET_OPTION] | None = None,
     ) -> NetworkStream:
-        """Connect to the first of the name's addresses that answers.
+        """Connect to the first of the name's addresses that accepts.
 
         Raises:
             CallbackError: one of the name's addresses is refused, or it has none.
@@ -74,7 +74,7 @@ class PinnedBackend(NetworkBackend):
 
 
 class _DeadlineStream(NetworkStream):
-    """A connection whose parts together take no longer than a deadline allows."""
+    """A connection whose operations together respect a deadline."""
 
     def __init__(self, stream: NetworkStream, deadline: float) -> None:
         self._stream = stream
@@ -99,7 +99,7 @@ class _DeadlineStream(NetworkStream):
         try:
             stream = self._stream.start_tls(ssl_context, server_hostname, left)
         except httpcore.ConnectError as error:
-            raise CallbackError("TLS failed, or its certificate does not hold") from error
+            raise CallbackError("TLS failed, or its certificate is not valid") from error
         return _DeadlineStream(stream, self._deadline)
 
     def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - httpcore's signature

@@ -1,8 +1,8 @@
 """Delivers callbacks in the background of a process.
 
-Any number of processes may deliver. The state is in Postgres: a delivery is claimed in one short
+Several processes may deliver. The state is in Postgres: a delivery is claimed in one short
 transaction, posted outside of any, and its outcome recorded in another. If a process dies in
-between, another process delivers again; receivers recognise a repetition by its id.
+between, another process delivers again; receivers recognise duplicates by their id.
 """
 
 import logging
@@ -34,13 +34,13 @@ _STOP_S = 5.0
 
 @dataclass(frozen=True)
 class Terms:
-    """How callbacks are delivered.
+    """Settings of deliveries.
 
     Attributes:
-        base_url: the URL of this service, for links; if empty, links are paths.
-        poll_interval_s: how often to look for what is due.
-        claim_s: after how long a delivery is taken from a process that no longer responds.
-        dead_retention_s: how long the address of a dead event is kept.
+        base_url: this service's URL, for links; if empty, links are paths.
+        poll_interval_s: how often to look for due deliveries.
+        claim_s: time after which a claimed delivery is taken from an unresponsive process.
+        dead_retention_s: how long a dead event's address is kept.
         delivered_retention_s: how long a delivered event is kept.
     """
 
@@ -52,13 +52,13 @@ class Terms:
 
 
 class Deliverer:
-    """Claims what is due and posts it, with one thread for each delivery.
+    """Claims due deliveries and posts each in its own thread.
 
-    A receiver that does not answer delays only the events for its own address, and a caller whose
-    receivers do not answer can take up half of the threads.
+    A receiver that does not answer delays only events for its own address, and one caller can
+    occupy at most half of the threads.
 
     Args:
-        signer: returns what signs for OpenDSR; asked when first needed.
+        signer: returns the OpenDSR signer; called when first needed.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Deliverer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Claim nothing more; posts in progress get a few seconds to end."""
+        """Stop claiming; posts in progress get a few seconds to finish."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_STOP_S)
@@ -95,7 +95,7 @@ class Deliverer:
             thread.join(_STOP_S / max(1, len(going)))
 
     def tick(self) -> int:
-        """Claim what is due, as far as threads are free; return how many."""
+        """Claim due deliveries for the free threads; return how many."""
         taken = 0
         while (delivery := self._claim()) is not None:
             thread = threading.Thread(
@@ -108,7 +108,7 @@ class Deliverer:
         return taken
 
     def deliver(self, delivery: Delivery) -> EventState:
-        """Post one delivery and note its outcome; return the event's state after it."""
+        """Post one delivery and record its outcome; return the event's new state."""
         outcome = self._attempt(delivery)
         with self._database.transaction() as session:
             state = repository.note(session, delivery, outcome)
@@ -117,12 +117,12 @@ class Deliverer:
         return state
 
     def close_served(self) -> None:
-        """Remove the addresses that will receive nothing more."""
+        """Remove addresses that will receive nothing more."""
         with self._database.transaction() as session:
             repository.close_served(session, dead_retention_s=self._terms.dead_retention_s)
 
     def remove_delivered(self) -> int:
-        """Remove some of the events that were delivered long ago; return how many."""
+        """Remove some events that were delivered long ago; return how many."""
         with self._database.transaction() as session:
             return repository.remove_delivered(
                 session, retention_s=self._terms.delivered_retention_s, limit=_REMOVED_AT_ONCE
@@ -141,7 +141,7 @@ class Deliverer:
                     self.remove_delivered()
             except Exception as error:  # noqa: BLE001 - the database may come back
                 if not failing:
-                    _log.warning("callbacks have to wait: %s", describe(error))
+                    _log.warning("callbacks are delayed: %s", describe(error))
                 failing = True
             else:
                 failing = False
@@ -158,8 +158,8 @@ class Deliverer:
     def _deliver_and_leave(self, delivery: Delivery) -> None:
         try:
             self.deliver(delivery)
-        except Exception as error:  # noqa: BLE001 - it is taken up again later
-            _log.warning("callback %s: no outcome noted: %s", delivery.event_id, describe(error))
+        except Exception as error:  # noqa: BLE001 - it is retried later
+            _log.warning("callback %s: outcome was lost: %s", delivery.event_id, describe(error))
         finally:
             with self._lock:
                 self._going.pop(threading.current_thread(), None)
@@ -171,7 +171,7 @@ class Deliverer:
             return self._poster.post(url, message.headers, message.body)
         except CallbackError as error:
             return Outcome(Result.FAILED, str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+        except Exception as error:  # noqa: BLE001 - every failure is retried
             _log.warning("callback %s cannot be sent: %s", delivery.event_id, describe(error))
             return Outcome(Result.FAILED, "it cannot be sent; the service's log says why")
 

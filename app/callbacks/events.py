@@ -1,8 +1,7 @@
-"""Addresses stored with a request, and events made with every change of its state.
+"""Stores callback addresses with a request, and an event with every change of its state.
 
-An event is a row that commits with the change that it reports, so neither exists without the other.
-The code that makes events holds a lock on the row that changes, so events have the order of the
-changes.
+An event is a row that commits together with the change it reports. The code that creates events
+holds a lock on the changed row, so events have the order of the changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ class Callbacks:
         self._rules = rules
 
     def check(self, urls: Sequence[str]) -> list[str]:
-        """Return the URLs, each once; ``InvalidInputError`` if one cannot be called back."""
+        """Return the distinct URLs; ``InvalidInputError`` if one is not allowed."""
         return check_urls(urls, self._rules)
 
     def register(
@@ -40,7 +39,7 @@ class Callbacks:
         """Store a request's addresses, encrypted.
 
         Raises:
-            InvalidInputError: too many, or one that cannot be called back.
+            InvalidInputError: too many, or one that is not allowed.
         """
         for url in self.check(urls):
             endpoint_id = new_id("cbe")
@@ -66,15 +65,15 @@ def emit(
     subject_request_id: str | None = None,
     final: bool = False,
 ) -> None:
-    """Send an event to a request's addresses once the transaction has committed.
+    """Send an event to a request's addresses after the transaction has committed.
 
     Args:
-        session: of the transaction that makes the reported change.
+        session: the transaction of the reported change.
         event_type: such as ``forget_request.completed``.
         facts: the service's own ids, and states, as JSON; never an owner's id.
-        request_id: whose addresses; or
-        subject_request_id: likewise.
-        final: this is the last event, so that the addresses can be removed.
+        request_id: the request whose addresses get it; or
+        subject_request_id: the data subject request.
+        final: whether this is the last event, after which the addresses can be removed.
     """
     query = select(CallbackEndpointRow).where(
         CallbackEndpointRow.state == "active",

@@ -1,7 +1,7 @@
-"""What depends on the callbacks' key, which is kept outside of the database.
+"""Encryption and derivation with the callbacks' key, which is kept outside the database.
 
-Addresses are encrypted under it: they may hold tokens or personal data. The secrets that sign
-callbacks are derived from it, so the database holds none of them.
+Addresses are encrypted because they may hold tokens or personal data. The secrets that sign
+callbacks are derived from the key, so the database holds none of them.
 """
 
 import base64
@@ -17,11 +17,11 @@ from app.storage.keyfiles import create_key_file, read_key_file
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
-_SECRET_PREFIX = "whsec_"  # noqa: S105 - what every secret of Standard Webhooks begins with
+_SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of all Standard Webhooks secrets
 
 
 class CallbackKeys:
-    """Encrypts addresses, and derives the signing secret of each caller."""
+    """Encrypts addresses and derives each caller's signing secret."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -39,12 +39,12 @@ class CallbackKeys:
         return cls(read_key_file(path))
 
     def encrypt(self, url: str, *, endpoint_id: str) -> bytes:
-        """Encrypt an address; it can be decrypted only with this key and for this endpoint."""
+        """Encrypt an address, bound to this key and endpoint."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, url.encode(), endpoint_id.encode())
 
     def decrypt(self, stored: bytes, *, endpoint_id: str) -> str:
-        """Return an address.
+        """Decrypt an address.
 
         Raises:
             CallbackError: it was encrypted under another key, or for another endpoint.
@@ -60,7 +60,7 @@ class CallbackKeys:
         return self._derive("same-address", api_key_id, url)
 
     def secret(self, api_key_id: str, *, generation: int) -> str:
-        """Return a caller's signing secret, as Standard Webhooks spell it."""
+        """Return a caller's signing secret in the format of Standard Webhooks."""
         secret = self._derive("secret", api_key_id, str(generation))
         return _SECRET_PREFIX + base64.b64encode(secret).decode()
 

@@ -1,4 +1,4 @@
-"""What is posted: bodies and headers, for the addresses of both kinds of requests."""
+"""The bodies and headers of callbacks, for both kinds of requests."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from app.certificates.processor_signing import ProcessorSigner
 
 @dataclass(frozen=True)
 class Message:
-    """A body and the headers that vouch for it."""
+    """A body and its signed headers."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -29,7 +29,7 @@ def standard_message(
     secrets: Sequence[str],
     now: datetime,
 ) -> Message:
-    """Return a message as Standard Webhooks 1.0.0 want it, signed with every secret given."""
+    """Return a message of Standard Webhooks 1.0.0, signed with every given secret."""
     path = f"{base_url}/v1/forget-requests/{facts['request']}"
     body = _json(
         {
@@ -55,7 +55,7 @@ def standard_message(
 
 
 def opendsr_message(*, facts: Mapping[str, Any], url: str, signer: ProcessorSigner) -> Message:
-    """Return a message as section 8.6 of OpenDSR 2.0 wants it."""
+    """Return a message of OpenDSR 2.0, section 8.6."""
     body = _json({**facts, "status_callback_url": url})
     return Message(signer.headers(body), body)
 

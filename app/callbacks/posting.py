@@ -1,4 +1,4 @@
-"""One attempt to deliver: a POST that follows nothing, reads little and ends in time."""
+"""One delivery attempt: a POST without redirects, with limits on time and answer size."""
 
 import ssl
 import time
@@ -35,9 +35,9 @@ class Outcome:
     """The outcome of an attempt.
 
     Attributes:
-        result: a receiver that is gone wants no further callback.
-        failure: why it failed, never where; None if it did not.
-        retry_after_s: how long the receiver asks the service to wait.
+        result: what happened; ``gone`` if the receiver wants no further callbacks.
+        failure: why it failed, never where; None on success.
+        retry_after_s: the pause that the receiver asked for.
     """
 
     result: Result
@@ -46,14 +46,14 @@ class Outcome:
 
 
 class Poster:
-    """Posts callbacks. Proxies and certificates that the environment names are not used.
+    """Posts callbacks, ignoring proxies and certificates from the environment.
 
     Args:
-        timeout_s: for one attempt, from the name's resolution to the answer's headers.
-        allow_private: whether addresses that are not public may be called.
-        ca_file: certificates of authorities to trust in addition to the usual ones.
+        timeout_s: for one attempt, from name resolution to the answer's headers.
+        allow_private: whether non-public addresses are allowed.
+        ca_file: additional trusted certificate authorities.
         resolve: returns a name's addresses.
-        sockets: what connects to an address.
+        sockets: connects to an address.
 
     Raises:
         ConfigurationError: ``ca_file`` cannot be read.
@@ -77,7 +77,7 @@ class Poster:
             _trust(self._tls, ca_file)
 
     def post(self, address: str, headers: Mapping[str, str], body: bytes) -> Outcome:
-        """Post a body once. Whatever goes wrong is part of the outcome."""
+        """Post a body once. Failures are part of the outcome."""
         try:
             return self._post(address, headers, body)
         except CallbackError as error:
@@ -128,7 +128,7 @@ def _trust(context: ssl.SSLContext, ca_file: Path) -> None:
 
 
 def _drain(response: httpcore.Response) -> None:
-    """Let the receiver end its answer, within limits; what it says does not matter."""
+    """Read the rest of the answer, within limits, and ignore it."""
     received = 0
     try:
         for part in response.iter_stream():
@@ -149,7 +149,7 @@ def _outcome(response: httpcore.Response) -> Outcome:
 
 
 def _retry_after_s(response: httpcore.Response) -> float:
-    """Return what the receiver says in seconds or as a date; else 0."""
+    """Return the delay given in seconds or as a date; else 0."""
     header = {name.lower(): value for name, value in response.headers}.get(b"retry-after")
     if header is None:
         return 0.0

@@ -26,15 +26,15 @@ class EventState(StrEnum):
 
 @dataclass(frozen=True)
 class Delivery:
-    """One attempt that this process has claimed.
+    """An attempt claimed by this process.
 
     Attributes:
-        event_id, event_type, sequence, facts, occurred_at: what to send.
-        attempt: its number, counted from 1; no other process has the same one.
-        endpoint_id, url: where to; the address is encrypted.
-        api_key_id: whose secret signs.
-        is_opendsr: whether the message has OpenDSR's form.
-        generation, rotated_at: which secret that is, and since when.
+        event_id, event_type, sequence, facts, occurred_at: the content.
+        attempt: its number, counted from 1; unique to this claim.
+        endpoint_id, url: the destination; the address is encrypted.
+        api_key_id: the caller whose secret signs.
+        is_opendsr: whether the message has OpenDSR's format.
+        generation, rotated_at: which secret of the caller, and since when.
     """
 
     event_id: str
@@ -55,8 +55,8 @@ def claim(session: Session, *, claim_s: float, busy: Collection[str] = ()) -> De
     """Claim the delivery that has been due for longest; None if there is none.
 
     An address gets one event at a time, in order: a later event waits until the earlier one is
-    delivered or dead. A process that records no outcome loses the delivery after ``claim_s``
-    seconds. Callers in ``busy``, by the ids of their API keys, are skipped.
+    delivered or dead. A process that records no outcome within ``claim_s`` seconds loses the
+    delivery. Callers in ``busy`` (ids of API keys) are skipped.
     """
     earlier = aliased(CallbackEventRow)
     query = (
@@ -106,7 +106,7 @@ def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
     Returns:
         The event's state after this.
     """
-    if outcome.result is Result.GONE:  # an address is locked before its events, here as elsewhere
+    if outcome.result is Result.GONE:  # lock order: an address before its events
         session.get_one(CallbackEndpointRow, delivery.endpoint_id, with_for_update=True)
     event = session.get_one(CallbackEventRow, delivery.event_id, with_for_update=True)
     is_over = event.state == EventState.DELIVERED or event.attempts != delivery.attempt
@@ -134,11 +134,11 @@ def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
 
 
 def _disable(session: Session, endpoint_id: str, *, reason: str | None) -> None:
-    """Send nothing more to an address, for any request of the same caller.
+    """Disable an address for all requests of the same caller.
 
-    The caller of this function holds its lock. Requests that are changing at this moment are left
-    out: a transaction that changes many holds many locks, and waiting for one while holding another
-    could deadlock. They will get the answer 410 themselves.
+    The caller of this function holds the address's lock. Requests that are changing now are
+    skipped, because waiting for their locks could deadlock; they will get the answer 410
+    themselves.
     """
     endpoint = session.get_one(CallbackEndpointRow, endpoint_id)
     same = (
@@ -168,7 +168,7 @@ def _disable(session: Session, endpoint_id: str, *, reason: str | None) -> None:
 
 
 def close_served(session: Session, *, dead_retention_s: float) -> int:
-    """Remove the addresses that will receive nothing more; return how many.
+    """Remove addresses that will receive nothing more; return how many.
 
     An address with dead events is kept for a while, so that they can still be delivered.
     """
@@ -199,7 +199,7 @@ def close_served(session: Session, *, dead_retention_s: float) -> int:
 
 
 def remove_delivered(session: Session, *, retention_s: float, limit: int) -> int:
-    """Remove events that were delivered long enough ago, the oldest first; return how many.
+    """Remove events delivered long ago, oldest first; return how many.
 
     Dead events stay until they are delivered by hand.
     """
@@ -247,7 +247,7 @@ def events(
 
 
 def redeliver(session: Session, event_id: str) -> tuple[CallbackEventRow, CallbackEndpointRow]:
-    """Have an event delivered now, whatever its state is, and log that this was requested.
+    """Schedule an event for delivery now, whatever its state, and log it.
 
     Raises:
         NotFoundError: the event does not exist.

@@ -1,4 +1,4 @@
-"""When a callback that failed is tried again."""
+"""When a failed callback is retried."""
 
 import random
 
@@ -14,10 +14,10 @@ _random = random.SystemRandom()
 
 
 def delay_s(attempts: int, *, retry_after_s: float = 0.0) -> float | None:
-    """Return how long to wait after ``attempts`` failed ones; None: that was the last.
+    """Return the delay after ``attempts`` failed attempts; None after the last.
 
-    Up to a fifth is added at random, so that events that failed together are not retried together.
-    A receiver that asks for a longer pause gets it, up to a day.
+    Up to a fifth is added at random, so that events that failed together are spread. A receiver
+    that asks for a longer pause gets it, up to a day.
     """
     if attempts > len(DELAYS_S):
         return None

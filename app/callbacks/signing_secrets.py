@@ -1,4 +1,4 @@
-"""The secrets that callers check callbacks with: one per API key, changed on demand."""
+"""The secrets with which callers verify callbacks: one per API key, rotated on demand."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from app.callbacks.keys import CallbackKeys
 from app.callbacks.tables import CallbackSecretRow
 
 OVERLAP = timedelta(hours=24)
-"""How long callbacks are signed with the previous secret too."""
+"""How long callbacks are signed with the previous secret as well."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class SigningSecret:
     """A caller's secret.
 
     Attributes:
-        secret: as Standard Webhooks spell it.
-        rotated_at: when it replaced the previous one; None if it is the first.
-        previous_until: when callbacks stop being signed with the previous one too.
+        secret: in the format of Standard Webhooks.
+        rotated_at: when it replaced the previous one; None for the first.
+        previous_until: when signing with the previous secret stops.
     """
 
     secret: str
@@ -35,7 +35,7 @@ def current(session: Session, keys: CallbackKeys, api_key_id: str) -> SigningSec
 
 
 def rotate(session: Session, keys: CallbackKeys, api_key_id: str) -> SigningSecret:
-    """Give a caller a new secret, and log that it was done."""
+    """Give a caller a new secret, and log it."""
     row = session.get(CallbackSecretRow, api_key_id, with_for_update=True)
     if row is None:
         row = CallbackSecretRow(api_key_id=api_key_id, generation=0)
@@ -56,7 +56,7 @@ def signing(
     rotated_at: datetime | None,
     now: datetime,
 ) -> list[str]:
-    """Return the secrets to sign with at a moment, the newest first."""
+    """Return the secrets to sign with at a given time, newest first."""
     secrets = [keys.secret(api_key_id, generation=generation)]
     if rotated_at is not None and now < rotated_at + OVERLAP:
         secrets.append(keys.secret(api_key_id, generation=generation - 1))

@@ -1,4 +1,4 @@
-"""Addresses that callers gave, and the events to send there: a separate outbox."""
+"""Callers' addresses and the events to send there: a separate outbox."""
 
 from datetime import datetime
 from typing import Any
@@ -33,10 +33,10 @@ class CallbackEndpointRow(Base):
     url: Mapped[bytes | None]
     url_digest: Mapped[bytes | None]
     emitted: Mapped[int] = mapped_column(server_default="0")
-    """How many events there are; the newest one's sequence number."""
+    """Number of events so far; the newest one's sequence number."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     ended_at: Mapped[datetime | None]
-    """When the final event was made."""
+    """When the final event was created."""
 
 
 class CallbackEventRow(Base):
@@ -61,18 +61,18 @@ class CallbackEventRow(Base):
     sequence: Mapped[int]
     type: Mapped[str]
     facts: Mapped[dict[str, Any]]
-    """What is sent: the service's own ids, and states; never an owner's id."""
+    """The content: the service's own ids, and states; never an owner's id."""
     state: Mapped[str] = mapped_column(server_default="pending")
     attempts: Mapped[int] = mapped_column(server_default="0")
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     next_attempt_at: Mapped[datetime | None] = mapped_column(server_default=func.clock_timestamp())
     delivered_at: Mapped[datetime | None]
     failure: Mapped[str | None]
-    """Why the last attempt failed; never where it went."""
+    """Why the last attempt failed; never where."""
 
 
 class CallbackSecretRow(Base):
-    """How often a caller has changed the secret that signs its callbacks; no row: never."""
+    """How often a caller rotated its signing secret; no row if never."""
 
     __tablename__ = "callback_secrets"
     __table_args__ = (CheckConstraint("generation >= 1", name="generation"),)

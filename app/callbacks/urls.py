@@ -1,4 +1,4 @@
-"""Which URLs a caller may give as callbacks. No message here quotes one."""
+"""Validation of callback URLs. No message here quotes one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ MAX_URL_LENGTH = 2048
 
 @dataclass(frozen=True)
 class UrlRules:
-    """What an operator allows.
+    """The operator's rules.
 
     Attributes:
-        allow_http: also URLs without TLS.
-        allow_private: also addresses that are not public; see ``app/callbacks/addresses.py``.
+        allow_http: also allow URLs without TLS.
+        allow_private: also allow non-public addresses; see ``app/callbacks/addresses.py``.
     """
 
     allow_http: bool = False
@@ -27,12 +27,12 @@ class UrlRules:
 
 
 def check_urls(urls: Sequence[str], rules: UrlRules) -> list[str]:
-    """Return the URLs, each once.
+    """Return the distinct URLs.
 
     Names are resolved, and their addresses checked, at each delivery.
 
     Raises:
-        InvalidInputError: too many, or one that cannot be called back.
+        InvalidInputError: too many, or one that is not allowed.
     """
     distinct = list(dict.fromkeys(urls))
     if len(distinct) > MAX_URLS:
@@ -45,7 +45,7 @@ def check_urls(urls: Sequence[str], rules: UrlRules) -> list[str]:
 
 
 def parse(url: str) -> httpx.URL:
-    """Parse a URL; the check and the delivery both use this parser."""
+    """Parse a URL; check and delivery use this same parser."""
     return httpx.URL(url)
 
 

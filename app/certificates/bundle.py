@@ -2,10 +2,10 @@
 
     envelope    the certificate, signed (DSSE)
     log         its entry in the transparency log, the proof that the entry is there, and a signed
-                checkpoint of the log; perhaps a proof that it has only grown since an older one
-    request     perhaps which of one forget request's records it covers, with the proof
+                checkpoint of the log; optionally a proof that it extends an older checkpoint
+    request     optional: which of one forget request's records it covers, with the proof
 
-Reading one checks only sizes, depths and spellings; ``verification`` checks the rest.
+Parsing checks only sizes, depths and encodings; ``verification`` checks the rest.
 """
 
 import base64
@@ -30,15 +30,15 @@ _MAX_INTEGER: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class LogProof:
-    """Where a certificate is in the transparency log.
+    """A certificate's place in the transparency log.
 
     Attributes:
         entry: the entry's exact text.
-        index: its number, from 0.
+        index: its number, counted from 0.
         inclusion: RFC 6962 inclusion proof in the checkpoint's tree.
         checkpoint: a signed note.
         old_size, consistency: the proof that the checkpoint's tree begins with the ``old_size``
-            entries of an older one; None without such a proof.
+            entries of an older one; None without it.
     """
 
     entry: str
@@ -64,12 +64,12 @@ class LogProof:
 
 @dataclass(frozen=True)
 class LeafProof:
-    """Some of the commitments under one root of a certificate.
+    """Some of the commitments under a certificate's root.
 
     Attributes:
-        size: how many commitments there are under the root.
-        leaves: those of the request, by index; 32 bytes each.
-        siblings: proof of ``app.domain.multiproof``.
+        size: the number of commitments under the root.
+        leaves: the request's commitments, by index; 32 bytes each.
+        siblings: the proof, see ``app.domain.multiproof``.
     """
 
     size: int
@@ -88,11 +88,11 @@ class LeafProof:
 
 @dataclass(frozen=True)
 class RequestProof:
-    """How a certificate concerns one forget request.
+    """A certificate's relation to one forget request.
 
     Attributes:
         covered: its records that the weights may have learned from.
-        excluded: its records that never touched the weights.
+        excluded: its records that never influenced the weights.
     """
 
     covered: LeafProof | None
@@ -108,7 +108,7 @@ class RequestProof:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that has been read, but not verified."""
+    """A parsed, unverified bundle."""
 
     envelope: Envelope
     log: LogProof
@@ -130,17 +130,17 @@ def bundle_json(
 
 
 def read_bundle(content: bytes) -> Bundle:
-    """Read a bundle's parts.
+    """Parse a bundle.
 
     Raises:
-        VerificationError: it is too large, malformed, or not spelt as this module does it.
+        VerificationError: it is too large, malformed, or not in canonical form.
     """
     if len(content) > MAX_BYTES:
         raise VerificationError("bundle", f"larger than {MAX_BYTES} bytes")
     try:
         document = strict_json.loads(content)
-        _require(set(document) <= {"media_type", "envelope", "log", "request"}, "a foreign field")
-        _require(document["media_type"] == MEDIA_TYPE, "of a type that this version does not know")
+        _require(set(document) <= {"media_type", "envelope", "log", "request"}, "an unknown field")
+        _require(document["media_type"] == MEDIA_TYPE, "an unknown media type")
         return Bundle(
             envelope=_envelope(document["envelope"]),
             log=_log(document["log"]),
@@ -151,9 +151,9 @@ def read_bundle(content: bytes) -> Bundle:
 
 
 def _envelope(document: Any) -> Envelope:  # noqa: ANN401 - whatever JSON can hold
-    envelope = Envelope.from_dict(json.loads(json.dumps(document)))  # parsing empties its argument
+    envelope = Envelope.from_dict(json.loads(json.dumps(document)))  # from_dict consumes it
     _require(len(envelope.signatures) == 1, "it must have one signature")
-    # Base64 has spare bits and skips foreign characters: one signed content, one spelling.
+    # Base64 has spare bits and skips unknown characters, so only the canonical form is accepted.
     _require(document == envelope.to_dict(), "its envelope is not in the form that was signed")
     return envelope
 
@@ -194,12 +194,12 @@ def _leaves(document: Mapping[str, Any] | None) -> LeafProof | None:
 
 
 def _hashes(texts: Any, *, most: int) -> tuple[bytes, ...]:  # noqa: ANN401
-    _require(isinstance(texts, list) and len(texts) <= most, "a proof that is too long")
+    _require(isinstance(texts, list) and len(texts) <= most, "a proof is too long")
     try:
         hashes = tuple(base64.b64decode(text, validate=True) for text in texts)
     except binascii.Error as error:
         raise VerificationError("bundle", "a hash is not in base64") from error
-    _require(all(len(hashed) == HASH_BYTES for hashed in hashes), "a hash of another length")
+    _require(all(len(hashed) == HASH_BYTES for hashed in hashes), "a hash has the wrong length")
     return hashes
 
 
@@ -210,7 +210,7 @@ def _to_texts(hashes: Sequence[bytes]) -> list[str]:
 def _text(value: Any) -> str:  # noqa: ANN401
     if not isinstance(value, str):
         raise TypeError
-    value.encode()  # JSON can hold half a surrogate pair, which is not text
+    value.encode()  # JSON can hold a lone surrogate, which is not text
     return value
 
 

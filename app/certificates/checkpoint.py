@@ -1,7 +1,7 @@
 """Checkpoints of the log, as https://c2sp.org/tlog-checkpoint defines them.
 
 A signed note of three lines: the log's origin, the tree's size in decimal, its root in base64.
-Lines after these are extensions, which are kept and otherwise ignored.
+Further lines are extensions, which are kept and otherwise ignored.
 """
 
 import base64
@@ -22,11 +22,11 @@ _SIZE = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a log states about itself: its first ``size`` entries have this root.
+    """The log's signed state: its first ``size`` entries have this root.
 
     Attributes:
-        origin: the log's name, which is also the name of the key that signs.
-        size: how many entries.
+        origin: the log's name, which is also the signing key's name.
+        size: the number of entries.
         root: RFC 6962 root, 32 bytes.
         extensions: further lines, none of them empty.
     """
@@ -37,13 +37,13 @@ class Checkpoint:
     extensions: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """Return the text that is signed."""
+        """Return the signed text."""
         root = base64.b64encode(self.root).decode()
         return "\n".join((self.origin, str(self.size), root, *self.extensions, ""))
 
     @classmethod
     def from_text(cls, text: str) -> "Checkpoint":
-        """Read a text; only the one spelling that ``text`` gives is accepted.
+        """Parse a text; only the canonical form is accepted.
 
         Raises:
             NoteError: it is not a checkpoint.
@@ -69,7 +69,7 @@ class Checkpoint:
 
 
 def open_checkpoint(note: bytes, keys: Collection[NoteKey]) -> Checkpoint:
-    """Return the checkpoint in a note that one of the keys has signed in the log's own name.
+    """Return the checkpoint in a note that one of the keys has signed under the log's name.
 
     Raises:
         NoteError: the note is invalid, not a checkpoint, or does not have its key's name.
@@ -81,12 +81,12 @@ def open_checkpoint(note: bytes, keys: Collection[NoteKey]) -> Checkpoint:
 
 
 def origin_of(note: bytes) -> str:
-    """Return the first line of a note, unverified: the name under which to look for its key."""
+    """Return the first line of an unverified note, with which to look up its key."""
     return note.partition(b"\n")[0].decode("utf-8", errors="replace")
 
 
 def size_of(note: bytes) -> int:
-    """Return the size that a checkpoint states, unverified: where a proof must start.
+    """Return the size in an unverified checkpoint, where a proof must start.
 
     Raises:
         NoteError: it is not a checkpoint.

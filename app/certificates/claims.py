@@ -1,4 +1,4 @@
-"""What a certificate claims, computed from the parameters: by the service and by verifiers."""
+"""A certificate's claims, computed from the parameters by the service and by verifiers."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -59,7 +59,7 @@ def claims_of(
 
 
 def exclusion_assumptions(backbone: BackboneDigest | None) -> list[dict[str, str]]:
-    """Return the assumptions behind the statement that records never touched the weights."""
+    """Return the assumptions behind the statement that records never influenced the weights."""
     held_out = enforced("the records were held out: no gradient ever read them")
     return [*(_plain(assumption) for assumption in held_out), *_about(backbone)]
 

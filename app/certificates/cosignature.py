@@ -1,7 +1,7 @@
 """Cosignatures of checkpoints by witnesses, as https://c2sp.org/tlog-cosignature defines them.
 
-A witness states when it saw a checkpoint, and that the log of that name has only grown through all
-checkpoints that it cosigned. The statement is another signature line of the checkpoint's note.
+A witness states the time at which it saw a checkpoint, and that the log of that name has only grown
+through all checkpoints that it cosigned. The statement is another signature line of the note.
 """
 
 import struct
@@ -23,7 +23,7 @@ _MOST_SECONDS = 2**63 - 1
 
 @dataclass(frozen=True)
 class WitnessKey(NoteKey):
-    """A witness's public key, under the name that it cosigns with."""
+    """A witness's public key and name."""
 
     algorithm: ClassVar[bytes] = b"\x04"
 
@@ -54,7 +54,7 @@ class WitnessSigner:
 
         Raises:
             ConfigurationError: the file is readable by others, or not an Ed25519 key.
-            NoteError: the name cannot be a key's.
+            NoteError: the name is not valid for a key.
         """
         key = load_private_key(path, Ed25519PrivateKey.generate, create=True)
         if not isinstance(key, Ed25519PrivateKey):
@@ -78,10 +78,10 @@ def is_cosignature(line: str, note: str, witness: WitnessKey) -> bool:
 
 
 def check_witnesses(note: bytes, witnesses: Sequence[WitnessKey], *, required: int) -> str:
-    """Check that enough of some witnesses have cosigned a checkpoint; say how many.
+    """Check that enough of the given witnesses have cosigned a checkpoint; return how many.
 
     Raises:
-        VerificationError: too few have, or a cosignature in the name of one is wrong.
+        VerificationError: too few have, or a cosignature in the name of one is invalid.
     """
     try:
         _, signed = signatures_by(note, witnesses)
@@ -93,7 +93,7 @@ def check_witnesses(note: bytes, witnesses: Sequence[WitnessKey], *, required: i
     if len(found) < required:
         raise VerificationError(
             "witnesses",
-            f"{told}, {required} are required: perhaps they had no time yet; download it again",
+            f"{told}, {required} are required: download it again later",
         )
     return told
 

@@ -1,4 +1,4 @@
-"""What a certificate says about a membership-inference attack, where the policy asks for one."""
+"""A certificate's ``audit`` field: a membership attack, if the policy asks for one."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ _DIGITS = 3
 def measured_audit(
     *, auc_before: float, auc_after: float, forgotten: int, held_out: int
 ) -> dict[str, Any]:
-    """Return the section for an attack on the start and on the released weights.
+    """Return the field for an attack on the initial and on the released weights.
 
     Args:
         auc_before: area under the ROC curve on the weights that the run started from.
         auc_after: the same on the released weights.
-        forgotten: how many records were taken for members.
-        held_out: how many records were taken for others.
+        forgotten: number of forgotten records, the members.
+        held_out: number of held-out records, the non-members.
     """
     return {
         "attack": ATTACK,
@@ -39,7 +39,7 @@ def measured_audit(
 
 
 def unmeasured_audit(*, forgotten: int, held_out: int) -> dict[str, Any]:
-    """Return the section that says why there was nothing to measure."""
+    """Return the field that says why there was nothing to measure."""
     return {
         "attack": ATTACK,
         "not_measured": _reason(forgotten),
@@ -49,15 +49,15 @@ def unmeasured_audit(*, forgotten: int, held_out: int) -> dict[str, Any]:
 
 
 def check_audit(audit: Audit, *, forgotten: int, held_out: int) -> None:
-    """Check a certificate's audit section; its two figures cannot be computed again.
+    """Check a certificate's ``audit`` field; its two figures cannot be recomputed.
 
     Args:
-        audit: the section.
+        audit: the field.
         forgotten: how many records the certificate accounts for.
         held_out: how many records its evaluation read.
 
     Raises:
-        VerificationError: it has neither of the two forms, or is of other records.
+        VerificationError: it has neither of the two forms, or other record counts.
     """
     stated = audit.model_dump(exclude_unset=True)
     counts = {"forgotten": audit.forgotten_records, "held_out": audit.held_out_records}

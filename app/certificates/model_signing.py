@@ -1,8 +1,8 @@
-"""Signatures of weight files that the tools of OpenSSF Model Signing v1 check.
+"""Signatures of weight files for the tools of OpenSSF Model Signing v1.
 
-A Sigstore bundle around a DSSE envelope around an in-toto statement, as ``model-signing`` 1.x makes
-it with a user's own key. It says who released a file and that it is unchanged. What was forgotten
-is stated by the certificate.
+A Sigstore bundle around a DSSE envelope around an in-toto statement, as ``model-signing`` 1.x
+creates it with a user's own key. It proves who released a file and that it is unchanged. The
+certificate, not this signature, states what was forgotten.
 """
 
 import base64
@@ -65,10 +65,10 @@ class ModelSigner:
         )
 
     def sign(self, *, name: str, sha256: str) -> dict[str, Any]:
-        """Return the bundle that signs one file; the same each time.
+        """Return the bundle that signs one file; deterministic.
 
         Args:
-            name: what the file is called; for people, verifiers accept any name.
+            name: the file's name; informative, verifiers accept any name.
             sha256: the file's digest, in hex.
         """
         payload = json.dumps(_statement(name, sha256), separators=(",", ":")).encode()

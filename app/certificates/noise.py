@@ -1,7 +1,7 @@
-"""How much noise a run draws according to its certificate: how many numbers, on which grid.
+"""A run's noise according to its certificate: how many numbers, on which grid.
 
-It follows from only the accountant's parameters. The worker states what its noise source counted;
-the verifier states what the parameters ask for; the two must agree.
+It follows from the accountant's parameters alone. The worker states what its noise source counted,
+the verifier recomputes it from the parameters, and the two must agree.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ class Noise:
     """The random numbers that a run drew for its release.
 
     Attributes:
-        generator: the name of what made them.
-        grid: what the last noisy position was rounded to, a power of two, in the coordinates in
-            which the noise was added; None where these depend on more than the parameters.
-        drawn: how many.
+        generator: the generator's name.
+        grid: what the last noisy position was rounded to, a power of two, in the coordinates of the
+            noise; None if these depend on more than the parameters.
+        drawn: how many numbers.
     """
 
     generator: str
@@ -36,7 +36,7 @@ def draws_of(mechanism: str, parameters: Mapping[str, Any], *, basis: Basis) -> 
     """Return what a run drew, in order.
 
     Raises:
-        VerificationError: the mechanism is unknown, or its parameters have another form.
+        VerificationError: the mechanism is unknown, or its parameters are malformed.
     """
     read = read_parameters(mechanism, to_json(parameters))
     return read.draws(first=basis is Basis.CERTIFIED_RELEASE)

@@ -1,7 +1,7 @@
 """Signed notes, as https://c2sp.org/signed-note defines them: a text and Ed25519 signatures.
 
 The algorithm is never read from a note: keys come from elsewhere and are Ed25519. Signatures by
-other keys are ignored, as the specification asks; one that claims a given key must be right.
+other keys are ignored, as the specification demands; one in the name of a given key must be valid.
 """
 
 import base64
@@ -24,10 +24,7 @@ _DASH = "\N{EM DASH} "
 
 @dataclass(frozen=True)
 class NoteKey:
-    """A public key under the name that its owner signs with.
-
-    The name is not empty and holds neither white space nor a plus.
-    """
+    """A public key and its name, which is not empty and has neither white space nor a plus."""
 
     name: str
     public_key: Ed25519PublicKey
@@ -35,7 +32,7 @@ class NoteKey:
     algorithm: ClassVar[bytes] = b"\x01"
 
     def __post_init__(self) -> None:
-        """Refuse a name that would not survive in a note."""
+        """Reject a name that is not valid in a note."""
         if not _is_name(self.name):
             raise NoteError("a key's name must hold neither white space nor '+'")
 
@@ -47,10 +44,10 @@ class NoteKey:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Read a key as ``str`` spells it: name+id+key.
+        """Parse a key from the format of ``str``: name+id+key.
 
         Raises:
-            NoteError: it is not such a key, or has another algorithm.
+            NoteError: it is malformed, or has another algorithm.
         """
         name, _, rest = text.strip().partition("+")
         _, _, encoded = rest.partition("+")
@@ -72,21 +69,21 @@ class NoteKey:
         self.public_key.verify(signature, text.encode())
 
     def __str__(self) -> str:
-        """Return the key as other tools read it: name+id+key."""
+        """Return the key in the format name+id+key."""
         raw = base64.b64encode(self.algorithm + self.public_key.public_bytes_raw()).decode()
         return f"{self.name}+{self.id.hex()}+{raw}"
 
 
 def sign_note(text: str, *, key: NoteKey, sign: Callable[[bytes], bytes]) -> str:
-    """Return the note of a text, which ends in a newline, with one signature.
+    """Return the note of a text with one signature.
 
     Args:
-        text: what is signed; it ends in a newline.
-        key: the key that will verify.
+        text: the text to sign; it ends in a newline.
+        key: the key that verifies the signature.
         sign: returns the Ed25519 signature of a message.
 
     Raises:
-        NoteError: the text cannot be a note's.
+        NoteError: the text is not valid in a note.
     """
     _check_text(text)
     return f"{text}\n{signature_line(key, sign(text.encode()))}"
@@ -101,8 +98,8 @@ def open_note(note: bytes, keys: Collection[NoteKey]) -> str:
     """Return a note's text if at least one of the keys has signed it.
 
     Raises:
-        NoteError: it is too large, malformed, signed by none of the keys, or carries a signature
-            in the name of one of them that is wrong.
+        NoteError: it is too large, malformed, signed by none of the keys, or has an invalid
+            signature in the name of one of them.
     """
     text, signed = signatures_by(note, keys)
     if not signed:
@@ -111,11 +108,11 @@ def open_note(note: bytes, keys: Collection[NoteKey]) -> str:
 
 
 def signatures_by(note: bytes, keys: Collection[NoteKey]) -> tuple[str, Sequence[NoteKey]]:
-    """Return a note's text and those of the keys that have signed it.
+    """Return a note's text and the keys that have signed it.
 
     Raises:
-        NoteError: it is too large, malformed, or carries a signature in the name of one of the
-            keys that is wrong.
+        NoteError: it is too large, malformed, or has an invalid signature in the name of one of the
+            keys.
     """
     text, signatures = _split(note)
     signed: list[NoteKey] = []
@@ -168,7 +165,7 @@ def _signature(line: str) -> tuple[str, bytes, bytes]:
 
 def _check_text(text: str) -> None:
     if not text.endswith("\n") or any(ord(c) < 0x20 and c != "\n" for c in text):
-        raise NoteError("a note's text ends in a newline and holds no other control character")
+        raise NoteError("a note's text must end in a newline and have no other control character")
 
 
 def _is_name(name: str) -> bool:

@@ -1,8 +1,8 @@
-"""A certificate's guarantee in plain words: what it states, nothing more.
+"""A certificate's guarantee in plain words.
 
-Every word comes from fields that a verifier computes again; no field that is only ``trusted`` is
-described as guaranteed. Numbers are shown with four digits, rounded up in decimal from the number
-as the statement spells it.
+Every word comes from fields that a verifier recomputes; no field that is only ``trusted`` is
+described as guaranteed. Numbers have four digits, rounded up in decimal from the number in the
+statement.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ def guarantee_in_words(predicate: Mapping[str, Any]) -> list[str]:
 
 
 def limits_in_words(predicate: Mapping[str, Any]) -> list[str]:
-    """Return what the guarantee does not cover, one sentence or two each."""
+    """Return what the guarantee does not cover, in one or two sentences each."""
     limits = [
         f"{predicate['scope']} Nor does it reach copies of earlier versions that are already in "
         "other hands, or predictions that were made with them.",
@@ -79,7 +79,7 @@ def limits_in_words(predicate: Mapping[str, Any]) -> list[str]:
 
 
 def assumptions_in_words(predicate: Mapping[str, Any]) -> list[str]:
-    """Return the conditions of the theorem, each with who is responsible for it."""
+    """Return the theorem's assumptions, each with who is responsible for it."""
     support = {
         Support.ENFORCED: "enforced by the service's code",
         Support.ASSERTED: "the operator's word",

@@ -1,7 +1,7 @@
-"""The key and X.509 certificate that sign OpenDSR responses and callbacks.
+"""The key and X.509 certificate that sign OpenDSR answers and callbacks.
 
-OpenDSR 2.0, section 4: digital signatures by FIPS 186-4 over SHA-256 of the body, Base64 encoded,
-checked with a certificate that names the processor's domain.
+OpenDSR 2.0, section 4: signatures by FIPS 186-4 over SHA-256 of the body, in Base64, verified with
+a certificate for the processor's domain.
 """
 
 import base64
@@ -41,11 +41,11 @@ class ProcessorSigner:
     def from_files(
         cls, key_file: Path, certificate_file: Path, *, domain: str
     ) -> "ProcessorSigner":
-        """Read the key, and the certificate with its chain, both in PEM.
+        """Read the key, and the certificate with its chain, in PEM.
 
         Raises:
-            ConfigurationError: a file is missing or malformed, the two do not belong together, or
-                the certificate is for another domain.
+            ConfigurationError: a file is missing or malformed, the certificate is not for the key,
+                or it is for another domain.
         """
         key = load_processor_key(key_file)
         try:
@@ -78,7 +78,7 @@ class ProcessorSigner:
 
 
 def load_processor_key(path: Path, *, create: bool = False) -> PrivateKey:
-    """Read an RSA or EC key from a PEM file of mode 0600; with ``create``, make an RSA key.
+    """Read an RSA or EC key from a PEM file of mode 0600; with ``create``, create an RSA key.
 
     Raises:
         ConfigurationError: the file is missing, readable by others, or holds another kind of key.
@@ -92,7 +92,7 @@ def load_processor_key(path: Path, *, create: bool = False) -> PrivateKey:
 
 
 def ensure_self_signed(certificate_file: Path, key: PrivateKey, *, domain: str) -> None:
-    """Write a self-signed certificate for a domain, unless there is one that fits."""
+    """Write a self-signed certificate for a domain, unless a suitable one exists."""
     try:
         certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
     except (OSError, ValueError):
@@ -128,7 +128,7 @@ def self_signed_certificate(key: PrivateKey, *, domain: str) -> str:
 
 
 def domains_of(certificate: x509.Certificate) -> list[str]:
-    """Return the domains and addresses that a certificate names."""
+    """Return the domains and addresses in a certificate."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

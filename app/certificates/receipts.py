@@ -1,6 +1,6 @@
-"""Receipts: how a requester finds their own records under a certificate's commitments.
+"""Receipts: they let a requester find their own records under a certificate's commitments.
 
-The answer to a forget request carries a salt. With it and the ids that were named, anyone can
+The answer to a forget request carries a salt. With the salt and the requested ids, anyone can
 compute the commitments to the records; without the salt they look random.
 """
 
@@ -21,12 +21,12 @@ MAX_RECORDS: Final = 200_000
 
 @dataclass(frozen=True)
 class Receipt:
-    """What the sender of a forget request keeps.
+    """The evidence that the sender of a forget request keeps.
 
     Attributes:
         salt: secret; 32 bytes.
         records: how many records the request names.
-        record_ids, subject_ids: the ids, as they were sent.
+        record_ids, subject_ids: the requested ids.
     """
 
     salt: bytes
@@ -36,10 +36,10 @@ class Receipt:
 
     @classmethod
     def from_json(cls, content: bytes) -> "Receipt":
-        """Read ``receipt_salt``, ``records``, ``record_ids`` and ``subject_ids`` of a JSON object.
+        """Parse ``receipt_salt``, ``records``, ``record_ids`` and ``subject_ids`` of a JSON object.
 
         Raises:
-            VerificationError: it is not such a file.
+            VerificationError: it is not a receipt.
         """
         if len(content) > MAX_BYTES:
             raise VerificationError("receipt", f"larger than {MAX_BYTES} bytes")
@@ -52,7 +52,7 @@ class Receipt:
                 subject_ids=tuple(document.get("subject_ids", ())),
             )
             for each in (*receipt.record_ids, *receipt.subject_ids):
-                each.encode()  # JSON can hold half a surrogate pair, which is not text
+                each.encode()  # JSON can hold a lone surrogate, which is not text
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, binascii.Error):
                 raise VerificationError("receipt", "its salt is not in base64") from error
@@ -104,12 +104,12 @@ def check_receipt(
 
     Args:
         receipt: the requester's.
-        proof: the bundle's.
-        covered_root: the certificate's root over the records that it covers, in hex.
-        excluded_root: its root over records that never touched the weights; None if not stated.
+        proof: the bundle's proof.
+        covered_root: the certificate's root over the covered records, in hex.
+        excluded_root: its root over records that never influenced the weights; None if absent.
 
     Raises:
-        VerificationError: a record is missing, a commitment is not the receipt's, or a proof fails.
+        VerificationError: a record is missing, a commitment is foreign, or a proof fails.
     """
     if proof is None:
         raise VerificationError(
@@ -127,7 +127,7 @@ def check_receipt(
         )
     _require_every_id(of_records - shown, of_subjects, named=len(of_records))
     if covered & excluded:
-        raise VerificationError("receipt", "a record is said to be covered and never used")
+        raise VerificationError("receipt", "a record is listed both as covered and as never used")
     return f"{len(covered)} records are covered, {len(excluded)} never touched the weights"
 
 

@@ -1,4 +1,4 @@
-"""The statement's form: which fields each basis has, and the type and range of each.
+"""The statement's schema: the fields of each basis, with types and ranges.
 
 Every field is known and none is missing; no value is converted. Their content is checked in
 ``checks``: against each other, against the weights and against what is computed again.
@@ -29,7 +29,7 @@ _MAX_ASSUMPTIONS: Final = 64
 def _moment(text: str) -> str:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None or moment.isoformat() != text:
-        raise ValueError("not a moment with its time zone")
+        raise ValueError("not a time with its time zone")
     return text
 
 
@@ -43,7 +43,7 @@ Moment = Annotated[str, Field(max_length=64), AfterValidator(_moment)]
 
 
 class Section(BaseModel):
-    """An object whose fields are all known. An optional field is left out, never null."""
+    """An object without unknown fields. An optional field is omitted, never null."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -58,14 +58,14 @@ class Section(BaseModel):
 
 
 class Model(Section):
-    """Which version the certificate speaks about."""
+    """The certified version."""
 
     name: Name
     version: Annotated[int, Field(ge=1, le=MAX_COUNT)]
 
 
 class Target(Section):
-    """What the policy asked for."""
+    """The policy's target."""
 
     epsilon: Positive
     delta: Annotated[float, Field(gt=0, lt=1)]
@@ -96,7 +96,7 @@ class NoiseSection(Section):
 
 
 class Mechanism(Section):
-    """What was done. ``parameters`` have a form of their own for each mechanism."""
+    """The mechanism. ``parameters`` are checked by the mechanism's own schema."""
 
     name: Name
     parameters: dict[str, Any]
@@ -106,7 +106,7 @@ class Mechanism(Section):
 
 
 class Backbone(Section):
-    """The public weights that the model stands on."""
+    """The public weights that the model builds on."""
 
     name: Name
     sha256: Sha256
@@ -114,7 +114,7 @@ class Backbone(Section):
 
 
 class Forgotten(Section):
-    """What the certificate accounts for."""
+    """The forgotten records that the certificate accounts for."""
 
     requests: Count
     records: Count
@@ -125,7 +125,7 @@ class Forgotten(Section):
 
 
 class Audit(Section):
-    """A membership-inference attack, measured or with the reason why not."""
+    """A membership attack: its figures, or the reason why it was not possible."""
 
     attack: Name
     forgotten_records: Count
@@ -155,7 +155,7 @@ class Times(Section):
 
 
 class Software(Section):
-    """Versions of the software."""
+    """Software versions."""
 
     expunge: Name
     torch: Name
@@ -165,7 +165,7 @@ class Software(Section):
 
 
 class AsTrained(Section):
-    """The predicate of a first version that was published as it was trained."""
+    """The predicate of a first version released without noise."""
 
     model: Model
     basis: Literal[Basis.RELEASED_AS_TRAINED]
@@ -179,7 +179,7 @@ class AsTrained(Section):
 
 
 class Exclusion(Section):
-    """The predicate about records that never touched the weights."""
+    """The predicate about records that never influenced the weights."""
 
     model: Model
     basis: Literal[Basis.EXCLUDED_FROM_TRAINING]
@@ -216,7 +216,7 @@ Predicate = AsTrained | Exclusion | Release
 
 
 class Digest(Section):
-    """Of the weight file."""
+    """The weight file's digest."""
 
     sha256: Sha256
 
@@ -229,7 +229,7 @@ class Subject(Section):
 
 
 class Statement(Section):
-    """An in-toto Statement v1 of our predicate type, with one subject."""
+    """An in-toto Statement v1 of this predicate type, with one subject."""
 
     type_: Literal[STATEMENT_TYPE] = Field(alias="_type")  # type: ignore[valid-type]
     subject: Annotated[list[Subject], Field(min_length=1, max_length=1)]
@@ -238,10 +238,10 @@ class Statement(Section):
 
 
 def read_statement(payload: bytes) -> tuple[Statement, dict[str, Any]]:
-    """Return a payload as a statement, and its predicate as plain JSON values.
+    """Parse a payload; also return its predicate as plain JSON values.
 
     Raises:
-        VerificationError: it is not a statement of this form.
+        VerificationError: it does not match the schema.
     """
     try:
         document = strict_json.loads(payload)
@@ -254,5 +254,5 @@ def read_statement(payload: bytes) -> tuple[Statement, dict[str, Any]]:
 
 
 def place(location: Sequence[int | str]) -> str:
-    """Return where in a document something is, without the names of pydantic's own choices."""
+    """Return the path of an error in a document, without pydantic's internal names."""
     return ".".join(str(part) for part in location) or "the document"

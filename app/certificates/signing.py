@@ -1,7 +1,7 @@
 """Signing with the service's Ed25519 key: statements in DSSE envelopes, and notes.
 
-One key signs both, because no message of one kind can be read as the other: the content of a DSSE
-signature begins with "DSSEv1 ", and a note's first line is a key's name, without a space.
+One key signs both, because no message of one kind can be taken for the other: the signed content
+of a DSSE envelope begins with "DSSEv1 ", and a note's first line is a key's name, without a space.
 """
 
 import base64
@@ -31,7 +31,7 @@ PAYLOAD_TYPE = "application/vnd.in-toto+json"
 
 @dataclass(frozen=True)
 class SignedStatement:
-    """A statement in its envelope.
+    """A signed statement.
 
     Attributes:
         envelope: the DSSE envelope as JSON text.
@@ -80,30 +80,30 @@ class StatementSigner:
         ).decode()
 
     def sign(self, statement: Mapping[str, Any]) -> SignedStatement:
-        """Return the statement in a signed envelope."""
+        """Sign a statement in an envelope."""
         payload = payload_from(statement)
         return SignedStatement(
             envelope=self.sign_payload(payload), sha256=hashlib.sha256(payload).hexdigest()
         )
 
     def sign_payload(self, payload: bytes) -> str:
-        """Return a statement's exact text in a signed envelope, as JSON text."""
+        """Sign a statement's exact text; return the envelope as JSON text."""
         envelope = Envelope(payload, PAYLOAD_TYPE, {})
         envelope.sign(self._signer)
         return json.dumps(envelope.to_dict())
 
     def note_key(self, name: str) -> NoteKey:
-        """Return the public key in the form that verifies notes under this name."""
+        """Return the public key as a key for notes under this name."""
         return NoteKey(name, self._public_key)
 
     def sign_note(self, text: str, *, name: str) -> str:
-        """Return a text as a signed note (https://c2sp.org/signed-note).
+        """Sign a text as a note (https://c2sp.org/signed-note).
 
         Raises:
-            NoteError: the text does not begin with the name, or cannot be a note's.
+            NoteError: the text does not begin with the name, or is not valid in a note.
         """
         if text.partition("\n")[0] != name:
-            raise NoteError("the first line of what is signed must be the signer's name")
+            raise NoteError("a signed text must begin with the signer's name")
         return sign_note(text, key=self.note_key(name), sign=self._private_key.sign)
 
 
@@ -115,23 +115,23 @@ def payload_from(statement: Mapping[str, Any]) -> bytes:
 
 
 def statement_of(envelope: str) -> dict[str, Any]:
-    """Return the content of one of our envelopes; no signature is checked."""
+    """Return the content of one of our envelopes without checking signatures."""
     statement: dict[str, Any] = strict_json.loads(payload_of(envelope))
     return statement
 
 
 def payload_of(envelope: str) -> bytes:
-    """Return the exact text that one of our envelopes signs; no signature is checked."""
+    """Return the exact signed text of one of our envelopes without checking signatures."""
     return base64.b64decode(strict_json.loads(envelope)["payload"])
 
 
 def signer_of(envelope: str) -> str:
-    """Return the key that one of our envelopes names; no signature is checked."""
+    """Return the key id in one of our envelopes without checking signatures."""
     return str(strict_json.loads(envelope)["signatures"][0]["keyid"])
 
 
 def is_signed(envelope: str, key: Ed25519PublicKey) -> bool:
-    """Say whether a key has signed an envelope of our own."""
+    """Return whether a key has signed one of our envelopes."""
     read = Envelope.from_dict(strict_json.loads(envelope))
     try:
         for signature in read.signatures.values():

@@ -1,6 +1,6 @@
-"""What a certificate says: an in-toto Statement v1 about one weight file.
+"""A certificate's statement: an in-toto Statement v1 about one weight file.
 
-Field meanings never change once released; fields are only added. ``schema`` has the form.
+Field meanings never change once released; fields are only added. See ``schema`` for the fields.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _SOFTWARE: Final = ("expunge", "torch", "numpy", "scipy", "cryptography")
 
 @dataclass(frozen=True)
 class Subject:
-    """The version that a certificate speaks about."""
+    """The certified version."""
 
     model: str
     version: int
@@ -33,14 +33,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Coverage:
-    """All records forgotten so far for a model.
+    """All records forgotten for a model so far.
 
     Attributes:
-        requests, records: how many.
+        requests, records: their numbers.
         commitments_root: RFC 6962 root over the sorted salted commitments, in hex.
-        excluded_records: how many further forgotten records never touched the weights.
+        excluded_records: number of further forgotten records that never influenced the weights.
         excluded_root: the same root over their commitments.
-        before_training: how many of ``records`` were forgotten before the training of these
+        before_training: number of ``records`` that were forgotten before the training of these
             weights began: 0 unless the lineage was trained again.
     """
 
@@ -54,15 +54,15 @@ class Coverage:
 
 @dataclass(frozen=True)
 class CertifyingPhase:
-    """What a run did to reach its target, as counted while it happened.
+    """What a run did to reach its target, as counted at run time.
 
     Attributes:
-        plan: the plan it followed.
-        parameters: keyword arguments of the accountant, with the steps actually taken.
-        frame: the reference frame's description; None where the rule works on the weights.
+        plan: the plan.
+        parameters: the accountant's keyword arguments, with the steps actually taken.
+        frame: the reference frame's description; None if the rule works on the weights.
         tensors: names of the trained tensors, as in the weight file.
-        noise: the random numbers that the run drew; None if it drew none for this release.
-        steps: how many steps were taken.
+        noise: the random numbers that the run drew; None if this release needed none.
+        steps: the number of steps taken.
     """
 
     plan: Plan
@@ -92,7 +92,7 @@ def unlearning_statement(
     times: Times,
     backbone: BackboneDigest | None = None,
 ) -> dict[str, Any]:
-    """Return the statement for a version that a mechanism produced.
+    """Return the statement of a version that a mechanism produced.
 
     Raises:
         ParameterError: a parameter is missing, unknown or out of its range.
@@ -139,7 +139,7 @@ def restated(
     previous_certificate: str | None,
     times: Times,
 ) -> dict[str, Any]:
-    """Return a version's statement for more requests, whose records were forgotten already."""
+    """Return a version's statement for more requests whose records were already forgotten."""
     predicate = statement["predicate"]
     # Weights that were brought a second time may have learned from records that are named only now.
     anew = predicate["model"]["version"] > 1 and coverage.records > 0
@@ -163,7 +163,7 @@ def as_trained_statement(
     times: Times,
     backbone: BackboneDigest | None = None,
 ) -> dict[str, Any]:
-    """Return the statement for a first release that was published as it was trained."""
+    """Return the statement of a first release without noise."""
     return _statement(
         subject,
         {
@@ -185,7 +185,7 @@ def exclusion_statement(
     times: Times,
     backbone: BackboneDigest | None = None,
 ) -> dict[str, Any]:
-    """Return the statement that a request's records never touched the weights."""
+    """Return the statement that a request's records never influenced the weights."""
     return _statement(
         subject,
         {

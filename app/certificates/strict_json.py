@@ -1,4 +1,4 @@
-"""JSON with one meaning: no name twice, no NaN, no number beyond float64."""
+"""Unambiguous JSON: no duplicate names, no NaN, no number beyond float64."""
 
 import json
 import math
@@ -6,10 +6,10 @@ from typing import Any, NoReturn
 
 
 def loads(text: str | bytes) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """Return what ``json.loads`` returns.
+    """Parse as ``json.loads`` does, but strictly.
 
     Raises:
-        ValueError: it is not JSON, an object names a field twice, or a number is not finite.
+        ValueError: it is not JSON, an object has a duplicate name, or a number is not finite.
         RecursionError: it is nested too deeply.
     """
     return json.loads(

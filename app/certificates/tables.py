@@ -1,4 +1,4 @@
-"""Certificates as they were signed."""
+"""Signed certificates."""
 
 from sqlalchemy import ForeignKey, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column

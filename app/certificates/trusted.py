@@ -1,7 +1,7 @@
-"""What a verifier cannot check, and why: all else in a certificate is checked.
+"""What a verifier cannot check, and why. Everything else in a certificate is checked.
 
-Paths are those of the statement's leaves; ``*`` matches any part. A field that is listed may still
-have a form, a range and relations to others that are checked.
+Paths are those of the statement's leaves; ``*`` matches any part. The form, the range and relations
+of a listed field may still be checked.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Trusted:
-    """One thing to take on trust.
+    """One statement to take on trust.
 
     Attributes:
-        paths: of the fields that say it.
-        reason: why it cannot be checked with the bundle, and how it could be.
+        paths: its fields.
+        reason: why the bundle does not suffice to check it, and what would.
     """
 
     paths: tuple[str, ...]
@@ -107,5 +107,5 @@ TRUSTED: Final = (
 
 
 def is_trusted(path: str) -> bool:
-    """Say whether a leaf, by its path such as ``predicate.model.name``, is taken on trust."""
+    """Return whether a leaf, by its path such as ``predicate.model.name``, is taken on trust."""
     return any(fnmatchcase(path, pattern) for each in TRUSTED for pattern in each.paths)

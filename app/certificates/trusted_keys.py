@@ -1,10 +1,10 @@
-"""The keys that a verifier trusts: one log's, and when each is valid.
+"""The keys that a verifier trusts: those of one log, with their periods of validity.
 
-    origin   the log's name, which its checkpoints begin with
+    origin   the log's name, with which its checkpoints begin
     keys     each with its PEM text, ``valid_from``, ``valid_until`` and ``compromised_since``
 
-The key in use has no end. Only it signs the log as it is now: with a stolen key that has ended, an
-attacker cannot make a log that a verifier with the present list accepts.
+The key in use has no end, and only it signs the current log. With a stolen, retired key an attacker
+cannot create a log that a verifier with the current list accepts.
 """
 
 import json
@@ -42,8 +42,8 @@ class TrustedKey:
 
     Attributes:
         public_key: the key.
-        valid_from, valid_until: when it signed, in UTC; None for no bound.
-        compromised_since: since when someone else may have signed with it.
+        valid_from, valid_until: its period of use, in UTC; None for no bound.
+        compromised_since: since when it may have been in other hands.
     """
 
     public_key: Ed25519PublicKey
@@ -53,7 +53,7 @@ class TrustedKey:
 
     @cached_property
     def id(self) -> str:
-        """What envelopes call the key."""
+        """The key's id in envelopes."""
         return str(SSlibKey.from_crypto(self.public_key).keyid)
 
     @property
@@ -63,13 +63,13 @@ class TrustedKey:
         return min(ends, default=None)
 
     def is_in_use(self, now: datetime) -> bool:
-        """Say whether the key may sign now."""
+        """Return whether the key may sign now."""
         return self.end is None or now < self.end
 
     def vouches_for(self, moment: datetime, *, now: datetime) -> bool:
         """Return whether this key was valid for a certificate that the log recorded at ``moment``.
 
-        The key in use also signs again what a compromised one had signed before.
+        The key in use also re-signs what a compromised key had signed.
         """
         return self.is_in_use(now) or (
             (self.valid_from is None or self.valid_from <= moment)
@@ -99,18 +99,18 @@ class TrustedKey:
 
 @dataclass(frozen=True)
 class TrustedKeys:
-    """What a verifier knows of one service in advance.
+    """A verifier's prior knowledge about one service.
 
     Attributes:
         origin: its log's name.
-        keys: those that sign or have signed certificates and the log.
+        keys: the current and former keys of its certificates and its log.
     """
 
     origin: str
     keys: tuple[TrustedKey, ...]
 
     def note_keys(self, *, in_use_at: datetime | None = None) -> list[NoteKey]:
-        """Return the keys in the form that checks the log's notes; all, or those in use."""
+        """Return the keys for checking the log's notes; all, or those in use."""
         return [
             NoteKey(self.origin, key.public_key)
             for key in self.keys
@@ -149,21 +149,21 @@ class TrustedKeys:
         return {"origin": self.origin, "keys": [key.to_json() for key in self.keys]}
 
     def to_bytes(self) -> bytes:
-        """Return the list as the text of its file."""
+        """Return the list in its file format."""
         return json.dumps(self.to_json(), indent=1).encode() + b"\n"
 
     def write(self, path: Path) -> None:
-        """Replace a file by the list, atomically."""
+        """Write the list to a file, atomically."""
         new = path.with_name(path.name + ".new")
         new.write_bytes(self.to_bytes())
         new.replace(path)
 
 
 def read_trusted_keys(content: bytes) -> TrustedKeys:
-    """Read a list as a service publishes it; keys for other purposes are skipped.
+    """Parse a list as a service publishes it; keys for other purposes are skipped.
 
     Raises:
-        VerificationError: it holds no Ed25519 key for certificates, or something else.
+        VerificationError: it is malformed, or has no Ed25519 key for certificates.
     """
     if len(content) > MAX_BYTES:
         raise VerificationError("keys", f"larger than {MAX_BYTES} bytes")
@@ -190,7 +190,7 @@ def _key(entry: Mapping[str, Any]) -> TrustedKey:
         compromised_since=_moment(entry["compromised_since"]),
     )
     if (entry["key_id"], entry["algorithm"]) != (key.id, ALGORITHM):
-        raise VerificationError("keys", "a key is not the one that its id names")
+        raise VerificationError("keys", "a key does not match its id")
     return key
 
 
@@ -212,7 +212,7 @@ def ed25519_of(pem: str) -> Ed25519PublicKey:
     """Read a public key in PEM.
 
     Raises:
-        VerificationError: it is another kind of key, or none.
+        VerificationError: it is not an Ed25519 key.
     """
     try:
         key = load_pem_public_key(pem.encode())

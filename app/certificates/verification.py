@@ -1,22 +1,21 @@
 """Offline verification: it needs only the bundle, the weights and trusted keys.
 
-The plan, each step of which is named where it runs:
+The steps, named where they run:
 
 1. bundle     the file is a bundle of bounded size and depth, with one envelope
 2. signature  a trusted Ed25519 key signed the payload; nothing in it is parsed before
-3. statement  the payload is an in-toto statement of the known form, all of its fields known, and
-              they agree with each other
+3. statement  the payload is an in-toto statement that matches the schema, and its fields are
+              consistent
 4. digest     the weight file is the subject
-5. weights    the file holds the tensors that the mechanism is said to have trained
+5. weights    the file holds the tensors that the mechanism claims to have trained
 6. guarantee  the claims are exactly those that follow from the parameters
-7. log        the certificate's entry is in the transparency log that a key in use now has signed;
-              it was recorded while the key of step 2 was valid
+7. log        the certificate's entry is in the transparency log, signed by a key that is in use
+              now; it was recorded while the key of step 2 was valid
 8. witnesses  enough of the given witnesses have cosigned that log (if any are given)
-9. history    that log begins with the one of an older checkpoint (if one is given)
-10. receipt   the records of one forget request are among those accounted for (if one is given)
+9. history    that log extends an older checkpoint (if one is given)
+10. receipt   the certificate accounts for one forget request's records (if a receipt is given)
 
-The algorithms are fixed here; they are never read from the document. What no step can check is
-listed in ``trusted``.
+The algorithms are fixed here, never read from the document. ``trusted`` lists what no step checks.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +46,7 @@ from app.planning.mechanisms.mechanism import Mechanism
 
 @dataclass(frozen=True)
 class VerifiedStep:
-    """One step that passed, and what it established."""
+    """A passed step and its result."""
 
     name: str
     finding: str
@@ -72,17 +71,17 @@ def verify(
 
     Args:
         bundle: the bundle's content.
-        weights: the safetensors file that it should speak about, or its content.
-        trusted: the dated list of trusted keys, as the service publishes it.
+        weights: the safetensors file that it should be about, or its content.
+        trusted: the service's published list of keys.
         consistent_with: an older checkpoint of the same log.
         witnesses: the witnesses that may have cosigned the log.
-        witnesses_required: how many of them must have cosigned; all, if not given.
-        receipt: of a forget request that the certificate should cover.
-        now: the present; this machine's clock, if not given.
-        report: called with each step that passed.
+        witnesses_required: how many of them must have cosigned; by default all.
+        receipt: the receipt of a forget request that the certificate should cover.
+        now: the current time; by default this machine's clock.
+        report: called with each passed step.
 
     Raises:
-        VerificationError: naming the first step that failed.
+        VerificationError: with the first step that failed.
     """
     keys = read_trusted_keys(trusted)
     parts, signer = _signed(bundle, keys, report)
@@ -104,10 +103,10 @@ def verify(
 
 
 def check_place(*, bundle: bytes, trusted: bytes) -> None:
-    """Check a certificate whose statement ``check_statement`` has passed: steps 1, 2 and 7.
+    """Check a certificate whose statement has passed ``check_statement``: steps 1, 2 and 7.
 
     Raises:
-        VerificationError: naming the first step that failed.
+        VerificationError: with the first step that failed.
     """
     keys = read_trusted_keys(trusted)
     parts, signer = _signed(bundle, keys)
@@ -121,18 +120,18 @@ def check_statement(
     weights: Path | bytes,
     report: Report = lambda _: None,
 ) -> tuple[Predicate, dict[str, Any]]:
-    """Check what a certificate says, independent of its signature: steps 3 to 6.
+    """Check a certificate's content, independent of its signature: steps 3 to 6.
 
     Args:
-        payload: the statement, as it is or will be signed.
-        weights: the safetensors file that it should speak about, or its content.
-        report: called with each step that passed.
+        payload: the statement, signed or to be signed.
+        weights: the safetensors file that it should be about, or its content.
+        report: called with each passed step.
 
     Returns:
         The predicate, and the same as plain JSON values.
 
     Raises:
-        VerificationError: naming the first step that failed.
+        VerificationError: with the first step that failed.
     """
     statement, stated = read_statement(payload)
     predicate = statement.predicate
@@ -152,7 +151,7 @@ def check_statement(
 def _signed(
     bundle: bytes, keys: TrustedKeys, report: Report = lambda _: None
 ) -> tuple[Bundle, TrustedKey]:
-    """Read a bundle, and find the key that signed it."""
+    """Parse a bundle and find the key that signed it."""
     parts = read_bundle(bundle)
     report(VerifiedStep("bundle", "one signed envelope and its place in the log"))
     signer = _check_signature(parts.envelope, keys)

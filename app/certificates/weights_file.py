@@ -1,7 +1,7 @@
-"""What a safetensors file holds, read from its header: names, types and shapes.
+"""Reads a safetensors file's header: names, types and shapes.
 
-Nothing is trusted: the header's size is bounded, and its tensors must fill the file without gap or
-overlap, so that every reader finds the same numbers in it.
+The file is untrusted: the header's size is bounded, and its tensors must fill the file without gaps
+or overlaps, so that every reader finds the same numbers in it.
 Source: https://github.com/huggingface/safetensors#format
 """
 
@@ -38,9 +38,9 @@ class StoredTensor:
     """One tensor of a file.
 
     Attributes:
-        dtype: as safetensors names it, such as F32.
-        shape: its lengths.
-        start, end: its bytes, counted from the file's beginning.
+        dtype: the safetensors type, such as F32.
+        shape: its shape.
+        start, end: its bytes, counted from the beginning of the file.
     """
 
     dtype: str
@@ -50,12 +50,12 @@ class StoredTensor:
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """The number of its elements."""
         return math.prod(self.shape)
 
 
 class WeightsFile:
-    """A safetensors file that is open.
+    """An open safetensors file.
 
     Args:
         file: readable and seekable.
@@ -88,7 +88,7 @@ class WeightsFile:
         return tensors
 
     def is_on_grid(self, tensor: StoredTensor, grid: float) -> bool:
-        """Say whether every number of an F64 tensor is a finite multiple of a power of two."""
+        """Return whether every number of an F64 tensor is a finite multiple of a power of two."""
         self._file.seek(tensor.start)
         left = tensor.end - tensor.start
         while left > 0:

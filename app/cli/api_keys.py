@@ -17,20 +17,20 @@ _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 @api_key.command()
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is for.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The key's purpose.")],
     scope: Annotated[
         list[str],
-        typer.Option("--scope", help="What it may do, such as forget:write; repeat for more."),
+        typer.Option("--scope", help="A permission, such as forget:write; may be repeated."),
     ],
     *,
     expires_in: Annotated[
-        str | None, typer.Option(help="When it ends, from now: 90d, 12h or 30m.")
+        str | None, typer.Option(help="Lifetime from now: 90d, 12h or 30m.")
     ] = None,
     expires_at: Annotated[
-        str | None, typer.Option(help="When it ends: an ISO date (its beginning) or time, in UTC.")
+        str | None, typer.Option(help="Expiry: an ISO date (its beginning) or time, in UTC.")
     ] = None,
 ) -> None:
-    """Create an API key. Its secret is shown this once."""
+    """Create an API key. Its secret is shown only once."""
     with errors_in_words(), connect() as client:
         end = _end(expires_in, expires_at)
         _show(client.create_key(name, scope, expires_at=end))
@@ -38,7 +38,7 @@ def create(
 
 @api_key.command("list")
 def list_keys() -> None:
-    """List all keys and callers: what they may do, when they end, when they were last used."""
+    """List all keys and callers with their scopes, expiry and last use."""
     with errors_in_words(), connect() as client:
         _show(client.keys())
 
@@ -49,7 +49,7 @@ def revoke(
         str, typer.Argument(metavar="ID", help="The key's or caller's id, as listed.")
     ],
 ) -> None:
-    """Revoke the key with this ID at once; or refuse a caller's tokens."""
+    """Revoke the key with this ID, or block a caller's tokens, immediately."""
     with errors_in_words(), connect() as client:
         client.revoke_key(key_id)
 

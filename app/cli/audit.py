@@ -11,12 +11,12 @@ from app.cli.connection import connect, errors_in_words
 def audit(
     *,
     caller: Annotated[
-        str | None, typer.Option(help="Only of this one: a key's id, 'operator' or 'service'.")
+        str | None, typer.Option(help="Only this caller: a key's id, 'operator' or 'service'.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="Only of this kind, such as request.accepted.")
+        str | None, typer.Option(help="Only this kind, such as request.accepted.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="The most entries to show.")] = 50,
 ) -> None:
     """Show who did what, newest first: the log's entries with the callers behind them."""
     with errors_in_words(), connect() as client:

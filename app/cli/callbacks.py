@@ -7,18 +7,18 @@ import typer
 
 from app.cli.connection import connect, errors_in_words
 
-callback = typer.Typer(help="Look after callbacks.", no_args_is_help=True)
+callback = typer.Typer(help="Manage callbacks.", no_args_is_help=True)
 
 
 @callback.command("list")
 def list_callbacks(
     *,
     state: Annotated[
-        str | None, typer.Option(help="Only those: pending, delivered or dead.")
+        str | None, typer.Option(help="Only this state: pending, delivered or dead.")
     ] = None,
-    request: Annotated[str | None, typer.Option(help="Only those of this forget request.")] = None,
+    request: Annotated[str | None, typer.Option(help="Only this forget request.")] = None,
 ) -> None:
-    """List callbacks, newest first. Those that are dead were given up after the last attempt."""
+    """List callbacks, newest first. Dead ones were given up after the last attempt."""
     chosen = {"state": state, "request": request}
     with errors_in_words(), connect() as client:
         found = client.callbacks(**{name: value for name, value in chosen.items() if value})
@@ -29,7 +29,7 @@ def list_callbacks(
 def redeliver(
     callback_id: Annotated[str, typer.Argument(metavar="CALLBACK", help="Its id, as listed.")],
 ) -> None:
-    """Have a callback delivered now, whatever its state is."""
+    """Deliver a callback now, whatever its state."""
     with errors_in_words(), connect() as client:
         typer.echo(json.dumps(client.redeliver(callback_id), indent=1))
 

@@ -1,4 +1,4 @@
-"""Where the command line finds the service and its key, and how it shows errors."""
+"""The service's URL and key for the command line, and the output of errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ def connect() -> Iterator[ExpungeClient]:
 
 
 def admin_key_file(settings: Settings) -> Path:
-    """Where ``expunge init`` keeps the first API key."""
+    """The file of the first API key, written by ``expunge init``."""
     return settings.data_dir / "keys" / "admin-api-key"
 
 

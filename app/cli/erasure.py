@@ -1,4 +1,4 @@
-"""``expunge erase-check``: what is left of an id."""
+"""``expunge erase-check``: searches for remains of an id."""
 
 import sys
 from typing import Annotated
@@ -32,10 +32,10 @@ def erase_check(
     *,
     dataset: Annotated[str, typer.Option(help="The dataset that the id belongs to.")],
 ) -> None:
-    """Search every store for what is left of an id.
+    """Search every store for remains of an id.
 
-    Searched are the ledger, shards, cached features, all objects, the log, Redis and all files of
-    the data directory. Exit 1 if the id itself or a row of a completed request is found.
+    Searches the ledger, shards, cached features, all objects, the log, Redis and all files of the
+    data directory. Exits with 1 if the id itself or a row of a completed request is found.
     """
     if owners_id == "-":
         owners_id = sys.stdin.readline().rstrip("\n")

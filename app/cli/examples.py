@@ -1,4 +1,4 @@
-"""Examples of every command, shown at the end of its help."""
+"""Examples of every command, for its help."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "init": (
@@ -98,6 +98,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def epilog(path: str) -> str | None:
-    """Return what follows a command's help: its examples, a paragraph each."""
+    """Return the end of a command's help: its examples, a paragraph each."""
     examples = EXAMPLES.get(path)
     return None if examples is None else "\n\n".join(("Examples:", *examples))

@@ -1,4 +1,4 @@
-"""How the commands that search or compare the stores report what they find."""
+"""Output of the findings of commands that search or compare the stores."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ class Tally(Counter[Verdict]):
         typer.echo(f"{finding.verdict}: {finding.where}: {finding.meaning}")
 
     def conclude(self, summary: str) -> None:
-        """Print what was looked at; exit with 1 if anything was a fault."""
+        """Print a summary; exit with 1 if there was a fault."""
         typer.echo(summary)
         if self[Verdict.FAULT]:
             typer.secho(f"{self[Verdict.FAULT]} fault(s)", fg="red", err=True)

@@ -1,4 +1,4 @@
-"""Commands that need no service: numbers."""
+"""Commands that compute guarantees without a service."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ Parameters = Annotated[
     list[str] | None,
     typer.Option(
         "--param",
-        help="A parameter, NAME=VALUE: a number, a word, a JSON list or object; repeat for more.",
+        help="A parameter, NAME=VALUE: a number, a word, a JSON list or object; may be repeated.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
@@ -33,10 +33,10 @@ def account(
     delta: Annotated[float, typer.Option(help="Report epsilon at this delta.")] = 1e-5,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a mechanism, or a bound from a paper, guarantees with the given parameters.
+    """Compute the guarantee of a mechanism, or of a paper's bound, with the given parameters.
 
-    Numbers that are not guarantees have the names gaussian_mu, gaussian_epsilon, gaussian_delta,
-    chain_mu, present_mu, worst_case_drift, history_drift and model_clipping_steps.
+    Other computations are gaussian_mu, gaussian_epsilon, gaussian_delta, chain_mu, present_mu,
+    worst_case_drift, history_drift and model_clipping_steps.
     """
     with errors_in_words():
         parameters = _parse(param)
@@ -69,8 +69,8 @@ def account(
 
 def plan(
     *,
-    epsilon: Annotated[float, typer.Option(help="The epsilon to be met.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="The delta to be met.")] = 1e-5,
+    epsilon: Annotated[float, typer.Option(help="The target epsilon.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="The target delta.")] = 1e-5,
     mechanism: Annotated[str, typer.Option(help="One mechanism, or auto for all.")] = AUTO,
     param: Parameters = None,
     budget_epochs: Annotated[
@@ -85,9 +85,9 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Quote every mechanism for a target: parameters, guarantee, cost, and what survives.
+    """Quote every mechanism for a target: parameters, guarantee, cost, and surviving information.
 
-    Mechanisms that do not apply say why. --param fixes parameters of the named --mechanism.
+    Mechanisms that do not apply give a reason. --param fixes parameters of the named --mechanism.
     """
     with errors_in_words():
         policy = {
@@ -113,7 +113,7 @@ def plan(
 
 
 def _parse(pairs: list[str] | None) -> dict[str, Any]:
-    """Read NAME=VALUE: a number, a JSON list or object, or else a word."""
+    """Parse NAME=VALUE: a number, a JSON list or object, or else a word."""
     parameters: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, text = pair.partition("=")

@@ -20,7 +20,7 @@ log = typer.Typer(help="The transparency log.", no_args_is_help=True)
 
 @log.command()
 def checkpoint() -> None:
-    """Print the newest signed checkpoint: keep it, to show later that nothing was rewritten."""
+    """Print the newest signed checkpoint: keep it to prove later that nothing was rewritten."""
     with errors_in_words(), connect() as client:
         typer.echo(client.log_checkpoint(), nl=False)
 
@@ -29,14 +29,14 @@ def checkpoint() -> None:
 def fsck(
     *,
     trusted: Annotated[
-        Path | None, typer.Option(help="Trusted keys; by default those that 'expunge init' wrote.")
+        Path | None, typer.Option(help="Trusted keys; by default those from 'expunge init'.")
     ] = None,
     consistent_with: Annotated[
         list[Path] | None,
-        typer.Option(help="A checkpoint that was kept elsewhere. May be repeated."),
+        typer.Option(help="A checkpoint kept elsewhere; may be repeated."),
     ] = None,
 ) -> None:
-    """Check the whole log, and every row of the ledger against it; exit 1 on any fault."""
+    """Check the whole log and every row of the ledger against it; exit with 1 on any fault."""
     with errors_in_words():
         settings = Settings()
         known = read_trusted_keys((trusted or trusted_keys_file(settings)).read_bytes())

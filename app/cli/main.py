@@ -1,4 +1,4 @@
-"""The commands' table of contents."""
+"""The ``expunge`` command line: its commands and help panels."""
 
 from collections.abc import Callable
 
@@ -29,13 +29,13 @@ _EPILOG = """Exit codes:
 
 0  done
 
-1  it failed, or what was checked does not hold; one line on standard error says why
+1  failed, or a check found a fault; one line on standard error says why
 
-2  the command was not understood
+2  invalid command line
 
-Settings are environment variables EXPUNGE_…, or files of their names in EXPUNGE_SECRETS_DIR; \
-docs/settings.md lists them. EXPUNGE_API_URL and EXPUNGE_API_KEY say which service is asked: by \
-default the one whose data directory (EXPUNGE_DATA_DIR, .expunge) is here."""
+Settings are environment variables EXPUNGE_…, or files of the same names in EXPUNGE_SECRETS_DIR; \
+see docs/settings.md. EXPUNGE_API_URL and EXPUNGE_API_KEY select the service: by default the one \
+with its data directory (EXPUNGE_DATA_DIR, .expunge) here."""
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run the service": (

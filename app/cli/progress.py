@@ -1,4 +1,4 @@
-"""Progress bars for long work, on standard error: standard output is for answers."""
+"""Progress bars on standard error; standard output is for answers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 @contextmanager
 def run_progress() -> Iterator[Callable[[Mapping[str, Any] | None, str], None]]:
-    """Show a bar; yield what to call with the run and the overall state."""
+    """Show a bar; yield a function to call with the run and the overall state."""
     columns = (
         TextColumn("{task.description:<28}"),
         BarColumn(),
@@ -36,6 +36,6 @@ def run_progress() -> Iterator[Callable[[Mapping[str, Any] | None, str], None]]:
 
 
 def _note(run: Mapping[str, Any]) -> str:
-    """Describe what is known of both: a model that is released as trained has no epsilon."""
+    """Describe the known progress; a model released without noise has no epsilon."""
     known = [name for name in ("epsilon", "loss") if run[name] is not None]
     return ", ".join(f"{name} {run[name]:.4g}" for name in known)

@@ -1,4 +1,4 @@
-"""Quotes in words."""
+"""Output of quotes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import typer
 
 
 def show_quotes(answer: Mapping[str, Any]) -> None:
-    """Print offers, the choice and the reasons of those that declined."""
+    """Print the quotes, the choice, and the reasons of mechanisms that do not apply."""
     for quote in answer["quotes"]:
         chosen = "  <- auto" if quote["mechanism"] == answer["choice"] else ""
         typer.secho(quote["mechanism"] + chosen, bold=True)

@@ -25,14 +25,12 @@ backbone = typer.Typer(help="Define public backbones and upload weights.", no_ar
 
 _WAIT_S = 24 * 3600.0
 Wait = Annotated[
-    bool, typer.Option("--wait", help="Show progress until it has ended; exit 1 if it fails.")
+    bool, typer.Option("--wait", help="Show progress until it has ended; exit with 1 if it fails.")
 ]
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's name.")]
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
 BackboneName = Annotated[str, typer.Argument(metavar="BACKBONE", help="The backbone's name.")]
-RequestId = Annotated[
-    str, typer.Argument(metavar="REQUEST", help="The request's id, as in its receipt.")
-]
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="The request's id.")]
 Weights = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, metavar="FILE", help="A safetensors file.")
 ]
@@ -50,20 +48,20 @@ def dataset_push(
     *,
     classes: Annotated[
         int | None,
-        typer.Option(help="Of a new dataset: its number of classes, else counted in FILE."),
+        typer.Option(help="For a new dataset: its number of classes; by default counted in FILE."),
     ] = None,
     offset: Annotated[
-        float, typer.Option(help="Of a new dataset: models see (raw - offset) * scale.")
+        float, typer.Option(help="For a new dataset: models see (raw - offset) * scale.")
     ] = 0.0,
     scale: Annotated[
         float | None,
-        typer.Option(help="Of a new dataset: see --offset; by default 1/255 for uint8, else 1."),
+        typer.Option(help="For a new dataset: see --offset; by default 1/255 for uint8, else 1."),
     ] = None,
 ) -> None:
     """Push the records of FILE to DATASET, which is defined if it is new.
 
-    The file has the columns record_id, label and features, and perhaps subject_id, the person that
-    a record belongs to. Records that are already there are left as they are.
+    The file has the columns record_id, label and features, and optionally subject_id, the person
+    that a record belongs to. Existing records stay unchanged.
     """
     with errors_in_words(), connect() as client:
         records = read_record_file(file)
@@ -103,7 +101,7 @@ def model_create(
 def model_upload(name: ModelName, file: Weights, *, wait: Wait = False) -> None:
     """Upload weights that were trained elsewhere to MODEL.
 
-    The model was defined with "weights": "upload". They are certified before anything is released.
+    The model must be defined with "weights": "upload". The weights are certified before a release.
     """
     with errors_in_words(), connect() as client:
         _show_model(client, client.upload_weights(name, file.read_bytes()), wait=wait)
@@ -117,7 +115,7 @@ def model_policy(
         typer.Argument(exists=True, metavar="FILE", help="The fields to change, as JSON."),
     ],
 ) -> None:
-    """Change fields of MODEL's policy from its next run on."""
+    """Change fields of MODEL's policy, from its next run on."""
     with errors_in_words(), connect() as client:
         _show(client.change_policy(name, _json_file(file)))
 
@@ -149,7 +147,7 @@ def backbone_define(
 def backbone_upload(name: BackboneName, file: Weights) -> None:
     """Upload the weights of BACKBONE, once.
 
-    You assert that they do not depend on the records that models on this backbone learn from.
+    You assert that they do not depend on the training records of models on this backbone.
     """
     with errors_in_words(), connect() as client:
         _show(client.upload_backbone(name, file.read_bytes()))
@@ -165,24 +163,23 @@ def backbone_list() -> None:
 def forget(
     dataset_name: DatasetName,
     *,
-    record: Annotated[list[str] | None, typer.Option(help="A record_id; repeat for more.")] = None,
+    record: Annotated[list[str] | None, typer.Option(help="A record_id; may be repeated.")] = None,
     subject: Annotated[
-        list[str] | None, typer.Option(help="A subject_id; repeat for more.")
+        list[str] | None, typer.Option(help="A subject_id; may be repeated.")
     ] = None,
-    external_id: Annotated[str | None, typer.Option(help="Your own id of this request.")] = None,
+    external_id: Annotated[str | None, typer.Option(help="Your own id for this request.")] = None,
     callback: Annotated[
-        list[str] | None, typer.Option(help="A URL that receives every change; repeat for more.")
+        list[str] | None, typer.Option(help="A URL that receives every change; may be repeated.")
     ] = None,
     receipt: Annotated[
-        Path | None, typer.Option(help="Write a receipt there, for 'expunge verify --receipt'.")
+        Path | None, typer.Option(help="File for the receipt, for 'expunge verify --receipt'.")
     ] = None,
     wait: Wait = False,
 ) -> None:
-    """Ask that records or subjects be forgotten by every model trained on DATASET.
+    """Ask every model trained on DATASET to forget records or subjects.
 
-    From the moment of the answer on, no run reads those records. The answer names every model that
-    is affected; each ends its part with a certificate. Repeating an --external-id shows the
-    existing request.
+    Once this returns, no new run reads those records. The answer lists every affected model; each
+    finishes with a certificate. Repeating an --external-id shows the existing request.
     """
     with errors_in_words(), connect() as client:
         request = client.forget(
@@ -200,13 +197,13 @@ def forget(
 def certificates(
     request_id: RequestId,
     *,
-    out: Annotated[Path, typer.Option(help="Directory to write to; made if missing.")] = Path(),
+    out: Annotated[Path, typer.Option(help="Output directory; created if missing.")] = Path(),
     since: Annotated[
         Path | None,
         typer.Option(exists=True, help="An older checkpoint, for 'verify --consistent-with'."),
     ] = None,
 ) -> None:
-    """Download the certificates that answer a forget request, for use with its receipt."""
+    """Download a forget request's certificates, for use with its receipt."""
     with errors_in_words(), connect() as client:
         size = None if since is None else size_of(since.read_bytes())
         out.mkdir(parents=True, exist_ok=True)
@@ -219,7 +216,7 @@ def certificates(
 def _write_receipt(
     path: Path, request: ForgetAnswer, *, record_ids: list[str], subject_ids: list[str]
 ) -> None:
-    """Write the proof that the request is the user's own, readable only by the user."""
+    """Write the receipt, readable only by the user."""
     document = {
         "request": request["id"],
         "receipt_salt": request["receipt_salt"],
@@ -242,15 +239,14 @@ def requests(
     state: Annotated[
         str | None,
         typer.Option(
-            help="Only those that are accepted, unlearning, certified, completed, failed or "
-            "cancelled."
+            help="Only this state: accepted, unlearning, certified, completed, failed or cancelled."
         ),
     ] = None,
     model_name: Annotated[
-        str | None, typer.Option("--model", help="Only those that this model owes.")
+        str | None, typer.Option("--model", help="Only those with an obligation of this model.")
     ] = None,
     external_id: Annotated[
-        str | None, typer.Option(help="Only the one with this id of yours (--external-id).")
+        str | None, typer.Option(help="Only the one with this --external-id.")
     ] = None,
 ) -> None:
     """List forget requests, newest first."""
@@ -260,7 +256,7 @@ def requests(
 
 
 def retry(request_id: RequestId) -> None:
-    """Give a failed request another run."""
+    """Retry a failed request."""
     with errors_in_words(), connect() as client:
         _show(client.retry(request_id))
 
@@ -270,10 +266,10 @@ def cancel(
     *,
     restore: Annotated[
         bool,
-        typer.Option("--restore", help="Use its records in later trainings; else they stay out."),
+        typer.Option("--restore", help="Allow later trainings to use its records again."),
     ] = False,
 ) -> None:
-    """Cancel a request that no run has started on."""
+    """Cancel a request before any run has started on it."""
     with errors_in_words(), connect() as client:
         _show(client.cancel(request_id, restore=restore))
 
@@ -286,20 +282,20 @@ def download(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="The operator's trusted-keys.json; by default that of 'expunge init' here.",
+            help="The operator's trusted-keys.json; by default the one from 'expunge init' here.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Directory to write to; made if missing.")] = Path(),
+    out: Annotated[Path, typer.Option(help="Output directory; created if missing.")] = Path(),
     kept: Annotated[
         Path | None,
         typer.Option(
-            help="Where the log's newest checkpoint is kept; by default log.checkpoint in --out."
+            help="File for the log's newest checkpoint; by default log.checkpoint in --out."
         ),
     ] = None,
 ) -> None:
-    """Download and verify MODEL's current certified weights; continue what was interrupted.
+    """Download and verify MODEL's current certified weights; resumes interrupted downloads.
 
-    The file gets its name only once its digest and its certificate are verified, in a log that has
+    The file gets its name only after its digest and certificate are verified, in a log that has
     only grown since the last download.
     """
 
@@ -317,7 +313,7 @@ def _trusted_keys(trusted: Path | None) -> Path:
     trusted = trusted_keys_file(Settings()) if trusted is None else trusted
     if not trusted.is_file():
         raise ConfigurationError(
-            "give the operator's trusted-keys.json with --trusted; get it through a channel that "
+            "pass the operator's trusted-keys.json with --trusted; get it through a channel that "
             "you trust"
         )
     return trusted
@@ -364,9 +360,7 @@ def _show_model(client: ExpungeClient, shown: ModelAnswer, *, wait: bool) -> Non
     _show(shown)
     run = shown["latest_run"]
     if wait and run is not None and run["state"] in ("failed", "cancelled"):
-        raise InvalidInputError(
-            f"the run {run['state']}: {run['failure_reason'] or 'try it again'}"
-        )
+        raise InvalidInputError(f"the run {run['state']}: {run['failure_reason'] or 'retry it'}")
 
 
 def _show_request(client: ExpungeClient, shown: ForgetAnswer, *, wait: bool) -> None:

@@ -1,4 +1,4 @@
-"""The command for after a restore."""
+"""``expunge reconcile``: after a restore from a backup."""
 
 from typing import Annotated
 
@@ -17,13 +17,13 @@ from app.trust_file import ensure_trusted_keys, require_rotated
 def reconcile(
     *,
     apply: Annotated[
-        bool, typer.Option("--apply", help="Change the ledger and shred what it does not know.")
+        bool, typer.Option("--apply", help="Change the ledger and shred unknown objects.")
     ] = False,
 ) -> None:
     """After a restore: make the ledger match keys and objects. Stop the service first.
 
-    Without --apply it only says what it would do, and exits with 1 if that is anything. With it,
-    what the ledger does not know is shredded for good: be sure that no newer backup exists.
+    Without --apply it only lists the changes, and exits with 1 if there are any. With it, objects
+    unknown to the ledger are shredded for good: be sure that no newer backup exists.
     """
     with errors_in_words():
         settings = Settings()
@@ -61,11 +61,11 @@ def _tell(found: Findings) -> None:
         return
     for version in found.versions:
         typer.echo(f"retired: {version}")
-    typer.echo(f"rewritten shards taken in: {found.shards_succeeded}; lost: {found.shards_lost}")
+    typer.echo(f"rewritten shards adopted: {found.shards_succeeded}; lost: {found.shards_lost}")
     typer.echo(f"records that count as forgotten again: {found.records_forgotten}")
-    typer.echo(f"other objects that cannot be read: {found.other_objects}")
-    typer.echo(f"objects from after the backup, to be shredded: {len(found.strays)}")
+    typer.echo(f"other unreadable objects: {found.other_objects}")
+    typer.echo(f"objects newer than the backup, to be shredded: {len(found.strays)}")
     if found.signing_key_replaced:
-        typer.echo("the present signing key is the one in use now")
+        typer.echo("the current signing key is now the one in use")
     for what in found.attention:
         typer.secho(what, fg="yellow")

@@ -1,4 +1,4 @@
-"""Commands over HTTP: runs, which workers carry out."""
+"""Commands over HTTP: runs."""
 
 import json
 from typing import Annotated
@@ -7,9 +7,9 @@ import typer
 
 from app.cli.connection import connect, errors_in_words
 
-run = typer.Typer(help="List runs, cancel them, try them again.", no_args_is_help=True)
+run = typer.Typer(help="List, cancel and retry runs.", no_args_is_help=True)
 
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as in the list.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 
 
 @run.command("list")
@@ -18,10 +18,10 @@ def list_runs(
     state: Annotated[
         str | None,
         typer.Option(
-            help="Only those that are queued, leased, running, published, failed or cancelled."
+            help="Only this state: queued, leased, running, published, failed or cancelled."
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Only this model's.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only this model.")] = None,
 ) -> None:
     """List runs, newest first."""
     filters = {"state": state, "model": model}
@@ -31,14 +31,14 @@ def list_runs(
 
 @run.command("cancel")
 def cancel_run(run_id: RunId) -> None:
-    """End a run that is queued or going; its obligations wait for the model's next run."""
+    """Cancel a queued or active run; its obligations wait for the model's next run."""
     with errors_in_words(), connect() as client:
         _show(client.cancel_run(run_id))
 
 
 @run.command("retry")
 def retry_run(run_id: RunId) -> None:
-    """Start a new run like one that failed or was cancelled."""
+    """Start a new run like a failed or cancelled one."""
     with errors_in_words(), connect() as client:
         _show(client.retry_run(run_id))
 

@@ -61,7 +61,7 @@ class _Server(uvicorn.Server):
 def init() -> None:
     """Create the data directory, its keys and the database's tables. Safe to repeat.
 
-    Run it once, and again after each upgrade. 'expunge up' does it by itself.
+    Run it once, and again after each upgrade. 'expunge up' does it automatically.
     """
     with errors_in_words():
         settings = Settings()
@@ -89,7 +89,7 @@ def init() -> None:
 def up() -> None:
     """Run everything on this machine: embedded servers, API, dispatcher and worker.
 
-    Servers that EXPUNGE_DATABASE_URL and EXPUNGE_REDIS_URL name are used instead of embedded ones.
+    If EXPUNGE_DATABASE_URL and EXPUNGE_REDIS_URL are set, those servers replace the embedded ones.
     """
     stop = StopSignal().listen()
     settings = Settings()
@@ -127,9 +127,9 @@ def serve() -> None:
 
 
 def server_options(settings: Settings) -> dict[str, Any]:
-    """Return how uvicorn serves the API, for one server.
+    """Return uvicorn's configuration for one server.
 
-    Addresses are taken only from trusted proxies.
+    Forwarded addresses are accepted only from trusted proxies.
     """
     return {
         "host": settings.host,
@@ -144,7 +144,7 @@ def server_options(settings: Settings) -> dict[str, Any]:
 
 
 def _allow_many_sockets() -> None:
-    """Raise the limit of open files as far as allowed: each waiting caller holds a socket."""
+    """Raise the limit of open files as far as allowed: each waiting caller needs a socket."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -152,22 +152,22 @@ def _allow_many_sockets() -> None:
 def worker(
     *,
     with_dispatcher: Annotated[
-        bool, typer.Option("--dispatcher/--no-dispatcher", help="Run a dispatcher beside it.")
+        bool, typer.Option("--dispatcher/--no-dispatcher", help="Also run a dispatcher.")
     ] = True,
 ) -> None:
-    """Run a worker, with a dispatcher beside it.
+    """Run a worker and a dispatcher.
 
-    A worker carries out one run at a time, on a GPU if it finds one. Run any number, on any number
-    of machines; a worker that is asked to stop leaves its run to another.
+    A worker executes one run at a time, on a GPU if available. Run any number of workers, on any
+    number of machines; a worker that is stopped leaves its run to another.
     """
     supervise([_worker(), _dispatcher()] if with_dispatcher else [_worker()], StopSignal().listen())
 
 
 def dispatcher() -> None:
-    """Run only a dispatcher; any number may run.
+    """Run only a dispatcher; several may run.
 
-    It turns due requests into runs, hands runs to workers, takes them back from workers that no
-    longer respond, and cleans up.
+    It turns due requests into runs, assigns runs to workers, reassigns those of unresponsive
+    workers, and cleans up.
     """
     supervise([_dispatcher()], StopSignal().listen())
 
@@ -190,7 +190,7 @@ def _worker() -> Child:
 
 
 def _embedded(settings: Settings) -> EmbeddedServers | None:
-    """Return the embedded servers unless the settings name others for both."""
+    """Return the embedded servers unless the settings give URLs of both."""
     if settings.database_url is not None and settings.redis_url is not None:
         return None
     return EmbeddedServers(settings.data_dir)
@@ -203,7 +203,7 @@ def _create_bucket(settings: Settings) -> None:
 
 
 def _set_up_opendsr(settings: Settings) -> None:
-    """Make the OpenDSR signing key and certificate, unless the operator provides them."""
+    """Create the OpenDSR signing key and certificate, unless the operator provides them."""
     if settings.opendsr_certificate_file is not None:
         return
     key = load_processor_key(opendsr_key_file(settings), create=settings.opendsr_key_file is None)

@@ -25,15 +25,15 @@ def rotate(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Since when someone else may have had the old key, as in "
-            "2026-03-01T00:00:00+00:00: what it signed from then on is not valid.",
+            help="Since when the old key may have been in other hands, as in "
+            "2026-03-01T00:00:00+00:00: its signatures from then on are not valid.",
         ),
     ] = None,
 ) -> None:
-    """Make a new signing key and destroy the old private key. Stop the service first.
+    """Create a new signing key and destroy the old private key. Stop the service first.
 
-    Certificates that the old key signed stay valid: it stays listed in trusted-keys.json, with its
-    dates. Those of a compromised key are served under the new key's signature.
+    Certificates signed by the old key stay valid: trusted-keys.json still lists it, with its dates.
+    Those of a compromised key are re-signed with the new key.
     """
     with errors_in_words():
         since = None if compromised_since is None else _moment(compromised_since)
@@ -88,7 +88,7 @@ def _moment(text: str) -> datetime:
 
 
 def _replace(path: Path, new: Path) -> None:
-    """Overwrite the old private key, then put the new one in its place."""
+    """Overwrite the old private key, then move the new one into its place."""
     with path.open("r+b") as file:
         file.write(os.urandom(path.stat().st_size))
         file.flush()

@@ -21,10 +21,10 @@ def _group() -> None:
 
 @storage.command()
 def check() -> None:
-    """Compare the object store and the key store with the ledger; exit 1 on any fault.
+    """Compare the object store and the key store with the ledger; exit with 1 on any fault.
 
-    A fault is an object or a key that no row of the ledger names, or that should be gone, and a row
-    without its object or its key. Nothing is changed.
+    Faults are objects and keys that no row of the ledger names or that should be deleted, and rows
+    without their object or key. Nothing is changed.
     """
     tally = Tally()
     with errors_in_words():

@@ -1,4 +1,4 @@
-"""The offline check of a certificate. It needs no service and no network."""
+"""The offline check of a certificate; needs neither service nor network."""
 
 from pathlib import Path
 from typing import Annotated
@@ -34,12 +34,12 @@ def verify(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="A checkpoint that was kept: checks that the log has only grown since.",
+            help="A kept checkpoint: checks that the log has only grown since.",
         ),
     ] = None,
     witness: Annotated[
         list[str] | None,
-        typer.Option(help="The verifier key of a witness of the log; repeat for more."),
+        typer.Option(help="The verifier key of a witness of the log; may be repeated."),
     ] = None,
     witnesses_required: Annotated[
         int | None,
@@ -54,11 +54,10 @@ def verify(
         ),
     ] = None,
 ) -> None:
-    """Check a certificate BUNDLE offline; exit with 1 and the step that failed.
+    """Check a certificate BUNDLE offline; on failure, name the failed step and exit with 1.
 
-    No service and no network are needed. Checked are the signature, the weights and their digest,
-    the place in the log, which a key in use has signed, and all that the certificate claims, which
-    is computed again. The guarantee is then printed in words.
+    Checks the signature, the weights and their digest, the place in the log, which a key in use
+    must have signed, and recomputes all claims. Then prints the guarantee in words.
     """
     passed = 0
     witnesses = _witnesses(witness or [])

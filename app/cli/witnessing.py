@@ -1,4 +1,4 @@
-"""Being a witness of another operator's log."""
+"""``expunge witness``: a witness of other operators' logs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,31 +14,29 @@ from app.witnesses.witness import Witness
 
 def witness(
     *,
-    name: Annotated[
-        str, typer.Option(help="The name to cosign with, such as witness.example.org.")
-    ],
+    name: Annotated[str, typer.Option(help="The witness's name, such as witness.example.org.")],
     trusted: Annotated[
         list[Path],
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="The trusted-keys.json of a log to watch; repeat for more. Read at each call.",
+            help="The trusted-keys.json of a log to watch; may be repeated. Read at each call.",
         ),
     ],
     state: Annotated[
-        Path, typer.Option(help="Where to keep what was cosigned last. Never lose it.")
+        Path, typer.Option(help="The file of the last cosigned checkpoints. Never lose it.")
     ] = Path("witness.json"),
     key: Annotated[
-        Path, typer.Option(help="The private key, a PEM file of mode 0600; made if missing.")
+        Path, typer.Option(help="The private key, a PEM file of mode 0600; created if missing.")
     ] = Path("witness.pem"),
-    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port.")] = 8110,
 ) -> None:
     """Cosign the checkpoints of logs that only grow (C2SP tlog-witness), until interrupted.
 
-    Run it where the log's operator has no access: it keeps the size and root that it saw last, and
-    refuses a log that has not only grown since. It prints its verifier key, for EXPUNGE_WITNESSES
-    of the service and --witness of 'expunge verify'.
+    Run it where the log's operator has no access: it remembers the last size and root, and refuses
+    a log that is not an extension of them. It prints its verifier key, for the service's
+    EXPUNGE_WITNESSES and for --witness of 'expunge verify'.
     """
     with errors_in_words():
         for path in trusted:

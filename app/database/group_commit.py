@@ -67,7 +67,7 @@ class Together(Generic[Call, Result]):
 
     def _lead(self) -> None:
         while group := self._next_group():
-            self._carry_out_group([of for of in group if of[1].set_running_or_notify_cancel()])
+            self._carry_out_group([c for c in group if c[1].set_running_or_notify_cancel()])
             if self._linger_s and len(group) > 1:
                 self._linger(len(group))
 

@@ -1,7 +1,7 @@
-"""Digests in the log of what it must not show: which records, and what a dataset is.
+"""Digests that stand in the log for what it must not show: record numbers and dataset definitions.
 
-``app/maintenance/fsck.py`` computes them again from the rows, so each is made of values that a row
-holds and that the database returns unchanged.
+``app/maintenance/fsck.py`` recomputes them from the rows, so each is computed from values that a
+row holds and that the database returns unchanged.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from app.datasets.repository import KeyedRecord
 from app.datasets.tables import DatasetRow, RecordRow
 
 NO_SUBJECT = bytes(32)
-"""Replaces a missing subject's pseudonym, so that all records have equally many bytes."""
+"""Replaces a missing subject's pseudonym, so that all records have the same length."""
 _SEQ_BYTES = 8
 
 
@@ -27,7 +27,7 @@ def of_dataset(row: DatasetRow | Row[Any]) -> str:
 
 
 def of_names(named: Iterable[tuple[KeyedRecord, bytes]]) -> str:
-    """Digest whom a request names: numbers, pseudonyms and salted commitments, by number."""
+    """Digest a request's records: numbers, pseudonyms and salted commitments, by number."""
     digest = hashlib.sha256()
     for record, commitment in sorted(named, key=lambda pair: pair[0].seq):
         digest.update(_spelt(record.seq) + commitment + record.record_key)
@@ -41,12 +41,12 @@ def of_marks(seqs: Iterable[int]) -> str:
 
 
 def marks(seqs: Sequence[int]) -> dict[str, Any]:
-    """Return what an entry says about the records that are forgotten since one epoch."""
+    """Return an entry's facts about the records forgotten since an epoch."""
     return {"marked": len(seqs), "marks": of_marks(seqs)}
 
 
 def marks_of(session: Session, dataset_id: str, epoch: int) -> dict[str, Any]:
-    """Return the digest of the records that an epoch marks at this moment."""
+    """Return the digest of the records that an epoch marks now."""
     query = select(RecordRow.seq).where(
         RecordRow.dataset_id == dataset_id,
         RecordRow.forgotten_epoch == epoch,
@@ -55,7 +55,7 @@ def marks_of(session: Session, dataset_id: str, epoch: int) -> dict[str, Any]:
 
 
 def returns_of(session: Session, dataset_id: str, epoch: int) -> dict[str, Any]:
-    """Return what an entry says about the records that came back after this epoch marked them."""
+    """Return an entry's facts about the records restored after this epoch."""
     query = select(RecordRow.seq).where(
         RecordRow.dataset_id == dataset_id,
         RecordRow.absences[func.cardinality(RecordRow.absences) - 1] == epoch,

@@ -1,9 +1,8 @@
-"""Features that a frozen backbone made of a shard: computed once, kept and erased like the shard.
+"""A frozen backbone's features of a shard: computed once, stored and erased like the shard.
 
-The lock on a shard's row orders two things: an erasure rewrites the shard and its features under
-it, and features are added under it. A worker reads a shard, computes for a while, and adds what it
-computed only if the shard is still the one that it read. Without that check it could bring back
-records that were erased while it computed.
+The lock on a shard's row serialises two operations: an erasure rewrites the shard and its features,
+and a worker adds features. A worker reads a shard, computes for a while, and adds its features only
+if the shard is unchanged. Without that check it could bring back records erased meanwhile.
 """
 
 from collections.abc import Sequence
@@ -22,12 +21,12 @@ _KIND = "features"
 
 @dataclass(frozen=True)
 class FeatureSource:
-    """Where a shard's features can be found.
+    """Where a shard's features are.
 
     Attributes:
         shard_id: the shard.
-        shard_blob_id: its records, as they were when this was looked up.
-        features_blob_id: what the backbone made of them; None if not computed yet.
+        shard_blob_id: its records at the time of the lookup.
+        features_blob_id: the backbone's features of them; None if not computed yet.
     """
 
     shard_id: str
@@ -36,7 +35,7 @@ class FeatureSource:
 
 
 def source_of(session: Session, shard_id: str, backbone_id: str) -> FeatureSource:
-    """Return where one shard's features can be found now."""
+    """Return where one shard's features are now."""
     shard = session.get_one(ShardRow, shard_id)
     cached = _find(session, shard_id, backbone_id)
     return FeatureSource(
@@ -49,10 +48,10 @@ def source_of(session: Session, shard_id: str, backbone_id: str) -> FeatureSourc
 def add(
     session: Session, blobs: Blobs, source: FeatureSource, backbone_id: str, content: bytes
 ) -> bool:
-    """Keep features that were computed from ``source``; False if the shard has changed since.
+    """Store features computed from ``source``; return False if the shard has changed since.
 
-    Nothing is written in that case: the content may hold records that were erased meanwhile. If
-    another worker was faster, its features stay.
+    Nothing is stored in that case: the content may hold erased records. If another worker stored
+    features first, those stay.
     """
     shard = session.get_one(ShardRow, source.shard_id, with_for_update=True)
     if shard.blob_id != source.shard_blob_id:

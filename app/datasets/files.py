@@ -1,4 +1,4 @@
-"""Files on the owner's side: Parquet, CSV and npz, converted to what the service accepts."""
+"""Record files of the owner: Parquet, CSV and npz, converted to the upload format."""
 
 import io
 import math
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from app.domain.errors import InvalidInputError
 
 MAX_UNPACKED_BYTES = 8 << 30
-"""How large a file on the owner's side may be unpacked; the service takes far less at once."""
+"""Limit on a local file's unpacked size; the service's limit per upload is far lower."""
 
 # Ids are text, even if they look like numbers: 007 is not 7.
 _CSV_CONVERSION = pyarrow.csv.ConvertOptions(
@@ -27,11 +27,11 @@ _CSV_CONVERSION = pyarrow.csv.ConvertOptions(
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A file's records as Parquet, with what can be inferred of their schema.
+    """A file's records as Parquet, with the inferred part of their schema.
 
     Attributes:
         parquet: columns record_id, label, features, and subject_id if the file has it.
-        shape: of one record's features.
+        shape: shape of one record's features.
         dtype: ``uint8``, ``float32`` or ``float64``.
         classes: the largest label plus one, at least 2.
     """
@@ -45,12 +45,12 @@ class RecordFile:
 def read_record_file(path: Path) -> RecordFile:
     """Read a record file.
 
-    Parquet: columns as the service takes them. CSV: a header with ``record_id``, ``label`` and
-    perhaps ``subject_id``; every other column is one feature, in the order of the header. npz:
-    arrays ``record_id``, ``label``, ``features`` (n, …) and perhaps ``subject_id``.
+    Parquet: the columns of an upload. CSV: a header with ``record_id``, ``label`` and optionally
+    ``subject_id``; every other column is one feature, in order. npz: arrays ``record_id``,
+    ``label``, ``features`` (n, …) and optionally ``subject_id``.
 
     Raises:
-        InvalidInputError: another kind of file, or a column is missing.
+        InvalidInputError: the file has another format, or a column is missing.
     """
     readers = {".parquet": pq.read_table, ".csv": _read_csv, ".npz": _read_npz}
     if path.suffix not in readers:
@@ -91,7 +91,7 @@ def record_table(
     features: npt.NDArray[np.generic],
     subject_ids: npt.ArrayLike | None = None,
 ) -> pa.Table:
-    """Return the table that the service takes; ``features`` has shape (n, …)."""
+    """Return the table in the upload format; ``features`` has shape (n, …)."""
     columns = {
         "record_id": pa.array(np.asarray(record_ids).astype(str)),
         "label": pa.array(np.asarray(labels).astype(np.int64)),
@@ -110,7 +110,7 @@ def to_parquet(table: pa.Table) -> bytes:
 
 
 def _refuse_bomb(path: Path) -> None:
-    """Refuse a file that announces a too large unpacked size; zip members cannot exceed theirs."""
+    """Reject a file whose announced unpacked size is too large; zip members cannot exceed it."""
     unpacked = path.stat().st_size
     if path.suffix == ".npz":
         with zipfile.ZipFile(path) as archive:
@@ -121,14 +121,14 @@ def _refuse_bomb(path: Path) -> None:
         unpacked = sum(group.total_byte_size for group in groups)
     if unpacked > MAX_UNPACKED_BYTES:
         raise InvalidInputError(
-            f"{path.name} unpacks to {unpacked} bytes; {MAX_UNPACKED_BYTES} are read at once"
+            f"{path.name} unpacks to {unpacked} bytes; the limit is {MAX_UNPACKED_BYTES}"
         )
 
 
 def _read_csv(path: Path) -> pa.Table:
     table = pyarrow.csv.read_csv(path, convert_options=_CSV_CONVERSION)
     if len(set(table.column_names)) != len(table.column_names):
-        raise InvalidInputError(f"{path.name}: every column needs a name of its own")
+        raise InvalidInputError(f"{path.name}: column names must be unique")
     known = [c for c in ("record_id", "subject_id", "label") if c in table.column_names]
     columns = [name for name in table.column_names if name not in known]
     if not columns:

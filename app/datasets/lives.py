@@ -1,7 +1,7 @@
-"""The lives of a record: when it could be used for training.
+"""The lives of a record: the periods in which it may be used for training.
 
-Time is counted in the epochs of the record's dataset. A forget request ends a life; where it is
-cancelled and its records are restored, another life begins. What has ended stays ended.
+Time is counted in the epochs of the record's dataset. A forget request ends a life. If it is
+cancelled and its records are restored, a new life begins; the ended one stays ended.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ class Life(NamedTuple):
     """One life of a record.
 
     Attributes:
-        began: the epoch of its restoration; 0 for the first life, which began with the upload.
+        began: the epoch of its restoration; 0 for the first life, which begins with the upload.
         forgotten: the epoch of the request that ended it; None while it lasts.
     """
 
@@ -20,12 +20,12 @@ class Life(NamedTuple):
     forgotten: int | None
 
     def forgotten_by(self, epoch: int) -> bool:
-        """Say whether it had ended at ``epoch``."""
+        """Return whether it had ended by ``epoch``."""
         return self.forgotten is not None and self.forgotten <= epoch
 
 
 class Lived(Protocol):
-    """A record, or what is known of one; see ``RecordRow``."""
+    """A record's epochs; see ``RecordRow``."""
 
     @property
     def forgotten_epoch(self) -> int | None:
@@ -37,7 +37,7 @@ class Lived(Protocol):
 
 
 def life_at(record: Lived, epoch: int) -> Life:
-    """Return the newest life of a record that had begun at ``epoch``; it may have ended by then."""
+    """Return the newest life that had begun by ``epoch``, even if it had ended by then."""
     if not record.absences:
         return Life(0, record.forgotten_epoch)
     began = [0, *record.absences[1::2]]

@@ -1,7 +1,7 @@
 """Owners' ids as keyed hashes, so that the database never holds them.
 
-The key is kept outside the database. With it, an id that is presented again can be recognised, so
-that a second request for the same person is understood; ids cannot be read back.
+The key is kept outside the database. It allows the service to recognise an id that is presented
+again, for example in a second request for the same person, but not to read ids back.
 """
 
 import hmac
@@ -14,7 +14,7 @@ KEY_BYTES = 32
 
 
 class Pseudonyms:
-    """HMAC-SHA256 of ids, separated by kind, and by dataset where they belong to one."""
+    """HMAC-SHA256 of ids, with separate domains per kind and, if applicable, per dataset."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -43,11 +43,11 @@ class Pseudonyms:
         return self._digest("upload", dataset_id, content)
 
     def external_id(self, external_id: str) -> bytes:
-        """Return the 32-byte key of a caller's own id of a request, whatever it is made of."""
+        """Return the 32-byte key of a caller's own request id, of any form."""
         return self._digest("external id", "", external_id.encode())
 
     def idempotency_key(self, idempotency_key: str) -> bytes:
-        """Return the 32-byte key of an ``Idempotency-Key``, whatever it is made of."""
+        """Return the 32-byte key of an ``Idempotency-Key``, of any form."""
         return self._digest("idempotency key", "", idempotency_key.encode())
 
     def receipt_salt(self, request_id: str) -> bytes:
@@ -55,15 +55,15 @@ class Pseudonyms:
         return self._digest("receipt salt", "", request_id.encode())
 
     def caller(self, issuer: str, subject: str) -> bytes:
-        """Return the 32-byte key of a caller, as an issuer of tokens names it."""
+        """Return the 32-byte key of a caller identified by a token issuer."""
         return self._digest("caller", issuer, subject.encode())
 
     def counted(self, what: str, who: str) -> bytes:
-        """Return 32 bytes that name the counter of an address or a caller."""
+        """Return 32 bytes that identify the rate counter of an address or a caller."""
         return self._digest("counted", what, who.encode())
 
     def session(self, token: str, key_id: str) -> bytes:
-        """Return the 32-byte seal that ties a login's secret to an API key."""
+        """Return the 32-byte seal that binds a session's secret to an API key."""
         return self._digest("session", key_id, token.encode())
 
     def call(self, purpose: str, caller_id: str, content: bytes) -> bytes:

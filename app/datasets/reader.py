@@ -1,8 +1,8 @@
-"""The process that reads uploaded files: little memory, no secrets, and nothing left behind.
+"""The sandboxed process that decodes uploaded files: little memory, no secrets, no open files.
 
-Its input and output are frames: a length of eight bytes, then that many bytes. An order is two
-frames: the task as JSON, then a file. The answer is the file's parts as Arrow record batches, each
-in a frame, and then an empty frame, or JSON that says what is wrong. It prints nothing.
+Input and output are frames: a length of eight bytes, then that many bytes. A task is two frames:
+its parameters as JSON, then a file. The answer is the file's parts as Arrow record batches, each in
+a frame, then an empty frame, or JSON that describes the error. The process prints nothing.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ def send(file: IO[bytes], content: bytes | bytearray | pa.Buffer) -> None:
 
 
 def receive(file: IO[bytes], *, most: int) -> bytearray:
-    """Read a frame of ``most`` bytes or fewer.
+    """Read a frame of at most ``most`` bytes.
 
     Raises:
-        EOFError: the input has ended, or the frame is longer.
+        EOFError: the input has ended, or the frame is too long.
     """
     length = int.from_bytes(_exactly(file, _LENGTH_BYTES), "big")
     if length > most:
@@ -53,7 +53,7 @@ def _exactly(file: IO[bytes], count: int) -> bytearray:
 
 
 def _confine(memory_bytes: int) -> None:
-    """Limit this process: at most this much memory, no files, no core dump, no debugger."""
+    """Restrict this process: limited memory, no files, no core dump, no debugger."""
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     harden()
@@ -77,7 +77,7 @@ def _carry_out(order: dict[str, Any], content: bytearray, answers: IO[bytes]) ->
 
 
 def main() -> None:
-    """Carry out orders until the input ends, or one exceeds the limits of this process."""
+    """Process tasks until the input ends or a limit of this process is exceeded."""
     orders, answers = sys.stdin.buffer, sys.stdout.buffer
     memory_bytes, most = int(sys.argv[1]), int(sys.argv[2])
     _confine(memory_bytes)

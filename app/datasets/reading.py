@@ -1,9 +1,8 @@
-"""Reading uploaded files in a process of their own, whose memory is limited.
+"""Decodes uploaded files in a separate process with limited memory.
 
-A small file can unpack to any size, and decoders have had faults of their own. So all files from
-outside are decoded by ``app.datasets.reader``, which inherits no secret and no open file. Its
-output is checked again for what Arrow itself relies on. A process that succeeded reads the next
-file; one that read a large file, or failed, is not used again.
+A small file can unpack to any size, and decoders have had vulnerabilities. So all uploads are
+decoded by ``app.datasets.reader``, which inherits no secret and no open file. Its output is
+validated again for what Arrow relies on. A process is not reused after a large file or a failure.
 """
 
 import json
@@ -27,17 +26,18 @@ from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProb
 from app.domain.schema import FeatureSchema
 
 READERS: Final = 2
-"""How many files are read at once; others wait."""
+"""How many files are read at once; further ones wait."""
 
 WORKING_BYTES: Final = 512 << 20
-"""The memory that reading a file may take in addition to the file itself."""
+"""The memory for reading a file in addition to the file itself."""
 
 LONGEST_S: Final = 300.0
 _FEW_BYTES: Final = 16 << 20
 _PART_OVERHEAD_BYTES: Final = 64 << 20
 _ENVIRONMENT: Final = {
     "PYTHONPATH": str(Path(app.__file__).resolve().parents[1]),
-    "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve more than they use
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # other pools reserve more than they use
+    """Processes that read files of at most ``max_bytes``, packed and unpacked."""
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
@@ -55,8 +55,8 @@ class Readers:
         """Read and check a Parquet file.
 
         Raises:
-            InvalidRecordsError: with the row and column of each of the first faults.
-            PayloadTooLargeError: it is larger than may be, unpacked or while it is read.
+            InvalidRecordsError: with the row and column of each of the first errors.
+            PayloadTooLargeError: it is too large when unpacked, or takes too much memory.
         """
         with self._turns:
             reader = self._taken()
@@ -75,7 +75,7 @@ class Readers:
             return upload
 
     def _taken(self) -> "_Reader":
-        with suppress(IndexError):  # another thread may be faster
+        with suppress(IndexError):  # another thread may take the last one
             reader = self._idle.pop()
             if reader.is_alive:
                 return reader
@@ -85,12 +85,12 @@ class Readers:
 
 @cache
 def readers_of(max_bytes: int) -> Readers:
-    """Return this process's readers of files of this size."""
+    """Return this process's readers for files of this size."""
     return Readers(max_bytes)
 
 
 class _Reader:
-    """One process.
+    """One reader process.
 
     Attributes:
         is_done: whether its output is complete.
@@ -106,16 +106,16 @@ class _Reader:
             stderr=subprocess.DEVNULL,  # a traceback could quote the file's content
             env=_ENVIRONMENT,
             cwd=os.sep,
-            start_new_session=True,  # Ctrl-C is for the service, which lets calls end
+            start_new_session=True,  # Ctrl-C must reach only the service, which finishes calls
         )
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether it is running."""
         return self._process.poll() is None
 
     def end(self) -> None:
-        """Stop it, whatever it does."""
+        """Kill it."""
         self._process.kill()
         with suppress(BrokenPipeError):
             self._process.communicate()
@@ -132,8 +132,8 @@ class _Reader:
             yield from self._read(content, schema, max_bytes)
         except (EOFError, BrokenPipeError) as error:
             raise PayloadTooLargeError(
-                f"reading the file of {len(content)} bytes took more than {WORKING_BYTES} bytes of "
-                f"memory beside it, or {LONGEST_S:.0f} s; send it in parts"
+                f"reading the file of {len(content)} bytes took more than {LONGEST_S:.0f} s or "
+                f"{WORKING_BYTES} bytes of additional memory; send it in parts"
             ) from error
         finally:
             alarm.cancel()

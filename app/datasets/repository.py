@@ -35,10 +35,10 @@ def dataset_named(session: Session, name: str) -> DatasetRow:
 
 
 def lock_dataset(session: Session, dataset_id: str) -> DatasetRow:
-    """Lock a dataset's lane until the transaction ends; return the dataset as it is now.
+    """Lock a dataset until the transaction ends; return its current row.
 
-    Rows that refer to the dataset may be written by others meanwhile (``FOR NO KEY UPDATE``): a
-    push does so while it inserts its records, and locks the lane at its end.
+    Others may still insert rows that refer to it (``FOR NO KEY UPDATE``): a push does so while it
+    inserts its records, and takes the lock at its end.
     """
     return session.get_one(
         DatasetRow, dataset_id, with_for_update={"key_share": True}, populate_existing=True
@@ -62,7 +62,7 @@ def find_dataset(session: Session, name: str) -> DatasetRow | None:
 def datasets(
     session: Session, *, after: str | None = None, limit: int | None = None
 ) -> Sequence[DatasetRow]:
-    """Return the datasets by name, or a page of them: those after the name ``after``."""
+    """Return the datasets by name, or a page of them, starting after the name ``after``."""
     query = select(DatasetRow)
     if after is not None:
         query = query.where(DatasetRow.name > after)
@@ -70,7 +70,7 @@ def datasets(
 
 
 def shard_of_upload(session: Session, dataset_id: str, upload_digest: bytes) -> ShardRow | None:
-    """Return the shard that an identical upload made, if its rows are still complete."""
+    """Return the shard of an identical upload, if its rows are still complete."""
     return session.scalar(
         select(ShardRow).where(
             ShardRow.dataset_id == dataset_id, ShardRow.upload_digest == upload_digest
@@ -79,7 +79,7 @@ def shard_of_upload(session: Session, dataset_id: str, upload_digest: bytes) -> 
 
 
 def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
-    """Return a dataset's shards in the order of their upload."""
+    """Return a dataset's shards in upload order."""
     return session.scalars(
         select(ShardRow)
         .where(ShardRow.dataset_id == dataset_id)
@@ -116,15 +116,14 @@ def add_records(
     record_keys: Sequence[bytes],
     subject_keys: Sequence[bytes | None],
 ) -> None:
-    """Insert records under sequence numbers of their own.
+    """Insert records under the given sequence numbers.
 
-    They are inserted in the order of their keys, so that two transactions that insert the same keys
-    cannot deadlock.
+    They are inserted in key order, so that two transactions with the same keys cannot deadlock.
 
     Raises:
         IntegrityError: the dataset holds one of the keys, or has held it.
     """
-    # The first bytes distinguish keyed hashes. NumPy lets other threads run while it sorts.
+    # Sort by the first bytes, which distinguish keyed hashes; NumPy releases the GIL meanwhile.
     firsts = np.frombuffer(b"".join(key[:8] for key in record_keys), dtype=">u8")
     rows = np.argsort(firsts, kind="stable").tolist()
     copy_rows(
@@ -141,7 +140,7 @@ def records_by_key(
     record_keys: Collection[bytes] = (),
     subject_keys: Collection[bytes] = (),
 ) -> list[RecordRow]:
-    """Return the records that have one of the record keys or belong to one of the subjects."""
+    """Return the records with one of the record keys or of one of the subjects."""
     rows: list[RecordRow] = []
     for column, keys in (
         (RecordRow.record_key, record_keys),
@@ -189,18 +188,18 @@ def keyed_records(
 
 
 def lock_records(session: Session, seqs: Collection[int]) -> list[RecordRow]:
-    """Lock, in their order, and return the records with these sequence numbers as they are now."""
+    """Lock the records with these sequence numbers, in order, and return their current rows."""
     rows: list[RecordRow] = []
     for batch in batches(sorted(seqs)):
         query = select(RecordRow).where(RecordRow.seq.in_(batch)).order_by(RecordRow.seq)
-        # Others may refer to them meanwhile: a request may name a record that is being erased.
+        # Allow references: a request may name a record that is being erased.
         fresh = query.with_for_update(key_share=True).execution_options(populate_existing=True)
         rows.extend(session.scalars(fresh))
     return rows
 
 
 def highest_seq(session: Session, dataset_id: str) -> int:
-    """Return the newest record's sequence number, 0 when there is none."""
+    """Return the newest record's sequence number, 0 without records."""
     query = select(func.max(RecordRow.seq)).where(RecordRow.dataset_id == dataset_id)
     return session.scalar(query) or 0
 
@@ -208,8 +207,8 @@ def highest_seq(session: Session, dataset_id: str) -> int:
 def read_through(session: Session, dataset_id: str, read: Collection[str]) -> int:
     """Return the sequence number up to which the shards ``read`` hold every record.
 
-    Another shard may have been added since they were read, by a push that took its numbers earlier
-    or later than theirs.
+    A shard may have been added since they were read, by a push that took its numbers earlier or
+    later than theirs.
     """
     unread = [
         shard.id for shard in shards(session, dataset_id) if shard.rows and shard.id not in read
@@ -250,7 +249,7 @@ def remembered_through(
 
 
 def counts(session: Session, dataset_id: str) -> tuple[int, int, int]:
-    """Return how many records are remembered, forgotten but still stored, and erased."""
+    """Return how many records are active, forgotten but still stored, and erased."""
     query = select(
         func.count().filter(RecordRow.forgotten_epoch.is_(None)),
         func.count().filter(RecordRow.forgotten_epoch.is_not(None), RecordRow.erased_at.is_(None)),
@@ -261,7 +260,7 @@ def counts(session: Session, dataset_id: str) -> tuple[int, int, int]:
 
 
 def mark_forgotten(session: Session, seqs: Collection[int], *, epoch: int) -> None:
-    """Mark records that are still remembered as forgotten at ``epoch``."""
+    """Mark active records as forgotten at ``epoch``."""
     for batch in batches(list(seqs)):
         session.execute(
             update(RecordRow)
@@ -272,7 +271,7 @@ def mark_forgotten(session: Session, seqs: Collection[int], *, epoch: int) -> No
 
 
 def mark_erased(session: Session, seqs: Collection[int]) -> None:
-    """Record that records have left the stored shards."""
+    """Mark records as erased from the stored shards."""
     for batch in batches(list(seqs)):
         session.execute(
             update(RecordRow)
@@ -283,7 +282,7 @@ def mark_erased(session: Session, seqs: Collection[int]) -> None:
 
 
 def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield ``values`` in parts short enough for one statement."""
+    """Yield ``values`` in chunks short enough for one statement."""
     for start in range(0, len(values), _PARAMETERS_AT_ONCE):
         yield values[start : start + _PARAMETERS_AT_ONCE]
 

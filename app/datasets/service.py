@@ -1,4 +1,4 @@
-"""What can be done with datasets: define, push, erase."""
+"""Operations on datasets: define, push, erase."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class PushResult:
-    """How many records a push added; 0 when the same upload had been made before."""
+    """How many records a push added; 0 for a repeated upload."""
 
     added: int
     already_present: int
@@ -42,7 +42,7 @@ def schema_of(dataset: DatasetRow) -> FeatureSchema:
 
 
 def define_dataset(session: Session, *, name: str, schema: FeatureSchema) -> DatasetRow:
-    """Create an empty dataset; the same definition again returns the one that exists.
+    """Create an empty dataset; repeating the same definition returns the existing one.
 
     Raises:
         ConflictError: the name is taken by a dataset with another schema.
@@ -68,7 +68,7 @@ def define_dataset(session: Session, *, name: str, schema: FeatureSchema) -> Dat
 
 
 class Records:
-    """Pushing records in and erasing them."""
+    """Pushes and erases records."""
 
     def __init__(
         self,
@@ -79,14 +79,15 @@ class Records:
         readers: Readers,
         learned_through: Callable[[Session, str], int],
     ) -> None:
-        """Put the parts together.
+        """Set the collaborators.
 
         Args:
             database: the ledger.
-            blobs: keep the shards.
-            pseudonyms: name records and subjects.
+            blobs: stores the shards.
+            pseudonyms: derives keys of records and subjects.
             readers: decode uploads.
-            learned_through: returns up to which sequence number any model has read a dataset.
+            learned_through: returns the highest sequence number of a dataset that any model has
+                read.
         """
         self._database = database
         self._blobs = blobs
@@ -95,12 +96,12 @@ class Records:
         self._learned_through = learned_through
 
     def push(self, name: str, content: bytes) -> PushResult:
-        """Check a Parquet upload and add its records as one shard, all or nothing.
+        """Check a Parquet upload and add its records as one shard, atomically.
 
         Raises:
             NotFoundError: the dataset does not exist.
-            InvalidRecordsError: a row is faulty, or its id is taken or was forgotten.
-            PayloadTooLargeError: the file unpacks to more than is taken at once.
+            InvalidRecordsError: a row is invalid, or its id is taken or was forgotten.
+            PayloadTooLargeError: the unpacked file exceeds the limit.
         """
         with self._database.transaction() as session:
             dataset_id, schema = _definition(repository.dataset_named(session, name))
@@ -122,14 +123,14 @@ class Records:
                 _refuse_known(session, dataset_id, records.record_keys)
             if self._add(dataset_id, records):
                 return PushResult(added=len(records.record_keys), already_present=0)
-        raise ConflictError("other pushes and trainings kept coming between: push again")
+        raise ConflictError("concurrent pushes and trainings kept interfering: push again")
 
     def _add(self, dataset_id: str, records: "_Keyed") -> bool:
-        """Add records in one transaction that takes the dataset's lane at its very end.
+        """Add records in one transaction that locks the dataset at its very end.
 
-        They are not visible before it commits. Returns False if it must be tried again: another
-        push was faster with one of the records, or with later numbers that a training has read, so
-        that these would count as read too.
+        They become visible with the commit. Returns False if it must be retried: another push has
+        added one of the records, or took later numbers that a training has already read, so that
+        these records would count as read, too.
         """
         try:
             with self._database.transaction() as session:
@@ -143,7 +144,7 @@ class Records:
         return True
 
     def _require_ahead(self, session: Session, dataset_id: str, first: int) -> None:
-        """Check that what begins with this number counts as read by no model."""
+        """Check that no model counts the records from this number on as read."""
         if self._learned_through(session, dataset_id) >= first:
             raise _OvertakenError
 
@@ -176,10 +177,10 @@ class Records:
         return int(seqs[0])
 
     def erase(self, session: Session, seqs: Sequence[int]) -> int:
-        """Rewrite the shards that hold these records without them; return how many were erased.
+        """Rewrite shards without the given records; return how many were erased.
 
-        So are the features that frozen backbones made of them. What held the records before is
-        shredded by the next sweep, after the caller has committed.
+        Frozen backbones' features are rewritten, too. The next sweep after the caller's commit
+        shreds the old blobs.
         """
         by_shard: dict[str, list[int]] = {}
         for record in repository.lock_records(session, seqs):
@@ -201,7 +202,7 @@ class Records:
 
 @dataclass(frozen=True)
 class _Keyed:
-    """An upload, and the pseudonyms of what it names, row by row."""
+    """An upload with the pseudonyms of its ids, by row."""
 
     upload: Upload
     digest: bytes
@@ -210,7 +211,7 @@ class _Keyed:
 
 
 class _OvertakenError(Exception):
-    """Later numbers than a push's own have been learned from."""
+    """A training has read later numbers than this push's own."""
 
 
 def _definition(dataset: DatasetRow) -> tuple[str, FeatureSchema]:

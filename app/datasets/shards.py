@@ -28,7 +28,7 @@ def encode_shard(
 def decode_shard(
     content: bytes,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.generic]]:
-    """Return seqs (n,), labels (n,) and features (n, size) of a shard."""
+    """Return a shard's seqs (n,), labels (n,) and features (n, size)."""
     table = pa.ipc.open_stream(pa.BufferReader(content)).read_all().combine_chunks()
     column = table["features"].combine_chunks()
     features = column.flatten().to_numpy().reshape(-1, column.type.list_size)

@@ -37,7 +37,7 @@ class DatasetRow(Base):
     feature_scale: Mapped[float]
     classes: Mapped[int]
     forget_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    """Every forget request that is accepted, and every restoration, takes the next number."""
+    """Counts accepted forget requests and restorations; each takes the next number."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -51,14 +51,14 @@ class ShardRow(Base):
     blob_id: Mapped[str] = mapped_column(ForeignKey("blobs.id"))
     rows: Mapped[int]
     upload_digest: Mapped[bytes | None]
-    """Keyed digest of the upload, so that repeating it changes nothing."""
+    """Keyed digest of the upload, which makes repeating it a no-op."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class FeatureShardRow(Base):
-    """A shard as a frozen backbone sees it: ``seq``, ``label`` and the backbone's features.
+    """A frozen backbone's view of a shard: ``seq``, ``label`` and the backbone's features.
 
-    It holds the same records as its shard, always: erasing rewrites both in one transaction.
+    It always holds the same records as its shard: an erasure rewrites both in one transaction.
     """
 
     __tablename__ = "feature_shards"
@@ -71,7 +71,7 @@ class FeatureShardRow(Base):
 
 
 class RecordRow(Base):
-    """One training example. The row stays after erasure, as proof and to refuse its return."""
+    """One training example. The row outlives erasure, as evidence and to reject the id's return."""
 
     __tablename__ = "records"
     __table_args__ = (
@@ -86,14 +86,13 @@ class RecordRow(Base):
 
     seq: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     dataset_id: Mapped[str]
-    """Its shard's dataset, which stays when the record has left the shard. Without a foreign key: a
-    push would look at the dataset's row for each record, past every version of it that requests
-    have left behind since the push began."""
+    """The shard's dataset; it stays after erasure. No foreign key: for each record of a push, it
+    would check the dataset's row, past every row version that concurrent requests left behind."""
     record_key: Mapped[bytes]
     subject_key: Mapped[bytes | None]
     shard_id: Mapped[str | None] = mapped_column(ForeignKey("shards.id"), index=True)
     forgotten_epoch: Mapped[int | None] = mapped_column(BigInteger)
-    """Since when the record has been forgotten; None while it is not."""
+    """The epoch since when the record has been forgotten; None while it is not."""
     absences: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
-    """Since when, and until when, it was forgotten earlier, oldest first (see ``lives.py``)."""
+    """Earlier periods in which it was forgotten, oldest first (see ``lives.py``)."""
     erased_at: Mapped[datetime | None]

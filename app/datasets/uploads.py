@@ -1,4 +1,4 @@
-"""Uploaded Parquet, checked row by row in bounded parts before anything is stored."""
+"""Checks uploaded Parquet row by row in bounded parts before anything is stored."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _MAX_PART_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Upload:
-    """Records that passed every check.
+    """Validated records.
 
     Attributes:
         record_ids: n distinct, non-empty strings.
@@ -39,7 +39,7 @@ class Upload:
 
 
 def part_schema(schema: FeatureSchema) -> pa.Schema:
-    """Return the columns of a part that was checked."""
+    """Return the columns of a validated part."""
     value = pa.from_numpy_dtype(np.dtype(schema.dtype))
     return pa.schema(
         {
@@ -54,16 +54,16 @@ def part_schema(schema: FeatureSchema) -> pa.Schema:
 def checked_parts(
     content: bytes | bytearray, schema: FeatureSchema, *, max_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read and check a Parquet file; yield it in parts until a fault is found.
+    """Read and validate a Parquet file; yield it in parts until an error is found.
 
     ``record_id`` and ``subject_id`` are strings (integers are accepted and written in decimal),
     ``label`` an integer, ``features`` a list or tensor of ``schema.size`` numbers of any numeric
-    type that the schema's dtype can hold. What the file's metadata announce is compared with the
-    limits before any of it is unpacked, and the unpacked data again: metadata may lie.
+    type that the schema's dtype can represent. The limits are checked against the file's metadata
+    before unpacking, and against the unpacked data, because metadata may lie.
 
     Raises:
-        InvalidRecordsError: with the row and column of each of the first faults.
-        PayloadTooLargeError: unpacked, it has more than ``max_bytes``, or more than ``MAX_ROWS``.
+        InvalidRecordsError: with the row and column of each of the first errors.
+        PayloadTooLargeError: unpacked, it has more than ``max_bytes`` or ``MAX_ROWS``.
     """
     file = _opened(content)
     problems = _Problems()
@@ -88,7 +88,7 @@ def checked_parts(
 
 
 def joined(parts: Iterable[pa.RecordBatch]) -> Upload:
-    """Join checked parts; there is at least one."""
+    """Concatenate validated parts; at least one."""
     record_ids: list[str] = []
     subject_ids: list[str | None] = []
     labels, features = [], []
@@ -102,7 +102,7 @@ def joined(parts: Iterable[pa.RecordBatch]) -> Upload:
 
 
 class _Problems:
-    """Faults found so far; only the first few are kept, all are counted."""
+    """The errors so far; only the first few are kept, all are counted."""
 
     def __init__(self) -> None:
         self._first: list[RowProblem] = []
@@ -120,7 +120,7 @@ class _Problems:
     def add_where(
         self, faulty: npt.NDArray[np.bool_], first: int, column: str, reason: str
     ) -> None:
-        """Add a fault for each row that is marked; ``first`` is the row of the first mark."""
+        """Add an error for each marked row; ``first`` is the row number of the first mark."""
         for row in np.flatnonzero(faulty)[:MAX_REPORTED_PROBLEMS]:
             self.add(first + int(row), column, reason)
         self._count += max(0, int(faulty.sum()) - MAX_REPORTED_PROBLEMS)
@@ -131,7 +131,7 @@ class _Problems:
 
 
 def _unreadable(error: Exception) -> Exception:
-    if isinstance(error, MemoryError):  # Arrow's own exception is a subclass of it, too
+    if isinstance(error, MemoryError):  # includes Arrow's own exception
         return error
     problem = RowProblem(None, "record_id", "the body is not a readable Parquet file")
     return InvalidRecordsError([problem], 1)
@@ -140,7 +140,7 @@ def _unreadable(error: Exception) -> Exception:
 def _opened(content: bytes | bytearray) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(pa.BufferReader(content))
-        _ = file.schema_arrow.names  # each of which may be invalid text
+        _ = file.schema_arrow.names  # raises if a name is not valid text
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _unreadable(error) from error
     return file
@@ -156,12 +156,12 @@ def _parts(file: pq.ParquetFile, rows: int) -> Iterator[pa.RecordBatch]:
 def _require_room(rows: int, size: int, max_bytes: int) -> None:
     if rows > MAX_ROWS:
         raise PayloadTooLargeError(
-            f"the file has {rows} rows or more; {MAX_ROWS} are taken at once; send it in parts"
+            f"the file has {rows} rows or more; the limit is {MAX_ROWS}; send it in parts"
         )
     if size > max_bytes:
         raise PayloadTooLargeError(
-            f"unpacked, the file has {size} bytes or more; {max_bytes} are taken at once; send it "
-            "in parts"
+            f"unpacked, the file has {size} bytes or more; the limit is {max_bytes}; send it in "
+            "parts"
         )
 
 
@@ -202,7 +202,7 @@ def _check_feature_type(kind: pa.DataType, problems: _Problems) -> None:
 def _checked(
     part: pa.RecordBatch, first: int, schema: FeatureSchema, problems: _Problems
 ) -> pa.RecordBatch:
-    """Return a part in the columns of ``part_schema``; faulty values become arbitrary ones."""
+    """Return a part in the columns of ``part_schema``; invalid values become arbitrary ones."""
     subject_ids = pa.nulls(part.num_rows, pa.string())
     if "subject_id" in part.schema.names:
         subject_ids = _ids(part["subject_id"], "subject_id", first, problems, required=False)

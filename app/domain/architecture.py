@@ -1,7 +1,7 @@
-"""Which network a model is: a name from the zoo with its options, or the operator's own factory.
+"""Which network a model is: a zoo architecture with its options, or the operator's own factory.
 
-The spec is data. ``workers/training/architectures.py`` builds the network; a factory is called only
-if the worker's settings allow it, whatever the spec says.
+The spec is data; ``workers/training/architectures.py`` builds the network. A factory is called only
+if the worker's settings allow it.
 """
 
 import math
@@ -22,20 +22,20 @@ _FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.A
 
 @dataclass(frozen=True)
 class ArchitectureSpec:
-    """One network, before it is built.
+    """A network's description.
 
     Attributes:
         name: ``logistic``, ``mlp``, ``cnn``, ``linear_head`` or ``custom``.
         options: ``mlp``: ``hidden``, the widths of its hidden layers. ``cnn``: ``channels``, one
             convolution and halving per entry. ``linear_head``: ``bias``, the value of the constant
-            feature, 0 to below 1 (0.1 if not given), and ``feature_norm``, a public bound by which
-            features are divided; without it each record is scaled to the same norm. ``custom``: the
+            feature, at least 0 and below 1 (default 0.1), and ``feature_norm``, a public bound that
+            divides the features; without it each record is scaled to the same norm. ``custom``: the
             factory's keyword arguments.
-        factory: import path ``package.module:factory``; for ``custom`` and only there.
-        backbone: the public weights that the network stands on, if it does.
+        factory: import path ``package.module:factory``; only for ``custom``.
+        backbone: the public weights that the network builds on, if any.
 
     Raises:
-        InvalidInputError: a name, an option or the factory cannot be accepted.
+        InvalidInputError: the name, an option or the factory is not allowed.
     """
 
     name: str
@@ -78,20 +78,20 @@ class ArchitectureSpec:
 
     @property
     def on_features(self) -> bool:
-        """Whether the network reads a frozen backbone's features in place of the records'."""
+        """Whether the network reads a frozen backbone's features instead of the records'."""
         return self.backbone is not None and self.backbone.frozen
 
     @property
     def without_backbone(self) -> "ArchitectureSpec":
-        """The network by itself."""
+        """The same network without its backbone."""
         return replace(self, backbone=None)
 
     @classmethod
     def from_json(cls, document: object) -> "ArchitectureSpec":
-        """Return the spec that ``to_json`` wrote, or that a user wrote; a preset's name expands.
+        """Parse ``to_json`` output or user input; a preset's name expands.
 
         Raises:
-            InvalidInputError: the document has another form.
+            InvalidInputError: the document is malformed.
         """
         if not isinstance(document, Mapping):
             raise InvalidInputError("architecture: must be an object")

@@ -1,7 +1,7 @@
 """Public backbones: weights that do not depend on private records.
 
-The uploader of a backbone asserts this. It cannot be checked, so every certificate of a model that
-uses a backbone prints it as asserted.
+The uploader asserts this and nothing can check it, so every certificate of a model that uses a
+backbone labels it as asserted.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ class BackboneUse:
     """How a model uses a backbone.
 
     Attributes:
-        name: which backbone.
-        frozen: the model is a head on the backbone's features, which never change. Otherwise the
-            whole network is trained, starting from the backbone's weights.
+        name: the backbone's name.
+        frozen: true: the model is a head on the backbone's fixed features. False: the whole
+            network is trained, starting from the backbone's weights.
 
     Raises:
-        InvalidInputError: a field has another type.
+        InvalidInputError: a field has the wrong type.
     """
 
     name: str
@@ -37,10 +37,10 @@ class BackboneUse:
 
     @classmethod
     def from_json(cls, document: object) -> "BackboneUse":
-        """Return the use that ``to_json`` wrote, or that a user wrote.
+        """Parse ``to_json`` output or user input.
 
         Raises:
-            InvalidInputError: the document has another form.
+            InvalidInputError: the document is malformed.
         """
         if not isinstance(document, Mapping):
             raise InvalidInputError("architecture: backbone must be an object")
@@ -58,11 +58,11 @@ class BackboneUse:
 
 @dataclass(frozen=True)
 class BackboneDigest:
-    """The exact public weights that a model stands on, as its certificates name them.
+    """The exact public weights that a model builds on, as named in its certificates.
 
     Attributes:
         name: the backbone's name.
-        sha256: of its weight file, in hex.
+        sha256: SHA-256 of its weight file, in hex.
         frozen: see ``BackboneUse``.
     """
 

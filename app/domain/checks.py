@@ -1,4 +1,4 @@
-"""Refusals of numbers outside a stated range; every formula starts with them."""
+"""Range checks for the parameters of every formula."""
 
 import sys
 

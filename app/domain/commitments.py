@@ -1,4 +1,4 @@
-"""Salted commitments: they show that an id is covered only to someone who holds id and salt."""
+"""Salted commitments: whether an id is covered can be checked only with both id and salt."""
 
 import hmac
 
@@ -6,7 +6,7 @@ SALT_BYTES = 32
 
 
 def record_commitment(*, salt: bytes, record_id: str) -> bytes:
-    """Commit to a record that was named by its own id."""
+    """Commit to a record that was requested by its own id."""
     return hmac.digest(salt, b"record\0" + record_id.encode(), "sha256")
 
 

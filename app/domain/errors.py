@@ -1,8 +1,8 @@
-"""Every error that Expunge raises on purpose, on one page.
+"""Every error that Expunge raises on purpose.
 
-One root, subclasses by cause, typed attributes, no HTTP status: those are in
-``app/api/protocol/errors.py``. Messages may name fields, rows and counts. They never hold record
-content, weights, noise or keys.
+One root, subclasses by cause, typed attributes. HTTP statuses are mapped in
+``app/api/protocol/errors.py``. Messages may name fields, rows and counts, but never record content,
+weights, noise or keys.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class ParameterError(ExpungeError, ValueError):
     """A parameter lies outside the range for which a theorem holds.
 
     Attributes:
-        name: the parameter, spelt as in every interface.
+        name: the parameter's name, the same in every interface.
         allowed: its range, in words or as an inequality.
     """
 
@@ -30,7 +30,7 @@ class ParameterError(ExpungeError, ValueError):
         self.allowed = allowed
 
     def __reduce__(self) -> tuple[type["ParameterError"], tuple[str, str]]:
-        """Return what rebuilds it in another process."""
+        """Make the error picklable."""
         return type(self), (self.name, self.allowed)
 
 
@@ -39,15 +39,15 @@ class CalibrationError(ExpungeError):
 
 
 class TargetNotMetError(ExpungeError):
-    """Sealed weights were asked for before the guarantee met its target."""
+    """Sealed weights were requested before the guarantee met its target."""
 
 
 class SealedStateError(ExpungeError):
-    """Someone tried to copy, save, print or send uncertified weights."""
+    """Code tried to copy, save, print or send uncertified weights."""
 
 
 class WriteRefusedError(SealedStateError, PermissionError):
-    """Something tried to reach a disk or the network while weights were under their target."""
+    """Code tried to write to disk or network while weights had not met their target."""
 
 
 class PlanError(ExpungeError):
@@ -55,21 +55,21 @@ class PlanError(ExpungeError):
 
 
 class TooCostlyError(ExpungeError):
-    """A call takes more time or memory than one call may."""
+    """A call would exceed the time or memory allowed for one call."""
 
 
 class OverloadedError(ExpungeError):
-    """The service does as much at once as it may; nothing is wrong with the call."""
+    """The service is at capacity; the call itself is valid."""
 
 
-# Things that are not there, or already are
+# Missing or conflicting resources
 
 
 class NotFoundError(ExpungeError):
-    """A named thing does not exist.
+    """A named resource does not exist.
 
     Attributes:
-        kind: what was looked for, such as ``model``.
+        kind: its kind, such as ``model``.
         name: the name or id given by the caller.
     """
 
@@ -80,55 +80,55 @@ class NotFoundError(ExpungeError):
 
 
 class ConflictError(ExpungeError):
-    """The request contradicts the present state."""
+    """The request conflicts with the current state."""
 
 
 class CallInFlightError(ConflictError):
-    """A call under the same idempotency key has no answer yet.
+    """An earlier call with the same idempotency key has not finished.
 
     Attributes:
-        retry_after_s: when to ask again.
+        retry_after_s: when to try again.
     """
 
     def __init__(self, retry_after_s: int) -> None:
-        super().__init__("a call with this Idempotency-Key is still going on")
+        super().__init__("a call with this Idempotency-Key is still in progress")
         self.retry_after_s = retry_after_s
 
 
 class GoneError(ExpungeError):
-    """A thing existed and was removed: a version that was retired or withdrawn, say."""
+    """A resource existed and was removed, for example a retired or withdrawn version."""
 
 
 class PreconditionError(ExpungeError):
-    """The caller holds another state of the thing than the one that is there."""
+    """The caller expected a state other than the current one."""
 
 
 class RangeError(ExpungeError):
-    """The requested part begins after the end.
+    """The requested range begins after the end of the content.
 
     Attributes:
-        size: of the whole, in bytes.
+        size: size of the content in bytes.
     """
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"the content has {size} bytes; the range begins behind them")
+        super().__init__(f"the content has {size} bytes; the range begins after its end")
         self.size = size
 
 
 class NotReadyError(ExpungeError):
-    """The thing will exist later: a version that is still being certified, say."""
+    """The resource will exist later, for example a version whose run has not finished."""
 
 
 # Bad input
 
 
 class InvalidInputError(ExpungeError, ValueError):
-    """Input that cannot be accepted; nothing was stored."""
+    """Input that is not accepted; nothing was stored."""
 
 
 @dataclass(frozen=True)
 class RowProblem:
-    """One fault in an uploaded table. ``row`` counts from 0; None means the whole column."""
+    """One error in an uploaded table. ``row`` counts from 0; None means the whole column."""
 
     row: int | None
     column: str
@@ -136,11 +136,11 @@ class RowProblem:
 
 
 class InvalidRecordsError(InvalidInputError):
-    """Uploaded records were refused as a whole.
+    """Uploaded records were rejected as a whole.
 
     Attributes:
-        problems: the first faults found, by row and column.
-        count: how many faults there are altogether.
+        problems: the first errors found, by row and column.
+        count: the total number of errors.
     """
 
     def __init__(self, problems: Sequence[RowProblem], count: int) -> None:
@@ -158,7 +158,7 @@ class UnknownRecordsError(InvalidInputError):
 
     Attributes:
         count: how many of the ids are unknown.
-        examples: up to 20 of them, as the caller spelt them. For the answer to that caller only.
+        examples: up to 20 of them, as the caller wrote them; only for the answer to that caller.
     """
 
     def __init__(self, count: int, examples: Sequence[str]) -> None:
@@ -168,11 +168,11 @@ class UnknownRecordsError(InvalidInputError):
 
 
 class IdempotencyKeyReusedError(InvalidInputError):
-    """An idempotency key came back with another body."""
+    """An idempotency key was reused with another body."""
 
 
 class UnreadableError(InvalidInputError):
-    """A body cannot be read at all."""
+    """A body cannot be parsed."""
 
 
 class PayloadTooLargeError(InvalidInputError):
@@ -180,7 +180,7 @@ class PayloadTooLargeError(InvalidInputError):
 
 
 class UnsupportedMediaTypeError(InvalidInputError):
-    """The body is of a kind that is not taken here."""
+    """The body's media type is not supported."""
 
 
 # Access
@@ -191,7 +191,7 @@ class UnauthenticatedError(ExpungeError):
 
 
 class InvalidCredentialsError(UnauthenticatedError):
-    """Credentials came, but they are not valid: unknown, revoked, forged or meant for others."""
+    """The credentials are invalid: unknown, revoked, forged or for another audience."""
 
 
 class ExpiredCredentialsError(InvalidCredentialsError):
@@ -199,7 +199,7 @@ class ExpiredCredentialsError(InvalidCredentialsError):
 
 
 class IssuerUnavailableError(ExpungeError):
-    """A token cannot be checked now, because its issuer's keys cannot be fetched."""
+    """A token cannot be checked now because its issuer's keys cannot be fetched."""
 
 
 class TooManyRequestsError(ExpungeError):
@@ -215,7 +215,7 @@ class TooManyRequestsError(ExpungeError):
 
 
 class SlowRequestError(ExpungeError):
-    """A request came more slowly than the service waits for it."""
+    """The client sent its request too slowly."""
 
 
 class ForbiddenError(ExpungeError):
@@ -234,19 +234,19 @@ class ForbiddenError(ExpungeError):
 
 
 class LeaseLostError(ExpungeError):
-    """Another worker holds the run now; this one must stop without a trace."""
+    """Another worker holds the run now; this one must stop and leave no trace."""
 
 
 class DraftOutdatedError(ExpungeError):
-    """The result to publish has changed since its check; it must be drafted again."""
+    """The result to publish changed after its check; it must be drafted again."""
 
 
 class RunInterruptedError(ExpungeError):
-    """The worker was asked to stop in the middle of a run; the run waits for another worker."""
+    """The worker was asked to stop during a run; another worker will take the run over."""
 
 
 class RunFailedError(ExpungeError):
-    """A run cannot succeed by trying again. The message tells a user what to do."""
+    """A run cannot succeed by retrying. The message tells the user what to do."""
 
 
 class ConfigurationError(ExpungeError):
@@ -257,44 +257,44 @@ class ConfigurationError(ExpungeError):
 
 
 class ObjectStoreError(ExpungeError):
-    """The object store cannot do now what was asked of it; it may later."""
+    """The object store cannot serve an operation now; it may later."""
 
 
 class KeyStoreError(ExpungeError):
-    """The key store cannot do what was asked of it: its files or its disk are at fault."""
+    """The key store failed: its files or its disk are faulty."""
 
 
 class CorruptObjectError(ExpungeError):
-    """A stored object is not what was stored: cut, changed, moved, or another's."""
+    """A stored object is not what was written: truncated, changed, moved or swapped."""
 
 
 # Calling back
 
 
 class CallbackError(ExpungeError):
-    """A callback cannot be delivered. The message says why, and never names the address."""
+    """A callback cannot be delivered. The message says why and never contains the address."""
 
 
 # Downloading
 
 
 class DownloadError(ExpungeError):
-    """A download was not completed. The message says whether to try again."""
+    """A download did not complete. The message says whether to retry."""
 
 
 # Checking certificates and the log
 
 
 class ProofError(ExpungeError):
-    """A proof about a Merkle tree does not show what it should."""
+    """A Merkle proof does not prove its claim."""
 
 
 class NoteError(ExpungeError):
-    """A signed note or checkpoint is malformed, or not signed by the key it should be."""
+    """A signed note or checkpoint is malformed, or not signed by the expected key."""
 
 
 class CorruptLogError(ExpungeError):
-    """The log's tables contradict each other: ``expunge log fsck`` says where."""
+    """The log's tables are inconsistent: ``expunge log fsck`` says where."""
 
 
 class VerificationError(ExpungeError):

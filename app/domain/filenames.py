@@ -1,4 +1,4 @@
-"""What the files of a version are called where they are downloaded."""
+"""Download file names of a version."""
 
 
 def weights_filename(model: str, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Opaque identifiers: a prefix that tells the kind, and 128 random bits."""
+"""Opaque identifiers: a prefix for the kind, and 128 random bits."""
 
 from uuid import uuid4
 

@@ -1,7 +1,7 @@
-"""Linear heads: the models whose loss is convex with constants that the service enforces.
+"""Linear heads: models with a convex loss whose constants the service enforces.
 
 Logistic regression for two classes, softmax for more, on features of norm at most 1 (a constant
-feature for the bias counts in the norm). MATH.md section 5a.
+feature for the bias counts in the norm). docs/guarantees.md, section 6.
 """
 
 import math

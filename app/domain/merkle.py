@@ -1,8 +1,8 @@
-"""Merkle tree hashes and proofs of RFC 6962: SHA-256, leaves and nodes apart by a prefix.
+"""Merkle tree hashes and proofs of RFC 6962: SHA-256, with domain-separated leaves and nodes.
 
-Leaves count from 0. A complete subtree of 2^level leaves has coordinates (level, position): its
-leaves are position * 2^level and those that follow. Level 0 are the leaves themselves. Nothing
-here does I/O: proofs are checked with only the standard library.
+Leaves count from 0. A complete subtree of 2^level leaves has coordinates (level, position): it
+starts at leaf position * 2^level. Leaves are level 0. Nothing here does I/O, and proofs are checked
+with the standard library alone.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def root(leaves: Sequence[bytes]) -> bytes:
-    """Return the root over the contents ``leaves`` in their order."""
+    """Return the root over the contents ``leaves``, in order."""
     frontier = Frontier()
     frontier.extend([leaf_hash(leaf) for leaf in leaves])
     return frontier.root()
@@ -37,7 +37,7 @@ def root(leaves: Sequence[bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class NodeRun:
-    """Neighbouring nodes of one level, the first of them at ``position``."""
+    """Adjacent nodes of one level, the first of them at ``position``."""
 
     level: int
     position: int
@@ -46,11 +46,11 @@ class NodeRun:
 
 @dataclass
 class Frontier:
-    """All that a tree must remember in order to grow: its largest complete subtrees.
+    """What a tree needs to keep in order to grow: the roots of its largest complete subtrees.
 
     Attributes:
-        size: how many leaves there are.
-        open: by level, the root of the one complete subtree that still waits for its neighbour.
+        size: the number of leaves.
+        open: by level, the root of the complete subtree that still lacks its right sibling.
     """
 
     size: int = 0
@@ -67,7 +67,7 @@ class Frontier:
             if len(hashes) % 2:
                 self.open[level] = hashes[-1]
             level, position = level + 1, position // 2
-            # The last one is left over when their number is odd.
+            # With an odd number of hashes, the last one has no sibling yet.
             hashes = [
                 node_hash(left, right)
                 for left, right in zip(hashes[::2], hashes[1::2], strict=False)
@@ -83,10 +83,10 @@ class Frontier:
 
 
 def complete_subtrees(start: int, end: int) -> list[Coordinates]:
-    """Return the largest complete subtrees that make up the leaves [start, end), left to right.
+    """Split the leaves [start, end) into the largest complete subtrees, left to right.
 
-    ``start`` must be a multiple of the largest power of two that fits, as it is for every range
-    that a proof names.
+    ``start`` must be a multiple of the largest power of two that fits, which holds for every range
+    in a proof.
     """
     found = []
     while start < end:
@@ -99,7 +99,7 @@ def complete_subtrees(start: int, end: int) -> list[Coordinates]:
 def inclusion_ranges(index: int, size: int) -> list[tuple[int, int]]:
     """Return the leaf ranges whose roots prove that leaf ``index`` is in a tree of ``size``.
 
-    RFC 6962, section 2.1.1; from the leaf upwards.
+    RFC 6962, section 2.1.1; ordered from the leaf upwards.
     """
     start, end, ranges = 0, size, []
     while end - start > 1:
@@ -129,7 +129,7 @@ def consistency_ranges(old_size: int, new_size: int) -> list[tuple[int, int]]:
         else:
             ranges.append((start, split))
             start = split
-    # The verifier knows the root of the old tree, but of no other part of it.
+    # The verifier knows the root of the old tree, but no other part of it.
     if start:
         ranges.append((start, end))
     return ranges[::-1]
@@ -143,15 +143,15 @@ def range_root(start: int, end: int, hashes: Mapping[Coordinates, bytes]) -> byt
 def verify_inclusion(
     *, leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
 ) -> None:
-    """Check that the leaf with hash ``leaf`` is number ``index`` of the tree with this root.
+    """Check that the leaf with hash ``leaf`` has number ``index`` in the tree with this root.
 
     RFC 9162, section 2.1.3.2.
 
     Raises:
-        ProofError: it is not, or the proof does not show it.
+        ProofError: the proof does not show it.
     """
     if not 0 <= index < size:
-        raise ProofError("the index lies outside of the tree")
+        raise ProofError("the index lies outside the tree")
     _check_shape(proof, len(inclusion_ranges(index, size)))
     hashed, last = leaf, size - 1
     for sibling in proof:
@@ -169,12 +169,12 @@ def verify_inclusion(
 def verify_consistency(
     *, old_size: int, old_root: bytes, new_size: int, new_root: bytes, proof: Sequence[bytes]
 ) -> None:
-    """Check that the new tree begins with all leaves of the old one, in their order.
+    """Check that the new tree begins with all leaves of the old one, in order.
 
-    RFC 9162, section 2.1.4.2. An empty tree begins every other one.
+    RFC 9162, section 2.1.4.2. Every tree begins with the empty tree.
 
     Raises:
-        ProofError: it does not, or the proof does not show it.
+        ProofError: the proof does not show it.
     """
     if not 0 <= old_size <= new_size:
         raise ProofError("the older tree is larger than the newer one")
@@ -212,9 +212,9 @@ def _roots_of_consistency(
 
 def _check_shape(proof: Sequence[bytes], length: int) -> None:
     if len(proof) != length:
-        raise ProofError(f"the proof has {len(proof)} hashes where {length} are due")
+        raise ProofError(f"the proof has {len(proof)} hashes; {length} are expected")
     if any(len(hashed) != HASH_BYTES for hashed in proof):
-        raise ProofError(f"a hash in the proof is not of {HASH_BYTES} bytes")
+        raise ProofError(f"a hash in the proof does not have {HASH_BYTES} bytes")
 
 
 def _largest_power_below(count: int) -> int:
@@ -223,7 +223,7 @@ def _largest_power_below(count: int) -> int:
 
 
 def _fold(roots: Sequence[bytes]) -> bytes:
-    """Return the root over neighbouring subtrees, the smaller ones to the right."""
+    """Return the root over adjacent subtrees, smaller ones to the right."""
     if not roots:
         return EMPTY_ROOT
     hashed = roots[-1]

@@ -1,8 +1,8 @@
-"""Proofs that several leaves are in one Merkle tree of RFC 6962, sharing what they have in common.
+"""Proofs that several leaves are in one Merkle tree of RFC 6962, with shared hashes sent once.
 
-A proof lists the roots of all subtrees that hold none of the leaves, left to right. The verifier
-walks the same tree: it takes a root from the list where a subtree holds no leaf of its own, and
-computes the others. For one leaf this is the inclusion proof in another order.
+A proof lists, left to right, the roots of all subtrees that contain none of the leaves. The
+verifier walks the same tree, takes these roots from the list and computes the others. For one leaf
+this is the inclusion proof in another order.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,19 +19,19 @@ def prove(leaves: Sequence[bytes], indices: Sequence[int]) -> list[bytes]:
 def verify(
     *, leaves: Mapping[int, bytes], size: int, proof: Sequence[bytes], expected_root: bytes
 ) -> None:
-    """Check that a tree of ``size`` leaves with this root holds these contents at these indices.
+    """Check that the tree of ``size`` leaves with this root has these contents at these indices.
 
     Raises:
-        ProofError: it does not, or the proof does not show it.
+        ProofError: the proof does not show it.
     """
     if not leaves or min(leaves) < 0 or max(leaves) >= size:
-        raise ProofError("an index lies outside of the tree")
+        raise ProofError("an index lies outside the tree")
     if any(len(hashed) != HASH_BYTES for hashed in proof):
-        raise ProofError(f"a hash in the proof is not of {HASH_BYTES} bytes")
+        raise ProofError(f"a hash in the proof does not have {HASH_BYTES} bytes")
     remaining = iter(proof)
     computed = _root(leaves, sorted(leaves), 0, size, remaining)
     if next(remaining, None) is not None:
-        raise ProofError("the proof has more hashes than are due")
+        raise ProofError("the proof has more hashes than expected")
     if computed != expected_root:
         raise ProofError("the leaves are not in the tree with this root")
 
@@ -59,7 +59,7 @@ def _root(
     if not indices:
         sibling = next(proof, None)
         if sibling is None:
-            raise ProofError("the proof has fewer hashes than are due")
+            raise ProofError("the proof has fewer hashes than expected")
         return sibling
     if end - start == 1:
         return leaf_hash(leaves[start])
@@ -69,5 +69,5 @@ def _root(
 
 
 def _split(start: int, end: int) -> int:
-    """Return where the larger left subtree ends: it is full."""
+    """Return the size of the left subtree, which is complete."""
     return start + (1 << ((end - start - 1).bit_length() - 1))

@@ -1,6 +1,6 @@
-"""The generators of Gaussian noise that a certificate may name.
+"""The Gaussian noise generators that a certificate may name.
 
-Workers implement them; a verifier, which never loads a worker, knows them by name.
+Workers implement them; a verifier knows them by name only.
 """
 
 from typing import Final

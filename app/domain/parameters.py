@@ -1,6 +1,6 @@
-"""How many weights an architecture of the zoo has, computed without building it.
+"""The number of weights of a zoo architecture, computed without building it.
 
-``workers/training/architectures.py`` builds what is counted here.
+``workers/training/architectures.py`` builds the networks.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from app.domain.linear_head import DEFAULT_BIAS
 def parameters_of(
     architecture: ArchitectureSpec, *, input_shape: tuple[int, ...], classes: int
 ) -> int | None:
-    """Return how many weights a network has, its backbone left out; None for a factory's."""
+    """Count a network's weights without its backbone; None for a factory's network."""
     size, options = math.prod(input_shape), architecture.options
     widths: list[int]
     match architecture.name:
@@ -33,7 +33,7 @@ def parameters_of(
 
 
 def features_of(architecture: ArchitectureSpec, *, input_shape: tuple[int, ...]) -> int | None:
-    """Return how many features a network gives to a head that stands on it; None if unknown."""
+    """Count the features that a network gives to a head on top of it; None if unknown."""
     match architecture.name:
         case "logistic":
             return math.prod(input_shape)
@@ -45,7 +45,7 @@ def features_of(architecture: ArchitectureSpec, *, input_shape: tuple[int, ...])
 
 
 def require_parameters(count: int | None, *, most: int) -> None:
-    """Refuse an architecture that is too large; one that is not known is the operator's own.
+    """Reject an architecture that is too large; None (a factory's network) passes.
 
     Raises:
         InvalidInputError: it has more than ``most`` parameters.

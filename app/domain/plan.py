@@ -21,12 +21,12 @@ class TrainingKind(StrEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do, fixed before it reads a weight.
+    """What a run will do, fixed before it reads any weight.
 
     Attributes:
         mechanism: the mechanism's name, the same in accounting and workers.
-        parameters: keyword arguments of the accountant's ``account``, all of them; each is one
-            number or, where the mechanism takes them, one per step.
+        parameters: all keyword arguments of the accountant's ``account``; each is one number or,
+            if the mechanism supports schedules, one number per step.
         epsilon, delta: the target.
         budget_epochs: passes over the retained records, noisy steps included.
         settings: what the update rule needs and the guarantee does not depend on.

@@ -1,4 +1,4 @@
-"""A model's policy: what is promised to people who ask to be forgotten, and at what cost."""
+"""A model's policy: the guarantee, the deadline and the cost of a forget request."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,17 +25,17 @@ class Policy:
     Attributes:
         epsilon, delta: the certified target.
         mechanism: a mechanism's name, or ``auto``.
-        parameters: mechanism parameters fixed by the operator, each one number or, where the
-            mechanism takes them, one per step; planning fills in the others.
+        parameters: mechanism parameters fixed by the operator, each one number or, if the mechanism
+            supports schedules, one number per step; planning chooses the others.
         adaptive: whether requests may depend on earlier releases.
-        first_release: what is published before anyone asks to be forgotten.
+        first_release: what is published before the first forget request.
         serving: what is served while obligations are open.
         window_s: how long to wait for more requests before a run starts.
-        deadline_s: when a request is overdue, counted from its receipt.
+        deadline_s: time from receipt after which a request is overdue.
         budget_epochs: gradient budget of one run in passes over the retained records, noisy steps
             included; None means as many as the training recipe has.
-        audit: whether a run reads the records to forget once more, to measure a membership-
-            inference attack on them before and after. The figures are outside the guarantee.
+        audit: whether a run also measures a membership attack on the records to forget, before and
+            after. This reads them once more; the figures are not part of the guarantee.
     """
 
     epsilon: float = 1.0
@@ -51,7 +51,7 @@ class Policy:
     audit: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no plan could meet."""
+        """Reject numbers that no plan could meet."""
         require_positive("epsilon", self.epsilon)
         require_delta(self.delta)
         object.__setattr__(self, "parameters", require_schedules(self.parameters))

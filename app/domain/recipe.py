@@ -1,4 +1,4 @@
-"""How a model is trained without noise: at first, and after its target is met."""
+"""How a model is trained without noise: first, and again after its target is met."""
 
 import math
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ class TrainingRecipe:
     Attributes:
         optimizer: ``sgd`` or ``adamw``.
         learning_rate: the constant rate, or the peak of the one-cycle schedule.
-        momentum: of ``sgd``; ``adamw`` does not use it.
-        weight_decay: pull towards 0 per step, on every trainable parameter.
+        momentum: for ``sgd`` only.
+        weight_decay: L2 decay rate per step, on every trainable parameter.
         epochs: passes over the training records.
         batch_size: records per step.
         schedule: ``one_cycle`` (linear up over the first 30 % of the steps, linear down) or
             ``constant``.
-        held_out_fraction: share of the records never trained on, for evaluation; 0 to 0.9.
+        held_out_fraction: share of the records held out of training, for evaluation; 0 to 0.9.
 
     Raises:
         InvalidInputError: a field is out of its range.

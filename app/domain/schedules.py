@@ -9,12 +9,12 @@ from app.domain.errors import ParameterError
 Schedule = float | Sequence[float]
 """One number, or one for each step."""
 
-# Four schedules of this length, each number with all its digits, fit into a certificate's bundle.
+# Four schedules of this length, with all digits, fit into a certificate's bundle.
 MAX_SCHEDULE_STEPS = 20_000
 
 
 def require_schedules(parameters: Mapping[str, Any]) -> dict[str, Schedule]:
-    """Return parameters as they come out of JSON, every list of numbers as a tuple.
+    """Return parsed JSON parameters, with every list of numbers as a tuple.
 
     Raises:
         ParameterError: a value is neither a finite number nor a list of 1 to
@@ -24,7 +24,7 @@ def require_schedules(parameters: Mapping[str, Any]) -> dict[str, Schedule]:
 
 
 def to_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters as plain JSON values: schedules as lists, all else as it is."""
+    """Return parameters as plain JSON values: schedules as lists, the rest unchanged."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in parameters.items()
@@ -32,7 +32,7 @@ def to_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ``to_json`` was given."""
+    """Invert ``to_json``."""
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in parameters.items()
@@ -40,7 +40,7 @@ def from_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def until(parameters: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """Return parameters with every schedule cut to its first ``steps`` steps."""
+    """Cut every schedule to its first ``steps`` steps."""
     return {
         name: value[:steps] if isinstance(value, tuple | list) else value
         for name, value in parameters.items()
@@ -48,12 +48,12 @@ def until(parameters: Mapping[str, Any], steps: int) -> dict[str, Any]:
 
 
 def varies(schedule: Schedule) -> bool:
-    """Return whether there is a number for each step."""
+    """Return whether the value is a schedule."""
     return not isinstance(schedule, int | float)
 
 
 def at(schedule: Schedule, step: int) -> float:
-    """Return the number of one step, counted from 0."""
+    """Return the value at one step, counted from 0."""
     return schedule if isinstance(schedule, int | float) else schedule[step]
 
 

@@ -14,7 +14,7 @@ class FeatureSchema:
     """Shape and encoding of one record's features, and the number of classes.
 
     Models see ``(raw - offset) * scale`` in float32. Both numbers are declared, never computed from
-    the records: a statistic of the data would carry forgotten records into every later model.
+    the records: a statistic of the data would carry forgotten records into later models.
 
     Attributes:
         shape: the shape of one record's features; rows are stored flat in C order.
@@ -30,7 +30,7 @@ class FeatureSchema:
     classes: int
 
     def __post_init__(self) -> None:
-        """Refuse shapes and numbers that no record could have."""
+        """Reject impossible shapes and numbers."""
         if not self.shape or any(side < 1 for side in self.shape):
             raise InvalidInputError("features.shape must list positive sizes")
         if self.size > 10_000_000:

@@ -1,10 +1,10 @@
-"""What a caller may be allowed to do."""
+"""Permissions of callers."""
 
 from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """What a key or token allows. ``admin`` allows everything."""
+    """A permission of a key or token. ``admin`` includes all others."""
 
     FORGET_WRITE = "forget:write"
     FORGET_READ = "forget:read"

@@ -1,4 +1,4 @@
-"""The states of requests, runs and versions, and the choices that a policy offers."""
+"""The states of requests, runs and versions, and the options of a policy."""
 
 from enum import StrEnum
 
@@ -15,11 +15,11 @@ class RequestState(StrEnum):
 
 
 ENDED_REQUEST_STATES = (RequestState.COMPLETED, RequestState.CANCELLED)
-"""Nothing follows them; a failed request may be tried again."""
+"""Final states; a failed request may still be retried."""
 
 
 class SubjectRequestStatus(StrEnum):
-    """The status of a data subject request, in the words of OpenDSR 2.0, section 8."""
+    """The status of a data subject request, in the terms of OpenDSR 2.0, section 8."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -28,7 +28,7 @@ class SubjectRequestStatus(StrEnum):
 
 
 class ObligationState(StrEnum):
-    """What one request is owed by one model."""
+    """The state of one request for one model."""
 
     OPEN = "open"
     RUNNING = "running"
@@ -47,7 +47,7 @@ class Basis(StrEnum):
 
 
 class RunKind(StrEnum):
-    """What a run does."""
+    """The purpose of a run."""
 
     TRAIN = "train"
     CERTIFY = "certify"
@@ -90,7 +90,7 @@ class VersionState(StrEnum):
 
 
 class BlobState(StrEnum):
-    """pending while it is written, live while it is referenced, doomed, then shredded."""
+    """pending while it is written, live while referenced, doomed when given up, then shredded."""
 
     PENDING = "pending"
     LIVE = "live"
@@ -99,7 +99,7 @@ class BlobState(StrEnum):
 
 
 class FirstRelease(StrEnum):
-    """What a model publishes before anyone has asked to be forgotten."""
+    """What a model publishes before the first forget request."""
 
     CERTIFY = "certify"
     NONE = "none"
@@ -114,7 +114,7 @@ class Serving(StrEnum):
 
 
 class WeightsSource(StrEnum):
-    """Whether a model is trained here or its weights are brought from elsewhere."""
+    """Whether a model is trained here or its weights are imported."""
 
     TRAIN = "train"
     UPLOAD = "upload"

@@ -1,4 +1,4 @@
-"""Which URLs are safe against impersonation."""
+"""Which URLs are protected against impersonation."""
 
 from urllib.parse import urlsplit
 
@@ -6,7 +6,7 @@ _THIS_MACHINE = {"localhost", "127.0.0.1", "::1"}
 
 
 def is_safe_url(url: str) -> bool:
-    """Return whether no host on the way can answer instead: by TLS, or on this machine."""
+    """Return whether no other host can answer: the URL uses TLS or points to this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname

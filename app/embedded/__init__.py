@@ -10,12 +10,12 @@ from app.embedded.redis import Redis
 class EmbeddedServers:
     """PostgreSQL and Redis for one machine: daemons that listen on unix sockets only.
 
-    They outlive the process that started them; the next `start` reuses or replaces them, whatever
-    was killed meanwhile. Any number of processes may hold an object for one directory: they take
-    turns through a file lock. Run as root, the servers get an account of their own. Only that
-    account, root and the account that started them can reach the sockets.
+    They outlive the process that started them; the next `start` reuses or replaces them, even after
+    a crash. Several processes may use one directory: a file lock serialises them. Started by root,
+    the servers get their own account. Only that account, root and the starting account can reach
+    the sockets.
 
-    Methods raise ConfigurationError, naming the log file, when a server cannot be started.
+    Methods raise ConfigurationError with the path of the log if a server does not start.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -35,28 +35,28 @@ class EmbeddedServers:
 
     @property
     def migration_url(self) -> str:
-        """The URL of the role that owns the tables and changes the schema."""
+        """The URL of the role that owns the tables and may change the schema."""
         return self._postgres.owner_url
 
     @property
     def redis_url(self) -> str:
-        """The URL for redis-py, with the password that the first start of a server has made."""
+        """The URL for redis-py, with the password created at the first start."""
         return self._redis.url
 
     def start(self) -> None:
-        """Ensure that both servers run and the database ``expunge`` exists."""
+        """Ensure that both servers run and that the database ``expunge`` exists."""
         self.start_postgres()
         self.start_redis()
 
     def stop(self) -> None:
-        """Stop both servers cleanly. Servers that do not run are ignored."""
+        """Stop both servers cleanly, if they run."""
         self.stop_redis()
         self.stop_postgres()
 
     def start_postgres(self) -> None:
         """Ensure that PostgreSQL accepts connections, after crash recovery if needed (60 s)."""
         with self._home.exclusive():
-            # What starts next may ask for Redis' URL before Redis was ever started.
+            # The next process may need Redis' URL before Redis was ever started.
             self._redis.make_password()
             self._postgres.start()
 
@@ -72,17 +72,17 @@ class EmbeddedServers:
                 self._postgres.stop()
 
     def stop_redis(self) -> None:
-        """Stop Redis and drop its content."""
+        """Stop Redis and discard its content."""
         if self._home.exists():
             with self._home.exclusive():
                 self._redis.stop()
 
     def postgres_running(self) -> bool:
-        """Tell whether PostgreSQL accepts connections now."""
+        """Return whether PostgreSQL accepts connections now."""
         return self._postgres.running()
 
     def redis_running(self) -> bool:
-        """Tell whether Redis answers a PING now."""
+        """Return whether Redis answers a PING now."""
         return self._redis.running()
 
     def postgres_pid(self) -> int | None:

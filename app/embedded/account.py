@@ -1,6 +1,6 @@
-"""Under which account the servers run.
+"""The account that the servers run as.
 
-PostgreSQL refuses to run as root. Started by root, both servers run as a system user of their own.
+PostgreSQL refuses to run as root. Started by root, both servers run as a dedicated system user.
 """
 
 import os
@@ -15,7 +15,7 @@ SYSTEM_USER = "expunge"
 
 @dataclass(frozen=True)
 class Account:
-    """Who owns the servers' processes and files. ``is_separate``: it is not the caller."""
+    """The owner of the servers' processes and files; ``is_separate`` if it is not the caller."""
 
     uid: int
     gid: int
@@ -49,7 +49,7 @@ def ensure_account() -> Account:
             problem = done.stderr.strip()
         except OSError as error:
             problem = str(error)
-        # Looked up even after a failure: another process may have been faster.
+        # Look it up even after a failure: another process may have created it.
         account = find_account()
     if account is None:
         raise ConfigurationError(

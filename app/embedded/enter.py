@@ -1,11 +1,11 @@
-"""``python -I enter.py JSON``: run a program as the servers' account, from the folders it needs.
+"""``python -I enter.py JSON``: runs a program as the servers' account with access to its folders.
 
-Folders that this account may not pass through are not changed. In a view of the file system that
-only the program has (a mount namespace), an empty directory covers each, with only the needed
-folders in it. Where root may not mount, as in most containers, everyone may pass through the data
-directory, which is ours, without listing it; other folders are refused, never changed.
+Folders that this account may not traverse are not changed. In a mount namespace of the program's
+own, each is covered by an empty directory that contains only the needed folders. If root may not
+mount, as in most containers, the data directory, which is the service's, becomes traversable but
+not listable for all users; other folders are never changed, and the program is refused.
 
-Only the standard library, so that it starts at once.
+Uses the standard library only, so that it starts fast.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 
 
 def main() -> None:
-    """Become the account and the program that the argument describes."""
+    """Switch to the account and execute the program described by the argument."""
     wish: dict[str, Any] = json.loads(sys.argv[1])
     folders = [Path(folder) for folder in wish["folders"]]
     closed = {parent for folder in folders if (parent := first_closed(folder, wish["uid"]))}
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def first_closed(folder: Path, uid: int) -> Path | None:
-    """Return the uppermost folder on the way to a folder that the account may not pass."""
+    """Return the topmost ancestor of a folder that the account may not traverse."""
     for parent in reversed(folder.parents):
         found = parent.stat()
         if not found.st_mode & (stat.S_IXUSR if found.st_uid == uid else stat.S_IXOTH):
@@ -56,7 +56,7 @@ def first_closed(folder: Path, uid: int) -> Path | None:
 
 
 def may_mount() -> bool:
-    """Give this process a view of its own of the file system, if it may; say whether it did."""
+    """Give this process its own mount namespace if allowed; return whether it has one."""
     if sys.platform != "linux" or ctypes.CDLL(None).unshare(CLONE_NEWNS) != 0:
         return False
     mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
@@ -64,7 +64,7 @@ def may_mount() -> bool:
 
 
 def cover(closed: Iterable[Path], folders: Iterable[Path]) -> None:
-    """Cover folders by empty ones, in which there is nothing but the needed folders."""
+    """Cover folders by empty ones that contain only the needed folders."""
     handles = {folder: os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in folders}
     closed = list(closed)
     os.umask(0o022)
@@ -79,7 +79,7 @@ def cover(closed: Iterable[Path], folders: Iterable[Path]) -> None:
 
 
 def mount(source: str, target: Path, kind: str, flags: int, options: str = "") -> None:
-    """Mount something, as the system call does.
+    """Mount a file system.
 
     Raises:
         OSError: the kernel refuses.

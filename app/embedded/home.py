@@ -1,8 +1,8 @@
 """The directories of the embedded servers: names, owners, modes and the lock.
 
 Layout: ``postgres`` (the cluster), ``log``, ``run`` (sockets), ``embedded.lock``. All but the lock
-belong to the servers' account, mode 0700. Root owns the data directory itself, so that an intruder
-in a server cannot replace its content, and no other user can enter it (see ``enter``).
+belong to the servers' account, mode 0700. Root owns the data directory itself, so that a
+compromised server cannot replace its content, and no other user can enter it (see ``enter``).
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from pathlib import Path
 from app.domain.errors import ConfigurationError
 from app.embedded.account import Account, ensure_account, find_account
 
-# sun_path holds 104 bytes on macOS and 108 on Linux, the terminating zero included.
+# sun_path holds 104 bytes on macOS and 108 on Linux, including the terminating zero.
 MAX_SOCKET_PATH_BYTES = 103
 LONGEST_SOCKET_NAME = "/.s.PGSQL.5432"
 # PostgreSQL and libpq split socket directories at commas, shells at spaces, URLs at ? and #.
@@ -31,7 +31,7 @@ class Home:
 
     Attributes:
         data_dir: the directory, resolved.
-        identity: a word that names this directory on the command lines of its servers.
+        identity: a word that identifies this directory on its servers' command lines.
         sockets: the directory of the unix sockets.
         log: the directory of the logs.
     """
@@ -46,28 +46,28 @@ class Home:
         self.sockets = inside if fits and plain else SHORT_DIR / self.identity
 
     def exists(self) -> bool:
-        """Tell whether servers can ever have run here.
+        """Return whether servers may ever have run here.
 
         Raises:
-            ConfigurationError: the directory cannot be looked into.
+            ConfigurationError: the directory cannot be read.
         """
         try:
             return (self.data_dir / "embedded.lock").exists()
         except OSError as error:
-            raise ConfigurationError(f"cannot look into {self.data_dir}: {error}") from error
+            raise ConfigurationError(f"cannot read {self.data_dir}: {error}") from error
 
     def refuse_foreign_sockets(self) -> None:
-        """Check that no other user has put a directory where clients look for ours.
+        """Check that no other user has created a directory where clients look for ours.
 
         Raises:
-            ConfigurationError: someone has; connecting would hand them our data.
+            ConfigurationError: another user has; connecting would expose our data.
         """
         try:
             found = self.sockets.lstat()
         except FileNotFoundError:
             return
         except OSError as error:
-            raise ConfigurationError(f"cannot look at {self.sockets}: {error}") from error
+            raise ConfigurationError(f"cannot read {self.sockets}: {error}") from error
         account = find_account()
         ours = {os.geteuid(), account.uid if account else os.geteuid()}
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in ours:
@@ -78,7 +78,7 @@ class Home:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Create what is missing and hold the lock that keeps other processes out.
+        """Create what is missing and hold the lock against other processes.
 
         Raises:
             ConfigurationError: a file or directory cannot be used, here or in the body.
@@ -92,7 +92,7 @@ class Home:
                 self._prepare(ensure_account())
                 yield
             finally:
-                # Closing would not be enough: a fork made meanwhile shares the lock.
+                # Closing would not be enough: a concurrent fork shares the lock.
                 fcntl.flock(lock, fcntl.LOCK_UN)
                 os.close(lock)
         except OSError as error:
@@ -108,8 +108,8 @@ class Home:
             found = self.data_dir.stat()
             if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
                 raise ConfigurationError(
-                    f"{self.data_dir} must belong to the user who runs Expunge and be writable by "
-                    "nobody else; correct that or choose another data directory"
+                    f"{self.data_dir} must belong to the user who runs Expunge, and no other user "
+                    "may write to it; correct that or choose another data directory"
                 ) from None
 
     def _prepare(self, account: Account) -> None:
@@ -123,7 +123,7 @@ def give(directory: Path, account: Account) -> None:
     """Make a directory that we own, or that ``account`` owns already, private to ``account``.
 
     Raises:
-        OSError: it is a link, no directory, or someone else's.
+        OSError: it is a link, not a directory, or belongs to another user.
     """
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -23,16 +23,16 @@ from app.embedded.programs import run_program, wheel_folder
 DATABASE = "expunge"
 OWNER = "postgres"
 SERVICE = "expunge_service"
-# It names the socket. Spelt out everywhere, or a PGPORT in a client's environment would win.
+# Part of the socket's name. Given everywhere, so that a client's PGPORT cannot override it.
 PORT = 5432
 ANSWER_TIMEOUT_S = 2
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
 REMOVE_TIMEOUT_S = 5.0
 LOST_SOCKET_AFTER_S = 5.0
-# No process has this id: Linux ends at 2^22, macOS at 99999.
+# No process has this id: the largest is 2^22 on Linux, 99999 on macOS.
 NOBODYS_PID = 2**31 - 1
-# On the command line, where neither ALTER SYSTEM nor an old configuration file overrides it.
+# On the command line, where neither ALTER SYSTEM nor an old configuration file can override it.
 SETTINGS = {
     "listen_addresses": "",
     "port": str(PORT),
@@ -43,8 +43,8 @@ SETTINGS = {
     "fsync": "on",
     "timezone": "UTC",
     "log_timezone": "UTC",
-    # Errors quote values and crash reports quote statements; clients get both, the log neither.
-    # In the order of log_min_messages, `log` lies above `error`: starts, stops and crashes remain.
+    # Errors quote values and crash reports quote statements. Clients get both, the log neither:
+    # in log_min_messages `log` ranks above `error`, so starts, stops and crashes are still logged.
     "log_min_messages": "log",
     "log_min_error_statement": "panic",
     "log_error_verbosity": "terse",
@@ -67,12 +67,12 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """The URL for SQLAlchemy, of a role that may only do what it is granted."""
+        """The URL for SQLAlchemy, as the role with restricted grants."""
         return self._url_of(SERVICE)
 
     @property
     def owner_url(self) -> str:
-        """The URL for SQLAlchemy, of the role that owns everything."""
+        """The URL for SQLAlchemy, as the role that owns everything."""
         return self._url_of(OWNER)
 
     def _url_of(self, role: str) -> str:
@@ -81,7 +81,7 @@ class Postgres:
         return f"postgresql+psycopg://{role}@/{DATABASE}?{where}"
 
     def pid(self) -> int | None:
-        """Return the id of the live postmaster: the pid file's, if that process is ours."""
+        """Return the postmaster's process id from the pid file, if that process is ours."""
         try:
             pid = int((self._cluster / "postmaster.pid").read_text().split("\n", 1)[0])
         except (OSError, ValueError):
@@ -90,7 +90,7 @@ class Postgres:
         return pid if self._mark in argv and Path(argv[0]).name == "postgres" else None
 
     def running(self) -> bool:
-        """Tell whether it accepts connections; being out of free ones counts as accepting."""
+        """Return whether it accepts connections; exhausted connection slots count as yes."""
         target = f"host={self._home.sockets} port={PORT} user={OWNER} dbname=postgres"
         target += f" connect_timeout={ANSWER_TIMEOUT_S}"
         return pq.PGconn.ping(target.encode()) == pq.Ping.OK
@@ -110,13 +110,13 @@ class Postgres:
             if self.pid() is None:
                 self._launch()
             elif waited > LOST_SOCKET_AFTER_S and not self._socket.exists():
-                # Someone cleaned the temporary directory; only a restart makes a new socket.
+                # The temporary directory was cleaned; only a restart creates a new socket.
                 self.stop()
             time.sleep(POLL_S)
         self._ensure_database()
 
     def stop(self) -> None:
-        """Stop it (mode fast), and end what a killed postmaster has left.
+        """Stop it (mode fast), and kill the leftovers of a killed postmaster.
 
         Raises:
             ConfigurationError: it does not stop.
@@ -130,19 +130,19 @@ class Postgres:
         kill_all(self._is_ours)
 
     def _is_ours(self, argv: Argv) -> bool:
-        """Recognise a postmaster, its backends, or what a killed caller left at work."""
+        """Recognise a postmaster, its backends, and processes left by a killed caller."""
         line = " ".join(argv)
         return line.startswith(f"postgres: {self._home.identity}: ") or self._mark in line
 
     def _launch(self) -> None:
-        # Orphans hold the shared memory of the crashed server, and a new one refuses to share.
+        # Orphans hold the shared memory of the crashed server, which stops a new one.
         kill_all(self._is_ours)
         if not (self._cluster / "PG_VERSION").exists():
             self._create_cluster()
         self._disown_lock_files()
         settings = SETTINGS | {"unix_socket_directories": str(self._home.sockets)}
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        # Relative paths and a plain socket directory: pg_ctl hands all of this to a shell.
+        # Relative paths and a plain socket directory, because pg_ctl passes all of this to a shell.
         self._run(
             self._cluster,
             "pg_ctl",
@@ -151,9 +151,9 @@ class Postgres:
         )
 
     def _create_cluster(self) -> None:
-        """Build beside and rename, so that a kill on the way leaves no half-made cluster."""
+        """Initialise in a temporary folder and rename it, so a kill leaves no partial cluster."""
         for leftover in self._home.data_dir.glob("postgres.new-*"):
-            # The last child of an initdb that was just killed may still be writing.
+            # The last child of a killed initdb may still be writing.
             wait_until(partial(removed, leftover), REMOVE_TIMEOUT_S)
         made = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self._home.data_dir))
         give(made, ensure_account())
@@ -172,11 +172,11 @@ class Postgres:
             os.close(handle)
 
     def _disown_lock_files(self) -> None:
-        """Make lock files of a dead server harmless, even if its process id lives on elsewhere.
+        """Neutralise the lock files of a dead server whose process id may have been reused.
 
-        PostgreSQL gives up when the process named in ``postmaster.pid`` exists at all. Removing
-        the file would also lose the name of the dead server's shared memory, by which PostgreSQL
-        makes sure that it is dead; so only the process id is overwritten.
+        PostgreSQL does not start if any process has the id in ``postmaster.pid``. The file must
+        stay, because it names the dead server's shared memory, by which PostgreSQL makes sure that
+        it is dead. So only the process id is overwritten.
         """
         self._socket.unlink(missing_ok=True)
         self._socket.with_name(f"{self._socket.name}.lock").unlink(missing_ok=True)
@@ -188,7 +188,7 @@ class Postgres:
                 if not first.lstrip(b"-").isdigit():
                     path.unlink()
                 elif str(self._cluster) not in " ".join(argv_of(abs(int(first)))):
-                    # One write, at least as long as what it covers: a kill cannot tear it.
+                    # One write, at least as long as the old content, so a kill cannot tear it.
                     os.pwrite(handle, b"%d\n%s" % (NOBODYS_PID, rest), 0)
             finally:
                 os.close(handle)
@@ -205,7 +205,7 @@ class Postgres:
             ) as connection:
                 query = "SELECT 1 FROM pg_database WHERE datname = %s"
                 if connection.execute(query, (DATABASE,)).fetchone() is None:
-                    # The backend of a killed caller may still be creating it.
+                    # The backend of a killed caller may be creating it at this moment.
                     with suppress(DuplicateDatabase, UniqueViolation):
                         connection.execute(f"CREATE DATABASE {DATABASE}")
                 query = "SELECT 1 FROM pg_roles WHERE rolname = %s"

@@ -1,7 +1,7 @@
-"""Distinguishing our server processes from others.
+"""Distinguishes the embedded servers' processes from others.
 
-Process ids are reused and pid files go stale, so no process counts as ours or gets a signal before
-its owner and command line have been read.
+Process ids are reused and pid files go stale, so a process is signalled only after its owner and
+command line were checked.
 """
 
 import os
@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 
 def argv_of(pid: int) -> Argv:
-    """Return a process's arguments; empty if it is dead, a zombie or not the servers' account's."""
+    """Return a process's arguments; empty if it is dead, a zombie or of another account."""
     account = find_account()
     try:
         process = psutil.Process(pid)
@@ -30,12 +30,12 @@ def argv_of(pid: int) -> Argv:
 
 
 def matching(is_ours: Callable[[Argv], bool]) -> list[int]:
-    """Return the processes of the servers' account whose arguments pass, in order of their ids."""
+    """Return the processes of the servers' account whose arguments match, ordered by id."""
     return [pid for pid in psutil.pids() if (argv := argv_of(pid)) and is_ours(argv)]
 
 
 def kill_all(is_ours: Callable[[Argv], bool]) -> None:
-    """Kill what matches until nothing does: one may fork while another is being killed."""
+    """Kill matching processes until none is left: one may fork while another is being killed."""
     while pids := matching(is_ours):
         for pid in pids:
             send(pid, signal.SIGKILL)
@@ -51,7 +51,7 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait for a condition; return whether it came true in time."""
+    """Wait for a condition; return whether it became true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

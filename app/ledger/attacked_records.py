@@ -1,4 +1,4 @@
-"""Which forgotten records a run may read again, to measure an attack on them."""
+"""The forgotten records that a run may read again for a membership attack."""
 
 from sqlalchemy.orm import Session
 
@@ -12,7 +12,7 @@ from app.registry.tables import ModelRow
 def audited_records(
     session: Session, run: RunRow, model: ModelRow, membership: Membership
 ) -> frozenset[int]:
-    """Return the sequence numbers of records that a run audits; none unless the policy says so.
+    """Return the sequence numbers of the records a run attacks; none unless the policy asks for it.
 
     They belong to the obligations that the run has taken over, may have influenced the model's
     weights, and are still stored.

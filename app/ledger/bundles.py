@@ -81,10 +81,10 @@ def bundle_of(
 def _envelope(
     session: Session, certificate: CertificateRow, signer: StatementSigner, *, index: int
 ) -> str:
-    """Return a certificate as it was signed, or signed anew if its key was compromised.
+    """Return a certificate's envelope, re-signed if its key was compromised.
 
-    What is signed is the same text, of which the log holds the digest. Only what that key had
-    signed, and the log held before its end, is: whoever adds rows later must not have them signed.
+    The text is unchanged and must match the log's digest. It must have been signed with that key
+    and be in the log before the key's end, so that rows added later are never re-signed.
     """
     signed_by = session.get(SigningKeyRow, signer_of(certificate.envelope))
     if signed_by is None or signed_by.compromised_since is None:

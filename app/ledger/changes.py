@@ -1,4 +1,4 @@
-"""What callers can wait for: facts that may change, one query for each kind."""
+"""Facts that callers can wait for, with one query for each kind."""
 
 import math
 from collections.abc import Callable, Collection, Iterator
@@ -18,7 +18,7 @@ _IDS_AT_ONCE = 1000
 
 
 class Kind(StrEnum):
-    """What may change."""
+    """The kinds of facts."""
 
     FORGET_REQUEST = "forget request"
     RUN = "run"
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class RunProgress:
-    """The progress of a run. ``loss`` begins after the target."""
+    """The progress of a run. ``loss`` is present once the target is met."""
 
     state: str
     attempt: int
@@ -40,17 +40,17 @@ class RunProgress:
 
     @property
     def has_ended(self) -> bool:
-        """Say whether the run is over."""
+        """Return whether the run has ended."""
         return self.state not in ACTIVE_RUN_STATES
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about one thing at one moment.
+    """A snapshot of one thing.
 
     Attributes:
-        state: its change is what callers wait for.
-        progress: of a run, what changes between its states.
+        state: callers wait for its change.
+        progress: a run's progress within its state.
     """
 
     state: tuple[object, ...]
@@ -58,7 +58,7 @@ class Facts:
 
 
 def facts_of(session: Session, kind: Kind, ids: Collection[str]) -> dict[str, Facts]:
-    """Return the facts about those of ``ids`` that exist."""
+    """Return the facts about the existing ones of ``ids``."""
     query, read = _QUERIES[kind]
     found: dict[str, Facts] = {}
     for some in _batches(list(ids)):
@@ -111,7 +111,7 @@ def _state(row: Row[Any]) -> Facts:
 
 
 def progress_of(run: RunRow | Row[Any]) -> RunProgress:
-    """Return the progress of a run; a number that is NaN or infinite is left out."""
+    """Return a run's progress; NaN and infinite numbers are left out."""
     said = [getattr(run, name) for name in RunProgress.__dataclass_fields__]
     values: list[Any] = [None if _has_diverged(value) else value for value in said]
     return RunProgress(*values)
@@ -123,7 +123,7 @@ def _progress(row: Row[Any]) -> Facts:
 
 
 def _has_diverged(value: object) -> bool:
-    # NaN equals nothing, not even itself: it would look like a change each time.
+    # NaN does not equal itself, so it would look like a change each time.
     return isinstance(value, float) and not math.isfinite(value)
 
 

@@ -115,7 +115,7 @@ def settle_request(session: Session, request: ForgetRequestRow) -> None:
 
 
 def _locked(session: Session, obligations: Iterable[ObligationRow]) -> list[ObligationRow]:
-    """Lock the requests of obligations; return those that nobody has cancelled meanwhile."""
+    """Lock the requests of obligations; return the obligations that are still open."""
     found = list(obligations)
     for request_id in sorted({obligation.request_id for obligation in found}):
         repository.request(session, request_id, lock=True)

@@ -116,7 +116,7 @@ class Selection:
     Attributes:
         retain: sequence numbers of the records to learn from.
         held_out: sequence numbers of the records to evaluate on.
-        forgotten: those of the records to forget, only for the policy's audit; else empty.
+        forgotten: the records to forget, only for a membership attack; else empty.
         plan: what to do with them, made for exactly this choice.
         batch_of: the fixed batch of each record to learn from; empty where batches are random.
     """

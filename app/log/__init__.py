@@ -1,4 +1,4 @@
-"""The transparency log: an append-only Merkle log of everything that was decided."""
+"""The transparency log: an append-only Merkle log of every decision of the service."""
 
 from app.log.writing import (
     append,

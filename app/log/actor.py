@@ -1,7 +1,7 @@
-"""The actor: every entry of the log names the one on whose behalf it was written.
+"""The actor: on whose behalf an entry of the log is written.
 
-It belongs to the thread of execution and not to the session, because one call may open several
-sessions, and all of them need it. A call of the API passes it on to its threads.
+It is a context variable, not part of the session, because one call may open several sessions. The
+API passes it on to the threads of a call.
 """
 
 from collections.abc import Iterator
@@ -9,21 +9,21 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 SERVICE = "service"
-"""The dispatcher, the workers, and the API where it acts for no caller."""
+"""The dispatcher, the workers, and the API when it acts on its own."""
 
 OPERATOR = "operator"
-"""A person who runs commands on the service's machine, without the API."""
+"""A person who runs commands on the service's machine."""
 
 _actor: ContextVar[str] = ContextVar("actor", default=SERVICE)
 
 
 def current() -> str:
-    """Return who is acting: a caller's id, ``operator`` or ``service``."""
+    """Return the current actor: a caller's id, ``operator`` or ``service``."""
     return _actor.get()
 
 
 def become(actor: str) -> None:
-    """Set the actor until the present task or thread ends."""
+    """Set the actor until the current task or thread ends."""
     _actor.set(actor)
 
 

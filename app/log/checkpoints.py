@@ -1,4 +1,4 @@
-"""Checkpoints: what the service signs about its log, after publications and from time to time."""
+"""Checkpoints: signed tree heads of the log, issued after publications and periodically."""
 
 from sqlalchemy import DateTime, Float, cast, exists, func, insert, select
 from sqlalchemy.orm import Session
@@ -14,7 +14,7 @@ _ORIGIN_HEX_DIGITS = 32
 
 
 def origin(session: Session) -> str:
-    """Return the log's name, which is derived from its first entry and so never changes.
+    """Return the log's name, which is derived from its first entry and never changes.
 
     Raises:
         NotReadyError: the log is empty.
@@ -85,11 +85,11 @@ def signed_size(session: Session) -> int:
 
 
 def issue(session: Session, signer: StatementSigner, frontier: Frontier) -> None:
-    """Sign the log as it is, unless that has been done. The caller holds the log's lock.
+    """Sign the current log unless it is signed already. The caller holds the log's lock.
 
     Raises:
-        ConfigurationError: another key is in use, perhaps since a moment ago.
-        CorruptLogError: an earlier checkpoint covers entries that are not there.
+        ConfigurationError: another key is in use, perhaps because of a rotation just now.
+        CorruptLogError: an earlier checkpoint covers entries that do not exist.
     """
     in_use = session.scalar(select(SigningKeyRow.id).where(SigningKeyRow.valid_until.is_(None)))
     if in_use not in (None, signer.key_id):

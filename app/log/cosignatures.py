@@ -1,4 +1,4 @@
-"""Cosignatures of the log by witnesses, and which checkpoint to show because of them."""
+"""Witnesses' cosignatures of the log, and the choice of the checkpoint to show."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class Uncosigned:
 
     Attributes:
         size: how many entries it covers.
-        note: as the log's key signed it.
-        old_size: of the checkpoint that the witness cosigned last; 0 before the first.
+        note: its note, signed with the log's key.
+        old_size: size of the checkpoint that the witness cosigned last; 0 before the first.
     """
 
     size: int
@@ -47,7 +47,7 @@ def uncosigned(session: Session, witness: WitnessKey) -> Uncosigned | None:
 
 
 def store(session: Session, witness: WitnessKey, *, size: int, line: str) -> None:
-    """Store a witness's line of a checkpoint's note; if there is one already, it stays."""
+    """Store a witness's line for a checkpoint's note; an existing line is kept."""
     values = {"size": size, "witness": str(witness), "line": line}
     session.execute(insert(LogCosignatureRow).values(values).on_conflict_do_nothing())
 
@@ -70,7 +70,7 @@ def best_checkpoint(
     """Return the checkpoint to show: the newest of the recent ones that most witnesses cosigned.
 
     Args:
-        session: of the ledger.
+        session: a session of the ledger.
         least_size: how many entries it must cover.
         in_use: the key in use, which must have signed it.
         witnesses: whose cosignatures count.

@@ -1,7 +1,7 @@
-"""The log's Merkle tree in Postgres: growing it, and proving from it, in O(log n) rows.
+"""The log's Merkle tree in Postgres: appending and proving in O(log n) rows.
 
-Stored are the roots of complete subtrees, which never change. Everything else, such as the root of
-a tree whose size is not a power of two, is computed from at most 2 log n of them.
+Only the roots of complete subtrees are stored; they never change. Any other root is computed from
+at most 2 log n of them.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.merkle import Coordinates, Frontier
 from app.log.tables import LogEntryRow, LogNodeRow
 
-# The leaf's hash is computed here as merkle.leaf_hash does: entries are read once, in one query.
+# Leaf hashes are computed here, like merkle.leaf_hash, so that one query reads the entries once.
 _SUBTREES = text(
     """
     SELECT 0, index, sha256('\\x00'::bytea || convert_to(body, 'UTF8'))
@@ -72,7 +72,7 @@ def size(session: Session) -> int:
 
 
 def frontier(session: Session) -> tuple[datetime, Frontier]:
-    """Lock the log until the transaction ends; return the time, and what is needed to append.
+    """Lock the log until the transaction ends; return the time and the tree's frontier.
 
     Raises:
         CorruptLogError: a node is missing.
@@ -123,7 +123,7 @@ def inclusion_proof(session: Session, *, index: int, size: int) -> list[bytes]:
     """Prove that entry ``index`` is among the first ``size`` (RFC 6962, section 2.1.1).
 
     Raises:
-        InvalidInputError: the log has fewer entries, or the index lies outside of the tree.
+        InvalidInputError: the log has fewer entries, or the index lies outside the tree.
         CorruptLogError: a node is missing.
     """
     _require_size("size", size, session)

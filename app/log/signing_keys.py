@@ -1,7 +1,7 @@
-"""The public keys that have signed, and when: one of them is in use.
+"""The public signing keys with their periods of validity; one of them is in use.
 
-The private halves are in files. A service signs only with the key that the ledger names, so a
-process that still holds a retired one publishes nothing.
+Private keys are in files. A service signs only with the key that the ledger names, so a process
+that still holds a retired key publishes nothing.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _EVER = datetime.min.replace(tzinfo=UTC)
 
 
 def require_in_use(session: Session, signer: StatementSigner) -> None:
-    """Check that a key may sign; the very first one becomes the key in use.
+    """Check that a key may sign; the very first key becomes the key in use.
 
     Raises:
         ConfigurationError: another key is in use.
@@ -41,13 +41,13 @@ def require_in_use(session: Session, signer: StatementSigner) -> None:
 
 
 def is_in_use(session: Session, signer: StatementSigner) -> bool:
-    """Say whether a key is the one in use."""
+    """Return whether a key is the one in use."""
     in_use = _in_use(session)
     return in_use is not None and in_use.id == signer.key_id
 
 
 def may_sign(session: Session, signer: StatementSigner) -> bool:
-    """Say whether a key may sign: it is the one in use, or the very first."""
+    """Return whether a key may sign: it is in use, or it is the very first."""
     in_use = _in_use(session)
     return in_use is None or in_use.id == signer.key_id
 
@@ -59,10 +59,10 @@ def rotate(
     new: StatementSigner,
     compromised_since: datetime | None = None,
 ) -> None:
-    """Replace the key in use by another; from the commit on, the old one does not sign.
+    """Replace the key in use; after the commit the old one no longer signs.
 
-    With ``compromised_since``, signatures of the old key from then on are not valid any more; what
-    the log holds of them is served with the new key's signature.
+    ``compromised_since`` invalidates the old key's signatures from that time on; the statements
+    that are in the log get a signature of the new key when they are served.
 
     Raises:
         ConfigurationError: the old key is not in use, or the new one was used before.
@@ -75,7 +75,7 @@ def rotate(
 def succeed_lost(session: Session, new: StatementSigner, known: TrustedKeys | None = None) -> bool:
     """Replace a key in use whose private half is gone; False if nothing had to be done.
 
-    This happens in a ledger that was restored from before a rotation.
+    This happens when a ledger is restored from a backup taken before a rotation.
 
     Args:
         session: of the ledger.
@@ -112,7 +112,7 @@ def _succeed(
 ) -> None:
     if session.get(SigningKeyRow, new.key_id) is not None:
         raise ConfigurationError("the new signing key was used before")
-    # The log's lock first: what the old key still signs is recorded before its end.
+    # Lock the log first: what the old key still signs is recorded before it is retired.
     now, _ = merkle.frontier(session)
     if compromised_since is not None and compromised_since > now:
         raise InvalidInputError("compromised-since: must not lie in the future")
@@ -151,7 +151,7 @@ def trusted(session: Session) -> TrustedKeys:
 
 
 def note_key(session: Session) -> NoteKey:
-    """Return the key in use, in the form that checks the log's notes.
+    """Return the key in use as a key for checking the log's notes.
 
     Raises:
         NotReadyError: nothing was signed yet.

@@ -15,9 +15,9 @@ from app.database import Base
 
 
 class LogEntryRow(Base):
-    """One decision, in canonical JSON: the leaf ``index`` of the log's tree, counted from 0.
+    """One decision as canonical JSON: the leaf ``index`` of the log's tree, counted from 0.
 
-    ``kind`` repeats what the body says.
+    ``kind`` repeats the body's kind.
     """
 
     __tablename__ = "log_entries"
@@ -37,7 +37,7 @@ class LogEntryRow(Base):
 
 
 class LogNodeRow(Base):
-    """The root of a complete subtree of 2^level leaves; leaves themselves are not repeated."""
+    """The root of a complete subtree of 2^level leaves; leaves are not stored again."""
 
     __tablename__ = "log_nodes"
     __table_args__ = (
@@ -69,10 +69,10 @@ class LogCheckpointRow(Base):
 
 
 class LogCosignatureRow(Base):
-    """What a witness has signed about a checkpoint: one more line of its note.
+    """A witness's signature of a checkpoint: one more line of its note.
 
-    ``witness`` is the witness's verifier key. There is no foreign key: whatever is done to a
-    checkpoint, its cosignatures stay.
+    ``witness`` is the witness's verifier key. There is no foreign key, so cosignatures outlive
+    changes to their checkpoint.
     """
 
     __tablename__ = "log_cosignatures"
@@ -83,7 +83,7 @@ class LogCosignatureRow(Base):
 
 
 class SigningKeyRow(Base):
-    """A public key that signs or has signed; ``valid_until`` is null for the one in use."""
+    """A public key that signs or has signed; ``valid_until`` is null for the key in use."""
 
     __tablename__ = "signing_keys"
     __table_args__ = (
@@ -100,4 +100,4 @@ class SigningKeyRow(Base):
     valid_from: Mapped[datetime | None]
     valid_until: Mapped[datetime | None]
     compromised_since: Mapped[datetime | None]
-    """The time since which someone else may have signed with it."""
+    """Since when the private key may have been in other hands."""

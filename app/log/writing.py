@@ -1,10 +1,9 @@
-"""The append-only log of everything that was decided.
+"""The append-only log of every decision.
 
-Entries are canonical JSON, written in the transaction of the facts they record: ``append`` collects
-them, and just before that transaction commits they are inserted, the tree grows over them and, if
-``checkpoint_at_commit`` asked for it, the new tree is signed. This is strictly serialised by a lock
-that lasts until the commit, so indices have no gaps; taking the lock last keeps it short and
-prevents deadlocks with all other locks.
+Entries are canonical JSON, written in the transaction of the facts they record. ``append`` collects
+them. Just before the commit they are inserted, the tree is extended and, after
+``checkpoint_at_commit``, signed. A lock held until the commit serialises this, so indices have no
+gaps; it is taken last, which keeps it short and prevents deadlocks with all other locks.
 """
 
 import hashlib
@@ -30,24 +29,24 @@ _EXAMINER = "expunge.log.examiner"
 def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
     """Record one decision when the session's transaction commits.
 
-    ``facts`` hold the service's own ids, counts and digests, never an owner's id. The entry also
-    says ``by`` whom it was caused and when it was ``recorded_at``, by the database's clock, in UTC.
-    The last one before a checkpoint says that the log was ``signed`` with it.
+    ``facts`` contain the service's own ids, counts and digests, never an owner's id. The log adds
+    ``by``, the actor, and ``recorded_at``, the database's time in UTC. The last entry before a
+    checkpoint is marked as ``signed`` by it.
     """
     if facts.keys() & {"by", "recorded_at", "signed"}:
-        raise TypeError("by, recorded_at and signed are the log's own")
+        raise TypeError("by, recorded_at and signed are set by the log")
     session.info.setdefault(_PENDING, []).append({"kind": kind, "by": actor.current(), **facts})
 
 
 def checkpoint_at_commit(session: Session, signer: StatementSigner) -> None:
-    """Sign the log when the session's transaction commits, its own entries included."""
+    """Sign the log when the session's transaction commits, including its own entries."""
     session.info[_SIGNER] = signer
 
 
 def examine_at_commit(session: Session, examine: Callable[[Session], None]) -> None:
-    """Call ``examine`` on what the transaction wrote and signed, just before it commits.
+    """Call ``examine`` just before the commit, after the entries were written and signed.
 
-    An error that it raises rolls the transaction back.
+    If it raises, the transaction is rolled back.
     """
     session.info[_EXAMINER] = examine
 
@@ -61,18 +60,18 @@ def entry(session: Session, index: int) -> LogEntryRow:
 
 
 def entries(session: Session, *, start: int, limit: int) -> Sequence[LogEntryRow]:
-    """Return at most ``limit`` entries from number ``start`` on, in order."""
+    """Return at most ``limit`` entries from index ``start`` on, in order."""
     query = select(LogEntryRow).where(LogEntryRow.index >= start)
     return session.scalars(query.order_by(LogEntryRow.index).limit(limit)).all()
 
 
 def canonical_json(document: dict[str, Any]) -> str:
-    """Return the canonical text of an entry, which is hashed: sorted, without spaces, ASCII."""
+    """Return an entry's canonical text, which is hashed: sorted keys, no spaces, ASCII."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest_of(document: Any) -> str:  # noqa: ANN401 - any JSON
-    """Digest plain JSON values; a number counts by its value, not by how PostgreSQL writes it."""
+    """Digest plain JSON values; numbers count by value, not by how PostgreSQL writes them."""
     return hashlib.sha256(canonical_json({"of": plain(document)}).encode()).hexdigest()
 
 
@@ -81,7 +80,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int | float):
-        return float(value) + 0.0  # and has no negative zero
+        return float(value) + 0.0  # JSONB has no negative zero
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -111,7 +110,7 @@ def _write_pending(session: Session) -> None:
 
 
 def _announce(session: Session, pending: list[dict[str, Any]], size: int) -> None:
-    """Note in the last entry that a checkpoint covers it, so that its deletion is noticed."""
+    """Mark the last entry as covered by a checkpoint, so that deleting the checkpoint shows."""
     if not pending and checkpoints.signed_size(session) < size:
         pending.append({"kind": "log.signed", "by": actor.current()})
     if pending:

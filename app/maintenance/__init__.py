@@ -1,1 +1,1 @@
-"""What operators run to check, search and reconcile what is stored."""
+"""Operators' tools to check, search and reconcile stored data."""

@@ -1,8 +1,8 @@
-"""Searching every store for what is left of one record or one person.
+"""Searches every store for remains of one record or one person.
 
-Two things may remain by design: keyed hashes, by which a forgotten id or the name of a request is
-recognised if it comes back, and salted commitments, by which the person can prove what was
-certified. A raw id anywhere, or a row of a record that a completed request names, is a fault.
+Two things remain by design: keyed hashes, which recognise a forgotten id or a request's name if it
+comes back, and salted commitments, with which the person can prove what was certified. A raw id
+anywhere, or a row of a record that a completed request names, is a fault.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -47,11 +47,11 @@ class Stores:
 def check(
     stores: Stores, *, dataset: str, owners_id: str, report: Callable[[Finding], None]
 ) -> bool:
-    """Report all that is left of an id, of a record or of a subject; return whether all is well.
+    """Report all remains of a record's or subject's id; return whether there is no fault.
 
     Args:
-        stores: where to look.
-        dataset: the name of the dataset that the id belongs to.
+        stores: the stores to search.
+        dataset: the name of the id's dataset.
         owners_id: a record's or a subject's id, as its owner writes it.
         report: called with each finding.
 
@@ -81,7 +81,7 @@ class _Check:
         yield from self._ledger()
         yield from self._rows()
         if not self._spellings.is_searchable:
-            meaning = f"an id of fewer than {LEAST_BYTES} bytes occurs anywhere by chance"
+            meaning = f"an id of fewer than {LEAST_BYTES} bytes occurs by chance"
             yield Finding(Verdict.UNSEARCHED, "bytes of all stores", meaning)
             return
         yield from self._objects()
@@ -109,7 +109,7 @@ class _Check:
                 )
                 yield Finding(Verdict.BY_DESIGN, where, meaning)
             elif record.forgotten_epoch is None:
-                yield Finding(Verdict.PENDING, where, "stored; no request has it forgotten")
+                yield Finding(Verdict.PENDING, where, "stored; no request names it")
             for request in self._requests(record.seq):
                 yield _of_request(record, request)
         for request_id, what in self._named():
@@ -127,7 +127,7 @@ class _Check:
             return session.scalars(query).all()
 
     def _named(self) -> list[tuple[str, str]]:
-        """Return the requests whose callers gave the id as a name of the request itself."""
+        """Return the requests whose caller used the id as a name of the request itself."""
         pseudonyms = self._stores.pseudonyms
         columns = {
             "external id": (ForgetRequestRow.external_key, pseudonyms.external_id),
@@ -143,7 +143,7 @@ class _Check:
             ]
 
     def _rows(self) -> Iterator[Finding]:
-        """Look into every shard of the dataset, and every feature that was made of one."""
+        """Search every shard of the dataset, and the features that backbones computed from it."""
         sought = {record.seq for record in self._records}
         for where, blob_id in self._tables() if sought else ():
             try:

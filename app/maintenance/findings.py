@@ -1,4 +1,4 @@
-"""What a search of the stores reports, one finding at a time."""
+"""The findings of a search of the stores."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +15,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that was found in a store, or a place that cannot be searched.
+    """Something found in a store, or a place that cannot be searched.
 
     Attributes:
         where: the store and the place in it; never an owner's id.

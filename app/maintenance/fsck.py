@@ -1,9 +1,9 @@
-"""Checking the log against itself, and the ledger against the log.
+"""Checks the log for consistency, and the ledger against the log.
 
-The tree is built again from only the entries and compared with every stored node, checkpoint and
-certificate; then each row of the ledger is compared with what the entries say of it. Entries are
-streamed, so memory does not grow with the log. A log that was rewritten as a whole looks
-consistent; only a checkpoint that was kept elsewhere reveals it.
+The tree is rebuilt from the entries alone and compared with every stored node, checkpoint and
+certificate; then every row of the ledger is compared with its entries. Entries are streamed, so
+memory does not grow with the log. A log that was rewritten as a whole is consistent; only a
+checkpoint kept elsewhere reveals it.
 """
 
 import heapq
@@ -63,10 +63,10 @@ class Fault:
 
 @dataclass(frozen=True)
 class Summary:
-    """What was looked at.
+    """What was checked.
 
     Attributes:
-        size: how many entries there are, up to the first gap.
+        size: number of entries up to the first gap.
         root: root of the tree over them.
         checkpoints, certificates: how many are stored.
         rows: how many other rows the log describes.
@@ -83,7 +83,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class _Claim:
-    """What a checkpoint says of the tree; ``note`` where its signature is still to be checked."""
+    """The tree head that a checkpoint claims; ``note`` if its signature is still unchecked."""
 
     size: int
     name: str
@@ -100,10 +100,10 @@ def check(
     kept: Sequence[Checkpoint] = (),
     witnesses: Sequence[WitnessKey] = (),
 ) -> Summary:
-    """Check the log as it is at this moment; the service may go on meanwhile.
+    """Check a snapshot of the log; the service may keep running.
 
     Args:
-        database: where the ledger is; SELECT is enough.
+        database: the ledger; SELECT is enough.
         keys: the keys that sign checkpoints and certificates.
         report: called with each fault.
         kept: verified checkpoints from elsewhere, which the log must still agree with.
@@ -117,7 +117,7 @@ def check(
 
 
 class _Check:
-    """One pass over the entries; everything else is read in parallel."""
+    """One pass over the entries; the other tables are read in step with it."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class _Check:
             yield from result.partitions()
 
     def _entries(self) -> Iterator[Sequence[Any]]:
-        """Yield (index, kind, body) in chunks; after a gap nothing can be checked."""
+        """Yield (index, kind, body) in chunks; nothing after a gap can be checked."""
         expected = 0
         query = select(LogEntryRow.index, LogEntryRow.kind, LogEntryRow.body)
         for rows in self._stream(query.order_by(LogEntryRow.index)):
@@ -203,7 +203,7 @@ class _Check:
             self._fault(f"entry {expected}", reason)
 
     def _facts(self, entry: tuple[int, str, str]) -> dict[str, Any] | None:
-        """Return what an entry says if it is about a certificate or the end of a key."""
+        """Return an entry's facts if it is about a certificate or a key's retirement."""
         index, kind, body = entry
         try:
             facts = strict_json.loads(body)
@@ -218,13 +218,13 @@ class _Check:
         return {**facts, "index": index} if facts["kind"] in KINDS else None
 
     def _grow(self, leaves: Sequence[bytes], size: int, end: int) -> list[NodeRun]:
-        """Add the leaves of the present chunk, which ends at ``end``, up to a size."""
+        """Add the leaves of the current chunk, which ends at ``end``, up to a size."""
         size = max(size, self._frontier.size)
         start = len(leaves) - (end - self._frontier.size)
         return self._frontier.extend(leaves[start : len(leaves) - (end - size)])
 
     def _check_nodes(self, runs: list[NodeRun]) -> None:
-        """Compare the nodes that one chunk of entries completes, level by level."""
+        """Compare the nodes completed by one chunk of entries, level by level."""
         node = LogNodeRow
         by_place = attrgetter("level", "position")
         for level, group in groupby(sorted(runs, key=by_place), key=attrgetter("level")):
@@ -237,7 +237,7 @@ class _Check:
             stored = {row[0]: row[1] for row in self._connection.execute(query).all()}
             for position, hashed in enumerate(hashes, first):
                 if stored.get(position) != hashed:
-                    reason = "not what its entries make it" if position in stored else "missing"
+                    reason = "differs from its entries" if position in stored else "missing"
                     self._fault(f"node {level}/{position}", reason)
 
     def _claims(self, kept: Sequence[Checkpoint]) -> Iterator[_Claim]:
@@ -257,17 +257,17 @@ class _Check:
 
     def _check_claim(self, claim: _Claim) -> None:
         if claim.size > self._frontier.size:
-            self._fault(claim.name, "it covers entries that are not there")
+            self._fault(claim.name, "it covers entries that do not exist")
         elif claim.size < self._frontier.size or claim.root != self._frontier.root():
             self._fault(claim.name, "its root is not that of the entries")
         if claim.origin not in (None, self._origin):
-            self._fault(claim.name, "it is of a log that began otherwise")
+            self._fault(claim.name, "it belongs to a log with another first entry")
         if claim.note is not None:
             self._signed.add(claim.size)
             self._check_note(claim, claim.note)
 
     def _check_signed(self) -> None:
-        """Compare the checkpoints up to here with the entries that say that there is one."""
+        """Compare the checkpoints so far with the entries marked as signed."""
         for size in sorted(self._announced - self._signed):
             self._fault(f"checkpoint {size}", f"entry {size - 1} says that it was signed: missing")
         for size in sorted(self._signed - self._announced):
@@ -283,4 +283,4 @@ class _Check:
             self._fault(claim.name, str(error))
             return
         if (signed.size, signed.root) != (claim.size, claim.root):
-            self._fault(claim.name, "its note says otherwise")
+            self._fault(claim.name, "its note differs from its row")

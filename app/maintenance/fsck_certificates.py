@@ -1,4 +1,4 @@
-"""Checking that certificates and the log's entries about them are one to one."""
+"""Checks that certificates and the log's entries about them match one to one."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from app.certificates import strict_json
 from app.certificates.tables import CertificateRow
 from app.certificates.trusted_keys import TrustedKey
 
-# By pattern and not as JSON: one damaged entry must not end the search.
+# By pattern, not as JSON: one damaged entry must not stop the search.
 _UNLOGGED = text(
     """
     SELECT id FROM certificates WHERE NOT EXISTS (
@@ -32,11 +32,11 @@ _FACTS = {
 }
 _RETIRED = "key.retired"
 KINDS = frozenset({"certificate.issued", _RETIRED})
-"""The entries that are looked at."""
+"""The kinds of entries that are checked."""
 
 
 class CertificateCheck:
-    """Compares certificates with the entries that record them, and with their keys' ends."""
+    """Compares certificates with the entries that record them, and with their keys' retirement."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CertificateCheck:
         self._fault = fault
 
     def see(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Check the certificates that these entries record; ``index`` says which entry."""
+        """Check the certificates that these entries record; ``index`` is the entry's index."""
         for entry in entries:
             if entry["kind"] == _RETIRED:
                 self._retired_at.setdefault(str(entry.get("key")), entry["index"])
@@ -88,9 +88,9 @@ class CertificateCheck:
         signer = self._signer(envelope)
         if signer is None:
             self._fault(where, "none of the service's keys has signed it")
-        # By its place and not by its time, which whoever adds an entry may choose.
+        # By position, not by time: the writer of an entry may choose its time.
         elif index > self._retired_at.get(signer, index):
-            self._fault(where, f"entry {index} records it, after the end of the key that signed it")
+            self._fault(where, f"entry {index} records it, after its signing key was retired")
 
     def _signer(self, envelope: Envelope) -> str | None:
         for key_id, signature in envelope.signatures.items():
@@ -103,6 +103,6 @@ class CertificateCheck:
 
 
 def _id_in(entry: Mapping[str, Any]) -> str:
-    """Return the id that an entry names; a damaged one may name a text that no query accepts."""
+    """Return the id in an entry; a damaged entry may hold text that no query accepts."""
     named = entry.get("certificate")
     return named if isinstance(named, str) and named.isascii() and named.isprintable() else ""

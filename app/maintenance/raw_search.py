@@ -1,7 +1,6 @@
-"""Searching stores for bytes: all of PostgreSQL, all of Redis, all files of a directory.
+"""Searches raw bytes: all of PostgreSQL, all of Redis, all files of a directory.
 
-The search terms stay in this process: a query that contained them would leave them in the servers'
-own logs and memory.
+The search terms stay in this process: in a query they would reach the servers' own logs and memory.
 """
 
 import zlib
@@ -44,7 +43,7 @@ def search_redis(connection: Redis, spellings: Spellings) -> Iterator[tuple[str,
 
 
 def search_files(root: Path, spellings: Spellings) -> Iterator[tuple[Path, str | None]]:
-    """Yield (file, spelling) of every file that holds the id; None where it cannot be read."""
+    """Yield (file, spelling) of every file that holds the id; None for an unreadable file."""
     for path in sorted(root.rglob("*")):
         try:
             if path.is_file():
@@ -59,7 +58,7 @@ def search_files(root: Path, spellings: Spellings) -> Iterator[tuple[Path, str |
 
 
 def _values(connection: Redis, key: bytes) -> list[bytes]:
-    """Return what a key holds, whatever its kind."""
+    """Return what a key holds, whatever its type."""
     client: Any = connection
     readers: dict[bytes, Callable[[], list[bytes]]] = {
         b"string": lambda: [client.get(key) or b""],
@@ -76,7 +75,7 @@ def _values(connection: Redis, key: bytes) -> list[bytes]:
 
 
 def _inflated(content: bytes) -> bytes:
-    """Return what zlib makes of a content, as the queue compresses its jobs; else nothing."""
+    """Decompress content compressed with zlib, as the queue's jobs are; else return nothing."""
     with suppress(zlib.error):
         return zlib.decompress(content)
     return b""

@@ -1,20 +1,20 @@
-"""After a ledger was restored from a backup: adapt it to what was shredded since.
+"""Adapts a ledger restored from a backup to what was shredded since the backup.
 
-Keys and objects were not restored, so what was shredded after the backup stays unreadable, while
-the ledger of the backup still refers to it. The ledger is then changed:
+Keys and objects are not restored, so what was shredded after the backup stays unreadable while the
+restored ledger still refers to it. The ledger is changed as follows:
 
- 1. A shard that cannot be read was rewritten since, because records of it were forgotten. The
-    rewritten shard is found among the objects that the ledger does not know, and adopted. Records
-    missing from it count as forgotten again, though for which request is not known any more.
- 2. A version that cannot be read, or that learned from records of step 1, is retired. Its model is
+ 1. An unreadable shard was rewritten because records of it were forgotten. The rewritten shard is
+    found among the objects that the ledger does not know, and adopted. Records missing from it
+    count as forgotten again; for which request is unknown.
+ 2. A version that is unreadable, or that learned from records of step 1, is retired. Its model is
     trained again without them, or waits for its weights to be uploaded again.
- 3. Whatever else the ledger does not know was made after the backup. Nothing can ever refer to it,
-    so the caller shreds it.
+ 3. Any other object unknown to the ledger was written after the backup. Nothing can refer to it any
+    more, so the caller shreds it.
 
 The signing key, too, may have been rotated since. The file of trusted keys then says which keys
 followed the one in use, and when; without it, the present key follows at once.
 
-Requests that came in after the backup are not in the ledger; their senders must send them again.
+Requests received after the backup are not in the ledger; their senders must send them again.
 """
 
 from collections.abc import Collection
@@ -52,16 +52,16 @@ _SHARD = "shard"
 
 @dataclass
 class Findings:
-    """What had to be changed.
+    """What was changed.
 
     Attributes:
-        versions: retired, as ``model version``.
+        versions: retired versions, as ``model version``.
         shards_succeeded, shards_lost: unreadable shards with and without a rewritten successor.
-        records_forgotten: that are in no shard any more and count as forgotten again.
-        other_objects: features, imported weights and backbones that cannot be read.
-        attention: what the operator must do, in words.
-        signing_key_replaced: the one in use was rotated away after the backup.
-        strays: blobs that the ledger does not know; still to be shredded, after the commit.
+        records_forgotten: records that are in no shard any more and count as forgotten again.
+        other_objects: unreadable features, imported weights and backbones.
+        attention: what the operator must do.
+        signing_key_replaced: the key in use had been rotated after the backup.
+        strays: blobs unknown to the ledger, to be shredded after the commit.
     """
 
     versions: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ def reconcile(
         known: the keys that verifiers were told to trust, rotated away ones among them.
 
     Raises:
-        ObjectStoreError, KeyStoreError: a store does not answer, so nothing can be compared.
+        ObjectStoreError, KeyStoreError: a store does not answer, so a comparison is impossible.
         ConfigurationError: the stores are not those of this ledger.
     """
     blobs.require_keys()
@@ -132,7 +132,7 @@ def _unreadable(session: Session, blobs: Blobs, *, strays: Collection[str]) -> s
 def _take_in_rewritten_shards(
     session: Session, blobs: Blobs, lost: Collection[str], found: Findings
 ) -> set[str]:
-    """Replace unreadable shards; return the models that learned from records that are gone."""
+    """Replace unreadable shards; return the models that learned from lost records."""
     shards = [row for row in session.scalars(select(ShardRow)) if row.blob_id in lost and row.rows]
     if not shards:
         return set()
@@ -195,7 +195,7 @@ def _forget(session: Session, dataset_id: str, seqs: Collection[int], found: Fin
 
 
 def _drop_features(session: Session, blobs: Blobs, shard_id: str, lost: Collection[str]) -> None:
-    """Give up the features that backbones made of the old shard; workers compute them again."""
+    """Give up the features computed from the old shard; workers compute them again."""
     query = select(FeatureShardRow).where(FeatureShardRow.shard_id == shard_id)
     for row in session.scalars(query).all():
         if row.blob_id not in lost:
@@ -211,7 +211,7 @@ def _begin_anew(
     found.versions.append(f"{model.name} {head.number}")
     _withdraw(session, blobs, model)
     if model.weights_source == WeightsSource.UPLOAD:
-        found.attention.append(f"model {model.name!r}: bring its weights again")
+        found.attention.append(f"model {model.name!r}: upload its weights again")
         return
     try:
         forecast = Occasion.of(session, model).forecast()
@@ -239,10 +239,10 @@ def _drop_others(session: Session, blobs: Blobs, lost: Collection[str], found: F
         if model.imported_blob_id in lost:
             _withdraw(session, blobs, model)
             found.other_objects += 1
-            found.attention.append(f"model {model.name!r}: bring its weights again")
+            found.attention.append(f"model {model.name!r}: upload its weights again")
     for backbone in session.scalars(select(BackboneRow)).all():
         if backbone.blob_id in lost:
             backbone.blob_id = backbone.sha256 = backbone.size_bytes = None
             log.append(session, "backbone.lost", backbone=backbone.id)
             found.other_objects += 1
-            found.attention.append(f"backbone {backbone.name!r}: bring its weights again")
+            found.attention.append(f"backbone {backbone.name!r}: upload its weights again")

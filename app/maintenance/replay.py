@@ -1,8 +1,8 @@
-"""Checking the ledger's rows against the log's entries, in both directions.
+"""Checks the ledger's rows against the log's entries, in both directions.
 
-Each story is one table as the log describes it. Its entries are sorted by the row that they name,
-and so are the rows, in Postgres; both are read in parallel. So the expected row follows from only
-the entries, and memory grows neither with the log nor with the ledger.
+A story describes how entries change one table. Entries and rows are sorted by row id in Postgres
+and read in parallel, so memory grows with neither. The expected row is computed from the entries
+alone.
 """
 
 import json
@@ -20,18 +20,18 @@ _CHUNK = 4096
 
 Columns = dict[str, Any]
 Rule = Callable[[Mapping[str, Any], Columns], Mapping[str, Any]]
-"""From an entry's facts, and the row so far, to the columns that it changes."""
+"""Maps an entry's facts and the row so far to the changed columns."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """One table as the log describes it.
+    """How the log describes one table.
 
     Attributes:
         name: what faults call a row.
-        field: the fact by which an entry names its row.
-        rows: the rows, whose first column is ``id``.
-        read: from a row to the values that entries describe.
+        field: the fact that holds the row's id in an entry.
+        rows: the query for the rows; its first column is ``id``.
+        read: maps a row to the values that entries describe.
         rules: what entries of each kind change.
         births: the kinds that create a row.
         ends: the kinds that are a row's last.
@@ -47,7 +47,7 @@ class Story:
 
 
 class Replay:
-    """Builds rows from the entries, and compares them with the stored rows."""
+    """Builds rows from the entries and compares them with the stored rows."""
 
     def __init__(self, connection: Connection, fault: Callable[[str, str], None]) -> None:
         self._connection = connection
@@ -68,7 +68,7 @@ class Replay:
                 row, seen = next(rows, None), seen + 1
             told = self._tell(story, where, entries)
             if row is None or row.id != row_id:
-                self._fault(where, "the log tells of it, but it is missing")
+                self._fault(where, "the log describes it, but it is missing")
                 continue
             self._check(story, where, told, row)
             row, seen = next(rows, None), seen + 1
@@ -78,7 +78,7 @@ class Replay:
         return seen
 
     def _tell(self, story: Story, where: str, entries: Iterator[Row[Any]]) -> Columns:
-        """Return what a row must say after all of its entries."""
+        """Return the row that results from all of its entries."""
         told: Columns = {}
         ended = False
         for entry in entries:
@@ -97,13 +97,13 @@ class Replay:
         actual = story.read(row)
         for column, value in told.items():
             if actual[column] != value:
-                self._fault(where, f"its {column} is not what the log tells")
+                self._fault(where, f"its {column} differs from the log")
 
     def _untold(self, story: Story, row: Row[Any]) -> None:
-        self._fault(f"{story.name} {_shown(row.id)}", "no entry tells of it")
+        self._fault(f"{story.name} {_shown(row.id)}", "no entry describes it")
 
     def _entries(self, story: Story) -> Iterator[Row[Any]]:
-        # Cut out and not read as JSON, as one damaged entry must not end the search. Within a value
+        # Cut out, not parsed as JSON: one damaged entry must not stop the search. Within a value
         # the quotes would be escaped, so this can only be the member.
         entry = LogEntryRow
         member = func.split_part(entry.body, literal(f'"{story.field}":"', Text), 2)

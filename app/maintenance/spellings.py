@@ -1,4 +1,4 @@
-"""An id in every form in which bytes are usually written, to be searched for."""
+"""An id in the encodings in which it may be stored, for searching."""
 
 import base64
 import json
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 LEAST_BYTES = 6
-"""Shorter ids occur by chance in any store; finding one would say nothing."""
+"""Shorter ids occur by chance in any store."""
 
 
 class Spellings:
@@ -32,14 +32,14 @@ class Spellings:
         self.longest = max(*words, *(word.length for word in self._base64))
 
     def found_in(self, content: bytes) -> str | None:
-        """Return the form in which ``content`` has the id, or None."""
+        """Return the encoding in which ``content`` contains the id, or None."""
         for how, words in self._spellings.items():
             if any(word in content for word in words):
                 return how
         return "in base64" if any(word.is_in(content) for word in self._base64) else None
 
     def found_in_parts(self, parts: Iterable[bytes]) -> str | None:
-        """Return the form in which a content that comes in parts has the id, across borders too."""
+        """Search content that comes in parts, including across their boundaries."""
         before = b""
         for part in parts:
             window = before + part
@@ -51,9 +51,9 @@ class Spellings:
 
 
 class _Base64:
-    """Return what base64 always makes of ``raw`` at an offset of ``shift`` modulo 3.
+    """Matches ``raw`` in base64, at an offset of ``shift`` modulo 3.
 
-    At both ends a character may mix bits of the id with bits of its neighbours.
+    The characters at both ends may mix bits of the id with bits of its neighbours.
     """
 
     def __init__(self, raw: bytes, shift: int) -> None:
@@ -73,7 +73,7 @@ class _Base64:
         self.length = len(encoded)
 
     def is_in(self, content: bytes) -> bool:
-        """Say whether a content has it; the core decides quickly, the pattern exactly."""
+        """Return whether content contains it; the core decides quickly, the pattern exactly."""
         return self._core in content and self._pattern.search(content) is not None
 
 

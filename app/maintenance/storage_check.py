@@ -1,7 +1,7 @@
-"""Comparing what is stored with what the ledger says is stored, in both directions.
+"""Compares stored objects and keys with the ledger, in both directions.
 
-The service may be working meanwhile. A row is created before its object and its key, and outlives
-both: so names are listed before rows are read, and whatever looks wrong is checked again.
+The service may keep running. A blob's row is created before its object and key and outlives both,
+so names are listed before rows are read, and every suspicion is checked again.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from app.storage.objects import ObjectStore
 from app.storage.tables import BlobRow
 
 _OVERDUE_AFTER = timedelta(hours=1)
-_STRANGE = "no row of the database names it: left by a database that was restored, or not ours"
+_STRANGE = "no row of the database names it: left by a restored database, or not ours"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Stores:
 
 @dataclass(frozen=True)
 class Counts:
-    """How much was looked at; ``rows`` are those of blobs that were not shredded."""
+    """How much was compared; ``rows`` counts blobs that were not shredded."""
 
     objects: int
     keys: int
@@ -50,7 +50,7 @@ def check(stores: Stores, *, report: Callable[[Finding], None]) -> Counts:
     """Report every object, key and row that lacks its counterpart.
 
     Raises:
-        ObjectStoreError, KeyStoreError: a store cannot be looked into.
+        ObjectStoreError, KeyStoreError: a store cannot be listed.
     """
     objects, keys = set(stores.objects.names()), set(stores.keys.blob_ids())
     with stores.database.transaction() as session:
@@ -69,11 +69,11 @@ def check(stores: Stores, *, report: Callable[[Finding], None]) -> Counts:
 
 @dataclass(frozen=True)
 class _Ledger:
-    """What the database says at one moment.
+    """A snapshot of the database.
 
     Attributes:
         stored: rows of blobs that were not shredded, by id.
-        shredded: rows of shredded blobs of which something is left, by id.
+        shredded: rows of shredded blobs that left an object or key, by id.
         overdue: ids of pending blobs that a sweep should have given up.
         referred: ids of blobs that some row refers to.
     """
@@ -129,7 +129,7 @@ class _Comparison:
             yield Finding(Verdict.FAULT, f"{what} {name}", _STRANGE)
 
     def survivors(self, objects: set[str], keys: set[str]) -> Iterator[Finding]:
-        """Yield what should have been deleted when its blob was shredded."""
+        """Yield objects and keys that should have been deleted with their blob."""
         shredded = self._ledger.shredded
         if not shredded:
             return
@@ -138,25 +138,25 @@ class _Comparison:
         for name, row in sorted(shredded.items()):
             if name in keys:
                 yield Finding(
-                    Verdict.FAULT, f"key {name}", "the blob was shredded, its key is left"
+                    Verdict.FAULT, f"key {name}", "the blob was shredded, but its key exists"
                 )
             if name in objects and row.object_deleted_at is None:
-                meaning = "its key was destroyed; its deletion is tried again later"
+                meaning = "its key was destroyed; its deletion is retried later"
                 yield Finding(Verdict.PENDING, f"object {name}", meaning)
             elif name in objects and name not in keys:
-                meaning = "it was written too late, and cannot be read: deleted within the hour"
+                meaning = "it was written too late and cannot be read: deleted within the hour"
                 yield Finding(Verdict.PENDING, f"object {name}", meaning)
             elif name in objects:
-                yield Finding(Verdict.FAULT, f"object {name}", "it was deleted, and is back")
+                yield Finding(Verdict.FAULT, f"object {name}", "it was deleted, but exists again")
 
     def rows(self) -> Iterator[Finding]:
-        """Yield rows that wait for something, and those that lack what they promise."""
+        """Yield rows that wait for something, and rows without the object or key they need."""
         for name, row in sorted(self._ledger.stored.items()):
             where = f"row {name} ({row.kind}, {row.state})"
             if row.state == BlobState.DOOMED:
-                yield Finding(Verdict.PENDING, where, "it is shredded by the next sweep")
+                yield Finding(Verdict.PENDING, where, "the next sweep shreds it")
             elif name in self._ledger.overdue:
-                meaning = "never adopted, and no sweep has given it up: is a dispatcher running?"
+                meaning = "never adopted, and no sweep gave it up: is a dispatcher running?"
                 yield Finding(Verdict.FAULT, where, meaning)
             elif row.state == BlobState.PENDING:
                 yield Finding(Verdict.PENDING, where, "it is being written, or will be given up")

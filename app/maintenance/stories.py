@@ -1,4 +1,4 @@
-"""What each kind of entry changes in the rows that it names."""
+"""What each kind of entry changes in the rows it names."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -76,7 +76,7 @@ _RETURNS_OF_NO_REQUEST = Story(
     births=frozenset(),
 )
 
-# Requests and what they are owed
+# Requests and their obligations
 
 _REQUEST_FACTS = {
     "dataset_id": "dataset",

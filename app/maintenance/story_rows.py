@@ -1,6 +1,6 @@
-"""Rows that the log describes, with digests of the records that belong to them.
+"""Queries for the rows that the log describes, with digests of their records.
 
-The digests are those of ``app/datasets/digests.py``; the records do not leave Postgres.
+The digests are those of ``app/datasets/digests.py``, computed in Postgres.
 """
 
 from typing import Any

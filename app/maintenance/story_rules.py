@@ -1,4 +1,4 @@
-"""Rules from which stories are made: how an entry's facts change a row's columns."""
+"""Rules for stories: how an entry's facts change a row's columns."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -20,7 +20,7 @@ def takes(**names: str) -> Rule:
 
 
 def both(*rules: Rule) -> Rule:
-    """Return a rule that sets what several set."""
+    """Return a rule that combines several rules."""
 
     def combined(facts: Mapping[str, Any], told: Columns) -> Columns:
         return {column: value for rule in rules for column, value in rule(facts, told).items()}
@@ -29,7 +29,7 @@ def both(*rules: Rule) -> Rule:
 
 
 def once(rule: Rule) -> Rule:
-    """Return a rule that makes a row, which no other entry may have made."""
+    """Return a rule that creates a row, which no earlier entry may have created."""
 
     def making(facts: Mapping[str, Any], told: Columns) -> Mapping[str, Any]:
         if told:
@@ -40,10 +40,10 @@ def once(rule: Rule) -> Rule:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Read a time as entries have it."""
+    """Parse an entry's time."""
     return None if text is None else datetime.fromisoformat(text)
 
 
 def columns(*names: str) -> Callable[[Row[Any]], Columns]:
-    """Return what reads these columns of a row."""
+    """Return a reader of these columns of a row."""
     return lambda row: {name: getattr(row, name) for name in names}

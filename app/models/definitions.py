@@ -1,4 +1,4 @@
-"""Where a model's lineage begins: its definition, and weights brought from elsewhere."""
+"""Defining a model, and importing weights that were trained elsewhere."""
 
 import os
 from collections.abc import Mapping
@@ -38,9 +38,9 @@ _DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
 
 @dataclass(frozen=True)
 class ModelDefinition:
-    """Everything that a caller decides about a model.
+    """The caller's choices for a model.
 
-    ``recipe`` names some fields of ``TrainingRecipe``; the others take the architecture's defaults.
+    ``recipe`` sets some fields of ``TrainingRecipe``; the architecture's defaults set the others.
     """
 
     name: str
@@ -58,21 +58,21 @@ def define_model(
     max_parameters: int | None = None,
     make: PlanMaker = make_plan,
 ) -> ModelRow:
-    """Create a model; unless its weights come from elsewhere, its training starts.
+    """Create a model and, unless its weights are imported, start its training.
 
     Args:
-        database: where the model is created, and that is logged.
-        definition: of the model.
-        max_parameters: how many the architecture may have, if that is limited.
-        make: makes the plan of the first run, while nothing is locked.
+        database: where the model is created and the creation logged.
+        definition: the model's definition.
+        max_parameters: the largest allowed number of weights, if limited.
+        make: plans the first run; called while nothing is locked.
 
     Raises:
         NotFoundError: the dataset or the backbone does not exist.
         ConflictError: the name is taken, the dataset is empty, or the backbone has no weights.
         PlanError, ParameterError: the policy cannot be met.
-        InvalidInputError: the recipe is not for this architecture, which has too many parameters,
-            or the policy contradicts the source of the weights or the mechanism, or the backbone
-            does not fit.
+        InvalidInputError: the recipe does not suit the architecture, the architecture is too large,
+            the backbone does not fit, or the policy contradicts the weights' source or the
+            mechanism.
     """
     with database.transaction() as session:
         model = _definable(session, definition, max_parameters)
@@ -98,7 +98,7 @@ def define_model(
             )
             if trains:
                 create_run(session, model, RunKind.TRAIN, forecast)
-    except IntegrityError as error:  # another call was faster
+    except IntegrityError as error:  # a concurrent call took the name
         raise _name_taken(definition) from error
     return model
 
@@ -106,7 +106,7 @@ def define_model(
 def _definable(
     session: Session, definition: ModelDefinition, max_parameters: int | None = None
 ) -> ModelRow:
-    """Return the model that a definition describes, which the session does not hold yet."""
+    """Return the model that a definition describes, not yet added to the session."""
     dataset = datasets.dataset_named(session, definition.dataset)
     if registry.find_model(session, definition.name) is not None:
         raise _name_taken(definition)
@@ -149,19 +149,18 @@ def _refuse_contradictions(definition: ModelDefinition) -> None:
 
 
 def check_weights(content: bytes) -> None:
-    """Refuse a body that is not a safetensors file.
+    """Reject a body that is not a safetensors file.
 
     Raises:
-        InvalidInputError: the body cannot be read, or holds no tensor, or one of a type that no
-            model has.
+        InvalidInputError: the body is malformed, or has no tensor or one of an unsupported type.
         PayloadTooLargeError: its header is larger than that of any model.
     """
     header_bytes = int.from_bytes(content[:8], "little")
     if _MAX_HEADER_BYTES < header_bytes <= len(content):
         raise PayloadTooLargeError(
-            f"the file's header has {header_bytes} bytes; {_MAX_HEADER_BYTES} are taken"
+            f"the file's header has {header_bytes} bytes; at most {_MAX_HEADER_BYTES} are allowed"
         )
-    try:  # it compares the whole header with the content before it copies any of it
+    try:  # safetensors checks the whole header against the content before it copies any of it
         tensors = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
     except (safetensors.SafetensorError, ValueError) as error:
         raise InvalidInputError("the body is not a safetensors file") from error
@@ -177,17 +176,17 @@ def check_weights(content: bytes) -> None:
 def import_weights(
     database: Database, blobs: Blobs, name: str, content: bytes, *, make: PlanMaker = make_plan
 ) -> ModelRow:
-    """Take weights trained elsewhere and start the run that certifies their first release.
+    """Store weights trained elsewhere and start the run that certifies their first release.
 
-    They may have been trained on every record that the dataset holds or held, so all of them count
-    as part of the model, held-out ones and forgotten ones included.
+    They may have been trained on any record the dataset holds or held, so all of these count as
+    part of the model, including held-out and forgotten ones.
 
     Args:
-        database: where the weights are taken, and that is logged.
-        blobs: where they are stored.
+        database: where the import is recorded and logged.
+        blobs: where the weights are stored.
         name: the model.
         content: a safetensors file.
-        make: makes the plan of the run, while nothing is locked.
+        make: plans the run; called while nothing is locked.
 
     Raises:
         NotFoundError: the model does not exist.
@@ -197,13 +196,13 @@ def import_weights(
     with database.transaction() as session:
         model = registry.model_named(session, name)
         _require_awaits_weights(session, model)
-        session.expunge(model)  # to see what its run would be like
+        session.expunge(model)  # the forecast changes it, and must not be stored
         _count_all(session, model)
         occasion = Occasion.of(session, model)
     forecast = occasion.forecast(make)
     with database.transaction() as session:
         blob = blobs.put(session, "imported-weights", content, dataset_id=model.dataset_id)
-        # Only now: no lock is held while the object is written.
+        # Lock only now, so that no lock is held while the object is written.
         datasets.lock_dataset(session, model.dataset_id)
         model = registry.model_named(session, name, lock=True)
         _require_awaits_weights(session, model)

@@ -1,4 +1,4 @@
-"""Changing a model's policy after its definition; it holds from the next run on."""
+"""Changing a model's policy after its definition, with effect from the next run."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from app.registry import repository as registry
 from app.registry.forecasts import Occasion, PlanMaker
 from app.registry.tables import ModelRow
 
-# What earlier releases depend on.
+# Earlier releases depend on these.
 _FIXED = ("adaptive", "first_release")
 
 
@@ -28,22 +28,22 @@ def change_policy(
     require: Callable[[Session, ModelRow], None] = lambda _session, _model: None,
     make: PlanMaker = make_plan,
 ) -> ModelRow:
-    """Change some fields of a model's policy; certificates that were issued stay as they are.
+    """Change some fields of a model's policy; issued certificates stay as they are.
 
     Args:
-        database: where the policy is changed, and that is logged.
+        database: where the policy is changed and the change logged.
         name: the model.
         changes: fields of ``Policy`` as plain JSON values; the others stay.
-        require: receives the model, locked, and raises to refuse the change.
-        make: makes a plan for such a policy, while nothing is locked.
+        require: called with the locked model; raises to reject the change.
+        make: makes a plan for such a policy; called while nothing is locked.
 
     Raises:
         NotFoundError: the model does not exist.
-        InvalidInputError: a field that is fixed with the model's definition, or a mechanism that
-            would have to track a training that has not begun and is released as it is.
+        InvalidInputError: a field is fixed by the model's definition, or the mechanism would have
+            to track an initial training that was released without noise.
         ParameterError: a field is out of its range.
-        ConflictError: a run is going, which follows the policy that it began with, or another call
-            has changed the model meanwhile.
+        ConflictError: a run is active, which follows the policy it began with, or another call
+            changed the model meanwhile.
         PlanError: the model cannot be unlearned under such a policy.
     """
     with database.transaction() as session:
@@ -52,7 +52,7 @@ def change_policy(
         policy = _changed(session, model, changes)
         occasion = Occasion.of(session, model, policy=policy)
     if policy.to_json() != present:
-        # What the plan is does not matter now.
+        # Only feasibility matters here, not the plan itself.
         occasion.forecast(make).require_tracked_start()
     with database.transaction() as session:
         model = registry.model_named(session, name, lock=True)
@@ -69,7 +69,7 @@ def change_policy(
 
 
 def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> Policy:
-    """Return a model's policy with the changes, if they may be made."""
+    """Return a model's policy with the changes, if they are allowed."""
     fixed = [
         field for field in _FIXED if changes.get(field, model.policy[field]) != model.policy[field]
     ]
@@ -77,5 +77,5 @@ def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> P
         raise InvalidInputError(f"{fixed[0]} is fixed with the model's definition")
     run = repository.active_run(session, model.id)
     if run is not None and run.state != RunState.QUEUED:
-        raise ConflictError("a run is going under the present policy: change it when it has ended")
+        raise ConflictError("a run is active under the current policy: change it when it has ended")
     return Policy.from_json({**model.policy, **changes})

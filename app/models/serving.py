@@ -1,4 +1,4 @@
-"""Which version may be served now, given what people have asked to be forgotten."""
+"""Which version may be served now, given the open forget requests."""
 
 from sqlalchemy.orm import Session
 

@@ -1,1 +1,1 @@
-"""What an operator can see of the service: figures, signs of life, readiness."""
+"""What operators can observe: metrics, heartbeats, readiness."""

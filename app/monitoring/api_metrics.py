@@ -1,6 +1,6 @@
-"""How often each route was called, with what outcome and how long it took, in this process.
+"""Request counts, outcomes and durations per route in this process.
 
-Labels are templates of routes, never paths: paths hold ids and names.
+Labels are route templates, never paths: paths contain ids and names.
 """
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
@@ -9,7 +9,7 @@ _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.
 
 
 class ApiMetrics:
-    """The figures of one API process, in a registry of their own."""
+    """The metrics of one API process, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

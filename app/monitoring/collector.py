@@ -1,7 +1,7 @@
-"""The figures of ledger and queue as Prometheus reads them, looked up when it asks.
+"""Prometheus metrics of ledger and queue, read at scrape time.
 
-A source that does not answer is reported as down and its figures are left out: what is absent is
-not zero. Labels are states, kinds and names of models.
+A source that does not answer is reported as down and its metrics are left out: absent does not mean
+zero. Labels are states, kinds and names of models.
 """
 
 import logging
@@ -31,16 +31,16 @@ class ServiceCollector(Collector):
         self._redis = redis
 
     def describe(self) -> Iterable[Metric]:
-        """Name nothing beforehand: that would take a scrape."""
+        """Describe nothing: that would take a scrape."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family that can be had now."""
+        """Yield every metric that is available now."""
         build = {"version": version("expunge"), "python": platform.python_version()}
-        yield InfoMetricFamily("expunge_build", "What runs here.", value=build)
+        yield InfoMetricFamily("expunge_build", "Version of the running program.", value=build)
         up = GaugeMetricFamily(
             "expunge_source_up",
-            "1 if the source of other figures answers; without it they are absent.",
+            "1 if the source of other metrics answers; otherwise they are absent.",
             labels=("source",),
         )
         for source, read in (("database", self._ledger), ("redis", self._queue)):
@@ -61,5 +61,5 @@ def _read(source: str, read: Callable[[], list[Metric]]) -> list[Metric]:
     try:
         return read()
     except (SQLAlchemyError, RedisError) as error:
-        _log.warning("no figures of %s: %s", source, describe(error))
+        _log.warning("no metrics from %s: %s", source, describe(error))
         return []

@@ -1,6 +1,6 @@
-"""Figures about the ledger for its operator: grouped counts, never a row or an id.
+"""Statistics of the ledger for its operator: grouped counts, never a row or an id.
 
-Finished things are counted through indices only; ages are read only of open ones.
+Finished rows are counted through indices only; ages are read for open ones only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ AGE_BOUNDS_S = tuple(days * DAY_S for days in (1, 3, 7, 14, 21, 28, 30, 45, 90))
 
 @dataclass(frozen=True)
 class Ages:
-    """How old the open requests of one state are.
+    """The ages of the open requests of one state.
 
     Attributes:
         count: how many there are.
-        sum_s, oldest_s: of their ages, since they were received.
-        up_to: how many are at most as old as each of ``AGE_BOUNDS_S``.
+        sum_s, oldest_s: sum and maximum of their ages since receipt.
+        up_to: cumulative counts, one for each of ``AGE_BOUNDS_S``.
     """
 
     count: int
@@ -43,9 +43,10 @@ class Deadlines:
     """When open requests are due.
 
     Attributes:
-        earliest_s: until the earliest deadline, negative if it has passed; None without requests.
-        warned: requests that were warned of and are not overdue yet.
-        overdue: requests whose deadline is over.
+        earliest_s: time until the earliest deadline, negative if it has passed; None without open
+            requests.
+        warned: requests whose warning was sent and that are not overdue yet.
+        overdue: requests past their deadline.
     """
 
     earliest_s: float | None
@@ -55,7 +56,7 @@ class Deadlines:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs of one kind in one state, and how often they were tried altogether."""
+    """Runs of one kind in one state, and their total number of attempts."""
 
     kind: str
     state: str
@@ -65,7 +66,7 @@ class RunGroup:
 
 @dataclass(frozen=True)
 class ActiveRun:
-    """A run that waits or is going; a model has one at most."""
+    """A queued or active run; a model has at most one."""
 
     model: str
     kind: str
@@ -78,7 +79,7 @@ class ActiveRun:
 
 @dataclass(frozen=True)
 class OutboxTopic:
-    """What waits in the outbox; ``oldest_s`` is how long the oldest has been due, 0 if none is."""
+    """Pending outbox rows; ``oldest_s`` is how long the oldest has been due, 0 if none is."""
 
     topic: str
     count: int
@@ -87,7 +88,7 @@ class OutboxTopic:
 
 @dataclass(frozen=True)
 class LogSize:
-    """The log: its entries, how many no checkpoint covers, and the age of the newest one."""
+    """The log: its entries, those without a checkpoint, and the newest checkpoint's age."""
 
     entries: int
     unsigned: int
@@ -96,21 +97,21 @@ class LogSize:
 
 @dataclass(frozen=True)
 class Shredding:
-    """Blobs whose keys are to be destroyed, and objects to be deleted whose keys are gone."""
+    """Blobs whose keys await destruction, and objects whose keys are destroyed but not deleted."""
 
     keys: int
     objects: int
 
 
 def requests_by_state(session: Session) -> Mapping[RequestState, int]:
-    """Return how many requests there are in each state, zeros included."""
+    """Return the number of requests in each state, including zeros."""
     query = select(ForgetRequestRow.state, func.count()).group_by(ForgetRequestRow.state)
     found = {state: count for state, count in session.execute(query)}  # noqa: C416 - of rows
     return {state: found.get(state, 0) for state in RequestState}
 
 
 def open_request_ages(session: Session) -> Mapping[str, Ages]:
-    """Return the ages of the requests that are not over, by state."""
+    """Return the ages of unfinished requests, by state."""
     age_s = _seconds(func.clock_timestamp() - ForgetRequestRow.received_at)
     up_to = [func.count().filter(age_s <= bound) for bound in AGE_BOUNDS_S]
     query = select(
@@ -125,7 +126,7 @@ def open_request_ages(session: Session) -> Mapping[str, Ages]:
 
 
 def deadlines(session: Session) -> Deadlines:
-    """Return how close the deadlines of open requests are."""
+    """Return the deadlines of open requests in aggregate."""
     left_s = _seconds(ForgetRequestRow.due_at - func.clock_timestamp())
     query = select(
         func.min(left_s),
@@ -137,7 +138,7 @@ def deadlines(session: Session) -> Deadlines:
 
 
 def obligations(session: Session) -> Sequence[tuple[str, str, int]]:
-    """Return (model, state, how many) of all obligations."""
+    """Return (model, state, count) for all obligations."""
     counted = (
         select(ObligationRow.model_id, ObligationRow.state, func.count().label("count"))
         .group_by(ObligationRow.model_id, ObligationRow.state)
@@ -161,7 +162,7 @@ def run_groups(session: Session) -> Sequence[RunGroup]:
 
 
 def active_runs(session: Session) -> Sequence[ActiveRun]:
-    """Return the runs that wait or are going."""
+    """Return the queued and active runs."""
     query = (
         select(
             ModelRow.name,
@@ -179,7 +180,7 @@ def active_runs(session: Session) -> Sequence[ActiveRun]:
 
 
 def outbox(session: Session) -> Sequence[OutboxTopic]:
-    """Return what waits in the outbox, by topic."""
+    """Return the outbox's pending rows, by topic."""
     late_s = _seconds(func.clock_timestamp() - func.min(OutboxRow.available_at))
     query = select(OutboxRow.topic, func.count(), func.greatest(late_s, 0.0))
     return [
@@ -189,7 +190,7 @@ def outbox(session: Session) -> Sequence[OutboxTopic]:
 
 
 def log_size(session: Session) -> LogSize:
-    """Return how long the log is and how much of it is signed."""
+    """Return the log's size and how much of it is signed."""
     last = session.scalar(select(func.max(LogEntryRow.index)))
     entries = 0 if last is None else last + 1
     signed, age_s = checkpoints.newest(session)

@@ -1,4 +1,4 @@
-"""What the ledger shows, as metrics."""
+"""The ledger's statistics as metrics."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -15,7 +15,7 @@ from app.monitoring import figures
 
 
 def ledger_metrics(session: Session) -> Iterator[Metric]:
-    """Yield the figures of requests, runs, outbox, log and blobs."""
+    """Yield the metrics of requests, runs, outbox, log and blobs."""
     parts: Sequence[Callable[[Session], Iterable[Metric]]] = (
         _requests,
         _ages,
@@ -60,25 +60,25 @@ def _deadlines(session: Session) -> Iterator[Metric]:
     found = figures.deadlines(session)
     earliest = _gauge(
         "expunge_earliest_deadline_days",
-        "Days until the earliest deadline of an open request, negative when it is over.",
+        "Days until the earliest deadline of an open request, negative after it.",
     )
     if found.earliest_s is not None:
         earliest.add_metric((), found.earliest_s / figures.DAY_S)
     yield earliest
     yield GaugeMetricFamily(
         "expunge_forget_requests_due_soon",
-        "Open requests that were warned of and are not overdue.",
+        "Open requests whose deadline warning was sent and that are not overdue.",
         value=found.warned,
     )
     yield GaugeMetricFamily(
         "expunge_forget_requests_overdue",
-        "Open requests whose deadline is over.",
+        "Open requests past their deadline.",
         value=found.overdue,
     )
 
 
 def _obligations(session: Session) -> Iterator[Metric]:
-    family = _gauge("expunge_obligations", "What models owe requests.", "model", "state")
+    family = _gauge("expunge_obligations", "Obligations by model and state.", "model", "state")
     for model, state, count in figures.obligations(session):
         family.add_metric((model, state), count)
     yield family
@@ -86,9 +86,7 @@ def _obligations(session: Session) -> Iterator[Metric]:
 
 def _runs(session: Session) -> Iterator[Metric]:
     runs = _gauge("expunge_runs", "Runs.", "kind", "state")
-    attempts = _gauge(
-        "expunge_run_attempts", "How often runs were tried, altogether.", "kind", "state"
-    )
+    attempts = _gauge("expunge_run_attempts", "Attempts at runs, in total.", "kind", "state")
     for group in figures.run_groups(session):
         runs.add_metric((group.kind, group.state), group.count)
         attempts.add_metric((group.kind, group.state), group.attempts)
@@ -99,7 +97,7 @@ def _runs(session: Session) -> Iterator[Metric]:
 def _active_runs(session: Session) -> Iterator[Metric]:
     attempt = _gauge(
         "expunge_active_run_attempt",
-        "The present attempt at a run that waits or goes.",
+        "The current attempt at a queued or active run.",
         "model",
         "kind",
         "state",
@@ -107,12 +105,10 @@ def _active_runs(session: Session) -> Iterator[Metric]:
     labels = ("model", "kind", "phase")
     steps = CounterMetricFamily(
         "expunge_run_steps",
-        "Steps taken in a run's present phase; its rate is the steps per second.",
+        "Steps taken in a run's current phase; its rate is the steps per second.",
         labels=labels,
     )
-    planned = _gauge(
-        "expunge_run_planned_steps", "Steps that a run's present phase may take.", *labels
-    )
+    planned = _gauge("expunge_run_planned_steps", "Most steps of a run's current phase.", *labels)
     for run in figures.active_runs(session):
         attempt.add_metric((run.model, run.kind, run.state), run.attempt)
         if run.phase is None:
@@ -128,9 +124,9 @@ def _active_runs(session: Session) -> Iterator[Metric]:
 
 def _outbox(session: Session) -> Iterator[Metric]:
     waiting = {topic.topic: topic for topic in figures.outbox(session)}
-    depth = _gauge("expunge_outbox_depth", "What waits for the dispatcher.", "topic")
+    depth = _gauge("expunge_outbox_depth", "Outbox rows that wait for the dispatcher.", "topic")
     oldest = _gauge(
-        "expunge_outbox_oldest_age_seconds", "How long the oldest of it has been due.", "topic"
+        "expunge_outbox_oldest_age_seconds", "How long the oldest outbox row is due.", "topic"
     )
     for name in sorted({*Topic, *waiting}):
         found = waiting.get(name)
@@ -145,7 +141,7 @@ def _log(session: Session) -> Iterator[Metric]:
     yield GaugeMetricFamily("expunge_log_entries", "Entries of the log.", value=log.entries)
     yield GaugeMetricFamily(
         "expunge_log_unsigned_entries",
-        "Entries that no signed checkpoint covers yet.",
+        "Entries that no signed checkpoint covers.",
         value=log.unsigned,
     )
     age = _gauge("expunge_log_checkpoint_age_seconds", "Since the newest checkpoint was signed.")
@@ -157,11 +153,11 @@ def _log(session: Session) -> Iterator[Metric]:
 def _shredding(session: Session) -> Iterator[Metric]:
     waiting = figures.shredding(session)
     yield GaugeMetricFamily(
-        "expunge_blobs_to_shred", "Given up, and their keys still exist.", value=waiting.keys
+        "expunge_blobs_to_shred", "Blobs given up whose keys still exist.", value=waiting.keys
     )
     yield GaugeMetricFamily(
         "expunge_objects_to_delete",
-        "Objects that are still stored though their keys are destroyed.",
+        "Stored objects whose keys are destroyed.",
         value=waiting.objects,
     )
 

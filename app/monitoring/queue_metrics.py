@@ -1,4 +1,4 @@
-"""What Redis shows, as metrics."""
+"""The state of Redis as metrics."""
 
 from collections.abc import Iterator
 
@@ -12,26 +12,26 @@ _WORKER_STATES = ("idle", "busy")
 
 
 def queue_metrics(connection: Redis) -> Iterator[Metric]:
-    """Yield the figures of the queue and of who is alive."""
+    """Yield the metrics of queue, workers and dispatchers."""
     state = queue_state(connection)
     yield GaugeMetricFamily(
-        "expunge_queue_depth", "Runs that wait in Redis for a worker.", value=state.depth
+        "expunge_queue_depth", "Runs queued in Redis for a worker.", value=state.depth
     )
     workers = GaugeMetricFamily(
-        "expunge_workers", "Workers that gave a sign of life within a minute.", labels=("state",)
+        "expunge_workers", "Workers with a heartbeat within a minute.", labels=("state",)
     )
     for name in sorted({*_WORKER_STATES, *state.states}):
         workers.add_metric((name,), state.states[name])
     yield workers
     silent = GaugeMetricFamily(
         "expunge_worker_heartbeat_age_seconds",
-        "Since the last sign of life of the most silent worker that is alive.",
+        "Age of the oldest last heartbeat of any live worker.",
     )
     if state.oldest_heartbeat_s is not None:
         silent.add_metric((), state.oldest_heartbeat_s)
     yield silent
     yield GaugeMetricFamily(
         "expunge_dispatchers",
-        "Dispatchers that gave a sign of life within half a minute.",
+        "Dispatchers with a heartbeat within half a minute.",
         value=state.dispatchers,
     )

@@ -1,8 +1,7 @@
-"""What Redis shows: how many runs wait, and which workers and dispatchers are alive.
+"""The state of Redis: queued runs, live workers, live dispatchers.
 
-Workers sign on and give signs of life as RQ does it; a worker that is killed is gone from here
-after ``WORKER_TTL_S`` + 60 seconds at most. Dispatchers have a sorted set of their own, by Redis'
-clock.
+Workers register and send heartbeats as RQ defines them; a killed worker disappears after at most
+``WORKER_TTL_S`` + 60 seconds. Dispatchers are in a sorted set, scored by Redis' clock.
 """
 
 from collections import Counter
@@ -17,7 +16,7 @@ from rq.worker import BaseWorker
 
 QUEUE = "expunge-runs"
 WORKER_TTL_S = 30
-"""An idle worker gives a sign of life every 15 s less than this, a working one every 10 s."""
+"""Idle workers send a heartbeat 15 s before this ends, busy ones every 10 s."""
 MONITORING_INTERVAL_S = 10
 DISPATCHER_INTERVAL_S = 5.0
 _DISPATCHERS = "expunge:dispatchers"
@@ -27,14 +26,14 @@ _WORKER_SILENT_AFTER_S = 60.0
 
 @dataclass(frozen=True)
 class WorkerState:
-    """A worker that is alive, as it last told Redis.
+    """A live worker, as last reported to Redis.
 
     Attributes:
-        name: RQ's name of it.
-        host, pid: where it runs; None for a worker that has told nothing yet.
-        state: RQ's word: ``idle``, ``busy``, ``started`` or ``suspended``.
-        last_heartbeat: in UTC; None while it is just signing on.
-        run: the run that it carries out, if any.
+        name: its RQ name.
+        host, pid: where it runs; None before its first report.
+        state: its RQ state: ``idle``, ``busy``, ``started`` or ``suspended``.
+        last_heartbeat: in UTC; None while it registers.
+        run: its current run, if any.
     """
 
     name: str
@@ -46,7 +45,7 @@ class WorkerState:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since its last sign of life, by the worker's clock and ours."""
+        """Seconds since its last heartbeat, comparing the worker's clock with ours."""
         if self.last_heartbeat is None:
             return 0.0
         return max(0.0, (datetime.now(UTC) - self.last_heartbeat).total_seconds())
@@ -54,12 +53,12 @@ class WorkerState:
 
 @dataclass(frozen=True)
 class QueueState:
-    """A moment in Redis.
+    """A snapshot of Redis.
 
     Attributes:
-        depth: runs that wait in the queue.
-        workers: those that are alive.
-        dispatchers: how many are alive.
+        depth: number of queued runs.
+        workers: the live workers.
+        dispatchers: number of live dispatchers.
     """
 
     depth: int
@@ -68,17 +67,17 @@ class QueueState:
 
     @property
     def states(self) -> Counter[str]:
-        """How many workers are in which state."""
+        """Number of workers by state."""
         return Counter(worker.state for worker in self.workers)
 
     @property
     def oldest_heartbeat_s(self) -> float | None:
-        """Since the last sign of life of the most silent worker; None if there is none."""
+        """Age of the oldest last heartbeat of any live worker; None without workers."""
         return max((worker.silent_s for worker in self.workers), default=None)
 
 
 def queue_state(connection: Redis) -> QueueState:
-    """Look at the queue and at who is alive.
+    """Read the queue and the live processes.
 
     Raises:
         RedisError: Redis does not answer.
@@ -107,7 +106,7 @@ def _state_of(worker: BaseWorker) -> WorkerState:
 
 
 def note_dispatcher(connection: Redis, name: str) -> None:
-    """Give a dispatcher's sign of life; those that are silent for long are forgotten.
+    """Record a dispatcher's heartbeat and remove dispatchers that have been silent for long.
 
     Raises:
         RedisError: Redis does not answer.

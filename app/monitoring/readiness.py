@@ -1,7 +1,7 @@
-"""Is everything there that the service needs? Each part is looked at for itself.
+"""Readiness: checks each dependency of the service separately.
 
-What keeps the API from accepting requests makes the service unavailable. Without Redis, workers or
-a dispatcher requests are still accepted and nothing is lost; then it is degraded.
+Failures that keep the API from accepting requests make the service unavailable. Without Redis,
+workers or a dispatcher it is degraded: requests are still accepted and nothing is lost.
 """
 
 from dataclasses import asdict, dataclass
@@ -27,14 +27,14 @@ _VITAL = ("database", "migrations", "ledger", "signing_key", "key_store")
 
 @dataclass
 class Readiness:
-    """One word or phrase per part; ``unknown`` where what would tell is not there itself.
+    """One word or phrase per dependency; ``unknown`` if it cannot be checked.
 
     Attributes:
         database: whether PostgreSQL answers.
-        migrations: whether it has every migration that this program knows.
-        ledger: whether it knows everything that is stored; if not, it came from a backup.
-        signing_key: whether the private keys can be read, and the ledger names this one.
-        key_store: whether keys of stored objects can be read and made.
+        migrations: whether all migrations of this program are applied.
+        ledger: whether it knows everything that is stored; otherwise it is a restored backup.
+        signing_key: whether the private keys can be read and match the key in use.
+        key_store: whether keys of stored objects can be read and created.
         redis: whether Redis answers.
         workers, dispatcher: whether at least one of each is alive.
     """
@@ -59,7 +59,7 @@ class Readiness:
 
 
 def readiness(services: Services) -> Readiness:
-    """Look at every part now."""
+    """Check every dependency now."""
     found = Readiness()
     _look_at_database(services, found)
     _look_at_keys(services, found)
@@ -81,7 +81,7 @@ def _look_at_database(services: Services, found: Readiness) -> None:
         found.database = "unreachable"
         return
     except (KeyStoreError, OSError):
-        pass  # said of the key store
+        pass  # reported as the key store's state
     found.signing_key = OK if in_use else "not the one in use: start the service again"
 
 

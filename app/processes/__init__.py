@@ -1,1 +1,1 @@
-"""Processes: starting, watching and stopping them, and what they are denied."""
+"""Processes: starting, supervising, stopping and isolating them."""

@@ -1,4 +1,4 @@
-"""A process whose memory no core dump, debugger or swap may show."""
+"""Keeps a process's memory out of core dumps, debuggers and swap."""
 
 import ctypes
 import logging
@@ -9,19 +9,19 @@ from typing import Final
 
 _log = logging.getLogger("expunge.hardening")
 _CORE_BYTES: Final = 1
-"""Too little for any file; unlike 0 it also stops Linux from piping a core to a program."""
+"""Too small for any file; unlike 0 it also stops Linux from piping a core to a program."""
 _PR_SET_DUMPABLE: Final = 4
 _CURRENT_FUTURE_ON_FAULT: Final = 1 | 2 | 4  # of mlockall(2)
 _CAP_IPC_LOCK: Final = 14
 
 
 def harden() -> None:
-    """Harden this process and all memory that it gets later; safe to repeat.
+    """Harden this process and the memory it allocates later; safe to repeat.
 
-    Every entry point calls it first. It prevents core dumps, also of programs that the process
-    starts: they cannot raise the limit again. On Linux, only root can attach a debugger or read
-    /proc/PID/mem, and memory is locked where ``may_lock_memory`` allows it. Forks inherit the first
-    but must call this again to lock memory; other programs inherit neither.
+    Every entry point calls it first. It prevents core dumps, including those of child programs,
+    which cannot raise the limit again. On Linux, only root can attach a debugger or read
+    /proc/PID/mem, and memory is locked if ``may_lock_memory`` allows it. Forks inherit the core
+    limit but must call this again to lock memory; exec'd programs are not protected otherwise.
     """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     limit = _CORE_BYTES if hard == resource.RLIM_INFINITY else min(_CORE_BYTES, hard)
@@ -36,7 +36,7 @@ def harden() -> None:
 
 
 def may_lock_memory() -> bool:
-    """Say whether all memory may be locked; a limit on it would make later allocations fail."""
+    """Return whether all memory may be locked; with a limit, later allocations would fail."""
     if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY:
         return True
     try:

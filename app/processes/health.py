@@ -1,7 +1,7 @@
-"""``python -m app.processes.health PART``: its exit code says whether a part is healthy.
+"""``python -m app.processes.health PART``: exits with 0 if a part is healthy.
 
-The API is asked over HTTP. A dispatcher or a worker is healthy if its process has lived for a
-while: one that fails at once is restarted repeatedly by its supervisor, and never gets that old.
+The API is checked over HTTP. A dispatcher or a worker is healthy if its process has run for a
+while: one that fails at startup is restarted repeatedly and never gets that old.
 """
 
 import os
@@ -52,7 +52,7 @@ def _is_part(process: psutil.Process, part: str) -> bool:
 
 
 def _has_our_settings(process: psutil.Process) -> bool:
-    """Compare settings; a hardened process shows them only to root, else compare the account."""
+    """Compare settings; only root can read a hardened process's, so else compare the account."""
     try:
         theirs = process.environ()
     except psutil.AccessDenied:

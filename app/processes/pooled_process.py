@@ -1,6 +1,6 @@
-"""A process of a ``ProcessPool``: handles one call after the other until its server is gone.
+"""A process of a ``ProcessPool``: handles one call after another until its server is gone.
 
-It writes nothing, cannot be dumped and holds no secret: it knows the calls that it was sent.
+It writes nothing, cannot be dumped and holds no secrets: it knows only the calls it received.
 """
 
 import importlib
@@ -36,14 +36,14 @@ def main() -> None:
             connection.send(_answer(call))
 
 
-def _answer(call: Any) -> tuple[bool, object]:  # noqa: ANN401 - a function, and all it takes
+def _answer(call: Any) -> tuple[bool, object]:  # noqa: ANN401 - a function and its arguments
     """Return whether a call succeeded, and what it returned or raised."""
     function, args, kwargs = call
     try:
         return True, function(*args, **kwargs)
     except (ExpungeError, MemoryError) as error:
         return False, error
-    except Exception as error:  # noqa: BLE001 - its message may quote what it was given
+    except Exception as error:  # noqa: BLE001 - its message may quote its arguments
         return False, RuntimeError(f"{type(error).__name__} in {function.__module__}")
 
 

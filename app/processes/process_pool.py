@@ -1,10 +1,10 @@
-"""Work that may take long, or much memory, in a few separate processes.
+"""Runs calls that may need much time or memory in a few separate processes.
 
-If a call takes too long or too much memory, or its caller has left, its process is killed; the next
-call starts another one. Neither ``concurrent.futures`` nor ``multiprocessing`` can do that, and
-pools that can (pebble's) start processes that have the server's environment, and so its secrets,
-and that run its main module again. These processes get no setting, key or file of the server, only
-one end of a pipe, and end when the other end is gone.
+If a call exceeds its time or memory, or its caller disconnects, its process is killed; the next
+call starts another one. Neither ``concurrent.futures`` nor ``multiprocessing`` can do that. Pools
+that can (pebble's) start processes with the server's environment, and thus its secrets, and run its
+main module again. These processes get no setting, key or file of the server, only one end of a
+pipe, and end when its other end is closed.
 """
 
 import os
@@ -26,19 +26,19 @@ Arguments = ParamSpec("Arguments")
 
 _LOOK_INTERVAL_S = 0.05
 _START_LIMIT_S = 120.0
-# Only what finds Python and its libraries; nothing that shows where the service's data are.
+# What is needed to find Python and its libraries; nothing that reveals where the data are.
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV")
 
 
 class ProcessPool:
-    """Runs functions in processes that start when they are first needed.
+    """Runs functions in processes that are started on demand.
 
     Args:
-        name: of the work, for errors.
-        size: how many calls run at once, each in a process of its own.
-        waiting: how many more may wait for their turn.
-        time_limit_s: for one call, without its wait for a turn.
-        memory_bytes: what one process may allocate.
+        name: name of the work, for errors.
+        size: how many calls run at once, each in its own process.
+        waiting: how many more calls may wait.
+        time_limit_s: for one call, not counting its wait.
+        memory_bytes: how much one process may allocate.
         preload: a module to import before the first call; its time does not count.
     """
 
@@ -70,18 +70,18 @@ class ProcessPool:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Returned:
-        """Return what a function of a module returns; its arguments and result are pickled.
+        """Call a function of a module in a pooled process; arguments and result are pickled.
 
         Args:
-            left: set as soon as the caller does not wait any more.
-            function: what to call.
-            args: its arguments.
-            kwargs: those by name.
+            left: set when the caller disconnects.
+            function: the function.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
 
         Raises:
-            OverloadedError: too many calls wait, the caller has left, or the pool was closed.
-            TooCostlyError: the call took longer, or more memory, than a call may.
-            ExpungeError: the function's own.
+            OverloadedError: too many calls wait, the caller disconnected, or the pool was closed.
+            TooCostlyError: the call exceeded its time or memory.
+            ExpungeError: raised by the function.
         """
         if not self._places.acquire(blocking=False):
             raise OverloadedError(f"{self._name} is busy: repeat the call")
@@ -93,7 +93,7 @@ class ProcessPool:
             self._places.release()
 
     def close(self) -> None:
-        """End all calls and processes for good; from any thread, and from signal handlers."""
+        """End all calls and processes; callable from any thread and from signal handlers."""
         self._closing.set()
         self._end()
 
@@ -147,7 +147,7 @@ class ProcessPool:
                 )
 
     def _check(self, left: threading.Event | None) -> None:
-        """Raise ``OverloadedError`` if the call is not wanted any more."""
+        """Raise ``OverloadedError`` if the call's result is no longer needed."""
         if self._closing.is_set():
             raise OverloadedError("the service is stopping")
         if left is not None and left.is_set():
@@ -155,7 +155,7 @@ class ProcessPool:
 
 
 class _Process:
-    """One place for a process, which runs one call at a time."""
+    """A slot for a process, which runs one call at a time."""
 
     def __init__(self, memory_bytes: int, preload: str) -> None:
         self._memory_bytes = memory_bytes
@@ -164,13 +164,13 @@ class _Process:
         self._connection: Connection | None = None
 
     def connected(self) -> Connection | None:
-        """Return the connection to the process if it runs."""
+        """Return the connection to the process if it is running."""
         if self._process is None or self._process.poll() is not None:
             return None
         return self._connection
 
     def start(self) -> Connection:
-        """Start a process; its first message is that it is ready."""
+        """Start a process; its first message reports that it is ready."""
         self.kill()
         connection, other_end = Pipe()
         with other_end:
@@ -196,7 +196,7 @@ class _Process:
         return connection
 
     def kill(self) -> None:
-        """End the process, whatever it is doing, and forget it."""
+        """Kill the process and clear the slot."""
         self.end()
         if self._process is not None:
             self._process.wait()
@@ -205,7 +205,7 @@ class _Process:
         self._process = self._connection = None
 
     def end(self) -> None:
-        """End the process; a caller that waits for its answer gets an error."""
+        """End the process; a caller waiting for its answer gets an error."""
         if self._process is not None:
             self._process.kill()
 

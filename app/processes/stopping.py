@@ -1,4 +1,4 @@
-"""How a process learns that it has to stop: by a signal, or because its parent is gone."""
+"""Stops a process on a signal, or when its parent has died."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ _CHECK_INTERVAL_S = 0.25
 class StopSignal:
     """Whether this process was asked to stop.
 
-    Not a ``threading.Event``: setting one in a signal handler, while the same thread is about to
-    wait for it, would wait for a lock that the thread itself holds.
+    Not a ``threading.Event``: setting one in a signal handler deadlocks if the same thread is
+    about to wait for it and holds its lock.
     """
 
     def __init__(self) -> None:
@@ -42,10 +42,10 @@ class StopSignal:
 
 
 def stop_with_parent(parent_pid: int) -> None:
-    """Stop this process as soon as ``parent_pid`` is not its parent any more.
+    """Stop this process as soon as ``parent_pid`` is no longer its parent.
 
-    It gets SIGTERM, and ``GRACE_S`` to stop; then it is ended at once. A thread watches, so this
-    works on every system, and however the parent dies.
+    It gets SIGTERM, and is killed after ``GRACE_S``. A polling thread works on every system,
+    however the parent dies.
     """
 
     def watch() -> None:

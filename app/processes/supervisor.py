@@ -1,7 +1,7 @@
-"""Keeps a machine's processes running: children that end by themselves are restarted.
+"""Supervises a machine's processes: restarts children that end by themselves.
 
-A child that this module started stops when the supervisor is gone, even if that was killed: so a
-second supervisor never finds the port or a run held by orphaned processes.
+Children stop when the supervisor is gone, even if it was killed, so orphans never hold a port or a
+run of the next supervisor.
 """
 
 import logging
@@ -27,10 +27,10 @@ _STEADY_AFTER_S = 10.0
 
 @dataclass
 class Backoff:
-    """When a process that has ended may be restarted; all times by one monotonic clock, in s.
+    """Delays restarts of a process; all times are in s on one monotonic clock.
 
-    At once after it had run for ten seconds; else after 1 s, and after twice as long, up to 30 s,
-    each time that it ends early again.
+    It restarts immediately after a run of ten seconds. Otherwise it waits 1 s, then twice as long
+    after each early end, up to 30 s.
     """
 
     delay_s: float = 0.0
@@ -38,11 +38,11 @@ class Backoff:
     due_at: float = -math.inf
 
     def note_start(self, now: float) -> None:
-        """Note that the process is being started."""
+        """Record that the process is being started."""
         self.started_at = now
 
     def note_end(self, now: float) -> bool:
-        """Record that the process is not running; return whether it was before."""
+        """Record that the process is not running; return whether it was running before."""
         if self.started_at is None:
             return False
         early = now - self.started_at < _STEADY_AFTER_S
@@ -52,7 +52,7 @@ class Backoff:
         return True
 
     def is_due(self, now: float) -> bool:
-        """Say whether the process may be started."""
+        """Return whether the process may be started."""
         return now >= self.due_at
 
 
@@ -66,17 +66,17 @@ class Child:
     backoff: Backoff = field(default_factory=Backoff)
 
     def start(self) -> None:
-        """Start the process in a session of its own, so that only this module stops it."""
+        """Start the process in its own session, so that only this module stops it."""
         self.backoff.note_start(time.monotonic())
         environment = os.environ | {_SUPERVISOR: str(os.getpid())}
         self.process = subprocess.Popen(self.command, env=environment, start_new_session=True)
 
     def has_ended(self) -> bool:
-        """Say whether the process is not running."""
+        """Return whether the process is not running."""
         return self.process is None or self.process.poll() is not None
 
     def keep_up(self) -> None:
-        """Start the process again if it has ended, later and later if it keeps ending."""
+        """Restart the process if it has ended, with growing delays."""
         if not self.has_ended():
             return
         now = time.monotonic()
@@ -92,7 +92,7 @@ class Child:
             self.process.terminate()
 
     def wait_until_stopped(self) -> None:
-        """Wait for a process that was asked to stop; kill it if it does not."""
+        """Wait for a process that was asked to stop; kill it after a timeout."""
         if self.process is None:
             return
         try:
@@ -108,17 +108,17 @@ def supervise(
     """Run children until asked to stop, then stop them.
 
     Args:
-        children: started in this order, and again whenever one ends.
-        stop: ends this.
-        keep_up: called twice a second, for servers that are not children. If that, or the start of
-            a child, fails, it is tried again.
+        children: started in this order, and restarted when they end.
+        stop: set to stop supervising.
+        keep_up: called twice a second, for servers that are not children. Failures of this call and
+            of starting a child are retried.
     """
     try:
         while not stop.is_set():
             for attempt in (keep_up, *(child.keep_up for child in children)):
                 try:
                     attempt()
-                except Exception as error:  # noqa: BLE001 - whatever it is, the others must go on
+                except Exception as error:  # noqa: BLE001 - one failure must not stop the others
                     _log.error("trying again: %s", describe(error))
             stop.wait(_CHECK_INTERVAL_S)
     finally:
@@ -129,7 +129,7 @@ def supervise(
 
 
 def stop_with_supervisor() -> None:
-    """Stop this process when the supervisor that started it is gone; without one, do nothing."""
+    """Stop this process when its supervisor is gone; without a supervisor, do nothing."""
     supervisor = os.environ.pop(_SUPERVISOR, None)
     if supervisor is not None:
         stop_with_parent(int(supervisor))

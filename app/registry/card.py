@@ -1,7 +1,7 @@
 """The model card of one version, in Markdown: its certificate in words, and how to check it.
 
 Everything about the guarantee, the forgotten records and the evaluation is read from the signed
-statement, so the card can claim no more than that does.
+statement, so the card cannot claim more.
 """
 
 import json
@@ -22,16 +22,16 @@ from app.domain.states import Basis, VersionState, WeightsSource
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card is made from.
+    """The input of a card.
 
     Attributes:
-        model, number: which version.
+        model, number: the version.
         state, reason: whether it is served, and if not, why.
         sha256, size_bytes: of its weights.
-        architecture, recipe: as the model was defined, as JSON values.
-        weights_source: trained here or brought from elsewhere.
-        schema: of the records.
-        predicate: of the version's certificate.
+        architecture, recipe: the model's definition, as JSON values.
+        weights_source: trained here or imported.
+        schema: the records' schema.
+        predicate: predicate of the version's certificate.
     """
 
     model: str
@@ -90,8 +90,8 @@ def _training(facts: CardFacts) -> list[str]:
     times = facts.predicate["times"]
     if facts.weights_source is WeightsSource.UPLOAD:
         origin = (
-            "The first weights were brought from elsewhere; how they were trained is not known "
-            "to this service. Recipe of the training that follows here:"
+            "The first weights were imported; how they were trained is not known to this service. "
+            "Recipe of the training that follows here:"
         )
     else:
         origin = "Trained by this service. Recipe, as declared:"
@@ -99,8 +99,8 @@ def _training(facts: CardFacts) -> list[str]:
     mechanism = facts.predicate.get("mechanism")
     if mechanism is not None:
         told += [
-            f"Certified by the mechanism `{mechanism['name']}`, whose parameters, as used, are in "
-            "the certificate; where they speak of training, they take precedence.",
+            f"Certified by the mechanism `{mechanism['name']}`, whose actual parameters are in the "
+            "certificate; where they describe training, they take precedence.",
         ]
     return [
         *told,
@@ -115,13 +115,13 @@ def _forgotten(predicate: Mapping[str, Any]) -> list[str]:
     forgotten = predicate["forgotten"]
     if forgotten["records"] == 0:
         return [
-            "No record yet: when this version was certified, no one whose records it was trained "
-            "on had asked. The guarantee is stated all the same, for the mechanism as it ran."
+            "No record yet: when this version was certified, none of the records it was trained "
+            "on had been requested. The guarantee holds for the mechanism as it ran.",
         ]
     return [
-        f"{forgotten['records']} records, of {forgotten['requests']} forget requests: all that "
-        "had been forgotten for this model, since its beginning, when this version's run started. "
-        "The operator counted them; a receipt proves that one's own are among them.",
+        f"{forgotten['records']} records, of {forgotten['requests']} forget requests: everything "
+        "forgotten for this model, since its beginning, when this version's run started. "
+        "The operator counted them; a receipt proves that particular records are among them.",
         f"Root of their salted commitments: `{forgotten['commitments_root']}`.",
     ]
 
@@ -153,7 +153,7 @@ def _evaluation(predicate: Mapping[str, Any]) -> list[str]:
     figures = {name: value for name, value in audit.items() if name not in note}
     return [
         *told,
-        "A membership-inference attack by this service, outside the guarantee too:",
+        "A membership attack by this service, also outside the guarantee:",
         _figures(figures),
         *note.values(),
     ]
@@ -167,11 +167,11 @@ def _verification(facts: CardFacts) -> list[str]:
     fetch = 'curl --fail --silent --show-error --header "Authorization: Bearer $EXPUNGE_API_KEY"'
     told = [
         "Get the operator's `trusted-keys.json` and `model-signing-p256.pub` through a channel "
-        "that you trust; what the service says of its own keys proves nothing.",
+        "that you trust; keys from the service itself prove nothing.",
     ]
     if facts.state == VersionState.CERTIFIED:
         told += [
-            "Download; this verifies before the file gets its name:",
+            "Download; the file gets its name only after it is verified:",
             _shell(f"expunge download {facts.model} --trusted trusted-keys.json"),
         ]
     else:
@@ -180,12 +180,12 @@ def _verification(facts: CardFacts) -> list[str]:
             _shell(f'{fetch} --output {bundle} {url}/certificate"'),
         ]
     told += [
-        "The certificate, offline and again at any later time:",
+        "The certificate, offline and at any later time:",
         _shell(f"expunge verify {bundle} --weights {weights} --trusted trusted-keys.json"),
     ]
     if facts.state == VersionState.CERTIFIED:
         told += [
-            "The file's OpenSSF Model Signing v1 signature, by other people's code "
+            "The file's OpenSSF Model Signing v1 signature, with independent code "
             "(`pip install model-signing`):",
             _shell(
                 f'{fetch} --output {signature} {url}/model.sig"',
@@ -218,7 +218,7 @@ def _figures(measured: Mapping[str, Any]) -> str:
 
 
 def _code(document: Mapping[str, Any]) -> str:
-    """Show JSON in a fence that no text inside it can close."""
+    """Format JSON in a fence that its text cannot close."""
     text = json.dumps(document, indent=2, sort_keys=True)
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

@@ -1,9 +1,8 @@
 """Plans of runs that have not begun.
 
-Planning may take seconds, so it is done before any lock is taken: its input is read in one
-transaction, and the run is created in another, if the model has not changed since. The number of
-records may change meanwhile. A run is planned again when it begins, on exactly the records that it
-then fixes.
+Planning may take seconds, so it happens before any lock is taken: one transaction reads its input,
+another creates the run if the model has not changed since. The number of records may change
+meanwhile; a run is planned again when it begins, on exactly the records it then fixes.
 """
 
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from app.registry.tables import ModelRow
 
 
 class PlanMaker(Protocol):
-    """Makes plans as ``planner.make_plan`` does, perhaps within limits."""
+    """Makes plans as ``planner.make_plan`` does, possibly within limits."""
 
     def __call__(self, *, policy: Policy, shape: ModelShape) -> Plan:
         """Return the plan of one run."""
@@ -30,12 +29,12 @@ class PlanMaker(Protocol):
 
 @dataclass(frozen=True)
 class Occasion:
-    """What a model's next run is planned on.
+    """The input for planning a model's next run.
 
     Attributes:
-        policy: what is promised.
+        policy: the policy to meet.
         shape: the run's size.
-        head_version_id: of the version that it starts from, if there is one.
+        head_version_id: the version that it starts from, if any.
     """
 
     policy: Policy
@@ -55,10 +54,10 @@ class Occasion:
         """Read it; no lock is needed.
 
         Args:
-            session: of the transaction that reads.
-            model: whose run it is.
-            training_set: the model's, where the caller needs it too.
-            policy: the one to try; by default the model's own.
+            session: the reading transaction.
+            model: the model.
+            training_set: the model's, if the caller has it.
+            policy: the policy to try; by default the model's own.
             dimension: how many weights the network trains; without it the plan counts them in real
                 arithmetic.
         """
@@ -80,7 +79,7 @@ class Occasion:
         return Forecast(make(policy=self.policy, shape=self.shape), self)
 
     def fits(self, model: ModelRow) -> bool:
-        """Return whether a model, which is locked now, is unchanged since it was read."""
+        """Return whether the locked model is unchanged since it was read."""
         return (
             Policy.from_json(model.policy) == self.policy
             and model.head_version_id == self.head_version_id
@@ -89,16 +88,16 @@ class Occasion:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The plan of a run that has not begun, and what it was made for."""
+    """The plan of a run that has not begun, and its input."""
 
     plan: Plan
     occasion: Occasion
 
     def require_tracked_start(self) -> None:
-        """Check that a lineage which has to be tracked will be, from its training on.
+        """Check that a lineage that must be tracked is tracked from its training on.
 
         Raises:
-            InvalidInputError: its policy has it trained and released without.
+            InvalidInputError: its policy trains and releases it without tracking.
         """
         occasion, plan = self.occasion, self.plan
         as_trained = occasion.policy.first_release is FirstRelease.AS_TRAINED
@@ -110,10 +109,10 @@ class Forecast:
             )
 
     def require_fit(self, model: ModelRow) -> None:
-        """Check that a model, which is locked now, is unchanged since the plan was made.
+        """Check that the locked model is unchanged since the plan was made.
 
         Raises:
-            ConflictError: another call or run has changed it meanwhile.
+            ConflictError: another call or run changed it.
         """
         if not self.occasion.fits(model):
             raise ConflictError(f"model {model.name!r} has changed meanwhile: try again")

@@ -1,13 +1,13 @@
-"""Which records touched a model, decided from numbers that never change.
+"""Which records influenced a model, decided from numbers that never change.
 
-A dataset's records are numbered in the order of upload; its forget requests, and the restorations
-after cancelled ones, in the order in which they came (the epochs of ``app/datasets/lives.py``). A
-model stores both counts as they were when its training data were read. So it is known for ever
-whether a record touched the lineage, without a list of every record of every model.
+A dataset's records are numbered in upload order. Its forget requests, and the restorations after
+cancelled ones, are numbered in order of arrival (the epochs of ``app/datasets/lives.py``). A model
+stores both counts as of when its training data were read. This decides for ever which records are
+in the lineage, without a list of records per model.
 
-A record is part of a model in one of its lives: the one that lasted at that moment. When that life
-ends, the model has to forget the record. A later life counts as a new record, as if uploaded then:
-it is part of the models that were trained since.
+A record is part of a model in one of its lives: the one it had at that moment. When that life ends,
+the model has to forget the record. A later life counts as a new record uploaded at its start: it is
+part of the models trained since.
 """
 
 import hashlib
@@ -31,12 +31,12 @@ class Membership:
 
     Attributes:
         through: records numbered above this came later and are not part of the model.
-        after_epoch: when its training data were read: what was forgotten by then was left out from
-            the start, and a life that began later is not part of it.
+        after_epoch: the epoch when its training data were read. Records forgotten by then were left
+            out; a life that began later is not part of the model.
         split_salt: decides which records are held out for evaluation.
         held_out_fraction: expected share of held-out records.
-        is_imported: its weights came from elsewhere. They may have seen every record that the
-            dataset held until then, forgotten and held-out ones included.
+        is_imported: its weights were imported. They may depend on every record that the dataset
+            held until then, including forgotten and held-out ones.
     """
 
     through: int
@@ -46,14 +46,14 @@ class Membership:
     is_imported: bool
 
     def is_held_out(self, record_key: bytes) -> bool:
-        """Say whether a record is held out; this depends on no other record."""
+        """Return whether a record is held out; this depends on no other record."""
         digest = hashlib.sha256(self.split_salt + record_key).digest()
         return int.from_bytes(digest[:8]) < self.held_out_fraction * _TWO_TO_64
 
     def life_of(self, record: DatedRecord | KeyedRecord | RecordRow) -> Life | None:
-        """Return the life in which a record is part of the model, for training or for evaluation.
+        """Return the life in which a record is part of the model, for training or evaluation.
 
-        None for all others. Nothing that happens later makes another life of it: it can only end.
+        None for all other records. Later events can end this life, but not change which one it is.
         """
         if record.seq > self.through:
             return None
@@ -61,11 +61,11 @@ class Membership:
         return None if life.forgotten_by(self.after_epoch) and not self.is_imported else life
 
     def learned_from(self, record_key: bytes) -> bool:
-        """Say whether a record that is part of the model may have influenced its weights."""
+        """Return whether a record of the model may have influenced its weights."""
         return self.is_imported or not self.is_held_out(record_key)
 
     def touched_by(self, record: RecordRow) -> bool:
-        """Say whether a stored record may have influenced the model's weights."""
+        """Return whether a stored record may have influenced the model's weights."""
         return self.life_of(record) is not None and self.learned_from(record.record_key)
 
 
@@ -74,12 +74,12 @@ def fixed_batches(
 ) -> dict[int, int]:
     """Return the batch of every training record by its sequence number.
 
-    A partition drawn by a salted hash of the records' keys: it looks at no content and, because
-    rows outlive erasure, comes out the same for the model's life.
+    The partition is drawn by a salted hash of the records' keys. It looks at no content and never
+    changes, because rows outlive erasure.
 
     Args:
         membership: the model's.
-        records: sequence number and key of all that the model is trained on, forgotten ones too.
+        records: sequence number and key of all training records, including forgotten ones.
         batch_size: records per batch; the last may have fewer.
     """
     ranked = sorted(

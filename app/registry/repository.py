@@ -15,7 +15,7 @@ from app.storage.tables import BlobRow
 
 
 def model_named(session: Session, name: str, *, lock: bool = False) -> ModelRow:
-    """Return a model, or raise ``NotFoundError``; with ``lock``, as it is once locked."""
+    """Return a model, or raise ``NotFoundError``; ``lock`` locks it and reads it afterwards."""
     query = select(ModelRow).where(ModelRow.name == name)
     if lock:
         query = query.with_for_update().execution_options(populate_existing=True)
@@ -37,7 +37,7 @@ def models(
     after: str | None = None,
     limit: int | None = None,
 ) -> Sequence[ModelRow]:
-    """Return the models by name, or a page of them: those behind the name ``after``."""
+    """Return the models by name, or a page of them, starting after the name ``after``."""
     query = select(ModelRow)
     if dataset is not None:
         query = query.join(DatasetRow, DatasetRow.id == ModelRow.dataset_id)
@@ -54,7 +54,7 @@ def models_of_dataset(session: Session, dataset_id: str) -> Sequence[ModelRow]:
 
 
 def learned_through(session: Session, dataset_id: str) -> int:
-    """Return the highest sequence number up to which a model has read a dataset, 0 if none has."""
+    """Return the highest sequence number that any model of a dataset has read, 0 if none."""
     query = select(func.max(ModelRow.trained_through)).where(ModelRow.dataset_id == dataset_id)
     return session.scalar(query) or 0
 
@@ -83,7 +83,7 @@ def released_versions(
     before: int | None = None,
     limit: int | None = None,
 ) -> Sequence[VersionRow]:
-    """Return a model's released versions, newest first, or a page: those below ``before``."""
+    """Return a model's released versions, newest first, or a page, starting below ``before``."""
     query = select(VersionRow).where(
         VersionRow.model_id == model_id, VersionRow.state != VersionState.PRIVATE
     )
@@ -111,12 +111,12 @@ def retired_and_shredded(session: Session) -> Sequence[VersionRow]:
 
 
 def next_number(session: Session, model_id: str) -> int:
-    """Return the number that a model's next version takes."""
+    """Return the number of a model's next version."""
     query = select(func.max(VersionRow.number)).where(VersionRow.model_id == model_id)
     return (session.scalar(query) or 0) + 1
 
 
 def digest_of(row: ModelRow | Row[Any]) -> str:
-    """Digest the part of a model that never changes; its salt prevents testing of guesses."""
+    """Digest the part of a model that never changes; its salt prevents guessing it."""
     what = [row.name, row.dataset_id, row.weights_source, row.split_salt.hex()]
     return log.digest_of([what, row.architecture, row.recipe])

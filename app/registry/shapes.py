@@ -1,4 +1,4 @@
-"""What planning needs to know of a model, read from the ledger."""
+"""The input that planning needs about a model, read from the ledger."""
 
 import math
 from collections import Counter
@@ -36,20 +36,20 @@ class TrainingRecord(NamedTuple):
     forgotten_epoch: int | None
 
     def forgotten_after(self, epoch: int) -> bool:
-        """Say whether it was forgotten later than ``epoch``."""
+        """Return whether it was forgotten later than ``epoch``."""
         return self.forgotten_epoch is not None and self.forgotten_epoch > epoch
 
 
 class TrainingSet:
-    """The records of one model in one transaction: read when they are needed, and once.
+    """The records of one model in one transaction, read once and on demand.
 
     Args:
-        session: of the transaction.
-        model: whose records they are.
+        session: the transaction.
+        model: the model.
         as_of: an epoch of the dataset: records forgotten later count as not forgotten.
 
     Attributes:
-        membership: what decides which records they are.
+        membership: decides which records these are.
 
     Raises:
         ConflictError: the model's training data were not read yet.
@@ -67,12 +67,12 @@ class TrainingSet:
 
     @property
     def records(self) -> list[TrainingRecord]:
-        """Every record that the model is trained on, forgotten ones included."""
+        """Every record that the model is trained on, including forgotten ones."""
         return self._split[0]
 
     @property
     def held_out(self) -> list[TrainingRecord]:
-        """Every record that is kept for evaluation, forgotten ones included."""
+        """Every record held out for evaluation, including forgotten ones."""
         return self._split[1]
 
     def batches(self, batch_size: int) -> dict[int, int]:
@@ -121,9 +121,9 @@ def shape_of(
     """Return the size of a model's next run.
 
     Args:
-        session: of the transaction.
-        model: whose run it is.
-        training_set: the model's, where the caller needs it too.
+        session: the transaction.
+        model: the model.
+        training_set: the model's, if the caller has it.
         dimension: how many weights the network trains, if the caller has built it.
     """
     recipe = TrainingRecipe.from_json(model.recipe)
@@ -149,7 +149,7 @@ def shape_of(
 def _new(
     shape: ModelShape, session: Session, model: ModelRow, training_set: TrainingSet | None
 ) -> ModelShape:
-    """Complete the shape of a lineage that is not trained yet."""
+    """Complete the shape of an untrained lineage."""
     shape = replace(shape, convex=_linear_head(session, model))
     if training_set is None:
         return shape
@@ -174,7 +174,7 @@ def _tracked(
         try:
             history = history.after_request(Counter(batch_of[record.seq] for record in new))
         except ParameterError:
-            history = None  # it is full: nothing can be added to it, but retraining begins another
+            history = None  # it is full; nothing can be added, but retraining begins a new one
     return replace(
         shape,
         retained=max(1, sum(record.forgotten_epoch is None for record in records)),

@@ -1,4 +1,4 @@
-"""What forget requests need to know of a model's lineage, read in one statement."""
+"""The state of a model's lineage that forget requests need, read in one statement."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +11,10 @@ from app.registry.tables import ModelRow, VersionRow
 
 @dataclass(frozen=True)
 class Standing:
-    """The part of a model that decides what a forget request is owed.
+    """The part of a model that decides its obligation for a forget request.
 
     Attributes:
-        covers_epoch: what its head covers; None without a head.
+        covers_epoch: the epoch that its head covers; None without a head.
         id, name, policy, recipe, weights_source, split_salt, trained_through, trained_after_epoch:
             as in ``ModelRow``.
     """

@@ -10,9 +10,9 @@ from app.database import Base
 
 
 class ModelRow(Base):
-    """A name, an architecture, a dataset, a policy: a lineage of versions.
+    """A lineage of versions: a name, an architecture, a dataset and a policy.
 
-    A record of the dataset touched the lineage when ``seq <= trained_through`` and it was not
+    A record of the dataset influenced the lineage if ``seq <= trained_through`` and it was not
     forgotten at ``trained_after_epoch`` (see ``app/registry/membership.py``).
     """
 
@@ -35,7 +35,7 @@ class ModelRow(Base):
     trained_through: Mapped[int | None] = mapped_column(BigInteger)
     trained_after_epoch: Mapped[int | None] = mapped_column(BigInteger)
     tracking: Mapped[dict[str, Any] | None]
-    """How the lineage was trained and what it forgot since (see ``app/planning/tracking.py``)."""
+    """How the lineage was trained and what it forgot (see ``app/planning/tracking.py``)."""
     imported_blob_id: Mapped[str | None] = mapped_column(ForeignKey("blobs.id"))
     head_version_id: Mapped[str | None] = mapped_column(
         ForeignKey("versions.id", use_alter=True, deferrable=True, initially="DEFERRED")

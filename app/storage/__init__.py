@@ -1,1 +1,1 @@
-"""Blobs: every large object, stored once and shredded for good."""
+"""Blobs: large objects, stored encrypted and shredded by destroying their key."""

@@ -1,22 +1,21 @@
-"""Blobs from birth to shredding, in step with the transactions that refer to them.
+"""The life cycle of blobs, in step with the transactions that refer to them.
 
 A blob is ``pending`` while it is written, ``live`` once a transaction adopts it, ``doomed`` when it
-is given up, and ``shredded`` after its data key is gone. Its row is committed before anything is
-written, so its object can be found whatever happens to the writer.
+is given up, and ``shredded`` once its data key is destroyed. Its row is committed before anything
+is written, so its object can be found even if the writer dies.
 
-Who gives up a pending blob depends on who writes it:
+When a pending blob is given up depends on its writer:
 
-* a transaction locks the row until it ends, whether it is committed, fails, is killed or is idle
-  for so long that Postgres ends it. A pending blob that is not locked is given up by the next
-  sweep;
+* a transaction locks the row until it ends: by commit, failure, or Postgres' idle timeout. The next
+  sweep gives up pending blobs that are not locked;
 * a run writes across transactions, so its blobs name it. They are given up with the attempt.
 
-A writer that is suspended meanwhile finds its blob given up, or its transaction ended, and keeps
-nothing: a key is made before the row is checked again, and an object is written after that. So
-every key that an object was ever written under is seen, or later destroyed, by a sweep.
+A writer that was suspended meanwhile finds its blob given up, or its transaction ended, and keeps
+nothing: a key is created before the row is checked again, and an object is written after that. So
+a sweep sees, or later destroys, every key that an object was ever written under.
 
-Every object is encrypted under a key of its own. Destroying the key is what shreds a blob; its
-object is then random bytes, which are deleted too, as soon as the object store can.
+Every object is encrypted under its own key. Destroying the key shreds the blob. Its object is then
+random bytes, which are deleted as soon as the object store can.
 """
 
 import hashlib
@@ -44,7 +43,7 @@ from app.storage.tables import BlobRow
 
 @dataclass(frozen=True)
 class StoredBlob:
-    """A blob that was written and waits to be adopted."""
+    """A written blob that waits to be adopted."""
 
     id: str
     sha256: str
@@ -52,7 +51,7 @@ class StoredBlob:
 
 
 class Blobs:
-    """The one way in and out of the object store and the key store."""
+    """The only access to the object store and the key store."""
 
     def __init__(
         self,
@@ -81,7 +80,7 @@ class Blobs:
 
         Args:
             session: the transaction that will adopt it.
-            kind: of the content.
+            kind: kind of the content.
             dataset_id: the dataset whose records the content may reveal.
         """
         while True:
@@ -91,12 +90,12 @@ class Blobs:
                 own.add(row)
             if _lock_pending(session, blob_id) is not None:
                 return blob_id
-            # A sweep came in between; nothing was written yet.
+            # A sweep gave it up in between; nothing was written yet.
 
     def reserve_for_run(self, session: Session, kind: str, *, run_id: str, dataset_id: str) -> str:
         """Return the id of a new pending blob of a run, within the caller's transaction.
 
-        It must hold the run's lock, and know that the attempt goes on.
+        The transaction must hold the run's lock and have checked that the attempt is current.
         """
         blob_id = new_id("blob")
         row = BlobRow(id=blob_id, kind=kind, state=BlobState.PENDING, dataset_id=dataset_id)
@@ -106,16 +105,16 @@ class Blobs:
         return blob_id
 
     def fill(self, blob_id: str, content: bytes, *, session: Session | None = None) -> StoredBlob:
-        """Write the content of a reserved blob, under a new key; it is safe to repeat.
+        """Write the content of a reserved blob under a new key; safe to repeat.
 
         Args:
-            blob_id: which blob.
+            blob_id: the blob.
             content: what to write.
-            session: the transaction that reserved it; None for a blob of a run.
+            session: the transaction that reserved it; None for a run's blob.
 
         Raises:
-            GoneError: it was given up.
-            ObjectStoreError, KeyStoreError: a store does not do its work.
+            GoneError: the blob was given up.
+            ObjectStoreError, KeyStoreError: a store failed.
         """
         blob = StoredBlob(blob_id, hashlib.sha256(content).hexdigest(), len(content))
 
@@ -139,7 +138,7 @@ class Blobs:
         return blob
 
     def _take_back(self, blob_id: str) -> None:
-        """Remove what a failed write has left, whatever the state of its blob."""
+        """Remove what a failed write left behind, whatever its blob's state."""
         self._keys.destroy(blob_id)
         shredded = BlobRow.state == BlobState.SHREDDED
         with self._database.beside() as session:  # the next sweep deletes the object again
@@ -150,7 +149,7 @@ class Blobs:
         """Make a pending blob live within the caller's transaction.
 
         Raises:
-            GoneError: it was given up.
+            GoneError: the blob was given up.
         """
         row = session.get_one(BlobRow, blob_id, with_for_update=True)
         if row.state != BlobState.PENDING:
@@ -164,12 +163,12 @@ class Blobs:
     def open_range(self, blob_id: str, start: int, stop: int) -> BlobRange:
         """Read bytes ``start`` up to, not including, ``stop``, in chunks of bounded size.
 
-        Each chunk is verified before it is handed out, and may raise what this method raises.
+        Each chunk is verified before it is returned, so iterating may raise the same errors.
 
         Raises:
             GoneError: the blob was shredded.
             CorruptObjectError: the object is not what was stored.
-            ObjectStoreError, KeyStoreError: a store does not do its work.
+            ObjectStoreError, KeyStoreError: a store failed.
         """
         identity, size = self._stored(blob_id)
         return BlobRange(self._objects, self._keys, identity, size, range(start, stop))
@@ -181,11 +180,11 @@ class Blobs:
         return BlobRange(self._objects, self._keys, identity, size, range(size)).read_all()
 
     def sweep(self, dataset_id: str | None = None) -> int:
-        """Shred every blob that was given up, or those of one dataset; return how many.
+        """Shred all blobs that were given up, or those of one dataset; return how many.
 
-        When it returns, the keys of all blobs that were given up when it began are gone, also of
-        blobs that another sweep is working on. An object that cannot be deleted now is deleted by a
-        later sweep.
+        On return, the keys of all blobs that were given up before the call are destroyed, including
+        those that another sweep is working on. A later sweep deletes objects that cannot be deleted
+        now.
 
         Raises:
             KeyStoreError: a key cannot be destroyed; the others were.
@@ -193,15 +192,15 @@ class Blobs:
         return self._sweeper.sweep(dataset_id)
 
     def rotate_keys(self, period_s: float) -> int | None:
-        """Rotate the keys' key if its period is over; return how many data keys live on, or None.
+        """Rotate the KEK if its period is over; return how many data keys remain, or None.
 
         Raises:
-            KeyStoreError: a key cannot be wrapped again; the old key is kept until it can.
+            KeyStoreError: a key cannot be rewrapped; the old KEK is kept until it can.
         """
         return self._keys.rotate() if self._keys.is_rotation_due(period_s) else None
 
     def is_readable(self, blob_id: str) -> bool:
-        """Say whether a blob's key is there and its object has the right length.
+        """Return whether a blob's key exists and its object has the right length.
 
         Raises:
             ObjectStoreError: the object store does not answer.
@@ -215,8 +214,8 @@ class Blobs:
     def strays(self, session: Session) -> set[str]:
         """Return the blobs whose keys exist and that the ledger does not know.
 
-        A blob's row comes before its key and outlives it. So there are none unless the ledger was
-        restored from a time before they were made.
+        A blob's row is created before its key and outlives it. So there are strays only if the
+        ledger was restored from an earlier backup.
         """
         return set(self._keys.blob_ids()) - set(session.scalars(select(BlobRow.id)))
 
@@ -236,7 +235,7 @@ class Blobs:
     def take_in(
         self, session: Session, blob_id: str, kind: str, content: bytes, *, dataset_id: str
     ) -> None:
-        """Make a stray blob of this kind and content live within the caller's transaction."""
+        """Adopt a stray blob of this kind and content within the caller's transaction."""
         session.add(
             BlobRow(
                 id=blob_id,
@@ -253,13 +252,13 @@ class Blobs:
         """Destroy the key of a blob that the ledger does not know, and delete its object.
 
         Raises:
-            ObjectStoreError, KeyStoreError: a store does not do its work.
+            ObjectStoreError, KeyStoreError: a store failed.
         """
         self._keys.destroy(blob_id)
         self._objects.delete(blob_id)
 
     def require_keys(self) -> None:
-        """Check that the key store does its work; ``KeyStoreError`` if it does not."""
+        """Raise ``KeyStoreError`` unless the key store works."""
         self._keys.require_usable()
 
     def _stored(self, blob_id: str) -> tuple[Identity, int]:
@@ -275,14 +274,14 @@ class Blobs:
 def doom_attempt(session: Session, run_id: str) -> None:
     """Give up what a run has written and not adopted, within the caller's transaction.
 
-    It must hold the run's lock.
+    The transaction must hold the run's lock.
     """
     mine = update(BlobRow).where(BlobRow.run_id == run_id, BlobRow.state == BlobState.PENDING)
     session.execute(mine.values(state=BlobState.DOOMED))
 
 
 def is_being_written(session: Session, dataset_id: str, *, since: datetime) -> bool:
-    """Return whether a writer that began before ``since`` is still at work."""
+    """Return whether a writer that began before ``since`` is still active."""
     query = select(BlobRow.id).where(
         BlobRow.dataset_id == dataset_id,
         BlobRow.state == BlobState.PENDING,
@@ -292,7 +291,7 @@ def is_being_written(session: Session, dataset_id: str, *, since: datetime) -> b
 
 
 def _lock_pending(session: Session, blob_id: str) -> str | None:
-    """Lock a pending blob's row; return its kind, None if it is not pending any more."""
+    """Lock a pending blob's row; return its kind, or None if it is no longer pending."""
     pending = select(BlobRow.kind).where(BlobRow.id == blob_id, BlobRow.state == BlobState.PENDING)
     return session.scalar(pending.with_for_update())
 
@@ -313,7 +312,7 @@ def _note_content(session: Session, blob: StoredBlob) -> None:
 
 
 def _awake(parts: Iterable[bytes], session: Session) -> Iterator[bytes]:
-    """Yield the parts while the transaction lives; each shows Postgres that it is not idle."""
+    """Yield the parts, and show Postgres with each that the transaction is not idle."""
     for part in parts:
         session.connection().exec_driver_sql("SELECT 1")
         yield part

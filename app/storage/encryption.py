@@ -1,14 +1,14 @@
-"""The format of stored objects: chunks of AES-256-GCM that cannot be cut, moved or exchanged.
+"""The format of stored objects: AES-256-GCM chunks that cannot be cut, moved or exchanged.
 
 An object is a header of 16 bytes, followed by its content in chunks of 1 MiB, each with a tag of 16
-bytes; only the last chunk may be shorter; it is empty only if the whole content is. This is the
+bytes. Only the last chunk may be shorter; it is empty only if the whole content is. This is the
 STREAM construction of Hoang, Reyhanitabar, Rogaway and Vizár (CRYPTO 2015). A chunk's nonce is
-``prefix (7 bytes) || index (4) || last (1)``, so no chunk is accepted in another's place, and none
-but the last at the end. Its associated data name the header, the blob, its kind and the index, so
-that none is accepted in another object.
+``prefix (7 bytes) || index (4) || last (1)``, so no chunk is accepted at another index, and only
+the last one at the end. Its associated data names the header, the blob, its kind and the index, so
+no chunk is accepted in another object.
 
-The header holds a name, the version of the format and the random nonce prefix: nothing secret.
-Every object has a key of its own; the random prefix protects even a key used twice.
+The header holds a name, the format version and the random nonce prefix: nothing secret. Every
+object has its own key; the random prefix protects even a key used twice.
 """
 
 import os
@@ -35,7 +35,7 @@ _MOST_CHUNKS = 2**32
 
 @dataclass(frozen=True)
 class Identity:
-    """What an object is: it can be decrypted as nothing else."""
+    """What an object is; it does not decrypt as anything else."""
 
     blob_id: str
     kind: str
@@ -52,12 +52,12 @@ def encrypt(content: bytes, key: bytes, identity: Identity) -> Iterator[bytes]:
 
 
 def stored_size(size: int) -> int:
-    """Return how many bytes the object of a content of ``size`` bytes has."""
+    """Return the stored size of a content of ``size`` bytes."""
     return HEADER_BYTES + size + TAG_BYTES * _chunk_count(size)
 
 
 def content_size(stored: int) -> int | None:
-    """Return the size of the content of an object of ``stored`` bytes; None if no object has it."""
+    """Return the content size of an object of ``stored`` bytes; None if that is impossible."""
     chunks = -(-(stored - HEADER_BYTES) // _STORED_CHUNK_BYTES)
     size = stored - HEADER_BYTES - TAG_BYTES * chunks
     return size if size >= 0 and stored_size(size) == stored else None
@@ -67,14 +67,14 @@ class Decryption:
     """Decrypts single chunks of one object.
 
     Attributes:
-        size: of the content, in bytes.
+        size: size of the content in bytes.
     """
 
     def __init__(self, header: bytes, key: bytes, identity: Identity, size: int) -> None:
         """Begin with an object's header and what is known about its content.
 
         Raises:
-            CorruptObjectError: the header is not one of this format.
+            CorruptObjectError: the header does not have this format.
         """
         if len(header) != HEADER_BYTES or _HEADER.unpack(header)[:2] != (_NAME, _VERSION):
             raise CorruptObjectError(f"object {identity.blob_id} has no header of this format")
@@ -83,7 +83,7 @@ class Decryption:
         self._chunks = _Chunks(header, key, identity, size)
 
     def place(self, index: int) -> tuple[int, int]:
-        """Return where chunk ``index`` begins and ends in the stored object."""
+        """Return the start and end of chunk ``index`` in the stored object."""
         start = HEADER_BYTES + index * _STORED_CHUNK_BYTES
         return start, start + self._chunks.length(index) + TAG_BYTES
 
@@ -91,7 +91,7 @@ class Decryption:
         """Return the content of chunk ``index``.
 
         Raises:
-            CorruptObjectError: it is not what was stored there.
+            CorruptObjectError: it is not the stored chunk.
         """
         try:
             return self._chunks.decrypt(index, stored)

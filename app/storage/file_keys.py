@@ -1,9 +1,9 @@
 """A key store of files of mode 0600 on one file system, shared by the processes of one machine.
 
-Layout: ``periods/N`` holds the KEK of period N, 32 random bytes; ``wrapped/BLOB`` the number of a
-period (4 bytes), a nonce (12) and the data key under AES-256-GCM with that period's KEK, with
-period and blob as associated data (48). The newest period is the present one. ``lock`` keeps
-rotation apart from creation and destruction; reading needs no lock.
+Layout: ``periods/N`` holds the KEK of period N, 32 random bytes. ``wrapped/BLOB`` holds the period
+(4 bytes), a nonce (12) and the data key under AES-256-GCM with that period's KEK, with period and
+blob as associated data (48). The newest period is the current one. ``lock`` separates rotation from
+creation and destruction; reading needs no lock.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ _READ_ATTEMPTS = 5
 
 
 class FileKeyStore:
-    """Data keys and KEKs in a directory that only its owner may enter."""
+    """Data keys and KEKs in a directory that is private to its owner."""
 
     def __init__(
         self, root: Path, *, create: bool = False, clock: Callable[[], float] = time.time
@@ -35,7 +35,7 @@ class FileKeyStore:
         """Open the store; with ``create``, make it if it is missing.
 
         Raises:
-            ConfigurationError: it is missing, or others may enter it.
+            ConfigurationError: it is missing, or accessible to others.
         """
         self._root = root
         self._periods, self._wrapped = root / "periods", root / "wrapped"
@@ -74,7 +74,7 @@ class FileKeyStore:
         raise KeyStoreError(f"the key of object {blob_id} cannot be unwrapped")
 
     def holds(self, blob_id: str) -> bool:
-        """Say whether a blob's data key is there."""
+        """Return whether a blob's data key exists."""
         return (self._wrapped / blob_id).exists()
 
     def destroy(self, blob_id: str) -> None:
@@ -83,21 +83,21 @@ class FileKeyStore:
             erase(self._wrapped / blob_id)
 
     def blob_ids(self) -> Iterator[str]:
-        """Yield the blobs whose data keys are there, unfinished ones included."""
+        """Yield the blobs with data keys, including unfinished ones."""
         for path in self._wrapped.iterdir():
             yield path.stem
 
     def rotate(self) -> int:
-        """Begin a new period now; return how many data keys were wrapped again."""
+        """Begin a new period now; return how many data keys were rewrapped."""
         with self._locked(fcntl.LOCK_EX):
             self._add_period(self._period_numbers()[-1] + 1)
         return self._finish_rotation()
 
     def require_usable(self) -> None:
-        """Check that the present period's key can be read and that keys can be added.
+        """Check that the current period's KEK can be read and that keys can be added.
 
         Raises:
-            KeyStoreError: they cannot, or the store is not there.
+            KeyStoreError: they cannot, or the store is missing.
         """
         try:
             with self._locked(fcntl.LOCK_SH):
@@ -106,12 +106,12 @@ class FileKeyStore:
         except OSError as error:
             raise KeyStoreError("the key store cannot be read") from error
         if len(key) != KEY_BYTES:
-            raise KeyStoreError("the key store has no key of the present period")
+            raise KeyStoreError("the key store has no key of the current period")
         if not os.access(self._wrapped, os.W_OK | os.X_OK):
             raise KeyStoreError("the key store cannot be written")
 
     def is_rotation_due(self, period_s: float) -> bool:
-        """Say whether the present period began ``period_s`` ago, or a rotation was cut off.
+        """Return whether the current period began ``period_s`` ago or a rotation was interrupted.
 
         A period that began in the future is over: the clock was set back.
         """
@@ -137,7 +137,7 @@ class FileKeyStore:
         try:
             wrapped = (self._wrapped / blob_id).read_bytes()
         except FileNotFoundError:
-            erase(self._wrapped / blob_id)  # what a crash left of it
+            erase(self._wrapped / blob_id)  # left over from a crash
             return False
         if _period_of(wrapped) == newest:
             return False
@@ -172,11 +172,11 @@ class FileKeyStore:
             os.utime(self._periods / str(number), (now, now))
 
     def _period_numbers(self) -> list[int]:
-        """Return the periods whose KEKs are there, in order."""
+        """Return the periods whose KEKs exist, in order."""
         return sorted(int(path.name) for path in self._periods.iterdir() if path.name.isdigit())
 
     def _older_than(self, newest: int) -> set[int]:
-        """Return the older periods of which anything is left, even a half-erased file."""
+        """Return the older periods with any file left, even a half-erased one."""
         return {number for path in self._periods.iterdir() if (number := int(path.stem)) < newest}
 
     def _require_private(self) -> None:

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, and are overwritten before they are removed."""
+"""Files that are written atomically and overwritten before they are removed."""
 
 import os
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ def write_durably(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def erase(path: Path) -> None:
-    """Take a file's name away, overwrite its bytes with zeros and remove it.
+    """Unlink a file, overwrite its bytes with zeros and remove it.
 
     A missing file is not an error; leftovers of an interrupted write or erasure are erased too.
     Bytes that were read while the name still existed are therefore the file's own.
@@ -33,13 +33,13 @@ def erase(path: Path) -> None:
         try:
             _overwrite(left)
         except FileNotFoundError:
-            continue  # it never existed, or another process was faster
+            continue  # it never existed, or another process has erased it
         left.unlink(missing_ok=True)
     sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make a directory's entries durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -10,9 +10,7 @@ from app.domain.errors import ConfigurationError
 
 
 def create_key_file(path: Path, generate: Callable[[], bytes]) -> bytes:
-    """Write a new key with mode 0600 unless the file exists; return the file's content.
-
-    The file appears complete or not at all, whatever happens meanwhile.
+    """Write a new key atomically with mode 0600 unless the file exists; return its content.
 
     Raises:
         ConfigurationError: others may read an existing file.

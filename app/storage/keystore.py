@@ -1,10 +1,9 @@
 """The store of the objects' keys: separate from the database, its log and its backups.
 
-Each object has a data key. The store keeps it wrapped by the key-encryption key (KEK) of the
-present period. When a period ends, the remaining data keys are wrapped under a new KEK and the old
-one is destroyed: older copies of wrapped keys then open nothing any more. A key management service
-can be used by implementing ``KeyStore`` over it: its symmetric keys are the KEKs, scheduled for
-deletion when their period is over.
+Each object has a data key, wrapped by the key-encryption key (KEK) of the current period. When a
+period ends, the remaining data keys are wrapped under a new KEK and the old KEK is destroyed, so
+that older copies of wrapped keys become useless. To use a key management service, implement
+``KeyStore`` with its symmetric keys as KEKs, scheduled for deletion when their period is over.
 """
 
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Protocol
 
 
 class KeyStore(Protocol):
-    """Data keys by blob. Any number of processes use one store at the same time."""
+    """Data keys by blob. Several processes may use one store at the same time."""
 
     def create(self, blob_id: str) -> bytes:
         """Return a fresh random data key of 32 bytes, stored durably; it replaces an older one."""
@@ -26,27 +25,27 @@ class KeyStore(Protocol):
         """
 
     def holds(self, blob_id: str) -> bool:
-        """Say whether a blob's data key is there."""
+        """Return whether a blob's data key exists."""
 
     def destroy(self, blob_id: str) -> None:
-        """Destroy a blob's data key for good; a missing one is not an error."""
+        """Destroy a blob's data key; a missing one is not an error."""
 
     def blob_ids(self) -> Iterator[str]:
-        """Yield the blobs whose data keys are there."""
+        """Yield the blobs with data keys."""
 
     def rotate(self) -> int:
-        """Begin a new period now; return how many data keys were wrapped again.
+        """Begin a new period now; return how many data keys were rewrapped.
 
-        When this returns, every KEK but the new one is destroyed. A rotation that was cut off is
-        finished by the next.
+        On return, every KEK but the new one is destroyed. The next rotation finishes an interrupted
+        one.
         """
 
     def require_usable(self) -> None:
-        """Check that keys can be read and made now.
+        """Check that keys can be read and created now.
 
         Raises:
             KeyStoreError: they cannot.
         """
 
     def is_rotation_due(self, period_s: float) -> bool:
-        """Say whether the present period began ``period_s`` ago, or a rotation was cut off."""
+        """Return whether the current period is ``period_s`` old or a rotation was interrupted."""

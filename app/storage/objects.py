@@ -1,4 +1,4 @@
-"""Object stores: what each must be able to do, and one that uses files."""
+"""The interface of object stores, and an implementation with files."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -10,10 +10,10 @@ from app.storage.files import erase, write_durably
 
 
 class ObjectReader(Protocol):
-    """A part of an object, read from its beginning to its end.
+    """Reads a part of an object from its beginning to its end.
 
     Attributes:
-        object_size: of the whole object, in bytes.
+        object_size: size of the whole object in bytes.
     """
 
     object_size: int
@@ -28,20 +28,20 @@ class ObjectReader(Protocol):
         """
 
     def close(self) -> None:
-        """Give up what the reader holds; safe to repeat."""
+        """Release the reader's resources; safe to repeat."""
 
 
 class ObjectStore(Protocol):
     """Named objects: written once, read, deleted for good.
 
-    Every method raises ``ObjectStoreError`` when the store cannot do it now.
+    Every method raises ``ObjectStoreError`` if the store fails now.
     """
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
-        """Store an object durably, complete or not at all."""
+        """Store an object durably and atomically."""
 
     def open_range(self, name: str, start: int, stop: int) -> ObjectReader:
-        """Read bytes ``start`` up to, not including, ``stop``, of which there is at least one.
+        """Read bytes ``start`` up to, not including, ``stop``; at least one byte.
 
         Raises:
             GoneError: the object does not exist.
@@ -56,21 +56,21 @@ class ObjectStore(Protocol):
 
 
 class LocalObjectStore:
-    """Objects as files in one directory that only its owner may enter."""
+    """Objects as files in one directory that is private to its owner."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
-        """Store an object as a file of mode 0600, complete or not at all."""
+        """Store an object atomically as a file of mode 0600."""
         try:
             write_durably(self._root / name, parts)
         except OSError as error:
             raise _failed("written", error) from error
 
     def open_range(self, name: str, start: int, stop: int) -> ObjectReader:
-        """Read bytes ``start`` up to ``stop``; ``GoneError`` if the object is not there."""
+        """Read bytes ``start`` up to ``stop``; ``GoneError`` if the object does not exist."""
         return _FileReader(self._root / name, start, stop)
 
     def delete(self, name: str) -> None:
@@ -81,7 +81,7 @@ class LocalObjectStore:
             raise _failed("deleted", error) from error
 
     def names(self) -> Iterator[str]:
-        """Yield the names of all objects, unfinished ones included."""
+        """Yield the names of all objects, including unfinished ones."""
         for path in self._root.iterdir():
             yield path.stem
 
@@ -89,8 +89,7 @@ class LocalObjectStore:
 class _FileReader:
     """A part of a file. A deleted object loses its name before its bytes change.
 
-    So bytes that were read while the name still existed are the object's own, and every read ends
-    by checking for the name.
+    Every read therefore ends with a check that the name still exists.
     """
 
     def __init__(self, path: Path, start: int, stop: int) -> None:

@@ -1,6 +1,6 @@
-"""Reading a part of an encrypted object: only the chunks needed, each verified before it is used.
+"""Reads a part of an encrypted object: only the chunks it needs, each verified before use.
 
-Memory holds one chunk, whatever the size of the part.
+Memory use is one chunk, whatever the size of the part.
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ from app.storage.objects import ObjectReader, ObjectStore
 class BlobRange:
     """The bytes of a part of a blob, chunk by chunk.
 
-    When the blob is shredded meanwhile, the next chunk raises ``GoneError``, though this object has
-    the key: shredded content is not returned.
+    If the blob is shredded meanwhile, the next chunk raises ``GoneError`` although this object
+    still has the key.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class BlobRange:
         size: int,
         part: range,
     ) -> None:
-        """Open bytes ``part.start`` up to ``part.stop`` of a content of ``size`` bytes.
+        """Open bytes ``part.start`` up to ``part.stop`` of content of ``size`` bytes.
 
         Raises:
             GoneError: the blob was shredded.
-            CorruptObjectError: the object does not have the header and the length it should have.
-            ObjectStoreError, KeyStoreError: a store does not do its work.
+            CorruptObjectError: the object has the wrong header or length.
+            ObjectStoreError, KeyStoreError: a store failed.
         """
         self._keys = keys
         self._blob_id = identity.blob_id
@@ -73,7 +73,7 @@ class BlobRange:
         return content
 
     def read_all(self) -> bytes:
-        """Return the part as one piece; of an empty content, its one empty chunk is verified."""
+        """Return the whole part; for empty content, verify its one empty chunk."""
         try:
             if self._decryption.size == 0 and self._reader is not None:
                 return self._next_chunk(self._reader)
@@ -82,7 +82,7 @@ class BlobRange:
             self.close()
 
     def close(self) -> None:
-        """Give up what the range holds; safe to repeat."""
+        """Release resources; safe to repeat."""
         if self._reader is not None:
             self._reader.close()
 

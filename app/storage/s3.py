@@ -1,7 +1,7 @@
-"""Objects in a bucket of Amazon S3 or of a server that speaks its protocol.
+"""Objects in a bucket of Amazon S3 or a compatible server.
 
-Deleting removes a name. Where a bucket keeps versions, or a provider keeps copies, the bytes may
-stay; they are encrypted, and their key was destroyed before.
+Deleting removes a name. If a bucket keeps versions, or a provider keeps copies, the bytes may stay;
+they are encrypted, and their key was destroyed before.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ _MISSING = ("404", "NoSuchKey", "NotFound")
 
 
 class S3ObjectStore:
-    """Objects under one prefix of one bucket; ``prefix`` is put before every name."""
+    """Objects under one prefix of one bucket."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class S3ObjectStore:
 
     @cached_property
     def _client(self) -> "S3Client":
-        import boto3  # noqa: PLC0415 - it takes long, and few need it
+        import boto3  # noqa: PLC0415 - slow to import, and rarely needed
         from botocore.config import Config  # noqa: PLC0415
 
         connect_timeout_s, read_timeout_s = self._timeouts_s
@@ -57,7 +57,7 @@ class S3ObjectStore:
             connect_timeout=connect_timeout_s,
             read_timeout=read_timeout_s,
             retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
-            # Servers other than Amazon's do not know these; the chunks verify themselves.
+            # Servers other than Amazon's do not support these; the chunks verify themselves.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
@@ -65,13 +65,13 @@ class S3ObjectStore:
         return client
 
     def create_bucket(self) -> bool:
-        """Create the bucket unless it is there; say whether it was created."""
+        """Create the bucket if it does not exist; return whether it was created."""
         try:
             with _errors_in_words():
                 self._client.head_bucket(Bucket=self._bucket)
         except GoneError:
             region = self._client.meta.region_name
-            # The default region must not be named.
+            # S3 rejects the name of its default region.
             place: dict[str, Any] = (
                 {}
                 if region in ("us-east-1", "aws-global")
@@ -83,7 +83,7 @@ class S3ObjectStore:
         return False
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
-        """Upload an object part by part; it appears when it is complete."""
+        """Upload an object in parts; it becomes visible when it is complete."""
         from boto3.s3.transfer import TransferConfig  # noqa: PLC0415
 
         config = TransferConfig(
@@ -95,7 +95,7 @@ class S3ObjectStore:
             )
 
     def open_range(self, name: str, start: int, stop: int) -> "_S3Reader":
-        """Read bytes ``start`` up to ``stop``; ``GoneError`` if the object is not there."""
+        """Read bytes ``start`` up to ``stop``; ``GoneError`` if the object does not exist."""
 
         def get(position: int, etag: str | None) -> Any:  # noqa: ANN401 - a dictionary of boto3
             condition: dict[str, Any] = {} if etag is None else {"IfMatch": etag}
@@ -124,7 +124,7 @@ class S3ObjectStore:
 
 
 class _S3Reader:
-    """A ranged download; if the connection breaks, it continues with a new one."""
+    """A ranged download that resumes if its connection breaks."""
 
     def __init__(self, name: str, get: Callable[[int, str | None], Any], start: int) -> None:
         self._name = name

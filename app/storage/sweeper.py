@@ -1,4 +1,4 @@
-"""Shredding what was given up: the keys at once, the objects as soon as the object store can."""
+"""Shreds blobs that were given up: keys immediately, objects when the object store allows."""
 
 import logging
 from collections.abc import Callable
@@ -18,12 +18,12 @@ _FAILURES_AT_ONCE = 3
 _RETRY_AFTER_S = 30.0
 _LISTING_INTERVAL_S = 3600.0
 _SWEEP_LOCK = 0x73776565
-"""Of an advisory lock of Postgres; the log's is another."""
+"""Number of a Postgres advisory lock, different from the log's."""
 _log = logging.getLogger("expunge.storage")
 
 
 class Sweeper:
-    """Destroys keys and objects. Any number of sweepers may work at the same time."""
+    """Destroys keys and objects. Several sweepers may work at the same time."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Sweeper:
         self._next_deletion = self._next_listing = clock()
 
     def sweep(self, dataset_id: str | None) -> int:
-        """Shred every blob that was given up, or those of one dataset; see ``Blobs.sweep``."""
+        """Shred all blobs that were given up, or those of one dataset; see ``Blobs.sweep``."""
         shredded, failure = 0, None
         for blob_id in self._doomed(dataset_id):
             reach("before_shred")
@@ -60,7 +60,7 @@ class Sweeper:
         return shredded
 
     def _doomed(self, dataset_id: str | None) -> list[str]:
-        """Return what was given up, and what no running transaction writes any more."""
+        """Return the blobs that were given up and that no transaction is writing."""
         concerned: ColumnElement[bool] = true()
         if dataset_id is not None:
             concerned = BlobRow.dataset_id == dataset_id
@@ -70,7 +70,7 @@ class Sweeper:
             .with_for_update(skip_locked=True)
         )
         with self._database.transaction() as session:
-            # Another sweep's locks must not look like a writer's.
+            # Another sweep's locks must not be taken for a writer's.
             session.execute(select(func.pg_advisory_xact_lock(_SWEEP_LOCK)))
             abandoned = session.scalars(unlocked).all()
             session.execute(
@@ -87,9 +87,9 @@ class Sweeper:
             row.shredded_at = func.now()
 
     def _look_for_late_writes(self) -> None:
-        """Shred again, once an hour, what writers have written that were suspended and died.
+        """Once an hour, shred what suspended writers wrote after their blob was shredded.
 
-        Such an object has no key, or such a key no object.
+        They leave an object without a key, or a key without an object.
         """
         if self._clock() < self._next_listing:
             return
@@ -114,7 +114,7 @@ class Sweeper:
                 self._keys.destroy(blob_id)
 
     def _delete_objects(self) -> None:
-        """Delete objects whose keys are gone; while the store fails, try again every 30 s."""
+        """Delete objects whose keys are destroyed; retry every 30 s while the store fails."""
         if self._clock() < self._next_deletion:
             return
         failures = 0
@@ -125,7 +125,7 @@ class Sweeper:
                 failures += 1
                 if failures == _FAILURES_AT_ONCE:
                     break
-                _log.warning("an object whose key is gone has to wait: %s", error)
+                _log.warning("deletion of an object without a key is delayed: %s", error)
                 continue
             with self._database.transaction() as session:
                 session.get_one(BlobRow, blob_id).object_deleted_at = func.now()
@@ -133,7 +133,7 @@ class Sweeper:
             self._next_deletion = self._clock() + _RETRY_AFTER_S
 
     def _objects_left(self) -> list[str]:
-        """Return some of the shredded blobs whose objects are still stored, in no fixed order."""
+        """Return some shredded blobs whose objects still exist, in no fixed order."""
         query = (
             select(BlobRow.id)
             .where(BlobRow.state == BlobState.SHREDDED, BlobRow.object_deleted_at.is_(None))

@@ -1,4 +1,4 @@
-"""Blobs: what is stored outside the database."""
+"""Blobs: data stored outside the database."""
 
 from datetime import datetime
 
@@ -9,7 +9,7 @@ from app.database import Base
 
 
 class BlobRow(Base):
-    """One stored object. The row outlives the object, to show that it was shredded."""
+    """One stored object. The row outlives the object, as evidence that it was shredded."""
 
     __tablename__ = "blobs"
     __table_args__ = (
@@ -28,11 +28,11 @@ class BlobRow(Base):
     dataset_id: Mapped[str | None]
     """The dataset whose records the content may reveal; None for public weights."""
     run_id: Mapped[str | None] = mapped_column(index=True)
-    """The run that writes it across transactions; None where one transaction does."""
+    """The run that writes it across transactions; None if one transaction writes it."""
     sha256: Mapped[str | None]
-    """Digest of the content, not of the encrypted object; so is the size."""
+    """SHA-256 of the content, not of the encrypted object; the size is the content's, too."""
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     shredded_at: Mapped[datetime | None]
-    """When the data key was destroyed: from then on the object cannot be read."""
+    """When the data key was destroyed; since then the object is unreadable."""
     object_deleted_at: Mapped[datetime | None]

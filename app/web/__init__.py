@@ -1,4 +1,4 @@
-"""The operator's page: what the ledger and the queue hold, rendered here, usable without scripts.
+"""The operator's page on ledger and queue: rendered on the server, usable without scripts.
 
-It stands above the HTTP interface and shares its services; it decides nothing of its own.
+It uses the services of the HTTP interface and makes no decisions of its own.
 """

@@ -1,4 +1,4 @@
-"""Who views a page: a session's key and what it allows."""
+"""Who views a page: the session's API key and its scopes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ class Visitor:
 
     Attributes:
         cookie: the session's secret.
-        caller: the key and its scopes, as they are now.
-        name: the key's.
+        caller: the key and its current scopes.
+        name: the key's name.
     """
 
     cookie: str
@@ -36,12 +36,12 @@ class Visitor:
     name: str
 
     def allows(self, scope: str) -> bool:
-        """Say whether the key has a scope; for templates."""
+        """Return whether the key has a scope; for templates."""
         return self.caller.allows(Scope(scope))
 
     @property
     def token(self) -> str:
-        """What this session's forms carry."""
+        """The token for this session's forms."""
         return forms.token_of(self.cookie)
 
 
@@ -55,7 +55,7 @@ def open_sessions(services: Services) -> Sessions:
 
 
 def sessions_of(request: Request) -> Sessions:
-    """Return the sessions that the application was made with."""
+    """Return the application's sessions."""
     sessions: Sessions = request.app.state.sessions
     return sessions
 

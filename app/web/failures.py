@@ -1,4 +1,4 @@
-"""``/failures``: what failed, why, and a button to try again."""
+"""``/failures``: what failed, why, and a button to retry."""
 
 from fastapi import Request, Response
 
@@ -16,7 +16,7 @@ _MOST = 100
 
 @router.get("/failures")
 def show(request: Request, services: ServicesOf, visitor: AnyVisitor) -> Response:
-    """Show the failures that the key may see."""
+    """Show the failures visible to the key."""
     may_requests = visitor.caller.allows(Scope.FORGET_READ)
     may_runs = visitor.caller.allows(Scope.MODELS_READ)
     with services.database.transaction() as session:

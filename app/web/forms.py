@@ -1,7 +1,7 @@
-"""Forms as browsers post them, and the proof that they come from one of our pages.
+"""HTML forms with protection against cross-site request forgery.
 
 A form carries a token that only pages rendered for the same cookie contain. In addition, the
-browser must not name another origin as the sender.
+browser must not report another origin.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _OWN = ("same-origin", "none")
 
 
 class ForeignFormError(ExpungeError):
-    """A form that none of this session's pages has sent."""
+    """A form that was not sent from a page of this session."""
 
 
 async def read_form(request: Request) -> Mapping[str, str]:
@@ -33,7 +33,7 @@ async def read_form(request: Request) -> Mapping[str, str]:
         PayloadTooLargeError: it is larger than any of ours.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip() != _MEDIA_TYPE:
-        raise InvalidInputError("send a form")
+        raise InvalidInputError("the body must be an HTML form")
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -42,7 +42,7 @@ async def read_form(request: Request) -> Mapping[str, str]:
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
     except ValueError as error:
-        raise InvalidInputError("not a form that a browser sends") from error
+        raise InvalidInputError("the body is not a valid HTML form") from error
     return dict(fields)
 
 
@@ -50,12 +50,12 @@ Form = Annotated[Mapping[str, str], Depends(read_form)]
 
 
 def token_of(cookie: str) -> str:
-    """Return the token that forms carry beside this cookie."""
+    """Return the form token that belongs to this cookie."""
     return hmac.new(cookie.encode(), b"expunge form", hashlib.sha256).hexdigest()
 
 
 def require_own(request: Request, form: Mapping[str, str], *, cookie: str) -> None:
-    """Check that a form comes from a page that was rendered for this cookie.
+    """Check that a form comes from a page rendered for this cookie.
 
     Raises:
         ForeignFormError: it does not.

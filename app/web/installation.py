@@ -1,4 +1,4 @@
-"""Puts the pages and their files into an application."""
+"""Adds the pages and their static files to an application."""
 
 from importlib import resources
 
@@ -16,7 +16,7 @@ PARTS = (overview, login, requests, runs, models, workers, failures, verify)
 
 
 class _Files(StaticFiles):
-    """Style sheet and scripts, with the pages' own headers; browsers ask whether they changed."""
+    """Style sheet and scripts with the pages' headers; browsers revalidate them."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)

@@ -1,4 +1,4 @@
-"""``/login`` and ``/logout``: an API key for a session."""
+"""``/login`` and ``/logout``: exchanges an API key for a session."""
 
 import secrets
 from collections.abc import Mapping

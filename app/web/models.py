@@ -1,4 +1,4 @@
-"""``/models``: what is served, which versions there were, and what their certificates say."""
+"""``/models``: served models, their versions, and the contents of their certificates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class ModelLine:
     Attributes:
         version: the number of the version that it serves now, if any.
         epsilon, delta: the policy's target.
-        owed: how many obligations it has not met yet.
+        owed: number of unmet obligations.
     """
 
     name: str
@@ -78,7 +78,7 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
 def show_version(
     name: str, number: Number, request: Request, services: ServicesOf, visitor: ModelsReader
 ) -> Response:
-    """Show what a version's certificate says, and let the browser verify it."""
+    """Show the contents of a version's certificate, and let the browser verify it."""
     with services.database.transaction() as session:
         version = _version(session, name, number)
         predicate = _predicate(session, version)
@@ -98,7 +98,7 @@ def show_version(
 
 @router.get("/models/{name}/versions/{number}/certificate")
 def certificate(name: str, number: Number, services: ServicesOf, _: ModelsReader) -> JSONResponse:
-    """Return a version's bundle, as the interface does for keys."""
+    """Return a version's bundle, as the API does."""
     with services.database.transaction() as session:
         version = _version(session, name, number)
         row = repository.certificate(session, version.certificate_id)
@@ -117,7 +117,7 @@ def certificate(name: str, number: Number, services: ServicesOf, _: ModelsReader
 def weights(
     name: str, number: Number, request: Request, services: ServicesOf, _: ModelsReader
 ) -> Response:
-    """Return the weights of a version that is served."""
+    """Return the weights of a served version."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = serving.served_version(session, model, number)

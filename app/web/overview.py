@@ -22,7 +22,7 @@ _LISTED = 8
 def show(
     request: Request, services: ServicesOf, sessions: SessionsOf, visitor: AnyVisitor
 ) -> Response:
-    """Show the parts that the key may see."""
+    """Show the parts visible to the key."""
     with services.database.transaction() as session:
         requests = _requests(session) if visitor.caller.allows(Scope.FORGET_READ) else None
         work = _work(session, visitor)

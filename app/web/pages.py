@@ -1,4 +1,4 @@
-"""Routes that answer with pages: safe headers on each, and errors in words."""
+"""Routes of HTML pages: security headers on each, and errors as pages."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -39,7 +39,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
-# The first class that matches counts. The texts of errors are ours: they hold no secret.
+# The first matching class counts. The messages are the service's own and hold no secret.
 _STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.ForbiddenError, 403, "Not allowed"),
     (ForeignFormError, 403, "Not sent"),
@@ -55,7 +55,7 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages too."""
+    """A route that shows errors as pages."""
 
     def get_route_handler(self) -> _Handler:
         """Wrap the endpoint."""
@@ -64,7 +64,7 @@ class PageRoute(APIRoute):
         async def page(request: Request) -> Response:
             try:
                 response = await handle(request)
-            except Exception as error:  # noqa: BLE001 - what is unknown is raised again
+            except Exception as error:  # noqa: BLE001 - unknown errors are raised again
                 response = _error_page(request, error)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)

@@ -30,7 +30,7 @@ def model_names(session: Session) -> Sequence[str]:
 
 
 def owed_by_model(session: Session) -> Mapping[str, int]:
-    """Return how many obligations each model has not met yet, by model id."""
+    """Return the number of each model's unmet obligations, by model id."""
     unmet = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
     query = select(ObligationRow.model_id, func.count()).where(ObligationRow.state.in_(unmet))
     rows = session.execute(query.group_by(ObligationRow.model_id))
@@ -38,5 +38,5 @@ def owed_by_model(session: Session) -> Mapping[str, int]:
 
 
 def outbox_depth(session: Session) -> int:
-    """Return how many things wait for the dispatcher, due or not."""
+    """Return the number of outbox rows, due or not."""
     return session.scalar(select(func.count()).select_from(OutboxRow)) or 0

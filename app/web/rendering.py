@@ -1,4 +1,4 @@
-"""Templates, and how times, sizes and numbers are written in them."""
+"""Templates, and the formatting of times, sizes and numbers."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ def render(
     status: int = 200,
     **context: Any,  # noqa: ANN401
 ) -> HTMLResponse:
-    """Return a page. Whatever is put into a template is escaped."""
+    """Render a page. Template variables are escaped."""
     content = _TEMPLATES.get_template(template).render(
         visitor=visitor, path=request.url.path, now=datetime.now(UTC), **context
     )
@@ -33,7 +33,7 @@ def render(
 
 
 def moment(when: datetime | None) -> Markup | str:
-    """Spell a moment in UTC, readable by machines too."""
+    """Format a time in UTC, also machine-readable."""
     if when is None:
         return _DASH
     utc = when.astimezone(UTC)
@@ -43,7 +43,7 @@ def moment(when: datetime | None) -> Markup | str:
 
 
 def span(duration: timedelta) -> str:
-    """Spell a duration by its largest unit: ``3 days``."""
+    """Format a duration in its largest unit: ``3 days``."""
     seconds = abs(duration.total_seconds())
     for size, unit in _UNITS:
         if seconds >= size:
@@ -53,22 +53,22 @@ def span(duration: timedelta) -> str:
 
 
 def since(when: datetime | None, now: datetime) -> str:
-    """Say how long ago a moment was."""
+    """Format how long ago a time was."""
     return "never" if when is None else f"{span(now - when)} ago"
 
 
 def due(when: datetime, now: datetime) -> str:
-    """Say how far away a deadline is."""
+    """Format the time until a deadline."""
     return f"{span(now - when)} overdue" if when < now else f"in {span(when - now)}"
 
 
 def number(value: float | None) -> str:
-    """Spell a number with four digits."""
+    """Format a number with four digits."""
     return _DASH if value is None else f"{value:.4g}"
 
 
 def size(size_bytes: int) -> str:
-    """Spell a size in bytes by its largest unit."""
+    """Format a size in bytes in its largest unit."""
     amount = float(size_bytes)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if amount < 1024 or unit == "GiB":
@@ -78,18 +78,18 @@ def size(size_bytes: int) -> str:
 
 
 def words(name: str | None) -> str:
-    """Spell a name of ours as words: ``fine_tuning``."""
+    """Format an identifier as words: ``fine_tuning``."""
     return _DASH if name is None else name.replace("_", " ")
 
 
 def short(name: str) -> str:
-    """Shorten an id or digest for a table; the page about it shows all of it."""
+    """Shorten an id or digest for a table; its own page shows it in full."""
     prefix, separator, rest = name.rpartition("_")
     return f"{prefix}{separator}{rest[:8]}"
 
 
 def emphasised(text: str) -> Markup:
-    """Turn the ``**strong**`` and `` `code` `` of our own sentences into markup."""
+    """Convert ``**strong**`` and `` `code` `` in the service's own sentences to markup."""
     return Markup(  # noqa: S704 - the text is escaped first
         _EMPHASIS.sub(
             lambda found: (

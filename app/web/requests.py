@@ -1,4 +1,4 @@
-"""``/requests``: forget requests, what each is owed, and another try."""
+"""``/requests``: forget requests, their obligations, and retries."""
 
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse

@@ -1,4 +1,4 @@
-"""``/runs``: what workers do and did, their progress, and a button to try again."""
+"""``/runs``: runs, their progress, and retries."""
 
 from dataclasses import asdict
 
@@ -60,7 +60,7 @@ def show_all(
 
 @router.get("/runs/{run_id}")
 def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsReader) -> Response:
-    """Show one run with the curve that it follows."""
+    """Show one run with the curve of its mechanism."""
     with services.database.transaction() as session:
         line = run_views.one(session, run_id)
         version = registry.version_of_run(session, run_id)
@@ -80,14 +80,14 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
 
 @router.get("/runs/{run_id}/progress")
 def progress(run_id: str, services: ServicesOf, _: ModelsReader) -> JSONResponse:
-    """Return how far a run is, in the form of its events."""
+    """Return a run's progress in the format of its events."""
     with services.database.transaction() as session:
         return JSONResponse(asdict(progress_of(repository.run(session, run_id))))
 
 
 @router.post("/runs/{run_id}/retry")
 def retry(run_id: str, services: ServicesOf, visitor: ModelsSender) -> RedirectResponse:
-    """Start a new run like one that failed."""
+    """Retry a failed run with a new one."""
     acting = actor.acting_as(visitor.caller.key_id)
     with acting:
         new = runs.retry_run(services.database, run_id, make=services.planners.plan).id

@@ -1,8 +1,8 @@
-"""Logins: a random id in a cookie; Redis maps it to a key.
+"""Login sessions: a random id in a cookie, mapped to an API key in Redis.
 
-Redis holds a hash of the session's id, the key's id, and a seal over both under a key that Redis
-does not have. Reading Redis gives no access, and writing to it can neither make a session nor move
-one to another key. If Redis is wiped, everyone logs in again.
+Redis holds a hash of the session's id, the key's id, and a seal over both under a key that is not
+in Redis. Reading Redis gives no access; writing to it can neither create a session nor move one to
+another key. If Redis is wiped, users log in again.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ _TOKEN_BYTES = 32
 
 @dataclass(frozen=True)
 class Sessions:
-    """The logins that are valid now."""
+    """The valid sessions."""
 
     redis: Redis
     pseudonyms: Pseudonyms
     lifetime: timedelta
 
     def start(self, key_id: str) -> str:
-        """Begin a session of a key; return the secret for the cookie."""
+        """Start a session for a key; return the secret for the cookie."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         seal = self.pseudonyms.session(token, key_id).hex()
         self.redis.set(_name(token), f"{key_id} {seal}", ex=self.lifetime)

@@ -1,4 +1,4 @@
-"""``/verify``: checks any certificate in the browser; the chosen files are not sent anywhere."""
+"""``/verify``: verifies any certificate in the browser; no chosen file is uploaded."""
 
 from fastapi import Request, Response
 

@@ -1,4 +1,4 @@
-"""``/workers``: who works, how much waits."""
+"""``/workers``: live workers and the queue."""
 
 from fastapi import Request, Response
 from redis import RedisError
@@ -18,7 +18,7 @@ router = pages.router()
 def show(
     request: Request, services: ServicesOf, sessions: SessionsOf, visitor: ModelsReader
 ) -> Response:
-    """Show workers, the queue, and what waits for the dispatcher."""
+    """Show workers, the queue and the outbox."""
     with services.database.transaction() as session:
         runs = run_views.active(session)
         outbox = queries.outbox_depth(session)
@@ -28,7 +28,7 @@ def show(
 
 
 def queue_or_none(sessions: Sessions) -> QueueState | None:
-    """Return what Redis knows of the queue, or None if it cannot be reached."""
+    """Return the queue's state, or None if Redis cannot be reached."""
     try:
         return queue_state(sessions.redis)
     except RedisError:

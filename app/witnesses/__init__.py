@@ -1,1 +1,1 @@
-"""Witnesses of the log: asking them for cosignatures, and being one (C2SP tlog-witness)."""
+"""Witnesses of the log: requesting cosignatures, and a witness server (C2SP tlog-witness)."""

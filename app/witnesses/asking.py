@@ -1,8 +1,7 @@
-"""Asking witnesses to cosign the log, in the background of a process.
+"""Requests cosignatures of the log from witnesses, in the background.
 
-Each witness has a thread of its own, so that one that does not answer delays nothing: neither
-publication, which never waits for a witness, nor the other witnesses. Any number of processes may
-ask; a cosignature is kept once.
+Each witness has its own thread, so a slow one delays neither publication, which never waits for
+witnesses, nor the other witnesses. Several processes may ask at once; a cosignature is stored once.
 """
 
 import logging
@@ -37,14 +36,14 @@ class _Answer:
 
 
 class Asker:
-    """Has one witness cosign the newest checkpoint, again and again.
+    """Keeps the newest checkpoint cosigned by one witness.
 
     Args:
-        database: of the ledger.
-        url: where the witness is; ``/add-checkpoint`` is added.
+        database: the ledger.
+        url: the witness's base URL, without ``/add-checkpoint``.
         witness: its key.
         poll_interval_s: how often to look for a newer checkpoint.
-        timeout_s: how long the witness may take for an answer.
+        timeout_s: how long the witness may take to answer.
     """
 
     def __init__(
@@ -74,10 +73,10 @@ class Asker:
         self._thread.join(_STOP_S)
 
     def tick(self) -> bool:
-        """Have the newest checkpoint cosigned if it is not; say whether there was one to cosign.
+        """Have the newest checkpoint cosigned; return False if it is already.
 
         Raises:
-            WitnessError: the witness refuses, or answers something else.
+            WitnessError: the witness refuses, or its answer is invalid.
             httpx.HTTPError: it cannot be reached.
         """
         with self._database.transaction() as session:
@@ -110,7 +109,7 @@ class Asker:
             for part in answer.iter_bytes():
                 content += part
                 if len(content) > _MAX_ANSWER_BYTES:
-                    raise WitnessError("its answer has no end")
+                    raise WitnessError("its answer is too long")
             media_type = answer.headers.get("content-type", "").partition(";")[0].strip()
             return _Answer(
                 answer.status_code, media_type, content.decode("utf-8", errors="replace")
@@ -122,7 +121,7 @@ class Asker:
         while not self._stop.wait(delay_s):
             try:
                 self.tick()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            except Exception as error:  # noqa: BLE001 - every failure is retried
                 if not failing:
                     why = str(error) if isinstance(error, WitnessError) else describe(error)
                     _log.warning("witness %s has not cosigned: %s", self._witness.name, why)

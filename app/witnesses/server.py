@@ -1,4 +1,4 @@
-"""A witness over HTTP, with nothing but Python's own server: put TLS in front of it."""
+"""A witness over HTTP on Python's own server; needs a TLS proxy in front."""
 
 import re
 import threading
@@ -16,7 +16,7 @@ _LENGTH = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 class WitnessServer(ThreadingHTTPServer):
-    """Serves one witness. Slow clients are cut off, and only a limited number is served at once."""
+    """Serves one witness, drops slow clients, and limits the number of connections."""
 
     daemon_threads = True
 
@@ -27,7 +27,7 @@ class WitnessServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Reads one call after another from a connection."""
+    """Handles the requests of one connection."""
 
     protocol_version = "HTTP/1.1"
     server_version = "expunge-witness"
@@ -36,7 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: WitnessServer
 
     def handle(self) -> None:
-        """Serve a connection if there is a place for it."""
+        """Serve the connection if the limit allows it."""
         if not self.server.places.acquire(blocking=False):
             return
         try:
@@ -49,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer ``add-checkpoint``."""
         if self.path != PATH:
-            self._send(Reply(HTTPStatus.NOT_FOUND, "there is only add-checkpoint here\n"))
+            self._send(Reply(HTTPStatus.NOT_FOUND, "only add-checkpoint is served here\n"))
             return
         length = self.headers.get("Content-Length", "")
         if (
@@ -58,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
             or int(length) > MAX_BYTES
         ):
             self.close_connection = True
-            self._send(Reply(HTTPStatus.BAD_REQUEST, "its length must be given, and be small\n"))
+            self._send(Reply(HTTPStatus.BAD_REQUEST, "Content-Length is missing or too large\n"))
             return
         try:
             reply = self.server.witness.add_checkpoint(self.rfile.read(int(length)))
@@ -67,8 +67,8 @@ class _Handler(BaseHTTPRequestHandler):
             reply = Reply(HTTPStatus.SERVICE_UNAVAILABLE, "the witness cannot read its files\n")
         self._send(reply)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is given
-        """Write nothing: callers are not logged."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - set by the base class
+        """Log nothing about callers."""
 
     def _send(self, reply: Reply) -> None:
         body = reply.body.encode()

@@ -1,4 +1,4 @@
-"""What a log sends to a witness, as https://c2sp.org/tlog-witness defines it.
+"""The body a log sends to a witness, as https://c2sp.org/tlog-witness defines it.
 
 old 20852014
 <hashes of an RFC 6962 consistency proof, each in base64>
@@ -27,11 +27,11 @@ _OLD = re.compile(r"old (0|[1-9][0-9]{0,18})", re.ASCII)
 
 @dataclass(frozen=True)
 class Submission:
-    """A checkpoint, with the proof that its log grew out of what the witness knows.
+    """A checkpoint with a consistency proof from the witness's last state.
 
     Attributes:
-        old_size: of the checkpoint that the witness cosigned last; 0 if it did none.
-        proof: the consistency proof, empty from 0 on.
+        old_size: size of the checkpoint that the witness cosigned last; 0 if none.
+        proof: the consistency proof, empty from size 0.
         note: the checkpoint.
     """
 
@@ -40,13 +40,13 @@ class Submission:
     note: str
 
     def to_bytes(self) -> bytes:
-        """Return it as it is sent."""
+        """Encode the request body."""
         lines = [f"old {self.old_size}", *(base64.b64encode(h).decode() for h in self.proof), ""]
         return ("\n".join(lines) + "\n" + self.note).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Submission":
-        """Read what was sent.
+        """Parse a request body.
 
         Raises:
             NoteError: it is too large or malformed.
@@ -63,5 +63,5 @@ class Submission:
         if not blank or match is None or int(match[1]) > MAX_SIZE or len(proof) > MAX_PROOF:
             raise NoteError("not a checkpoint with a proof")
         if any(len(hashed) != HASH_BYTES for hashed in proof):
-            raise NoteError("a hash of another length")
+            raise NoteError("a hash has the wrong length")
         return cls(int(match[1]), proof, note)

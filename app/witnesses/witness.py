@@ -1,8 +1,8 @@
-"""A witness: it cosigns a log that has only grown, and remembers what it cosigned.
+"""A witness: it cosigns a log only if the log has grown consistently since the last time.
 
-It follows https://c2sp.org/tlog-witness. Of each log it keeps the size and root that it cosigned
-last, in a file that is written before the answer goes out. Two different logs of one name can
-therefore not both have its cosignature, even if the log's signing key was stolen.
+It follows https://c2sp.org/tlog-witness. For each log it keeps the size and root it cosigned last,
+in a file that is written before it answers. Two different logs of one name can therefore not both
+get its cosignature, even if the log's signing key was stolen.
 """
 
 import base64
@@ -29,7 +29,7 @@ from app.witnesses.submission import SIZE_MEDIA_TYPE, Submission
 
 @dataclass(frozen=True)
 class Reply:
-    """What is answered."""
+    """An HTTP answer."""
 
     status: HTTPStatus
     body: str
@@ -38,24 +38,24 @@ class Reply:
 
 @dataclass(frozen=True)
 class _Known:
-    """What was cosigned last of one log."""
+    """The last cosigned state of one log."""
 
     size: int
     root: bytes
 
 
 class Witness:
-    """Answers logs.
+    """Answers the logs' requests.
 
     Args:
-        signer: cosigns.
-        state: the file of what was cosigned last; created when first needed.
-        logs: files of the trusted keys of the logs that are served. They are read each time, so
-            that a log may change its key.
-        clock: tells the time, in UTC.
+        signer: the key that cosigns.
+        state: the file of the last cosigned states; created when first needed.
+        logs: files of the served logs' trusted keys, read on every request so that a log may rotate
+            its key.
+        clock: returns the current time in UTC.
 
     Raises:
-        ConfigurationError: another process uses the file, or it holds something else.
+        ConfigurationError: another process uses the file, or its content is invalid.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Witness:
         self._known = self._read()
 
     def close(self) -> None:
-        """Let another process use the file."""
+        """Release the file for other processes."""
         self._held.close()
 
     def add_checkpoint(self, content: bytes) -> Reply:
@@ -147,7 +147,7 @@ class Witness:
         return {}
 
     def _keep(self, checkpoint: Checkpoint) -> None:
-        """Record a checkpoint on disk before it is answered."""
+        """Record a checkpoint on disk before answering."""
         known = self._known | {checkpoint.origin: _Known(checkpoint.size, checkpoint.root)}
         document = {
             origin: {"size": each.size, "root": base64.b64encode(each.root).decode()}

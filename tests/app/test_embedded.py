@@ -436,7 +436,7 @@ def test_directories_are_private(running):
 def test_a_directory_that_others_can_write_is_refused(data_dir, servers):
     data_dir.mkdir()
     data_dir.chmod(0o777)
-    with pytest.raises(ConfigurationError, match="writable by nobody else"):
+    with pytest.raises(ConfigurationError, match="no other user may write to it"):
         servers.start()
 
 

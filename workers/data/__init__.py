@@ -1,1 +1,1 @@
-"""What a run reads: records, features and the weights that it starts from."""
+"""The input of runs: records, features and initial weights."""

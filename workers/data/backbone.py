@@ -1,8 +1,8 @@
 """A model's public backbone in memory: frozen features, or weights to start from.
 
-Frozen: the network that trains and unlearns is a head that reads the backbone's features. What is
-published is head and backbone together, the backbone's tensors under ``backbone.``.
-Otherwise: the network starts from the backbone's weights, wherever name and shape agree.
+Frozen: the network that trains and unlearns is a head on the backbone's features. The published
+model contains both, with the backbone's tensors under ``backbone.``.
+Otherwise the network starts from those backbone tensors whose name and shape match its own.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,12 +25,12 @@ _RECORDS_AT_ONCE: Final = 256
 
 @dataclass(frozen=True, eq=False)
 class Backbone:
-    """Public weights, and what they are for.
+    """Public weights and their use.
 
     Attributes:
-        id: of the stored backbone.
-        name, sha256: as certificates name it.
-        frozen: whether the model reads its features; otherwise it starts from its weights.
+        id: id of the stored backbone.
+        name, sha256: as named in certificates.
+        frozen: whether the model is a head on its features; otherwise it starts from its weights.
         weights: all tensors, by name.
     """
 
@@ -43,11 +43,11 @@ class Backbone:
 
 @dataclass(frozen=True, eq=False)
 class FrozenBackbone(Backbone):
-    """Public weights that make features.
+    """Public weights that compute features.
 
     Attributes:
-        network: [n, *input_shape] to features [n, size]; in evaluation mode for good.
-        whole: the network of which that is a part; it owns all tensors.
+        network: maps [n, *input_shape] to features [n, size]; always in evaluation mode.
+        whole: the network that contains ``network``; it owns all tensors.
         size: features per record.
     """
 
@@ -56,31 +56,31 @@ class FrozenBackbone(Backbone):
     size: int
 
     def features(self, examples: Examples, *, device: torch.device) -> Iterator[torch.Tensor]:
-        """Yield the features of some records at a time, float32 [n, size] on the CPU.
+        """Yield the features in batches, float32 [n, size] on the CPU.
 
         Raises:
-            RunFailedError: they are not finite, or the network does not stay as it is.
+            RunFailedError: they are not finite, or the network changes its own tensors.
         """
         self.network.to(device)
         with torch.no_grad():
             for inputs, _ in examples.in_order(_RECORDS_AT_ONCE, device=device):
                 features = self.network(inputs).to("cpu", torch.float32)
                 if not bool(torch.isfinite(features).all()):
-                    raise RunFailedError(f"backbone {self.name!r} makes features beyond float32")
+                    raise RunFailedError(f"backbone {self.name!r} has features beyond float32")
                 yield features
         self._require_unchanged()
 
     def _require_unchanged(self) -> None:
-        """A network that remembers what it has seen would carry one record into another's features.
+        """Check that the network kept no state, which would carry one record into others' features.
 
-        ``network`` shares no memory with ``weights``: whatever it did, those are still public.
+        ``network`` shares no memory with ``weights``, so those are still the public weights.
         """
         for name, tensor in self.whole.state_dict().items():
             if not torch.equal(tensor.cpu(), self.weights[name]):
                 raise RunFailedError(f"backbone {self.name!r} changes its own tensor {name!r}")
 
     def schema(self, records: FeatureSchema) -> FeatureSchema:
-        """Return the schema of the features of ``records``: they are used as they are."""
+        """Return the schema of the features of ``records``; they need no scaling."""
         return FeatureSchema(
             shape=(self.size,), dtype="float32", offset=0.0, scale=1.0, classes=records.classes
         )
@@ -89,13 +89,13 @@ class FrozenBackbone(Backbone):
 def starting(
     backbone: Backbone | None, factory: Callable[[], nn.Module]
 ) -> Callable[[], nn.Module]:
-    """Return the factory of fresh networks: one that is not frozen starts from public weights.
+    """Return a factory of fresh networks, which starts from a non-frozen backbone's weights.
 
-    A tensor without a counterpart of its name and shape stays as it was initialised: the last layer
-    of a network for other classes.
+    A tensor without a counterpart of its name and shape keeps its initial value, for example the
+    last layer of a network for other classes.
 
     Raises:
-        RunFailedError: raised by the factory if no tensor fits.
+        RunFailedError: raised by the factory if no tensor matches.
     """
     if backbone is None or backbone.frozen:
         return factory
@@ -119,11 +119,11 @@ def starting(
 
 
 def frame_of(backbone: Backbone | None, factory: Callable[[], nn.Module]) -> ReferenceFrame:
-    """Return the reference frame of the network that unlearns, around public weights if it has any.
+    """Return the reference frame of the network that unlearns, centred at public weights if any.
 
     Args:
-        backbone: of the model.
-        factory: builds the network without public weights: the scale is the initialisation's.
+        backbone: the model's backbone.
+        factory: builds the network without public weights; its initialisation sets the scale.
     """
     if backbone is None or backbone.frozen:
         return ReferenceFrame.of(factory)
@@ -137,10 +137,10 @@ def frame_of(backbone: Backbone | None, factory: Callable[[], nn.Module]) -> Ref
 def publishable(
     backbone: Backbone | None, tensors: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Return the tensors of the complete model, to save: with those of a frozen backbone.
+    """Return the complete model's tensors, including a frozen backbone's.
 
     Raises:
-        RunFailedError: a tensor of the head has a name that is the backbone's.
+        RunFailedError: a tensor of the head has the name of one of the backbone.
     """
     complete = dict(tensors)
     if not isinstance(backbone, FrozenBackbone):
@@ -148,7 +148,7 @@ def publishable(
     for name in complete:
         if name.startswith(PREFIX):
             raise RunFailedError(
-                f"the network's tensor {name!r} has a name that a frozen backbone needs: rename it"
+                f"the network's tensor {name!r} has a name of the frozen backbone: rename it"
             )
     for name, tensor in backbone.weights.items():
         complete[PREFIX + name] = tensor.numpy()
@@ -158,7 +158,7 @@ def publishable(
 def trainable(
     architecture: ArchitectureSpec, tensors: Mapping[str, torch.Tensor]
 ) -> Mapping[str, torch.Tensor]:
-    """Return a complete model's tensors without those of a frozen backbone, to go on from."""
+    """Return a complete model's tensors without those of its frozen backbone."""
     if not architecture.on_features:
         return tensors
     return {name: tensor for name, tensor in tensors.items() if not name.startswith(PREFIX)}

@@ -1,4 +1,4 @@
-"""From a stored backbone to a network that can be trusted with records."""
+"""Loads a stored backbone and checks that it treats each record separately."""
 
 import hashlib
 from collections.abc import Mapping
@@ -18,17 +18,16 @@ from workers.training.architectures import build_features
 
 _PROBE_SEED: Final = 0
 _COMPANIONS: Final = 3
-# Another batch may take another kernel, which rounds differently; a statistic of the batch differs
+# A batch of another size may use another kernel, which rounds differently. Batch statistics differ
 # by far more than this.
 _RELATIVE_ROUNDING: Final = 1e-3
 
 
 def load_backbone(services: Services, architecture: ArchitectureSpec) -> Backbone | None:
-    """Return the backbone of a model; None if it has none.
+    """Return a model's backbone, or None.
 
     Raises:
-        RunFailedError: its weights do not fit its architecture, or are not those that were
-            uploaded.
+        RunFailedError: its weights do not fit its architecture, or differ from the uploaded ones.
     """
     if architecture.backbone is None:
         return None
@@ -58,7 +57,7 @@ def _frozen(
     )
     whole.eval()
     featuriser.eval()
-    # Before the weights are loaded: this is what gives lazy layers their shapes.
+    # Before the weights are loaded, because this gives lazy layers their shapes.
     size = _size(row.name, featuriser, shape)
     try:
         whole.load_state_dict(dict(weights))
@@ -86,10 +85,10 @@ def _size(name: str, featuriser: nn.Module, input_shape: tuple[int, ...]) -> int
 
 
 def _require_independence(name: str, featuriser: nn.Module, input_shape: tuple[int, ...]) -> None:
-    """Check that a record's features do not depend on which others are in its batch.
+    """Check that a record's features do not depend on the other records in its batch.
 
-    If they did, the features of retained records would hold a trace of forgotten ones: a
-    normalisation by the batch's own statistics, for example.
+    Otherwise the features of retained records would contain traces of forgotten ones, for example
+    through normalisation by batch statistics.
     """
     generator = torch.Generator().manual_seed(_PROBE_SEED)
     shape = (1 + _COMPANIONS, *input_shape)
@@ -99,8 +98,8 @@ def _require_independence(name: str, featuriser: nn.Module, input_shape: tuple[i
     difference = (rows[0] - rows[1]).abs().max()
     if not bool(difference <= _RELATIVE_ROUNDING * rows[0].abs().max()):
         raise RunFailedError(
-            f"backbone {name!r} makes a record's features from other records too: use one without "
-            "statistics of the batch and without randomness"
+            f"backbone {name!r} mixes the records of a batch: use one without batch statistics and "
+            "without randomness"
         )
 
 

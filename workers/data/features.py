@@ -1,4 +1,4 @@
-"""A dataset as a frozen backbone sees it: features that were kept, and new ones for the rest."""
+"""A frozen backbone's features of a dataset: stored ones, and new ones for the rest."""
 
 from collections.abc import Callable
 
@@ -29,13 +29,13 @@ def read_features(
     *,
     check: Callable[[], None] = lambda: None,
 ) -> list[Part]:
-    """Return the features of every shard; those that are computed here are kept for other runs.
+    """Return the features of every shard, and store those that are computed here.
 
     Args:
         services: database and blobs.
-        dataset_id: whose shards.
-        backbone: makes the features.
-        check: called between batches; what it raises ends the work.
+        dataset_id: the dataset.
+        backbone: computes the features.
+        check: called between batches; its exceptions stop the work.
 
     Raises:
         GoneError: a shard kept changing while it was read.
@@ -48,7 +48,7 @@ def read_features(
 
 
 class _Reader:
-    """Reads one shard after the other."""
+    """Reads shards one after another."""
 
     def __init__(
         self,
@@ -63,10 +63,9 @@ class _Reader:
         self._check = check
 
     def read(self, shard_id: str) -> Part:
-        """Return a shard's features as they are stored now.
+        """Return a shard's current features.
 
-        An erasure may rewrite the shard at any moment: then what was read or computed is dropped
-        and the rewritten shard is read.
+        If an erasure rewrites the shard meanwhile, the rewritten shard is read instead.
         """
         for _ in range(_ATTEMPTS):
             with self._services.database.transaction() as session:
@@ -82,7 +81,7 @@ class _Reader:
         raise GoneError("a shard of the dataset kept changing while it was read")
 
     def _computed(self, source: FeatureSource) -> Part | None:
-        """Compute and keep features; None if the shard has changed meanwhile."""
+        """Compute and store features; None if the shard has changed meanwhile."""
         seqs, labels, raw = decode_shard(self._services.blobs.read(source.shard_blob_id))
         computed = self._compute(labels, raw)
         content = encode_shard(seqs=seqs, labels=labels, features=computed)
@@ -94,7 +93,7 @@ class _Reader:
 
     def _compute(self, labels: np.ndarray, raw: np.ndarray) -> np.ndarray:
         examples = Examples.from_arrays(
-            # Copies: torch wants memory that it may write to.
+            # Copies: torch needs writable memory.
             np.array(raw.reshape(-1, *self._records.shape)),
             np.array(labels),
             offset=self._records.offset,

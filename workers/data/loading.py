@@ -1,4 +1,4 @@
-"""What a run reads: records, and the weights it starts from."""
+"""Loads a run's records and initial weights."""
 
 import hashlib
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What a run needs to know of its model.
+    """What a run needs to know about its model.
 
     Attributes:
         schema: of the records, or of the features that a frozen backbone makes of them.
@@ -60,13 +60,12 @@ class RunData:
     """The records of one run, in memory.
 
     Attributes:
-        retain: to learn from; no forgotten record is among them.
-        held_out: to evaluate on; may be empty.
-        forgotten: to attack, where the policy asks for an audit; else empty. Nothing learns from
-            these.
-        plan: what to do with them.
-        batch_of: int64 [n], the fixed batch of each retained record; empty where batches are
-            random.
+        retain: records to train on; none of them is forgotten.
+        held_out: records for evaluation; may be empty.
+        forgotten: records for the membership attack if the policy asks for it, else empty. They
+            are never used for training.
+        plan: the run's plan.
+        batch_of: int64 [n], the fixed batch of each retained record; empty if batches are random.
     """
 
     retain: Examples
@@ -77,7 +76,7 @@ class RunData:
 
     @property
     def auditable(self) -> bool:
-        """Whether there is anything to measure an attack on."""
+        """Whether there are records to measure a membership attack on."""
         return len(self.forgotten) > 0 and len(self.held_out) > 0
 
 
@@ -106,11 +105,11 @@ def load_model(services: Services, lease: Lease) -> ModelSpec:
 def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimension: int) -> RunData:
     """Read the dataset, then fix which records the run may use and drop all others.
 
-    The choice comes last: a record that is forgotten while shards are being read is left out.
-    ``dimension`` is how many weights the network trains: the plan depends on it.
+    The selection comes last, so that records forgotten while shards are read are left out. The plan
+    depends on ``dimension``, the number of trained weights.
 
     Raises:
-        RunFailedError: no record is left to learn from.
+        RunFailedError: no record is left to train on.
         LeaseLostError: another worker holds the run.
     """
     with services.database.transaction() as session:
@@ -129,13 +128,13 @@ def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimensio
     )
     if not selection.retain:
         raise RunFailedError(
-            "no record is left to learn from: push more records, or lower held_out_fraction"
+            "no record is left to train on: push more records, or lower held_out_fraction"
         )
     retain = _Selected(selection.retain, model.schema)
     held_out = _Selected(selection.held_out, model.schema)
     forgotten = _Selected(selection.forgotten, model.schema)
     while shards:
-        shard = shards.pop()  # each is let go of before the next one is copied
+        shard = shards.pop()  # free each shard before the next one is copied
         retain.take(*shard)
         held_out.take(*shard)
         forgotten.take(*shard)
@@ -150,7 +149,7 @@ def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimensio
 
 
 class _Selected:
-    """The chosen records, copied shard by shard into arrays of the final size."""
+    """The selected records, copied shard by shard into arrays of the final size."""
 
     def __init__(self, seqs: frozenset[int], schema: FeatureSchema) -> None:
         self._seqs = np.fromiter(seqs, dtype=np.int64, count=len(seqs))
@@ -162,7 +161,7 @@ class _Selected:
         self._count = 0
 
     def take(self, seqs: np.ndarray, labels: np.ndarray, features: np.ndarray) -> None:
-        """Copy those of a shard's records that are chosen."""
+        """Copy a shard's selected records."""
         rows = np.flatnonzero(np.isin(seqs, self._seqs))
         end = self._count + len(rows)
         self._labels[self._count : end] = labels[rows]
@@ -174,12 +173,12 @@ class _Selected:
         self._count = end
 
     def seqs(self) -> list[int]:
-        """Return the sequence numbers of what was taken, in its order."""
+        """Return the sequence numbers of the copied records, in their order."""
         taken: list[int] = self._taken[: self._count].tolist()
         return taken
 
     def examples(self) -> Examples:
-        """Return what was taken."""
+        """Return the copied records."""
         return Examples.from_arrays(
             self._features[: self._count].reshape(-1, *self._schema.shape),
             self._labels[: self._count],
@@ -219,7 +218,7 @@ def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:
     if blob_id is None:
         raise RunFailedError("the model has no weights to start from: upload them again")
     content = services.blobs.read(blob_id)
-    # What the lineage's history accounts for is the version that was certified, and no other.
+    # The lineage's history accounts for exactly the certified version.
     if head is not None and hashlib.sha256(content).hexdigest() != head.sha256:
-        raise RunFailedError("the weights to start from are not the version's: run 'log fsck'")
+        raise RunFailedError("the initial weights are not the version's: run 'expunge log fsck'")
     return trainable(architecture, safetensors.torch.load(content))

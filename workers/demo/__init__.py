@@ -1,1 +1,1 @@
-"""The main job on real data, as `make demo` runs it."""
+"""The main job on real data: `make demo`."""

@@ -1,4 +1,4 @@
-"""Three models that the demo trains for itself, with nothing certified about them."""
+"""Three uncertified models that the demo trains for comparison."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,9 +21,9 @@ class Baselines:
     """Models of one definition, trained without the service.
 
     Args:
-        definition: as sent to the service.
+        definition: the definition sent to the service.
         everyone: all records.
-        retained: the records of those who were not forgotten.
+        retained: the records of people who were not forgotten.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Baselines:
         return self._trained(Network(self._factory, device=choose_device()), self._retained, test)
 
     def random_start(self, test: Examples) -> float:
-        """Return the accuracy from a Gaussian start of the initialisation's scale."""
+        """Return the accuracy after fine-tuning a random start of the initialisation's scale."""
         network = Network(self._factory, device=choose_device())
         flat = network.flat
         frame = ReferenceFrame.of(self._factory).on(flat.shapes, flat.device)

@@ -1,7 +1,7 @@
-"""The main job from beginning to end, on real data, over HTTP against a service of its own.
+"""The main job end to end on real data, over HTTP against its own service.
 
 Data: scikit-learn's 1,797 handwritten digits. They name no writers, so ten consecutive records
-represent one person here. A fifth of them is never pushed; every accuracy is measured on it.
+represent one person here. A fifth is never pushed; every accuracy is measured on it.
 """
 
 import subprocess
@@ -50,7 +50,7 @@ console = Console(highlight=False)
 
 @dataclass(frozen=True)
 class Digits:
-    """The demo's records, and the test examples that the service never sees."""
+    """The demo's records, and the test examples, which the service never sees."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -63,13 +63,13 @@ class Digits:
         return sorted(set(self.people.tolist()))
 
     def without(self, forgotten: list[str]) -> Examples:
-        """Return the records of everyone else."""
+        """Return the records of all other people."""
         kept = ~np.isin(self.people, forgotten)
         return _examples(self.images[kept], self.labels[kept])
 
 
 def main() -> None:
-    """Run the demo; exit with 1 if anything is not as it should be."""
+    """Run the demo; exit with 1 if a check fails."""
     digits = _load()
     with tempfile.TemporaryDirectory(prefix="expunge-demo-") as directory:
         folder = Path(directory)
@@ -121,7 +121,7 @@ def _run(client: ExpungeClient, digits: Digits, folder: Path) -> None:
     except ApiError as error:
         _require(error.status == 410, f"version 1 answers {error.status}: {error}")
     else:
-        sys.exit("not so: version 1 is gone")
+        sys.exit("check failed: version 1 is gone")
     _download_and_verify(client, folder)
     console.print("\n[bold green]done[/]")
 
@@ -147,7 +147,7 @@ def _forget(client: ExpungeClient, people: list[str]) -> tuple[RunAnswer, float]
     _require(ended["state"] == "completed", f"the request is {ended['state']}")
     run_id = ended["obligations"][0]["run"]
     if run_id is None:
-        sys.exit("not so: a run has forgotten them")
+        sys.exit("check failed: a run has forgotten them")
     return client.run(run_id), published - posted
 
 
@@ -172,7 +172,7 @@ def _summarise(
     table = Table(title="Accuracy on digits that were never pushed", title_justify="left")
     table.add_column("model")
     table.add_column("accuracy", justify="right")
-    table.add_column("what it is")
+    table.add_column("model description")
     for name, accuracy, meaning in (
         ("certified", certified, "downloaded from the service, after forgetting 5 %"),
         ("original", baselines.original(digits.test), "all people, uncertified: what was asked"),
@@ -221,6 +221,6 @@ def _step(title: str) -> None:
 
 def _require(condition: bool, statement: str) -> None:  # noqa: FBT001
     if not condition:
-        console.print(f"[bold red]not so:[/] {statement}")
+        console.print(f"[bold red]check failed:[/] {statement}")
         sys.exit(1)
     console.print(f"[green]ok[/] {statement}")

@@ -1,4 +1,4 @@
-"""A separate service, as ``expunge up`` starts it: for the demo and for measurements."""
+"""Starts a separate service with ``expunge up``, for the demo and for measurements."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ _TIMEOUT_S = 120.0
 def running_service(folder: Path) -> Iterator[ExpungeClient]:
     """Run ``expunge up`` with its data in ``folder/data``; yield a client, then stop it.
 
-    The caller's own ``EXPUNGE_`` variables do not reach it.
+    The caller's own ``EXPUNGE_`` variables are not passed on.
 
     Raises:
         ConfigurationError: it did not start; the message ends with its log.

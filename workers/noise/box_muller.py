@@ -1,25 +1,25 @@
-"""From uniform words to normal numbers, in float64: Box-Muller, two draws to a number.
+"""Box-Muller in float64: uniform words to normal numbers, two draws per number.
 
 A draw takes two words. The lower 63 bits w of the first and the lower 11 bits e of the second give
-the radius sqrt(-2 ln U) with U = (w + (e + 1/2) 2^-11) 2^-63: above 0, and with all the precision
+the radius sqrt(-2 ln U) with U = (w + (e + 1/2) 2^-11) 2^-63: above 0, and with the full precision
 of float64 down to 2^-75. The upper 53 bits of the second give the angle, from -pi to pi. Two draws
-(X, Y) and (X', Y') become the numbers (X + X') / sqrt(2) and (Y + Y') / sqrt(2): standard normal
-and independent, as those were. An attacker who knows how floating-point numbers are spaced would
-have to search the words of both draws, 254 bits, for what a single output came from (Holohan and
-Braghin, "Secure random sampling in differential privacy", ESORICS 2021).
+(X, Y) and (X', Y') become the numbers (X + X') / sqrt(2) and (Y + Y') / sqrt(2), which are standard
+normal and independent, like the draws. To find the origin of a single output, an attacker who knows
+the spacing of floating-point numbers would have to search the words of both draws, 254 bits
+(Holohan and Braghin, "Secure random sampling in differential privacy", ESORICS 2021).
 
-A draw ends at sqrt(2 * 75 * ln 2) = 10.20 standard deviations and a number at 14.42; the mass that
-a draw lacks is 2^-75.
+A draw ends at sqrt(2 * 75 * ln 2) = 10.20 standard deviations and a number at 14.42; the mass
+missing from a draw is 2^-75.
 
-``app.accounting.precision`` bounds what floats leave of this. With u = 2^-53 it assumes:
- 1. U is computed with a relative error of at most 2u: w is rounded to float64, and so is the sum;
+``app.accounting.precision`` bounds the floating-point error. With u = 2^-53 it assumes:
+ 1. U has a relative error of at most 2u: w is rounded to float64, and so is the sum;
  2. log and sqrt are within one unit in the last place;
  3. sin and cos are within two units in the last place on [-pi, pi], and the angle is within 2 pi u;
- 4. additions and products are rounded to nearest; a product that is added may stay unrounded.
-A draw at the radius R is then off by at most e(R) = u (17 R + 2 / R) in each coordinate: 2 / R from
-the uniform number, and of the 17 R 3 from log and sqrt, 2 pi from the angle, 4 from sin or cos, 3
-from two products and the sum of both draws. A number is off by (e(R) + e(R')) / sqrt(2). The tests
-compare assumptions and bound with arithmetic of many digits.
+ 4. sums and products are rounded to nearest; a product may stay unrounded before an addition.
+A draw of radius R is then off by at most e(R) = u (17 R + 2 / R) in each coordinate: 2 / R from the
+uniform number, and of the 17 R 3 from log and sqrt, 2 pi from the angle, 4 from sin or cos, 3 from
+two products and the sum of both draws. A number is off by (e(R) + e(R')) / sqrt(2). The tests
+compare assumptions and bound with multi-precision arithmetic.
 """
 
 import math
@@ -38,12 +38,12 @@ _RADIUS_BITS: Final = 63
 
 
 class Gaussians:
-    """Turns a key stream into noise on one device, in buffers that it can overwrite.
+    """Turns a key stream into noise on one device, in reusable buffers.
 
     Args:
-        stream: gives the words; owned by this object from now on.
-        device: where the numbers are made.
-        pairs: how many pairs of numbers are made at a time.
+        stream: the source of words; owned by this object from now on.
+        device: where the numbers are computed.
+        pairs: how many pairs of numbers are computed at a time.
     """
 
     __slots__ = ("_cosine", "_stream", "_uniform", "_words")
@@ -65,7 +65,7 @@ class Gaussians:
             round_to_(chunk, grid)
 
     def destroy(self) -> None:
-        """Destroy the stream and overwrite all buffers; a second call does nothing."""
+        """Destroy the stream and overwrite all buffers; safe to repeat."""
         self._stream.destroy()
         for buffer in (self._words, self._uniform, self._cosine):
             buffer.zero_()
@@ -86,19 +86,19 @@ class Gaussians:
 def normal_pairs_(
     words: torch.Tensor, uniform: torch.Tensor, cosine: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two vectors of independent N(0, 1), float64 [n] each, made in the given buffers.
+    """Return two vectors of independent N(0, 1), float64 [n] each, in the given buffers.
 
     Args:
-        words: int64 [4 n], uniform; spoilt. The radii of the first draws, those of the second, the
-            angles of the first draws, those of the second.
-        uniform: float64 [4 n], for scratch and the second vector.
-        cosine: float64 [2 n], for scratch and the first vector.
+        words: int64 [4 n], uniform; overwritten. The radii of the first draws, those of the second,
+            the angles of the first draws, those of the second.
+        uniform: float64 [4 n], scratch and the second vector.
+        cosine: float64 [2 n], scratch and the first vector.
     """
     radius_words, angle_words = words.view(2, -1)
     radius, angle = uniform.view(2, -1)
     radius.copy_(radius_words.bitwise_and_((1 << _RADIUS_BITS) - 1))
     spare = torch.bitwise_and(angle_words, (1 << _SPARE_BITS) - 1, out=radius_words)
-    # As signed numbers: from -2^52 to 2^52 - 1, all of them exact in float64.
+    # As signed numbers: from -2^52 to 2^52 - 1, all exact in float64.
     angle.copy_(angle_words.bitwise_right_shift_(_SPARE_BITS))
     radius.add_(cosine.copy_(spare).add_(0.5), alpha=2.0**-_SPARE_BITS).mul_(2.0**-_RADIUS_BITS)
     radius.log_().mul_(-2.0 / DRAWS).sqrt_()
@@ -111,6 +111,6 @@ def normal_pairs_(
 def round_to_(position: torch.Tensor, grid: float) -> None:
     """Round float64 numbers to multiples of ``grid``, a power of two, in place; half to even.
 
-    No zero keeps a sign, which would tell on which side of it a number was.
+    Zeros lose their sign, which would reveal on which side of zero a number was.
     """
     position.mul_(1 / grid).round_().add_(0.0).mul_(grid)

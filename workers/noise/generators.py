@@ -1,12 +1,12 @@
-"""Gaussian noise: the only randomness that a guarantee rests on.
+"""Gaussian noise: the only randomness that guarantees depend on.
 
-``SecureNoise`` is the one the service uses: a key from the operating system, an AES-256-CTR key
-stream (``key_stream``), and sums of Box-Muller draws in float64 (``box_muller``).
-``InsecureNoise`` repeats itself on purpose and is for tests.
+The service uses ``SecureNoise``: a key from the operating system, an AES-256-CTR key stream
+(``key_stream``), and sums of Box-Muller draws in float64 (``box_muller``). ``InsecureNoise`` is
+deterministic, for tests.
 
-A source gives no numbers away: it adds them to a position in float64 and rounds the sum to the
-public grid of ``app.accounting.precision``, so that no digit of the sum tells what was underneath.
-It counts what it drew: a certificate may claim no more.
+A source never returns its numbers. It adds them to a position in float64 and rounds the sum to the
+public grid of ``app.accounting.precision``, so that no digit of the sum reveals the position. It
+counts its draws, and a certificate may claim no more.
 """
 
 import os
@@ -23,7 +23,7 @@ from workers.noise.box_muller import Gaussians, round_to_
 from workers.noise.key_stream import AesKeyStream, fresh_key
 from workers.noise.key_stream_ahead import AheadKeyStream
 
-# 252 KiB of words stay in a core's cache; from 2^15 words on, torch would wake its other threads.
+# 252 KiB of words fit a core's cache; from 2^15 words on, torch would wake its other threads.
 _PAIRS_ON_CPU: Final = 8064
 _PAIRS_ON_DEVICE: Final = 1 << 18
 
@@ -33,11 +33,11 @@ class NoiseSource(Protocol):
 
     @property
     def name(self) -> str:
-        """The generator, as the certificate states it."""
+        """The generator's name, as in certificates."""
 
     @property
     def drawn(self) -> Mapping[float, int]:
-        """How many numbers were drawn and added, by their standard deviation."""
+        """How many numbers were drawn and added, by standard deviation."""
 
     def add_(self, position: torch.Tensor, noise_std: float) -> None:
         """Add fresh N(0, noise_std^2) in place and round to ``grid_of(noise_std)``.
@@ -51,8 +51,8 @@ class NoiseSource(Protocol):
 class SecureNoise:
     """Normal numbers that cannot be predicted or repeated.
 
-    Each instance draws its own 256-bit key from the operating system, one for each device that it
-    serves. A pair of numbers comes from four fresh words of the key stream.
+    Each instance draws a 256-bit key from the operating system for each device it serves. A pair of
+    numbers uses four fresh words of the key stream.
 
     It has no seed, no readable state except the count, and no copies: pickling, copying, printing
     values and use in a forked child are refused.
@@ -70,17 +70,17 @@ class SecureNoise:
 
     @property
     def drawn(self) -> Mapping[float, int]:
-        """How many numbers were drawn and added, by their standard deviation."""
+        """How many numbers were drawn and added, by standard deviation."""
         return dict(self._drawn)
 
     def add_(self, position: torch.Tensor, noise_std: float) -> None:
         """Add fresh N(0, noise_std^2) in place and round to ``grid_of(noise_std)``.
 
-        Nothing of the position's size is allocated.
+        Allocates no memory proportional to the position's size.
 
         Raises:
             SealedStateError: the source was destroyed, or belongs to another process.
-            ParameterError: ``noise_std`` is 0 or otherwise out of its range.
+            ParameterError: ``noise_std`` is out of its range.
             ValueError: ``position`` is not a 1-D float64 tensor.
         """
         _require_vector(position)
@@ -88,14 +88,14 @@ class SecureNoise:
         if self._destroyed:
             raise SealedStateError("this noise source was destroyed")
         if self._process != os.getpid():
-            raise SealedStateError("a noise source serves the process that made it and no other")
+            raise SealedStateError("a noise source works only in the process that created it")
         if position.device not in self._makers:
             self._makers[position.device] = _gaussians_on(position.device)
         self._makers[position.device].add_(position, noise_std, grid=grid)
         self._drawn[float(noise_std)] += position.numel()
 
     def destroy(self) -> None:
-        """Drop the keys and overwrite all words and numbers; a second call does nothing."""
+        """Drop the keys and overwrite all words and numbers; safe to repeat."""
         self._destroyed = True
         for maker in self._makers.values():
             maker.destroy()
@@ -115,10 +115,10 @@ def _gaussians_on(device: torch.device) -> Gaussians:
 
 
 class InsecureNoise:
-    """Repeatable normal numbers, only for tests. It protects no one.
+    """Repeatable normal numbers, for tests only. They protect no data.
 
     Args:
-        seed: fixes the whole stream.
+        seed: determines the whole stream.
         environment: the name of the settings' environment.
 
     Raises:
@@ -135,14 +135,14 @@ class InsecureNoise:
 
     @property
     def drawn(self) -> Mapping[float, int]:
-        """How many numbers were drawn and added, by their standard deviation."""
+        """How many numbers were drawn and added, by standard deviation."""
         return dict(self._drawn)
 
     def add_(self, position: torch.Tensor, noise_std: float) -> None:
-        """Add the next numbers of the stream, as ``SecureNoise`` adds its own.
+        """Add the next numbers of the stream, in the same way as ``SecureNoise``.
 
         Raises:
-            ParameterError: ``noise_std`` is 0 or otherwise out of its range.
+            ParameterError: ``noise_std`` is out of its range.
             ValueError: ``position`` is not a 1-D float64 tensor.
         """
         _require_vector(position)

@@ -1,7 +1,7 @@
 """Unpredictable random words: the AES-256-CTR key stream under a key from the OS.
 
-``KeyStream`` is what noise is made from, on whatever device. A kernel that computes the cipher on
-an accelerator can take the place of ``key_stream_ahead`` behind the same three methods.
+Noise is made from a ``KeyStream`` on any device. A kernel that computes the cipher on an
+accelerator could replace ``key_stream_ahead`` with the same three methods.
 """
 
 import os
@@ -17,11 +17,11 @@ _PIECE_BYTES: Final = 1 << 17  # encrypted at a time; other threads run in betwe
 
 
 class KeyStream(Protocol):
-    """Independent uniform 64-bit words, none of them ever given twice."""
+    """Independent uniform 64-bit words, each returned only once."""
 
     @property
     def name(self) -> str:
-        """The cipher, as the certificate states it."""
+        """The cipher's name, as in certificates."""
 
     def fill_(self, words: torch.Tensor) -> None:
         """Fill ``words``, a contiguous 1-D int64 tensor, with the next words of the stream.
@@ -31,7 +31,7 @@ class KeyStream(Protocol):
         """
 
     def destroy(self) -> None:
-        """Drop the key and overwrite all words that are kept; a second call does nothing."""
+        """Drop the key and overwrite all stored words; safe to repeat."""
 
 
 def fresh_key() -> bytearray:
@@ -40,10 +40,10 @@ def fresh_key() -> bytearray:
 
 
 class AesKeyStream:
-    """The AES-256-CTR key stream, into memory of the CPU.
+    """The AES-256-CTR key stream in CPU memory.
 
     Args:
-        key: 32 bytes that no other stream was made from. They are overwritten here.
+        key: 32 bytes used for no other stream; overwritten here.
     """
 
     __slots__ = ("_cipher", "_zeros")
@@ -72,5 +72,5 @@ class AesKeyStream:
             cipher.update_into(self._zeros[: len(piece)], piece)
 
     def destroy(self) -> None:
-        """Drop the cipher; OpenSSL overwrites its key schedule as it frees it."""
+        """Drop the cipher; OpenSSL overwrites its key schedule when freeing it."""
         self._cipher = None

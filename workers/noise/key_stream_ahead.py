@@ -1,7 +1,7 @@
-"""A key stream for a device, made on the CPU ahead of the step that needs it.
+"""A key stream for a device, computed on the CPU ahead of use.
 
-One thread fills page-locked blocks while the device computes; a block is copied without making the
-CPU wait, and filled again once the device has its copy.
+A thread fills page-locked blocks while the device computes. A block is copied asynchronously, and
+refilled once the device has its copy.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ BLOCKS: Final = 3
 
 @dataclass(eq=False, repr=False)
 class _Block:
-    """Words made ahead, and how many of them were given out."""
+    """Precomputed words, and how many of them were used."""
 
     words: torch.Tensor
     ready: Future[None]
@@ -29,13 +29,13 @@ class _Block:
 
 
 class AheadKeyStream:
-    """Words of ``source``, ahead of time, for tensors on ``device``.
+    """Words of ``source``, computed ahead, for tensors on ``device``.
 
     Args:
         source: a stream on the CPU, owned by this object from now on.
-        device: where the filled tensors are.
-        block_words: how many words are made at a time.
-        blocks: how many blocks are kept: one in use and the others ahead.
+        device: the device of the filled tensors.
+        block_words: how many words are computed at a time.
+        blocks: number of blocks: one in use, the others ahead.
     """
 
     __slots__ = ("_blocks", "_device", "_source", "_thread")
@@ -59,7 +59,7 @@ class AheadKeyStream:
 
     @property
     def name(self) -> str:
-        """The cipher of the source."""
+        """The source's cipher."""
         return self._source.name
 
     def fill_(self, words: torch.Tensor) -> None:
@@ -84,7 +84,7 @@ class AheadKeyStream:
                 self._blocks.append(self._again(self._thread, block))
 
     def destroy(self) -> None:
-        """Forget the key and overwrite all blocks; a second call does nothing."""
+        """Drop the key and overwrite all blocks; safe to repeat."""
         if self._thread is None:
             return
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -105,7 +105,7 @@ class AheadKeyStream:
         return _Block(used.words, thread.submit(refill))
 
     def _copied(self) -> Callable[[], None]:
-        """Return what waits for the copies enqueued so far; copies between CPU tensors are done."""
+        """Return a wait for the enqueued copies; copies between CPU tensors are synchronous."""
         if self._device.type != "cuda":
             return lambda: None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -1,1 +1,1 @@
-"""Weights that cannot be saved until they are certified, in a process without a disk."""
+"""Weights that cannot be saved until they are certified, in a process without file access."""

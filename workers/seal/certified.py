@@ -1,4 +1,4 @@
-"""Weights that met their target: free to be trained further, evaluated and saved."""
+"""Weights that met their target: they may be fine-tuned, evaluated and saved."""
 
 from typing import Any, Final, final
 
@@ -14,19 +14,19 @@ from workers.training.membership_attack import membership_auc
 from workers.training.network import Network
 
 OPENING: Final = object()
-"""Only ``workers.seal.sealed.Sealed.open`` passes this token."""
+"""Only ``workers.seal.sealed.Sealed.open`` has this token."""
 
 
 @final
 class Certified:
-    """Weights that met their target. Everything done later without the forgotten records keeps it.
+    """Weights that met their target. Post-processing without the forgotten records preserves it.
 
-    Only ``Sealed.open`` makes these.
+    Only ``Sealed.open`` creates these.
 
     Attributes:
-        guarantee: what holds for the weights and for everything derived from them.
-        noisy_steps: how many steps were taken to get there.
-        auc_before: what ``Sealed.audit`` measured, if it did. The guarantee does not cover it.
+        guarantee: holds for the weights and for everything derived from them.
+        noisy_steps: number of noisy steps taken.
+        auc_before: the result of ``Sealed.audit``, if any; not covered by the guarantee.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Certified:
     ) -> int:
         """Train on retained records, noise-free, with a fresh optimiser; return the steps taken.
 
-        The loss may be shown: it is post-processing.
+        The loss may be shown, as post-processing.
 
         Raises:
             RunFailedError: there are no records, or training diverged.
@@ -71,7 +71,7 @@ class Certified:
         return self._network.evaluate(examples)
 
     def membership_auc(self, *, forgotten: Examples, held_out: Examples) -> float:
-        """Return the strength of the same attack now. It reads forgotten records: keep it apart.
+        """Return the strength of the same attack now; it reads forgotten records.
 
         Raises:
             RunFailedError: there are no records to compare.
@@ -80,16 +80,16 @@ class Certified:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Names of the tensors that the guarantee is about; all others are derived from these."""
+        """Names of the tensors that the guarantee is about; all others are derived from them."""
         return tuple(self._network.flat.shapes)
 
     @property
     def size(self) -> int:
-        """How many weights those hold."""
+        """Number of weights in those tensors."""
         return self._network.flat.size
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all parameters and buffers by their ``state_dict`` names, to save."""
+        """Return copies of all parameters and buffers by their ``state_dict`` names."""
         return self._network.tensors()
 
     def __repr__(self) -> str:

@@ -1,15 +1,14 @@
-"""The sealed phase: weights are under their target, and this process has no disk.
+"""The sealed phase: while weights have not met their target, this process cannot write to disk.
 
-Three barriers, each of which holds without the others:
+Three independent barriers:
 
- 1. Python's ways to write, to start programs and to connect are refused (``write_guard``).
- 2. The kernel refuses every write to a regular file, also to one that is open already, by any code:
-    the largest size of a file is zero (RLIMIT_FSIZE). Files in memory, such as those below
-    /dev/shm, are regular files too. Log lines of that time go to a pipe, a socket or a terminal, or
-    are lost.
- 3. Directories for temporary files and caches are paths that not even root can create.
+ 1. Python's functions that write, start programs or connect are refused (``write_guard``).
+ 2. The kernel refuses every write to a regular file, including open ones, by any code: the maximum
+    file size is zero (RLIMIT_FSIZE). Files in memory, such as those below /dev/shm, are regular
+    files, too. Log lines go to a pipe, a socket or a terminal meanwhile, or are lost.
+ 3. The directories for temporary files and caches are paths that not even root can create.
 
-Progress goes to Postgres over its socket.
+Progress is written to Postgres over its socket.
 """
 
 import os
@@ -19,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-# The first optimiser imports this, which makes a cache directory: before the phase, not in it.
+# Imported by the first optimiser, it creates a cache directory: so before the sealed phase.
 import torch._dynamo  # noqa: F401
 
 from workers.seal.write_guard import writes_refused

@@ -1,7 +1,7 @@
-"""Exceptions that carry nothing out of the place where weights and records are.
+"""Removes weights and records from exceptions.
 
-Frames hold tensors in their local variables, contexts hold more frames, and messages of foreign
-exceptions can quote records ("Target 7 is out of bounds"). None of it may reach a log.
+Frames hold tensors in local variables, contexts hold more frames, and messages of third-party
+exceptions can quote records ("Target 7 is out of bounds"). None of this may reach a log.
 """
 
 import traceback
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class _CallerError(Exception):
-    """Brings an exception of the caller's own callback through frames that hold weights."""
+    """Carries an exception of the caller's own callback through frames that hold weights."""
 
     def __init__(self, original: BaseException) -> None:
         super().__init__()
@@ -25,9 +25,9 @@ class _CallerError(Exception):
 def scrubbed(what: str, work: Callable[[], Result], *, on_failure: Callable[[], None]) -> Result:
     """Do ``work`` and return its result; on failure call ``on_failure`` and raise, scrubbed.
 
-    Our own errors keep type and message, and lose frames and context. What a callback wrapped by
-    ``from_caller`` raised comes out as it was. Every other exception becomes a ``RuntimeError``
-    that names ``what``, the exception's type and the line that raised it.
+    Expunge's own errors keep type and message, but lose frames and context. Exceptions of a
+    callback wrapped by ``from_caller`` pass unchanged. Every other exception becomes a
+    ``RuntimeError`` with ``what``, the exception's type and the line that raised it.
 
     Raises:
         ExpungeError: raised on purpose by ``work``.
@@ -44,7 +44,7 @@ def scrubbed(what: str, work: Callable[[], Result], *, on_failure: Callable[[], 
     except BaseException as error:  # noqa: BLE001 - replaced, not swallowed
         failure = RuntimeError(f"{what} failed: {_where(error)}")
     on_failure()
-    # Outside of any handler, so that Python attaches no context; hence no "from" either.
+    # Outside any handler, so that Python attaches no context; hence no "from" either.
     raise failure
 
 
@@ -56,7 +56,7 @@ def from_caller(callback: Callable[..., None] | None) -> Callable[..., None]:
             return
         try:
             callback(*progress)
-        except BaseException as error:  # noqa: BLE001 - carried on
+        except BaseException as error:  # noqa: BLE001 - passed on
             raise _CallerError(error) from None
 
     return report

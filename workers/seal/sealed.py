@@ -1,11 +1,11 @@
-"""Weights under the target: they cannot leave, in any form, until the guarantee meets it.
+"""Weights that have not met their target: they cannot leave, in any form, until they do.
 
-A trust state machine. ``Sealed`` is HELD from its making, MET once the noisy phase has met the
+A trust state machine. ``Sealed`` is HELD after construction, MET once the noisy phase has met the
 target, and SPENT after ``open`` or after any failure:
 
     Sealed(...) -> HELD --train, load--> HELD --unlearn----> MET --open--> SPENT, and a Certified
                    HELD --train--------> HELD --retrained--> MET
-                    train is also descend, with a tracked drift, and train_privately
+                    train is also descend, with tracked drift, and train_privately
                     any failure or destroy() -> SPENT, weights overwritten
 
 Invariants:
@@ -13,11 +13,10 @@ Invariants:
  2. Weights live only here: no attribute, repr, copy, pickle, ``state_dict`` or file reaches them,
     and no caller holds the module, because it is built inside.
  3. ``open`` is the only way out. It works once, and only if the guarantee meets the target; that
-    guarantee comes from an odometer over the steps that were actually taken here, never from a
-    caller.
- 4. Before MET nothing computed from weights or records comes back: progress is a step count and
-    the guarantee so far; an audit's figure waits for ``Certified``; an exception from inside is
-    replaced by one that holds no frame, no context and no message of the original.
+    guarantee comes from an odometer over the steps taken here, never from a caller.
+ 4. Before MET, nothing computed from weights or records is returned: progress is a step count and
+    the guarantee so far; a membership attack's figure waits for ``Certified``; an exception from
+    inside is replaced by one without its frames, context and message.
  5. Every failure spends the object. Another attempt begins at the lineage head with fresh noise.
 """
 
@@ -51,12 +50,12 @@ __all__ = ["Certified", "Sealed", "SealedProgress"]
 
 Result = TypeVar("Result")
 SealedProgress = Callable[[int, int], None]
-"""Step taken (from 1) and all steps of a noise-free training; no loss before the target."""
+"""Step taken (from 1) and all steps of training without noise; no loss before the target is met."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Met:
-    """What the noisy phase leaves behind when it has met the target."""
+    """The result of a noisy phase that has met the target."""
 
     guarantee: Guarantee
     steps: int
@@ -64,7 +63,7 @@ class _Met:
 
 
 class _Origin(Enum):
-    """Where the weights come from."""
+    """The origin of the weights."""
 
     FRESH = auto()
     TRAINED_HERE = auto()
@@ -85,7 +84,7 @@ def _exactly_met() -> _Met:
     return _Met(retraining.account(), steps=0, recompute_buffers=lambda: None)
 
 
-# Kept beside the objects and not in them: inspecting a Sealed shows nothing.
+# Outside the objects, so that inspecting a Sealed shows nothing.
 _HELD: WeakKeyDictionary["Sealed", _Held] = WeakKeyDictionary()
 
 
@@ -94,15 +93,15 @@ class Sealed:
     """A freshly initialised network whose weights stay inside until (epsilon, delta) is met.
 
     Args:
-        factory: builds the module; called here, under a fresh seed.
-        epsilon: of the target.
-        delta: of the target.
+        factory: builds the module; called here, with a fresh seed.
+        epsilon: the target's epsilon.
+        delta: the target's delta.
         device: where the weights live.
-        dtype: of weights and buffers, float32 or float64; None leaves them as built. A network
-            that is trained by ``descend`` is float64.
+        dtype: dtype of weights and buffers, float32 or float64; None leaves them as built.
+            ``descend`` needs float64.
 
     Raises:
-        PlanError: the architecture holds state that no mechanism covers.
+        PlanError: the architecture has state that no mechanism covers.
     """
 
     __slots__ = ("__weakref__", "_delta", "_epsilon")
@@ -121,7 +120,7 @@ class Sealed:
         _HELD[self] = _Held(Network(factory, device=device, dtype=dtype), factory, dtype)
 
     def load(self, tensors: Tensors) -> None:
-        """Replace the weights and buffers by those of the lineage head or of an upload.
+        """Load the weights and buffers of the lineage head or of an upload.
 
         Raises:
             RunFailedError: the tensors do not fit the architecture, or are not finite.
@@ -173,14 +172,14 @@ class Sealed:
 
         Args:
             descent: one step.
-            feed: batches of records to keep, and of no others.
-            steps: how many.
-            noise: fresh for this run.
-            start_std: of the start, per coordinate; 0 starts at zeros.
-            on_progress: called after each step; what it raises ends the run.
+            feed: batches of retained records only.
+            steps: number of steps.
+            noise: a fresh source for this run.
+            start_std: standard deviation of the start per coordinate; 0 starts at zeros.
+            on_progress: called after each step; its exceptions end the run.
 
         Raises:
-            SealedStateError: the network is not fresh any more, or the object is spent.
+            SealedStateError: the network is no longer fresh, or the object is spent.
         """
         held = self._begin_training()
 
@@ -211,15 +210,15 @@ class Sealed:
         """Train by DP-SGD.
 
         Args:
-            examples: records to keep, and no others; the guarantee will be for these.
+            examples: retained records only; the guarantee will be for these.
             recipe: optimiser, schedule and batch size.
             training: noise, clip, sampling rate and steps.
-            noise: fresh for this run.
-            on_progress: called after each step; what it raises ends the run.
+            noise: a fresh source for this run.
+            on_progress: called after each step; its exceptions end the run.
 
         Raises:
             PlanError: the architecture has no gradient per record; the message names the layer.
-            SealedStateError: the network is not fresh any more, or the object is spent.
+            SealedStateError: the network is no longer fresh, or the object is spent.
         """
         held = self._begin_training()
         self._inside(
@@ -235,10 +234,10 @@ class Sealed:
         )
 
     def retrained(self) -> Guarantee:
-        """Declare the training a retraining, on only retained records: the guarantee is exact.
+        """Declare the training a retraining on retained records only: the guarantee is exact.
 
         Raises:
-            SealedStateError: the weights were not trained here from nothing, or are spent.
+            SealedStateError: the weights were not trained here from scratch, or are spent.
         """
         held = self._require_held()
         if held.origin is not _Origin.TRAINED_HERE:
@@ -261,8 +260,8 @@ class Sealed:
             rule: of the update; its parameters do not depend on weights or records.
             feed: batches of records to keep, and of no others.
             frame: the reference frame of this architecture; None for the weights themselves.
-            noise: fresh for this run.
-            on_progress: called after each step; what it raises ends the run and reaches the caller.
+            noise: a fresh source for this run.
+            on_progress: called after each step; its exceptions end the run and reach the caller.
 
         Raises:
             TargetNotMetError: the rule's parameters cannot meet the target.
@@ -298,12 +297,12 @@ class Sealed:
         return guarantee
 
     def audit(self, start: Tensors, *, forgotten: Examples, held_out: Examples) -> None:
-        """Measure a membership-inference attack; the figure stays here until the target is met.
+        """Measure a membership attack; the figure stays here until the target is met.
 
-        Nothing that follows depends on it. ``Certified.auc_before`` shows it.
+        Nothing else depends on it. ``Certified.auc_before`` shows it.
 
         Args:
-            start: the weights to attack. Those held here stay as they are.
+            start: the weights to attack. Those held here stay unchanged.
             forgotten: records that the weights may have been trained on.
             held_out: records that they were not trained on.
 
@@ -325,10 +324,10 @@ class Sealed:
         held.auc_before = self._inside("the audit", work)
 
     def open(self) -> Certified:
-        """Return the weights, certified, with buffers recomputed from the retained records.
+        """Return the certified weights, with buffers recomputed from the retained records.
 
         Raises:
-            TargetNotMetError: the target is not met (yet); the object stays as it is.
+            TargetNotMetError: the target is not met (yet); the object stays unchanged.
             SealedStateError: the object is spent.
         """
         held = self._require()
@@ -342,7 +341,7 @@ class Sealed:
         )
 
     def destroy(self) -> None:
-        """Overwrite the weights and spend the object; a second call does nothing."""
+        """Overwrite the weights and spend the object; safe to repeat."""
         held = _HELD.pop(self, None)
         if held is not None:
             held.network.destroy()

@@ -1,8 +1,7 @@
-"""Before publication: did the run draw the noise that its certificate is about to claim?
+"""Checks before publication that the run drew the noise that its certificate will claim.
 
-The numbers come from the noise source, which counts what it gives out; what is claimed comes from
-the certificate's parameters. So a plan that was not followed, or that counts noise which was never
-added, is not published.
+The noise source counts the numbers it gives out; the claim follows from the certificate's
+parameters. So a run that deviated from its plan, or whose noise was not added, is not published.
 """
 
 from collections.abc import Mapping
@@ -23,14 +22,14 @@ def require_drawn(
     """Check a run's noise.
 
     Args:
-        phase: what the certificate will say of the run.
-        drawn: how many numbers its source gave out, by their standard deviation.
-        basis: of the certificate.
-        trains: whether the run trained the network from nothing.
+        phase: the certificate's description of the run.
+        drawn: how many numbers the source gave out, by standard deviation.
+        basis: the certificate's basis.
+        trains: whether the run trained the network from scratch.
         size: how many weights the network trains.
 
     Raises:
-        TargetNotMetError: some of the noise that is claimed was not drawn.
+        TargetNotMetError: some of the claimed noise was not drawn.
     """
     if phase.plan.training is TrainingKind.PRIVATE:
         # Later certificates rest on its training, whatever this one says.

@@ -1,10 +1,10 @@
-"""Python's own ways to a disk, to another process and to the network, refused for a while.
+"""Refuses Python's functions that write to disk, start processes or use the network.
 
-An audit hook sees them all and cannot be removed; it refuses only while a guard is armed, in every
-thread. It does not see what compiled code does by itself: libpq's connections to Postgres, which
-are meant to work, and writes of foreign libraries, which ``ram_only`` leaves to the kernel.
+An audit hook sees all of them and cannot be removed; it refuses only while a guard is armed, in
+every thread. It does not see compiled code: libpq's connections to Postgres, which must work, and
+writes of native libraries, which ``ram_only`` leaves to the kernel.
 
-Allowed: reading, writing to /dev/null, and whatever was opened before.
+Allowed: reading, writing to /dev/null, and using what was opened before.
 """
 
 import mmap
@@ -46,7 +46,7 @@ _ALWAYS_REFUSED: Final = frozenset(
         "os.system",
         "pty.spawn",
         "subprocess.Popen",
-        # Postgres is reached by libpq; nothing else is needed.
+        # libpq reaches Postgres; nothing else is needed.
         "socket.bind",
         "socket.connect",
         "socket.sendmsg",
@@ -72,7 +72,7 @@ _SOMETIMES_REFUSED: Final[Mapping[str, Callable[[tuple[Any, ...]], bool]]] = {
 
 
 class _Guard:
-    """How many guards are armed in this process, and whether the hook is there."""
+    """How many guards are armed in this process, and whether the hook is installed."""
 
     armed = 0
     hooked = False
@@ -83,16 +83,16 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         return
     refused = _SOMETIMES_REFUSED.get(event)
     if event in _ALWAYS_REFUSED or (refused is not None and refused(arguments)):
-        # No path and no address: they may be named after what they hold.
+        # Name no path or address: they may be derived from their content.
         raise WriteRefusedError(f"refused while weights are under their target: {event}")
 
 
 @contextmanager
 def writes_refused() -> Iterator[None]:
-    """Refuse, in all threads, until the block ends.
+    """Refuse these functions in all threads until the block ends.
 
     Raises:
-        WriteRefusedError: in the code that tries, and out of the block if it is not handled.
+        WriteRefusedError: in the code that tries, and out of the block if not handled.
     """
     if not _Guard.hooked:
         sys.addaudithook(_hook)

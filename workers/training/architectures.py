@@ -1,4 +1,4 @@
-"""From an ``ArchitectureSpec`` to a network in memory, freshly initialised."""
+"""Builds a freshly initialised network from an ``ArchitectureSpec``."""
 
 import importlib
 import math
@@ -54,19 +54,19 @@ def build_features(
     classes: int,
     allowed_factories: Sequence[str],
 ) -> tuple[nn.Module, nn.Module]:
-    """Return a network and the part of it that makes features: [n, *input_shape] to [n, d].
+    """Return a network and the part of it that computes features: [n, *input_shape] to [n, d].
 
-    A network of the zoo ends in a linear layer, which is left out. Of a factory's network the
-    whole output is features, whatever its shape.
+    A zoo network ends in a linear layer, which is left out. A factory's network is used as a whole,
+    whatever its output's shape.
 
     Args:
         architecture: what to build.
         input_shape: shape of one record's features.
-        classes: of the task that the network was trained for.
+        classes: number of classes of the task that the network was trained for.
         allowed_factories: as for ``build``.
 
     Raises:
-        RunFailedError: as for ``build``, or the zoo's network does not end in a linear layer.
+        RunFailedError: as for ``build``, or the zoo network does not end in a linear layer.
     """
     if architecture.name == "custom":
         network = _build_custom(architecture, input_shape, classes, allowed_factories)

@@ -1,8 +1,8 @@
-"""Buffers are state that no accountant covers (MATH.md section 3a').
+"""Buffers are state that no accountant covers.
 
-Statistics of normalisation layers are the only buffers that Expunge can handle: they are reset
-before the noisy phase, absent during it, and computed again from retained records with the
-certified parameters. Every other buffer makes the architecture unusable, by name.
+Expunge handles only statistics of normalisation layers: they are reset before the noisy phase,
+detached during it, and recomputed from retained records with the certified parameters. An
+architecture with any other buffer is rejected, with the buffer's name.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from app.domain.errors import PlanError
 
-# Name to initial value.
+# Initial value by name.
 _STATISTICS = {"running_mean": 0, "running_var": 1, "num_batches_tracked": 0}
 
 
@@ -22,7 +22,7 @@ def require_supported_buffers(module: nn.Module) -> None:
     """Check that every buffer is a normalisation layer's statistic.
 
     Raises:
-        PlanError: another buffer, or extra state, is there; the message names it.
+        PlanError: there is another buffer or extra state; the message names it.
     """
     known = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for path, layer in module.named_modules(remove_duplicate=False):
@@ -52,9 +52,9 @@ def reset_buffers(module: nn.Module) -> None:
 
 @contextmanager
 def without_buffers(module: nn.Module) -> Iterator[None]:
-    """Take the statistics away: in training mode a layer then has nothing to read or update.
+    """Detach the statistics: in training mode a layer then has nothing to read or update.
 
-    Switching ``track_running_stats`` off would not do: InstanceNorm updates them all the same.
+    Switching off ``track_running_stats`` is not enough: InstanceNorm still updates them.
     """
     layers = list(_tracking_layers(module))
     kept = [dict(layer._buffers) for layer in layers]  # noqa: SLF001
@@ -73,8 +73,8 @@ def recompute_buffers(
     """Compute the running statistics as plain averages over one pass of retained batches.
 
     Args:
-        module: a network with its final parameters; its training mode is kept.
-        batches: makes the pass; not called if the network has no statistics.
+        module: a network with its final parameters; its mode is kept.
+        batches: yields the pass; not called if the network has no statistics.
     """
     layers = list(_tracking_layers(module))
     if not layers:
@@ -82,14 +82,14 @@ def recompute_buffers(
     reset_buffers(module)
     modes = [(part, part.training) for part in module.modules()]
     momenta = [layer.momentum for layer in layers]
-    module.eval()  # dropout off: the statistics of the network as it predicts
+    module.eval()  # no dropout: the statistics at inference time
     try:
         for layer in layers:
             layer.train()
         with torch.no_grad():
             for done, (features, _) in enumerate(batches()):
                 for layer in layers:
-                    layer.momentum = 1 / (done + 1)  # an average in which every batch counts alike
+                    layer.momentum = 1 / (done + 1)  # a plain average of all batches
                 module(features)
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):

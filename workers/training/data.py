@@ -25,7 +25,7 @@ class Examples:
         offset, scale: public constants.
 
     Raises:
-        RunFailedError: features and labels do not belong together.
+        RunFailedError: features and labels do not match.
     """
 
     features: torch.Tensor = field(repr=False)
@@ -48,7 +48,7 @@ class Examples:
         offset: float = 0.0,
         scale: float = 1.0,
     ) -> "Examples":
-        """Return examples of NumPy arrays: uint8 stays as it is, other numbers become float32."""
+        """Convert NumPy arrays to examples: uint8 stays uint8, other numbers become float32."""
         if features.dtype != np.uint8:
             features = features.astype(np.float32, copy=False)
         return cls(
@@ -85,11 +85,11 @@ class Examples:
         return len(_batch_sizes(len(self), batch_size))
 
     def epoch(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
-        """Yield every example once, in an order drawn from the operating system's entropy.
+        """Yield every example once, in a random order from the operating system's entropy.
 
-        Batches differ by at most one example. None holds a single example, which BatchNorm cannot
-        take, unless ``batch_size`` is 1 or there is only one: for that a batch may hold one
-        example more than ``batch_size``.
+        Batch sizes differ by at most one. No batch has a single example, which BatchNorm cannot
+        process, unless ``batch_size`` is 1 or there is only one example; to avoid it, a batch may
+        exceed ``batch_size`` by one.
 
         Raises:
             RunFailedError: there are no examples.
@@ -102,7 +102,7 @@ class Examples:
             yield self._batch(chosen, device)
 
     def forever(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
-        """Yield epoch after epoch without end."""
+        """Yield epochs without end."""
         while True:
             yield from self.epoch(batch_size, device=device)
 
@@ -112,7 +112,7 @@ class Examples:
             yield self._batch(chosen, device)
 
     def rows(self, start: int, end: int, *, device: torch.device) -> Batch:
-        """Return the examples from ``start`` to before ``end``, in the stored order."""
+        """Return the examples from ``start`` up to, not including, ``end``, in stored order."""
         return self._batch(slice(start, end), device)
 
     def _batch(self, chosen: torch.Tensor | slice, device: torch.device) -> Batch:

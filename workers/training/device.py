@@ -1,4 +1,4 @@
-"""Which device a worker computes on. Nothing here runs at import: CUDA belongs to the child."""
+"""The device of a worker. Nothing here runs at import: only the child process may use CUDA."""
 
 import torch
 

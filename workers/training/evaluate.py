@@ -1,4 +1,4 @@
-"""How good a network is on examples it was not trained on."""
+"""Evaluates a network on held-out examples."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ EVALUATION_BATCH = 1024
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What ``evaluate`` measured.
+    """The result of ``evaluate``.
 
     Attributes:
         accuracy: share of examples whose largest logit is their label.
         mean_loss: mean cross-entropy in nats.
-        examples: how many there were.
+        examples: number of examples.
     """
 
     accuracy: float
@@ -54,7 +54,7 @@ def evaluate(module: nn.Module, examples: Examples) -> Evaluation:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Compute without gradients, in evaluation mode; every layer's own mode comes back."""
+    """Compute without gradients in evaluation mode; every layer's own mode is restored."""
     modes = [(layer, layer.training) for layer in module.modules()]
     module.eval()
     try:

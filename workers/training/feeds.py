@@ -1,4 +1,4 @@
-"""What each step of a noisy phase learns from: which records, and which loss of them."""
+"""The batches and the loss of each step of a noisy phase."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -12,7 +12,7 @@ from workers.training.data import Batch, Examples
 
 
 class Feed(Protocol):
-    """Batches without end, and their loss."""
+    """Endless batches and their loss."""
 
     def forever(self, device: torch.device) -> Iterator[Batch]:
         """Yield a batch for every step."""
@@ -28,7 +28,7 @@ class RandomBatches:
     """Random minibatches and their mean cross-entropy.
 
     Raises:
-        RunFailedError: at the first batch, where there are no records.
+        RunFailedError: at the first batch, if there are no records.
     """
 
     def __init__(self, examples: Examples, batch_size: int) -> None:
@@ -36,7 +36,7 @@ class RandomBatches:
         self._batch_size = batch_size
 
     def forever(self, device: torch.device) -> Iterator[Batch]:
-        """Yield epoch after epoch, each in an order of its own."""
+        """Yield epochs, each in its own order."""
         return self._examples.forever(self._batch_size, device=device)
 
     def once(self, device: torch.device) -> Iterator[Batch]:
@@ -49,18 +49,18 @@ class RandomBatches:
 
 
 class FixedBatches:
-    """A model's fixed batches in their cycle; forgotten records are simply absent.
+    """A model's fixed batches, cyclically; forgotten records are simply absent.
 
-    The loss is the sum over the batch divided by ``batch_size``, which stays although records
-    leave: a forgotten record counts as a gradient of zero (MATH.md section 5b).
+    The loss is the sum over the batch divided by ``batch_size``, which does not shrink when records
+    are forgotten: a forgotten record counts as a gradient of zero (docs/guarantees.md, section 6).
 
     Args:
         examples: retained records only.
         batch_of: int64 [n], the batch of each record, below ``batches``.
         batches: length of the cycle.
         batch_size: divisor of the loss.
-        position: how many steps the lineage has taken; the cycle goes on from there.
-        loss_bound: caps one record's loss smoothly, as bound * tanh(loss / bound); None leaves it.
+        position: how many steps the lineage has taken; the cycle continues there.
+        loss_bound: caps one record's loss smoothly, as bound * tanh(loss / bound); None does not.
     """
 
     def __init__(
@@ -82,21 +82,21 @@ class FixedBatches:
         self._loss_bound = loss_bound
 
     def forever(self, device: torch.device) -> Iterator[Batch]:
-        """Yield batch after batch, going on where the last call stopped."""
+        """Yield batches, continuing where the last call stopped."""
         while True:
             current = self._next
             self._next = (current + 1) % self._batches
             yield self._batch(current, device)
 
     def once(self, device: torch.device) -> Iterator[Batch]:
-        """Yield every batch that is not empty once."""
+        """Yield every non-empty batch once."""
         for number in range(self._batches):
             batch = self._batch(number, device)
             if len(batch[1]):
                 yield batch
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the records' losses over ``batch_size``."""
+        """Return the sum of the records' losses divided by ``batch_size``."""
         losses = cross_entropy(logits, labels, reduction="none")
         if self._loss_bound is not None:
             losses = self._loss_bound * torch.tanh(losses / self._loss_bound)

@@ -11,18 +11,18 @@ from app.domain.errors import PlanError, SealedStateError
 class FlatParameters:
     """Moves a module's trainable parameters into one flat buffer, in place.
 
-    The module goes on working: its parameters become views. Tied parameters appear once, under the
-    first of their names; the order is that of ``named_parameters``.
+    The module keeps working: its parameters become views. Tied parameters appear once, under their
+    first name; the order is that of ``named_parameters``.
 
     Attributes:
-        values: float32 or float64 [size], what the parameters hold.
+        values: float32 or float64 [size], the parameters' values.
         gradients: [size], of the same dtype, between ``attach_gradients`` and
             ``release_gradients``, else empty; ``backward`` adds to it.
         shapes: name to shape of every tensor, in order.
 
     Raises:
-        PlanError: a parameter is frozen, neither float32 nor float64, of another dtype than the
-            others, or there is none: the guarantee speaks of trainable parameters only.
+        PlanError: there is no parameter, or one is frozen, neither float32 nor float64, or of
+            another dtype than the others: the guarantee covers trainable parameters only.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -55,17 +55,17 @@ class FlatParameters:
             tensor.grad = gradient
 
     def release_gradients(self) -> None:
-        """Overwrite the gradients and give their memory back."""
+        """Overwrite the gradients and release their memory."""
         self.gradients.zero_()
         self.gradients = self.values.new_empty(0)
         for tensor in self:
             tensor.grad = None
 
     def require_attached(self) -> None:
-        """Check that the module still computes with this buffer and no other.
+        """Check that the module still computes with this buffer only.
 
         Raises:
-            SealedStateError: a parameter was added, replaced or moved: it escaped the buffer.
+            SealedStateError: a parameter was added, replaced or moved out of the buffer.
         """
         now = dict(self._module.named_parameters())
         for (name, shape), value in zip(self.shapes.items(), self._split(self.values), strict=True):
@@ -73,7 +73,7 @@ class FlatParameters:
             if tensor is None or tensor.shape != shape or tensor.data_ptr() != value.data_ptr():
                 raise SealedStateError(f"the network moved its parameter {name!r}")
         for name in now:
-            raise SealedStateError(f"the network made itself a new parameter {name!r}")
+            raise SealedStateError(f"the network created a new parameter {name!r}")
 
     def destroy(self) -> None:
         """Overwrite values and gradients with zeros."""

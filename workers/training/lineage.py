@@ -1,7 +1,7 @@
-"""How a lineage is trained, and what its noisy phase learns from.
+"""The training of each kind of lineage, and the data of its noisy phase.
 
     Ordinary     any network, trained by its recipe; unlearned in a reference frame, then fine-tuned
-    Descending   trained by descent on fixed batches, so that its drift or its noise can be counted
+    Descending   trained by descent on fixed batches, so that drift or noise can be accounted for
     Private      trained with DP-SGD
 
 Only mechanisms for the first fine-tune: in the second every gradient is part of what later
@@ -30,22 +30,22 @@ from workers.training.private import PrivateTraining
 
 
 class Lineage(Protocol):
-    """What a run needs to know of its model's kind."""
+    """What a run needs to know about its model's kind of lineage."""
 
     @property
     def feed(self) -> Feed:
-        """What the noisy steps learn from."""
+        """The data of the noisy steps."""
 
     @property
     def frame(self) -> ReferenceFrame | None:
-        """Where they work; None for the weights themselves."""
+        """The coordinates of the noisy steps; None for the weights themselves."""
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """What the network computes in; None leaves it as it was built."""
+        """The network's dtype; None leaves it as built."""
 
     def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
-        """Train the fresh network inside on the retained records."""
+        """Train the sealed, fresh network on the retained records."""
 
 
 def lineage_of(
@@ -67,7 +67,7 @@ def lineage_of(
 
 @dataclass(frozen=True)
 class Ordinary:
-    """Trained by the model's recipe, on random batches."""
+    """Trained by the model's recipe on random batches."""
 
     model: ModelSpec
     data: RunData
@@ -88,7 +88,7 @@ class Ordinary:
 
 @dataclass(frozen=True)
 class Descending:
-    """Trained by descent; the noisy phase goes on in the same cycle of batches."""
+    """Trained by descent; the noisy phase continues in the same cycle of batches."""
 
     descent: Descent
     training_steps: int
@@ -99,7 +99,7 @@ class Descending:
 
     @classmethod
     def of(cls, plan: Plan, data: RunData) -> "Descending":
-        """Return the lineage that a plan's settings describe."""
+        """Return the lineage described by a plan's settings."""
         settings = plan.settings
         feed = FixedBatches(
             data.retain,
@@ -117,7 +117,7 @@ class Descending:
         )
 
     def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
-        """Take the training's steps, with noise where the mechanism says so."""
+        """Take the training's steps, with noise if the mechanism has it."""
         sealed.descend(
             self.descent,
             self.feed,
@@ -130,7 +130,7 @@ class Descending:
 
 @dataclass(frozen=True)
 class Private:
-    """Trained with DP-SGD; forgetting takes no step, so the feed stays unused."""
+    """Trained with DP-SGD; forgetting takes no step, so the feed is unused."""
 
     model: ModelSpec
     data: RunData

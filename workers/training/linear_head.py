@@ -16,19 +16,19 @@ class LinearHead(nn.Module):
     """Maps features [n, *shape] to logits [n, classes]; two classes share one row of weights.
 
     Each record's features are scaled by numbers that depend only on that record and public
-    constants, so that the loss is convex, smooth and Lipschitz with known constants whatever the
-    data. All of it is computed in float64, features of any dtype being converted here: drift is
-    tracked through every step, and float32 would round steps away.
+    constants, so that the loss is convex, smooth and Lipschitz with known constants for any data.
+    Everything is computed in float64, including conversion of the features: drift is tracked
+    through every step, and float32 would round steps away.
 
     Args:
         size: entries of one record's features.
         classes: number of classes, 2 or more.
-        feature_norm: public bound by which features are divided, longer ones being cut to it; None
+        feature_norm: public bound that divides the features, with longer ones clipped to it; None
             scales every record to the same norm.
-        bias: value of the constant feature, 0 (none) to below 1.
+        bias: value of the constant feature, at least 0 (none) and below 1.
 
     Attributes:
-        weight: float64 [classes or 1, size or size + 1], zeros at first; the bias is its last
+        weight: float64 [classes or 1, size or size + 1], initially zero; the bias is its last
             column.
     """
 
@@ -49,7 +49,7 @@ class LinearHead(nn.Module):
         return logits
 
     def scaled(self, features: torch.Tensor) -> torch.Tensor:
-        """Return the features as the head sees them: float64 [n, size (+ 1)], no norm above 1."""
+        """Return the scaled features: float64 [n, size (+ 1)], with norms of at most 1."""
         flat = torch.nan_to_num(features.flatten(1).double(), nan=0.0, posinf=0.0, neginf=0.0)
         largest = flat.abs().amax(dim=1, keepdim=True).clamp_min(_SMALLEST_NORM)
         norms = torch.linalg.vector_norm(flat / largest, dim=1, keepdim=True) * largest

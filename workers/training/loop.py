@@ -1,4 +1,4 @@
-"""Training without noise: at first, and again once the target is met."""
+"""Training without noise: initially, and again once the target is met."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +16,11 @@ from workers.training.data import Examples
 TrainingProgress = Callable[[int, int, torch.Tensor], None]
 """Step taken (from 1), all steps, and the batch's mean loss as a detached 0-dim tensor.
 
-Reading the loss waits for the device: do it a few times a second. Whether it may be shown is the
-caller's to know.
+Reading the loss waits for the device: do it a few times a second. The caller decides whether it may
+be shown.
 """
 
-# A loss on a GPU is waited for only this often.
+# How often to wait for a loss on a GPU.
 _STEPS_BETWEEN_CHECKS = 32
 
 
@@ -39,10 +39,10 @@ def train(
         examples: at least one.
         recipe: optimiser, batch size and schedule; ``recipe.epochs`` is not used.
         epochs: passes over the examples, fractions allowed; the schedule spans exactly these.
-        on_progress: called after each step; what it raises ends the training.
+        on_progress: called after each step; its exceptions end the training.
 
     Raises:
-        RunFailedError: there are no examples, or the loss or a weight is not finite any more.
+        RunFailedError: there are no examples, or the loss or a weight is no longer finite.
     """
     steps = round(epochs * examples.steps_per_epoch(recipe.batch_size))
     if steps < 1:
@@ -75,7 +75,7 @@ def train(
 def overwritten_afterwards(
     optimizer: torch.optim.Optimizer, *others: torch.Tensor
 ) -> Iterator[None]:
-    """Zero the optimiser's state, all gradients and ``others`` when the block ends, however."""
+    """Zero the optimiser's state, all gradients and ``others`` whenever the block ends."""
     try:
         yield
     finally:
@@ -87,7 +87,7 @@ def overwritten_afterwards(
 
 
 def optimizer_of(module: nn.Module, recipe: TrainingRecipe) -> torch.optim.Optimizer:
-    """Return a fresh optimiser of all parameters, as the recipe asks."""
+    """Return a fresh optimiser of all parameters, according to the recipe."""
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(
             module.parameters(),
@@ -107,10 +107,10 @@ def optimizer_of(module: nn.Module, recipe: TrainingRecipe) -> torch.optim.Optim
 def schedule_of(
     optimizer: torch.optim.Optimizer, recipe: TrainingRecipe, steps: int
 ) -> LRScheduler | None:
-    """Return the learning rate's schedule over ``steps`` steps; None where it is constant."""
+    """Return the learning rate's schedule over ``steps`` steps; None if it is constant."""
     if recipe.schedule == "constant":
         return None
-    # One step more than is taken: the last step of the schedule would have almost no rate.
+    # One step more than is taken: the schedule's last step would have a rate of almost zero.
     return OneCycleLR(
         optimizer,
         max_lr=recipe.learning_rate,

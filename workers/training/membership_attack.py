@@ -1,9 +1,9 @@
-"""A membership-inference attack: can a loss tell forgotten records from held-out ones?
+"""A membership attack: can a loss distinguish forgotten records from held-out ones?
 
-The loss-threshold attack (Yeom et al. 2018, arXiv 1709.01604): a record on which the network's
-loss is small is classified as one that it was trained on. Over all thresholds its strength is the
-area under the ROC curve: the chance that a forgotten record has a smaller loss than a held-out one,
-ties counting half. 0.5 is guessing; 1 is certainty.
+The loss-threshold attack (Yeom et al. 2018, arXiv 1709.01604) classifies a record with a small loss
+as a training record. Over all thresholds, its strength is the area under the ROC curve: the
+probability that a forgotten record has a smaller loss than a held-out one, with ties counting half.
+0.5 is guessing; 1 is certainty.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def membership_auc(network: Network, *, forgotten: Examples, held_out: Examples)
     """Return the attack's area under the curve, from 0 to 1; the network's modes are kept.
 
     Args:
-        network: the attacked one.
+        network: the attacked network.
         forgotten: records that it may have been trained on.
         held_out: records that it was not trained on.
 
@@ -35,15 +35,15 @@ def membership_auc(network: Network, *, forgotten: Examples, held_out: Examples)
 
 
 def loss_threshold_auc(*, members: NDArray[np.float64], others: NDArray[np.float64]) -> float:
-    """Return the chance that a member's loss is below another's; ties count half.
+    """Return the probability that a member's loss is below a non-member's; ties count half.
 
-    Mann and Whitney's U over the number of pairs. A loss that is not a number counts as infinite.
+    Mann and Whitney's U over the number of pairs. NaN counts as infinite.
 
     Raises:
         RunFailedError: either is empty.
     """
     if not len(members) or not len(others):
-        raise RunFailedError("an audit needs a forgotten and a held-out record")
+        raise RunFailedError("a membership attack needs a forgotten and a held-out record")
     losses = np.nan_to_num(np.concatenate([members, others]), nan=np.inf, posinf=np.inf)
     ranks = stats.rankdata(-losses)
     smallest_sum = len(members) * (len(members) + 1) / 2

@@ -1,7 +1,7 @@
-"""A network in memory with its flat parameters: what training, unlearning and fine-tuning act on.
+"""A network with its flat parameters: the object of training, unlearning and fine-tuning.
 
-It guards nothing: weights under a target live in ``workers.seal.sealed.Sealed``, which holds one of
-these. Used bare where there is nothing to protect: retraining, and a first release ``as_trained``.
+It is not protected: ``workers.seal.sealed.Sealed`` wraps weights that have not met a target. It is
+used directly where there is nothing to protect: retraining, and a first release ``as_trained``.
 """
 
 import os
@@ -28,11 +28,11 @@ class Network:
     """A freshly initialised network on its device.
 
     Args:
-        factory: builds the module from torch's global generator, which gets a fresh seed from the
-            operating system for the time of the call.
-        device: where everything happens.
-        dtype: float32 or float64, of all parameters and buffers; None leaves them as built. Inputs
-            are converted to it by a hook before the module sees them.
+        factory: builds the module from torch's global generator, which has a fresh seed from the
+            operating system during the call.
+        device: where everything is computed.
+        dtype: float32 or float64, of all parameters and buffers; None leaves them as built. A hook
+            converts inputs to it.
 
     Attributes:
         module: the network; its parameters are views into ``flat``.
@@ -64,7 +64,7 @@ class Network:
         """Replace all parameters and buffers.
 
         Args:
-            tensors: by their ``state_dict`` names, parameters and buffers alike.
+            tensors: parameters and buffers by their ``state_dict`` names.
 
         Raises:
             RunFailedError: a tensor is missing, unknown, of another shape, or not finite.
@@ -112,7 +112,7 @@ class Network:
         return evaluate(self.module, examples)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all parameters and buffers by their ``state_dict`` names, on the CPU."""
+        """Return copies of all parameters and buffers on the CPU by their ``state_dict`` names."""
         return {
             name: np.array(tensor.detach().cpu().numpy(), copy=True, order="C")
             for name, tensor in self.module.state_dict().items()
@@ -127,7 +127,7 @@ class Network:
 
 
 def trainable_size(factory: Callable[[], nn.Module]) -> int:
-    """Return how many weights a factory's networks have."""
+    """Count the weights of a factory's networks."""
     with torch.random.fork_rng(devices=[]):
         return sum(tensor.numel() for tensor in factory().parameters())
 

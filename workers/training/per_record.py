@@ -1,10 +1,10 @@
-"""Gradients of single records, clipped one by one: what DP-SGD's sensitivity rests on.
+"""Clipped gradients of single records, on which DP-SGD's sensitivity depends.
 
-The clipped gradients are rounded to a fixed grid and their sum is exact: neither the order of the
-records nor how they are grouped changes it, and one record changes it by its own clipped gradient.
+The clipped gradients are rounded to a fixed grid and their sum is exact: neither order nor grouping
+of the records changes it, and one record changes it by its own clipped gradient.
 
-Opacus computes them. What it takes on trust is checked here, on random inputs and before a record
-is read: that a record's gradient depends on no other record of its batch.
+Opacus computes them. It assumes that a record's gradient depends on no other record of its batch;
+this is checked here on random inputs before any record is read.
 """
 
 import importlib
@@ -22,24 +22,24 @@ from app.domain.errors import PlanError
 from workers.mechanisms.vectors import CLIP_MARGIN
 from workers.training.flat import FlatParameters
 
-# Bounds the memory of one pass: about 256 MB of gradients, and never more records than this.
+# Bounds the memory of one pass: about 256 MB of gradients, and at most this many records.
 _MOST_RECORDS: Final = 256
 _MOST_NUMBERS: Final = 1 << 26
 
-# A clip is between 2^32 and 2^33 units: sums of 2^20 records stay below 2^53 units, so are exact.
+# A clip is between 2^32 and 2^33 units: sums of 2^20 records stay below 2^53 units, hence exact.
 _UNITS_PER_CLIP: Final = 2.0**32
-# Numbers that are rounded at a time: they stay in a core's cache.
+# How many numbers are rounded at a time: they fit a core's cache.
 _NUMBERS_AT_ONCE: Final = 1 << 16
 _PROBE_TOLERANCE: Final = 1e-3
-# What Opacus leaves on layers when its hooks are gone.
+# Left by Opacus on layers after its hooks are removed.
 _TRACES: Final = ("activations", "max_batch_len")
 
 
 class PerRecordGradients:
-    """Sums the clipped gradients of single records. Made by ``per_record_gradients``.
+    """Sums the clipped gradients of single records. Created by ``per_record_gradients``.
 
     Attributes:
-        records_at_once: the most that one call of ``add_clipped`` should be given; a public number.
+        records_at_once: how many records a call of ``add_clipped`` should get at most; public.
     """
 
     def __init__(self, module: nn.Module, flat: FlatParameters) -> None:
@@ -53,15 +53,15 @@ class PerRecordGradients:
         """Add each record's cross-entropy gradient, clipped to ``clip_norm``, to ``out``.
 
         Each is rounded to multiples of a power of two near 2^-32 clip_norm, and clipped so that its
-        norm is at most ``clip_norm`` also then. So the sum of up to 2^20 records is exact.
+        rounded norm is at most ``clip_norm``. So the sum of up to 2^20 records is exact.
 
-        A gradient that is not finite, or whose norm is not, counts as zero: it is then still a
-        function of its record bounded by the clip, and no other record learns of it.
+        A gradient that is not finite, or whose norm is not, counts as zero: it is still a function
+        of its record bounded by the clip, and does not affect other records.
 
         Args:
             features: of at least one record, on the module's device.
             labels: of the same records.
-            clip_norm: of one record's gradient, all parameters together.
+            clip_norm: bound on one record's gradient, over all parameters.
             out: float64 [size], in the order of the flat parameters.
         """
         gradients = self._of(features, labels)
@@ -80,7 +80,7 @@ class PerRecordGradients:
             part.zero_()
 
     def require_independent_records(self, input_shape: tuple[int, ...]) -> None:
-        """Check, on random inputs, that Opacus's gradients are those of single records.
+        """Check on random inputs that Opacus's gradients are those of single records.
 
         Raises:
             PlanError: the network mixes the records of a batch, or uses a parameter in a way that
@@ -101,7 +101,7 @@ class PerRecordGradients:
                 )
 
     def _probed(self, features: torch.Tensor) -> list[torch.Tensor]:
-        """Return gradients of made-up records, after comparing their sum with autograd's own."""
+        """Return gradients of random records, after comparing their sum with autograd's."""
         torch.manual_seed(0)  # the same dropout each time
         labels = torch.zeros(len(features), dtype=torch.int64, device=features.device)
         self._flat.gradients.zero_()
@@ -146,10 +146,10 @@ class PerRecordGradients:
 def per_record_gradients(
     module: nn.Module, flat: FlatParameters, *, input_shape: tuple[int, ...]
 ) -> Iterator[PerRecordGradients]:
-    """Lend a module to Opacus; afterwards it is plain again, whatever happened.
+    """Attach Opacus to a module; it is always removed afterwards.
 
     Args:
-        module: in training mode, with ``flat.gradients`` attached; they serve as scratch.
+        module: in training mode, with ``flat.gradients`` attached, which serve as scratch.
         flat: its parameters.
         input_shape: shape of one record's features.
 
@@ -164,7 +164,7 @@ def per_record_gradients(
         raise PlanError("Opacus does not support a layer of this architecture") from error
     try:
         with warnings.catch_warnings():
-            # Features need no gradient, and Opacus's hooks do without one.
+            # Features need no gradient, and Opacus's hooks work without one.
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             gradients = PerRecordGradients(hooked, flat)
             gradients.require_independent_records(input_shape)
@@ -177,7 +177,7 @@ def per_record_gradients(
 
 
 def _require_per_record_layers(module: nn.Module) -> None:
-    """Refuse layers known to mix records, and buffers, which no noise covers."""
+    """Reject layers known to mix records, and buffers, which no noise covers."""
     validators: dict[type, Any] = importlib.import_module(
         "opacus.validators"
     ).ModuleValidator.VALIDATORS
@@ -194,12 +194,12 @@ def _require_per_record_layers(module: nn.Module) -> None:
 
 
 def _unit_of(clip_norm: float) -> float:
-    """Return the power of two of which a clip is 2^32 to 2^33 multiples."""
+    """Return the power of two such that the clip is 2^32 to 2^33 multiples of it."""
     return math.ldexp(1.0, math.frexp(clip_norm)[1] - 1) / _UNITS_PER_CLIP
 
 
 def _add_rounded(part: torch.Tensor, units: torch.Tensor, unit: float, total: torch.Tensor) -> None:
-    """Add each row, times its ``units`` and rounded to whole ones, to ``total``: exactly."""
+    """Add each row, scaled to whole ``units`` and rounded, to ``total``, exactly."""
     columns = max(1, min(part.shape[1], _NUMBERS_AT_ONCE // len(part)))
     buffer = torch.empty((len(part), columns), dtype=torch.float64, device=part.device)
     for some, sums in zip(

@@ -10,14 +10,14 @@ _CHUNK: Final = 1 << 17  # records decided at a time: 1 MB of random words stays
 
 
 def poisson_sample(records: int, rate: float) -> NDArray[np.int64]:
-    """Return the positions, in order, of the records that one step takes; there may be none.
+    """Return the indices, in order, of the records sampled for one step; may be empty.
 
-    Each is taken independently, if a fresh 64-bit word from the operating system's generator is
-    below ``rate`` * 2^64. The chance that this gives is ``rate`` rounded down by less than 2^-64.
+    Each record is sampled independently, if a fresh 64-bit word from the operating system's
+    generator is below ``rate`` * 2^64. This rounds ``rate`` down by less than 2^-64.
 
     Args:
-        records: how many there are to choose from.
-        rate: chance of each, above 0 and at most 1.
+        records: number of records.
+        rate: probability of each, above 0 and at most 1.
     """
     if rate == 1:
         return np.arange(records)

@@ -1,17 +1,17 @@
-"""DP-SGD: the update rule whose releases ``app.accounting.dp_sgd`` accounts for.
+"""DP-SGD: the update rule for ``app.accounting.dp_sgd``.
 
-Abadi et al. 2016, Algorithm 1, with Poisson samples. With q the sampling rate, C the gradient clip
-and B the recipe's batch size, each step takes every record with chance q and computes
+Abadi et al. 2016, Algorithm 1, with Poisson samples. With sampling rate q, gradient clip C and the
+recipe's batch size B, each step samples every record with probability q and computes
 
     g <- (sum over the sample of clip(record's gradient, C) + N(0, (noise_multiplier C)^2 I)) / B
 
 in float64, the sum exactly (``workers.training.per_record``) and its noise rounded to the public
 grid; only g is rounded to the weights' dtype. The optimiser, momentum, weight decay and schedule
-see only g: they are post-processing. B is a public constant, not the size of the sample. A sample
-may be empty; its step is noise, and counts.
+use only g, so they are post-processing. B is a public constant, not the size of the sample. A
+sample may be empty; its step is pure noise, and counts.
 
-Nothing depends on what a step finds: the number of steps is fixed, no loss is computed for anyone,
-and weights that diverge are trained to the end, because stopping would reveal information.
+Nothing depends on intermediate results: the number of steps is fixed, no loss is computed, and
+diverging weights are trained to the end, because stopping would reveal information.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,14 @@ from workers.training.poisson import poisson_sample
 
 @dataclass(frozen=True)
 class PrivateTraining:
-    """The numbers of one training, chosen without looking at records.
+    """The parameters of one training, chosen without looking at records.
 
     Attributes:
         noise_multiplier: standard deviation of the noise on the sum, in units of the clip.
-        gradient_clip: C, norm of one record's gradient, all parameters together.
-        sampling_rate: q, above 0 and at most 1. For samples of B records on average it is
-            B / (number of records).
-        steps: how many to take.
+        gradient_clip: C, bound on the norm of one record's gradient over all parameters.
+        sampling_rate: q, above 0 and at most 1; B / (number of records) for samples of B records on
+            average.
+        steps: number of steps.
 
     Raises:
         ParameterError: one of them is out of its range.
@@ -50,7 +50,7 @@ class PrivateTraining:
     steps: int
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no training has."""
+        """Reject impossible parameters."""
         require_positive("noise_multiplier", self.noise_multiplier)
         require_positive("gradient_clip", self.gradient_clip)
         require_fraction("sampling_rate", self.sampling_rate)
@@ -69,13 +69,14 @@ def train_privately(
     """Train in place by DP-SGD.
 
     Args:
-        network: its module is left in training mode, plain, with its parameters in ``flat``.
+        network: its module is left in training mode, without Opacus, with its parameters in
+            ``flat``.
         examples: the records to protect, one row each.
         recipe: optimiser, schedule and the batch size B; ``recipe.epochs`` is not used.
         training: noise, clip, sampling rate and steps.
-        noise: fresh for this training.
-        on_progress: called after each step with the step (from 1) and all steps; what it raises
-            ends the training.
+        noise: a fresh source for this training.
+        on_progress: called after each step with the step (from 1) and the number of steps; its
+            exceptions end the training.
 
     Raises:
         PlanError: the architecture has no gradient per record; the message names the layer.

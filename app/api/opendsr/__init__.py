@@ -1,4 +1,4 @@
-"""OpenDSR 2.0: a façade over the subject requests' service, for tools that speak it."""
+"""OpenDSR 2.0: an adapter over the subject requests' service."""
 
 from fastapi import APIRouter
 

@@ -1,4 +1,4 @@
-"""Public facts about this processor: what it supports, and its certificate."""
+"""Public information about this processor: its capabilities and its certificate."""
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
@@ -17,7 +17,7 @@ router = APIRouter(prefix=PREFIX, tags=["OpenDSR"])
 
 @router.get("/discovery")
 def discover(services: ServicesOf) -> Discovery:
-    """Say what this processor supports; no key is asked for."""
+    """List this processor's capabilities; public."""
     settings = services.settings
     return Discovery(
         api_version=API_VERSION,
@@ -38,5 +38,5 @@ class PemResponse(PlainTextResponse):
 
 @router.get("/certificate.pem", response_class=PemResponse)
 def certificate(services: ServicesOf) -> PemResponse:
-    """Return the X.509 certificate of the key that signs; no key is asked for."""
+    """Return the signing key's X.509 certificate; public."""
     return PemResponse(services.processor_signer.certificate_pem)

@@ -1,6 +1,6 @@
 """``/opendsr/v2/requests``: requests, status, cancellation.
 
-https://github.com/opengdpr/OpenDSR, version 2.0; ``docs/opendsr.md`` says what is not supported.
+https://github.com/opengdpr/OpenDSR, version 2.0; ``docs/opendsr.md`` lists what is not supported.
 """
 
 import base64
@@ -39,7 +39,7 @@ def create(
     services: ServicesOf,
     caller: ForgetWriter,
 ) -> Created:
-    """Ask that a person be forgotten by every dataset that knows them."""
+    """Ask every dataset that knows a person to forget them."""
     demand = _demand(body, services.settings)
     with services.database.transaction() as session:
         row = services.subject_requests.submit(session, demand, api_key_id=caller.key_id)
@@ -62,7 +62,7 @@ def create(
 def status(
     subject_request_id: SubjectRequestId, services: ServicesOf, caller: ForgetReader
 ) -> Status:
-    """Show the status of a request that was made with the same API key."""
+    """Show the status of a request made with the same API key."""
     with services.database.transaction() as session:
         row = subject_status.find(session, subject_request_id, api_key_id=caller.key_id)
         return Status(**subject_status.document(row))
@@ -90,11 +90,11 @@ def cancel(
 
 
 def _demand(body: SubjectRequestBody, settings: Settings) -> SubjectDemand:
-    """Translate a body, or say which part of it this processor does not support."""
+    """Parse a body, or name the part that this processor does not support."""
     if body.subject_request_type != ERASURE:
         raise InvalidInputError("subject_request_type: this processor supports only erasure")
     if body.api_version not in (None, API_VERSION):
-        raise InvalidInputError(f"api_version: this is version {API_VERSION}")
+        raise InvalidInputError(f"api_version: only {API_VERSION} is supported")
     if not body.subject_identities:
         raise InvalidInputError("subject_identities: at least one is required")
     for index, identity in enumerate(body.subject_identities):
@@ -103,7 +103,7 @@ def _demand(body: SubjectRequestBody, settings: Settings) -> SubjectDemand:
                 f"subject_identities[{index}]: this type is not supported; see discovery"
             )
         if identity.identity_format != RAW:
-            raise InvalidInputError(f"subject_identities[{index}]: only the format raw is known")
+            raise InvalidInputError(f"subject_identities[{index}]: the format must be raw")
     return SubjectDemand(
         subject_request_id=body.subject_request_id,
         subject_ids=[identity.identity_value for identity in body.subject_identities],
@@ -115,15 +115,15 @@ def _demand(body: SubjectRequestBody, settings: Settings) -> SubjectDemand:
 
 
 def _datasets(body: SubjectRequestBody, settings: Settings) -> list[str]:
-    """Return the datasets that the request is about; empty: all."""
+    """Return the datasets that the request concerns; empty means all."""
     ours = (body.extensions or {}).get(opendsr_domain(settings))
     if ours is None:
         return list(settings.opendsr_datasets)
     try:
         chosen = Extension.model_validate(ours).datasets
     except ValidationError as error:
-        raise InvalidInputError("extensions: ours is {'datasets': [names]}") from error
+        raise InvalidInputError("extensions: the format is {'datasets': [names]}") from error
     allowed = settings.opendsr_datasets
     if allowed and not set(chosen) <= set(allowed):
-        raise InvalidInputError("extensions: a dataset that OpenDSR's requests are not about")
+        raise InvalidInputError("extensions: a dataset that OpenDSR requests do not concern")
     return chosen or list(allowed)

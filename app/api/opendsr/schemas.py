@@ -1,4 +1,4 @@
-"""The bodies of OpenDSR 2.0. Members that are not ours are ignored, as the specification has it."""
+"""The bodies of OpenDSR 2.0. Unknown members are ignored, as the specification demands."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -20,13 +20,13 @@ _MAX_IDENTITIES = 100
 
 
 class Tolerant(BaseModel):
-    """A body, or part of one, with members for other processors and of other versions."""
+    """A body, or part of one; may have members for other processors or versions."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
 class Identity(Tolerant):
-    """How the person is known."""
+    """An identity of the person."""
 
     identity_type: str = Field(max_length=100, examples=["controller_customer_id"])
     identity_value: OwnerId = Field(examples=["person-0017"])
@@ -34,7 +34,7 @@ class Identity(Tolerant):
 
 
 class Extension(BaseModel):
-    """What only this processor understands; under its domain in ``extensions``."""
+    """This processor's own extension, under its domain in ``extensions``."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -48,7 +48,8 @@ def _with_identities(schema: dict[str, Any]) -> None:
 class SubjectRequestBody(Tolerant):
     """A data subject request (section 7.1 of the specification).
 
-    Where the schema is stricter than this model, requests are refused with our own messages.
+    Where the schema is stricter than this model, the service rejects requests with its own
+    messages.
     """
 
     model_config = ConfigDict(json_schema_extra=_with_identities)
@@ -72,14 +73,14 @@ class SubjectRequestBody(Tolerant):
 
 
 class SupportedIdentity(Answer):
-    """A type of identity that this processor recognises."""
+    """A type of identity that this processor supports."""
 
     identity_type: str
     identity_format: str
 
 
 class Discovery(Answer):
-    """What this processor supports (section 6.3)."""
+    """This processor's capabilities (section 6.3)."""
 
     api_version: str
     supported_identities: list[SupportedIdentity]
@@ -118,7 +119,7 @@ class Cancelled(Answer):
 
 
 class ErrorDetail(Answer):
-    """One fault."""
+    """One error."""
 
     domain: str
     reason: str
@@ -126,7 +127,7 @@ class ErrorDetail(Answer):
 
 
 class Error(Answer):
-    """What went wrong (section 7.6)."""
+    """The error details (section 7.6)."""
 
     code: int
     message: str
@@ -134,6 +135,6 @@ class Error(Answer):
 
 
 class ErrorAnswer(Answer):
-    """An error, as every endpoint here answers it."""
+    """The error format of every endpoint here."""
 
     error: Error

@@ -1,4 +1,4 @@
-"""Answers of OpenDSR's endpoints: signed, and errors in the specification's own form."""
+"""OpenDSR answers: signed, with errors in the specification's own format."""
 
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
@@ -31,8 +31,8 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 class SignedRoute(GuardedRoute):
     """An endpoint whose answers carry the processor's signature.
 
-    Faults in a request answer 400 (section 7.5). Authentication is out of the specification's
-    scope, so a missing key or scope, and an outage, answer as everywhere else in this service.
+    Invalid requests get the answer 400 (section 7.5). Authentication is outside the specification,
+    so a missing key or scope, and an outage, are answered as elsewhere in this service.
     """
 
     def get_route_handler(self) -> Handler:
@@ -55,7 +55,7 @@ class SignedRoute(GuardedRoute):
 
 
 def signed_responses(success: int, *faults: int) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI entries of an endpoint's answers: a fault is 400 or one of ``faults``."""
+    """Return the OpenAPI entries of an endpoint's answers: errors are 400 or in ``faults``."""
     problems = problem_responses()
     signature = described(DOMAIN_HEADER, SIGNATURE_HEADER)
     own: dict[int | str, dict[str, Any]] = {
@@ -78,7 +78,7 @@ def _answer(error: Exception) -> JSONResponse | None:
     if isinstance(error, DataError):
         return _error(400, "invalid", ["a text or number cannot be stored"])
     if isinstance(error, IntegrityError):
-        return _error(409, "conflict", ["another call changed the same thing; look again"])
+        return _error(409, "conflict", ["another call changed the same resource; check and retry"])
     for kind, status in _STATUS_OF:
         if isinstance(error, kind):
             return _error(status, type(error).__name__.removesuffix("Error"), [str(error)])

@@ -1,1 +1,1 @@
-"""HTTP's own mechanics: what holds for every resource."""
+"""HTTP mechanics shared by all resources."""

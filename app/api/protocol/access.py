@@ -1,6 +1,6 @@
-"""Who may call what: credentials, scopes, and the services that handle a request.
+"""Authentication and scopes of calls, and access to the application's services.
 
-A router whose routes are ``GuardedRoute`` checks this before it reads any of the body.
+``GuardedRoute`` routes check these before they read any of the body.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,27 +32,27 @@ _bearer = HTTPBearer(
     "Each operation lists the scope that it needs; `admin` allows all.",
 )
 _NO_ADDRESS = "local"
-_CALLER = "expunge.caller"  # in the scope, which is certain to be this request's own
+_CALLER = "expunge.caller"  # a key of the ASGI scope, which belongs to one request only
 
 
 def services_of(request: Request) -> Services:
-    """Return the services that the application was made with."""
+    """Return the application's services."""
     services: Services = request.app.state.services
     return services
 
 
 async def _services(request: Request) -> Services:
-    # Asynchronous, like all dependencies that only look something up: others take a thread each.
+    # Asynchronous, like all dependencies that only look something up: others take a thread.
     return services_of(request)
 
 
 def address_of(request: Request) -> str:
-    """Return where a request comes from, for counting failures."""
+    """Return the client's address, for counting failures."""
     return _NO_ADDRESS if request.client is None else request.client.host
 
 
 async def authenticate(request: Request) -> Caller:
-    """Return the caller, who is the actor from now on; determined once per request.
+    """Authenticate the caller once per request, and make it the actor.
 
     Raises:
         UnauthenticatedError: the caller is unknown.
@@ -73,7 +73,7 @@ async def authenticate(request: Request) -> Caller:
 
 
 async def authenticate_again(request: Request) -> None:
-    """Check the caller of a long call again, without counting another call.
+    """Authenticate the caller of a long call again, without counting another call.
 
     Raises:
         UnauthenticatedError: the key was revoked or has expired meanwhile.
@@ -84,7 +84,7 @@ async def authenticate_again(request: Request) -> None:
 
 
 class Needs:
-    """Lets in callers that have a scope; no others reach the endpoint."""
+    """Requires a scope of callers."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -102,7 +102,7 @@ class Needs:
         return await self.admit(request)
 
     async def admit(self, request: Request) -> Caller:
-        """Do the same when only the head of the request has been read."""
+        """Do the same before the body is read."""
         caller = await authenticate(request)
         require_scope(caller, self.scope)
         return caller
@@ -115,13 +115,13 @@ def require_scope(caller: Caller, scope: Scope) -> None:
 
 
 class GuardedRoute(APIRoute):
-    """A route that reads no body from callers that it refuses, and parses JSON itself."""
+    """A route that reads no body from unauthorised callers, and parses JSON itself."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """Return the handler, which checks first what its endpoint needs."""
+        """Return the handler, which first checks its endpoint's requirements."""
         handle = super().get_route_handler()
         needs = _needs(self.dependant)
-        # Every body of the API is one model.
+        # Every JSON body of the API is a single model.
         body = None if self.body_field is None else self.body_field.field_info.annotation
 
         async def answer(request: Request) -> Response:
@@ -153,7 +153,7 @@ def _who_has(scope: Scope) -> Any:  # noqa: ANN401 - what FastAPI calls a depend
 
 
 def metrics_access(*, public: bool) -> Sequence[DependsOn]:
-    """Return what ``/metrics`` asks of a caller."""
+    """Return the access requirement of ``/metrics``."""
     return () if public else (_who_has(Scope.LOG_READ),)
 
 

@@ -1,4 +1,4 @@
-"""What a request's body may be: its size and its media type, before anything reads it."""
+"""Limits on the size and media type of bodies, applied before anything reads them."""
 
 from collections.abc import Callable
 from io import BytesIO
@@ -21,9 +21,9 @@ _WITH_IDS = ("/v1/forget-requests", "/opendsr/v2/requests")
 
 
 class Bodies:
-    """Refuses bodies that are too large (413): PUT takes files; POST and PATCH take JSON.
+    """Rejects bodies that are too large (413): PUT takes files; POST and PATCH take JSON.
 
-    All bodies held at once may be as large as two of the largest files; beyond that, 503.
+    All bodies in memory together are limited to twice the largest file; beyond that, 503.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -32,7 +32,7 @@ class Bodies:
         self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what may be read; the limit also holds for bodies without an announced length."""
+        """Pass on allowed requests; bodies without an announced length are limited as well."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -52,7 +52,7 @@ class Bodies:
         self._held_bytes += size
         largest = max(self._settings.max_upload_bytes, self._settings.max_json_bytes)
         if self._held_bytes > _FILES_AT_ONCE * largest:
-            detail = "the service holds as many bytes of uploads as it takes at once"
+            detail = "the service holds as many bytes of uploads as it can at once"
             raise HTTPException(503, detail, {"Retry-After": "5"})
 
     def _limit(self, scope: Scope) -> int:
@@ -64,7 +64,7 @@ class Bodies:
 
 
 class _Limited:
-    """Receives a body, and stops where the limit is passed."""
+    """Receives a body and stops at the limit."""
 
     def __init__(
         self, receive: Receive, limit: int, hold: Callable[[int], None], *, has_body: bool
@@ -86,7 +86,7 @@ class _Limited:
         self._is_awaited = self._is_awaited and message.get("more_body", False)
         size = len(message.get("body", b""))
         self.size += size
-        # Of the errors that occur while it reads a body, FastAPI passes on only these.
+        # Of the errors raised while it reads a body, FastAPI passes on only these.
         self._hold(size)
         if self.size > self._limit:
             raise HTTPException(413, str(self._too_large()))
@@ -99,7 +99,7 @@ class _Limited:
 
 
 async def _raw_body(request: Request) -> bytes:
-    # Not ``request.body``: it joins all chunks at once, and all other calls would wait.
+    # Not ``request.body``: it joins all chunks at once and blocks the event loop.
     content = BytesIO()
     async for chunk in request.stream():
         content.write(chunk)
@@ -107,11 +107,11 @@ async def _raw_body(request: Request) -> bytes:
 
 
 RawBody = Annotated[bytes, Depends(_raw_body)]
-"""A body as it came; ``Bodies`` limits its size."""
+"""The raw body; ``Bodies`` limits its size."""
 
 
 async def require_media_type(request: Request) -> None:
-    """Refuse a body that is not of the kind that the method takes; for operations that exist.
+    """Reject a body with a media type that an existing operation does not take.
 
     Raises:
         UnsupportedMediaTypeError: the message says what to send.

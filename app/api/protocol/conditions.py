@@ -1,7 +1,7 @@
 """Conditions and ranges of HTTP requests, RFC 9110 sections 13 and 14.
 
-There is one representation, identified by a strong entity tag and never by a date. So dates in
-conditions never match, and conditions that have only dates are ignored, as the standard asks.
+Each resource has one representation with a strong entity tag and no modification date. So dates in
+conditions never match, and conditions with dates only are ignored, as the standard demands.
 """
 
 import re
@@ -19,7 +19,7 @@ _TAG = re.compile(r'(?:W/)?"[^"]*"')
 
 IfMatch = Annotated[
     str | None,
-    Header(description="The ETag of the answer that the caller has seen: 412 if it has changed"),
+    Header(description="The ETag of the caller's copy: 412 if the resource has changed"),
 ]
 
 
@@ -33,7 +33,7 @@ class Part:
 
     @property
     def is_whole(self) -> bool:
-        """Say whether nothing is left out."""
+        """Return whether this is the whole content."""
         return self.stop - self.start == self.size
 
     @property
@@ -43,7 +43,7 @@ class Part:
 
 
 def is_not_modified(headers: Mapping[str, str], etag: str) -> bool:
-    """Say whether the caller's copy is current, so that 304 is the answer.
+    """Return whether the caller's copy is current, so that the answer is 304.
 
     Raises:
         PreconditionError: ``If-Match`` names another representation.
@@ -54,16 +54,16 @@ def is_not_modified(headers: Mapping[str, str], etag: str) -> bool:
 
 
 def require_match(if_match: str | None, etag: str) -> None:
-    """Raise ``PreconditionError`` if ``If-Match`` is there and names another representation."""
+    """Raise ``PreconditionError`` if ``If-Match`` names another representation."""
     if if_match is not None and not names(if_match, etag, weak=False):
         raise PreconditionError("this is not the content that If-Match names")
 
 
 def requested_part(headers: Mapping[str, str], etag: str, size: int) -> Part:
-    """Return the part that was asked for.
+    """Return the requested part.
 
-    More than one range, an unknown unit, or a range that cannot be read is answered with the
-    whole, as the standard allows; so is a range of another representation (``If-Range``).
+    Several ranges, an unknown unit, an invalid range or a range of another representation
+    (``If-Range``) yield the whole content, as the standard allows.
 
     Raises:
         RangeError: the range begins after the end.
@@ -87,12 +87,12 @@ def requested_part(headers: Mapping[str, str], etag: str, size: int) -> Part:
 
 
 def _number(digits: str) -> int:
-    """Read a number; a very long one is cut, so that parsing it is cheap."""
+    """Parse a number; a very long one is cut, so that parsing it is cheap."""
     return int(digits.lstrip("0")[:20] or "0")
 
 
 def names(header: str, etag: str, *, weak: bool) -> bool:
-    """Say whether a condition names an entity tag; ``weak`` compares without regard to ``W/``."""
+    """Return whether a condition names an entity tag; ``weak`` ignores ``W/``."""
     if header.strip() == "*":
         return True
     tags = _TAG.findall(header)

@@ -1,9 +1,9 @@
-"""Connections of the API: how many there may be, and how long each may take for what.
+"""Limits on the API's connections: their number, and the duration of each phase.
 
-uvicorn waits for the rest of a request for ever. Here a head has to arrive in time, a body at a
-minimum speed, and the client has to read the answer. A sweep looks at all connections about once a
-second, so that a single request costs nothing. A connection that is in one phase for longer than
-the phase may last is closed, after a 408 where that can still be sent.
+uvicorn waits for the rest of a request for ever. Here a head must arrive in time, a body at a
+minimum speed, and the client must read the answer. A sweep checks all connections about once a
+second, which costs nothing per request. A connection that exceeds the time of its phase is closed,
+after a 408 if that can still be sent.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _RETRY_AFTER_S = 10
 
 
 class Connections:
-    """All connections of one server. ``protocol`` is what uvicorn takes as ``http``."""
+    """All connections of one server. ``protocol`` is passed to uvicorn as ``http``."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -40,19 +40,19 @@ class Connections:
         )
         self._interval_s = min(_SWEEP_S, shortest_s / 4)
 
-    def protocol(self, **options: Any) -> "BoundedProtocol":  # noqa: ANN401 - uvicorn's own
+    def protocol(self, **options: Any) -> "BoundedProtocol":  # noqa: ANN401 - set by uvicorn
         """Return the protocol of a new connection."""
         return BoundedProtocol(self, **options)
 
     def enter(self, connection: "BoundedProtocol") -> None:
-        """Count a connection in.
+        """Add a connection.
 
         Raises:
-            OverloadedError: there are as many as there may be.
-            TooManyRequestsError: its address has as many as one may have.
+            OverloadedError: the service has too many connections.
+            TooManyRequestsError: the client's address has too many.
         """
         if len(self._open) >= self.settings.max_connections:
-            raise OverloadedError("the service has as many connections as it takes")
+            raise OverloadedError("the service has too many connections")
         network = connection.network
         most = self.settings.max_connections_per_address
         if self._by_network[network] >= most and not self._is_proxy(connection):
@@ -65,7 +65,7 @@ class Connections:
         self._by_network[network] += 1
 
     def leave(self, connection: "BoundedProtocol") -> None:
-        """Count a connection out that was counted in."""
+        """Remove a connection that was added."""
         if connection not in self._open:
             return
         self._open.remove(connection)
@@ -89,7 +89,7 @@ class Connections:
 
 
 class BoundedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1, hardened against callers that are slow or ambiguous on purpose."""
+    """uvicorn's HTTP/1.1, hardened against deliberately slow or ambiguous clients."""
 
     def __init__(self, connections: Connections, **options: Any) -> None:  # noqa: ANN401
         super().__init__(**options)
@@ -104,11 +104,11 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def network(self) -> str:
-        """Whose connections count as one caller's: an address, or an IPv6 network."""
+        """The unit of the connection limit per client: an address, or an IPv6 network."""
         return network_of(self.client[0] if self.client else "")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection, or say why not."""
+        """Accept a connection, or send the reason for refusing it."""
         super().connection_made(transport)
         try:
             self._connections.enter(self)
@@ -117,12 +117,12 @@ class BoundedProtocol(H11Protocol):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count it out."""
+        """Remove the connection."""
         self._connections.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take part of a request, or throw it away where the answer was sent already."""
+        """Process a part of a request, or discard it if the answer was already sent."""
         self._received_bytes += len(data)
         if not self._lingering:
             super().data_received(data)
@@ -130,12 +130,12 @@ class BoundedProtocol(H11Protocol):
             self.transport.abort()
 
     def resume_writing(self) -> None:
-        """Note that the caller reads its answer."""
+        """Note that the client is reading its answer."""
         self._resumptions += 1
         super().resume_writing()
 
     def on_response_complete(self) -> None:
-        """Stop reading a body once it is answered: a refusal comes before 30 MB, not after."""
+        """Stop reading a body once it is answered: refuse before 30 MB arrive, not after."""
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
             self.server_state.total_requests += 1
             self._linger()
@@ -143,11 +143,11 @@ class BoundedProtocol(H11Protocol):
             super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP/1.1, or can be read in two ways."""
+        """Reject what is not HTTP/1.1 or is ambiguous."""
         self._refuse(HTTPException(400, msg))
 
     def look(self, now: float) -> None:
-        """End the connection if it has been in one phase for too long."""
+        """Close the connection if its phase takes too long."""
         phase, longest_s = self._present()
         if phase != self._phase:
             self._phase, self._since, self._received_bytes = phase, now, 0
@@ -162,7 +162,7 @@ class BoundedProtocol(H11Protocol):
             self.transport.abort()
 
     def _present(self) -> tuple[tuple[object, ...], float | None]:
-        """Return the present phase, and how long it may last in s; None: for ever."""
+        """Return the current phase, and how long it may last in s; None means for ever."""
         settings, state = self._settings, self.conn.their_state
         if self.transport.is_closing():
             return ("closing",), settings.answer_timeout_s
@@ -198,7 +198,7 @@ class BoundedProtocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
 
     def _linger(self) -> None:
-        """Close, but not while a caller still sends and could not read its answer."""
+        """Close, but not while a client is still sending and could not read its answer."""
         self._lingering = True
         self._received_bytes = 0
         if self.transport.can_write_eof():
@@ -207,7 +207,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class _StrictConnection(h11.Connection):
-    """Refuses requests whose end two parsers may see in two places (RFC 9112, 6.1 and 11.2)."""
+    """Rejects requests with an ambiguous end (request smuggling; RFC 9112, 6.1 and 11.2)."""
 
     def next_event(self) -> Any:  # noqa: ANN401 - h11's own, a union with sentinels
         event = super().next_event()
@@ -216,5 +216,5 @@ class _StrictConnection(h11.Connection):
             if b"transfer-encoding" in names and (
                 b"content-length" in names or event.http_version != b"1.1"
             ):
-                raise h11.RemoteProtocolError("the request says in two ways where it ends")
+                raise h11.RemoteProtocolError("the request has two contradictory lengths")
         return event

@@ -1,7 +1,6 @@
-"""Opaque cursors, and the pages of a list that they connect.
+"""Opaque cursors and pages of lists.
 
-A cursor says where a page ended, by the values that the list is ordered by, so that new rows do not
-shift the pages.
+A cursor holds the sort values of a page's last row, so that new rows do not shift the pages.
 """
 
 import base64
@@ -18,21 +17,21 @@ Row = TypeVar("Row")
 Moment = tuple[datetime, str]
 
 MAX_LIMIT = 200
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many items a page may have")]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="The most items of a page")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=1000, description="The next_cursor of the page before; none for the first"),
+    Query(max_length=1000, description="The previous page's next_cursor; omit for the first page"),
 ]
 DEFAULT_LIMIT = 50
 
 
 def encode_cursor(moment: datetime, row_id: str) -> str:
-    """Return the cursor after a row of a list that is ordered by time and id."""
+    """Return the cursor after a row of a list ordered by time and id."""
     return _encode([moment.isoformat(), row_id])
 
 
 def decode_cursor(cursor: str | None) -> Moment | None:
-    """Read what ``encode_cursor`` wrote; None stays None.
+    """Invert ``encode_cursor``; None stays None.
 
     Raises:
         InvalidInputError: it was not made by ``encode_cursor``.
@@ -47,12 +46,12 @@ def decode_cursor(cursor: str | None) -> Moment | None:
 
 
 def encode_name(name: str) -> str:
-    """Return the cursor after a row of a list that is ordered by name."""
+    """Return the cursor after a row of a list ordered by name."""
     return _encode([name])
 
 
 def decode_name(cursor: str | None) -> str | None:
-    """Read what ``encode_name`` wrote; None stays None. Raises ``InvalidInputError``."""
+    """Invert ``encode_name``; None stays None. Raises ``InvalidInputError``."""
     match _decode(cursor):
         case None:
             return None
@@ -63,16 +62,16 @@ def decode_name(cursor: str | None) -> str | None:
 
 
 def encode_number(number: int) -> str:
-    """Return the cursor after a row of a list that is ordered by number."""
+    """Return the cursor after a row of a list ordered by number."""
     return _encode([number])
 
 
 def decode_number(cursor: str | None, *, bits: int = 31) -> int | None:
-    """Read what ``encode_number`` wrote; None stays None. Raises ``InvalidInputError``.
+    """Invert ``encode_number``; None stays None. Raises ``InvalidInputError``.
 
     Args:
-        cursor: what was sent.
-        bits: size of the numbers that the list is ordered by: 31 for an integer, 63 for a bigint.
+        cursor: the cursor from the request.
+        bits: size of the numbers: 31 for an integer, 63 for a bigint.
     """
     match _decode(cursor):
         case None:
@@ -89,7 +88,7 @@ def cut(
     """Return a page of ``limit`` rows, and the cursor of the next page if there is one.
 
     Args:
-        rows: one more than the page may have, if there are so many.
+        rows: the page's rows and, if there are more, one further row.
         limit: how many rows the page may have.
         cursor_of: returns the cursor after a row.
     """
@@ -106,7 +105,7 @@ def _decode(cursor: str | None) -> object:
         return None
     try:
         position = json.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
-        json.dumps(position, ensure_ascii=False).encode()  # half a surrogate pair cannot be sent
+        json.dumps(position, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
     except (ValueError, RecursionError) as error:
         raise _foreign() from error
     if not isinstance(position, list):

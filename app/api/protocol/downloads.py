@@ -1,4 +1,4 @@
-"""Answers that stream a stored object: conditions, one range, digests, constant memory."""
+"""Streams stored objects: conditions, one range, digests, constant memory."""
 
 import base64
 import logging
@@ -18,18 +18,18 @@ _log = logging.getLogger("expunge.api")
 def download(
     request: Request, blobs: Blobs, *, blob_id: str, sha256: str, size: int, filename: str
 ) -> Response:
-    """Answer GET or HEAD with a stored object, or with the part that the request asks for.
+    """Answer GET or HEAD with a stored object or the requested range of it.
 
-    Copies may be cached but must be revalidated each time: a version can be retired at any moment,
-    and a cache that answers by itself would then serve weights that must be gone.
+    Caches must revalidate their copies each time: a version can be retired at any moment, and a
+    cache would otherwise keep serving its weights.
 
     Args:
         request: its method and its conditions decide the answer.
-        blobs: where the object lies.
+        blobs: the stored objects.
         blob_id: the object.
         sha256: digest of its whole content, in hex; also its entity tag.
-        size: of its whole content, in bytes.
-        filename: under which browsers store it; plain ASCII without quotes.
+        size: size of its whole content in bytes.
+        filename: the name for downloads; plain ASCII without quotes.
 
     Raises:
         GoneError: the object was shredded.
@@ -58,24 +58,24 @@ def download(
 
 
 class _Streamed(StreamingResponse):
-    """Sends a range chunk by chunk; it ends without an error only if every byte was sent."""
+    """Sends a range in chunks; it ends without an error only if every byte was sent."""
 
     def __init__(self, content: BlobRange, status: int, headers: dict[str, str]) -> None:
         super().__init__(content, status_code=status, headers=headers)
         self._content = content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response until it is complete or the receiver has gone.
+        """Send the response until it is complete or the client disconnects.
 
-        A shredded object ends it before its announced length: the server then closes the
-        connection, and the receiver knows that bytes are missing. The same happens to an object
-        that is not what was stored, before any byte of the chunk in question is sent.
+        If the object is shredded meanwhile or a chunk is corrupt, the response ends before its
+        announced length, without any byte of that chunk. The server then closes the connection, so
+        the client knows that bytes are missing.
         """
         try:
             await super().__call__(scope, receive, send)
         except GoneError:
-            _log.warning("a download was cut off: its object was shredded meanwhile")
+            _log.warning("a download was aborted: its object was shredded meanwhile")
         except (CorruptObjectError, KeyStoreError, ObjectStoreError) as error:
-            _log.error("a download was cut off: %s", error)
+            _log.error("a download was aborted: %s", error)
         finally:
             self._content.close()

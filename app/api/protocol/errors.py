@@ -1,4 +1,4 @@
-"""Errors as problems (RFC 9457): one table from our error classes to types of problems."""
+"""Errors as problems (RFC 9457): one table from error classes to problem types."""
 
 import json
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from app.domain import errors
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 MAX_LISTED = 20
-"""How many faults of one body an answer lists, so that it is not longer than the body."""
+"""How many errors of one body an answer lists, so that it is not longer than the body."""
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
-# The first class that matches counts, so subclasses stand above their parents.
+# The first matching class counts, so subclasses precede their parents.
 _PROBLEMS: tuple[tuple[type[errors.ExpungeError], str], ...] = (
     (errors.ExpiredCredentialsError, "credentials-expired"),
     (errors.UnauthenticatedError, "unauthenticated"),
@@ -67,7 +67,7 @@ _OF_STATUS = {
 
 
 class Problem(BaseModel):
-    """An error, RFC 9457. Some types carry further members."""
+    """An error, RFC 9457. Some types have further members."""
 
     type: str
     title: str
@@ -100,7 +100,7 @@ def install(app: FastAPI) -> None:
 
 
 def problem_of(error: Exception) -> Response:
-    """Return the answer to any error; it shows only what is meant to be shown."""
+    """Return the answer to any error, with public details only."""
     if isinstance(error, errors.ExpungeError):
         return _of_expunge_error(error)
     if isinstance(error, RequestValidationError):
@@ -109,7 +109,7 @@ def problem_of(error: Exception) -> Response:
         return _of_http_exception(error)
     if isinstance(error, DBAPIError | PoolTimeoutError):
         return _of_database_error(error)
-    # This answer is made outside of all middleware.
+    # This answer is created outside all middleware.
     headers = {"X-Request-ID": log_context.present().get("request_id", "")}
     return _problem("internal", "an unexpected error; see the service's log", headers=headers)
 
@@ -128,7 +128,7 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def _methods_of(request: Request) -> list[str]:
-    """Return all methods that some route takes at this path."""
+    """Return all methods that the routes of this path accept."""
     return [
         method
         for method in _METHODS
@@ -147,7 +147,7 @@ def _problem(
     **members: Any,  # noqa: ANN401
 ) -> Response:
     kind = PROBLEM_TYPES[name]
-    # In ASCII: what a caller sent may hold half a surrogate pair, which UTF-8 cannot.
+    # In ASCII: the caller's text may hold a lone surrogate, which UTF-8 cannot encode.
     body = json.dumps(kind.body(detail, members)).encode()
     return Response(body, kind.status, headers, media_type=PROBLEM_MEDIA_TYPE)
 
@@ -156,7 +156,7 @@ def _of_expunge_error(error: errors.ExpungeError) -> Response:
     for kind, name in _PROBLEMS:
         if isinstance(error, kind):
             return _problem(name, str(error), headers=_headers(error), **_members(error))
-    return _problem("internal", "the service is not set up correctly; see its log")
+    return _problem("internal", "the service is misconfigured; see its log")
 
 
 def _headers(error: Exception) -> dict[str, str] | None:
@@ -170,7 +170,7 @@ def _headers(error: Exception) -> dict[str, str] | None:
 
 
 def _challenge(error: Exception) -> str | None:
-    """Return the header that RFC 6750 wants in answers to callers that are refused."""
+    """Return the header that RFC 6750 requires in 401 and 403 answers."""
     realm = 'Bearer realm="expunge"'
     if isinstance(error, errors.InvalidCredentialsError):
         return f'{realm}, error="invalid_token"'
@@ -208,7 +208,7 @@ class BodyError(RequestValidationError):
     """A body that does not match its schema.
 
     Attributes:
-        count: how many faults there are; ``errors`` lists the first.
+        count: the number of errors; ``errors`` lists the first.
     """
 
     def __init__(self, faults: Sequence[Any], count: int) -> None:
@@ -237,8 +237,8 @@ def _of_database_error(error: Exception) -> Response:
         detail = "a text or number cannot be stored: a NUL character, or out of range"
         return _problem("invalid-input", detail)
     if isinstance(error, IntegrityError):
-        detail = "another call changed the same thing at the same moment; look again and repeat"
+        detail = "a concurrent call changed the same resource; check its state and repeat"
         return _problem("conflict", detail)
-    # It may have gone away after a commit, before it answered.
+    # The connection may have been lost after a commit, before the answer.
     detail = "the database cannot be reached; repeat the call"
     return _problem("unavailable", detail, headers={"Retry-After": "2"})

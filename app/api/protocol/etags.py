@@ -1,4 +1,4 @@
-"""Entity tags of JSON answers: what a caller already has is not sent again."""
+"""Entity tags of JSON answers: content that the caller already has is not sent again."""
 
 import hashlib
 
@@ -14,18 +14,18 @@ _BODY_HEADERS = (b"content-length", b"content-type")
 
 
 def etag_of(content: bytes) -> str:
-    """Return the strong entity tag of an answer with this body: equal bytes, equal tags."""
+    """Return the strong entity tag of a body: equal bytes, equal tags."""
     return f'"{hashlib.sha256(content).hexdigest()[:_DIGITS]}"'
 
 
 class EntityTags:
-    """Gives an entity tag to every JSON answer to GET; answers 304 if the caller has it."""
+    """Adds an entity tag to every JSON answer to GET; answers 304 if the caller has it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look at the answer; one that is not JSON, or has a tag already, passes unchanged."""
+        """Process the answer; one that is not JSON or already has a tag passes unchanged."""
         if scope["type"] != "http" or scope["method"] != "GET":
             await self._app(scope, receive, send)
             return
@@ -34,7 +34,7 @@ class EntityTags:
 
 
 class _Tagged:
-    """Holds one answer back until its body is complete."""
+    """Buffers one answer until its body is complete."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope

@@ -1,4 +1,4 @@
-"""Headers of answers, as OpenAPI describes them."""
+"""Response headers as described in OpenAPI."""
 
 from typing import Any
 
@@ -8,17 +8,17 @@ _DESCRIPTIONS: dict[str, str] = {
     "Allow": "The methods that the path takes",
     "Content-Disposition": "The name under which to store the file",
     "Content-Range": "Which part this is, or how long the whole is",
-    "ETag": "Names this state; send it back as If-None-Match",
-    "Idempotent-Replayed": "`true` where this answer was given before, under the same key",
-    "Location": "Where the resource is found",
+    "ETag": "Identifies this state; send it back as If-None-Match",
+    "Idempotent-Replayed": "`true` if this is the stored answer to an earlier call with this key",
+    "Location": "The resource's URL",
     "Preference-Applied": "How long the service was willing to wait",
-    "RateLimit": 'What is left of each limit, where calls are counted: `"minute";r=599;t=42`',
-    "RateLimit-Policy": 'The limits, where calls are counted: `"minute";q=600;w=60`',
+    "RateLimit": 'What is left of each limit, if calls are limited: `"minute";r=599;t=42`',
+    "RateLimit-Policy": 'The limits, if calls are limited: `"minute";q=600;w=60`',
     "Repr-Digest": "SHA-256 of the whole content, RFC 9530",
-    "Retry-After": "When to ask again, in seconds",
-    "X-OpenDSR-Processor-Domain": "Whose signature it is",
+    "Retry-After": "When to retry, in seconds",
+    "X-OpenDSR-Processor-Domain": "The signing processor",
     "X-OpenDSR-Signature": "The processor's signature over the body, in Base64",
-    "X-Request-ID": "Names this call in the service's log; the caller's own, if it sent a good one",
+    "X-Request-ID": "Identifies this call in the service's log; a valid one of the caller is kept",
     "WWW-Authenticate": "How to authenticate, and the scope that is missing",
 }
 
@@ -29,5 +29,5 @@ def described(*names: str) -> dict[str, Any]:
 
 
 def answer_headers(status: int, *names: str) -> dict[int | str, dict[str, Any]]:
-    """Return what a route adds to its ``responses`` to announce headers."""
+    """Return the ``responses`` entry that announces a route's headers."""
     return {status: {"headers": described(*names)}}

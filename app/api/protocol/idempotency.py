@@ -1,8 +1,7 @@
-"""``Idempotency-Key`` on every POST: a repeated call gets the answer that it had.
+"""``Idempotency-Key`` on every POST: a repeated call gets the stored answer.
 
-It is checked once a caller has been authenticated, before the body is read. Only answers that say
-that a call took effect (2xx) are kept: an error changed nothing, so the call may be repeated with
-its key.
+It is checked after authentication, before the body is read. Only successful answers (2xx) are
+stored: an error changed nothing, so the call may be repeated with its key.
 """
 
 import logging
@@ -33,7 +32,7 @@ _log = logging.getLogger("expunge.api")
 
 
 async def _call_id_of(request: Request) -> str | None:
-    """Return what stays the same for each attempt at a call; None without a key."""
+    """Return an id that is the same for every attempt at a call; None without a key."""
     call_id: str | None = getattr(request.state, _STATE, None)
     return call_id
 
@@ -44,15 +43,15 @@ CallId = Annotated[str | None, Depends(_call_id_of)]
 async def execute_once(
     request: Request, caller: Caller, handle: Callable[[Request], Awaitable[Response]]
 ) -> Response:
-    """Return the answer to a call: from what is kept under its key, or from ``handle``.
+    """Return the answer to a call: the stored one of its key, or that of ``handle``.
 
-    The answer is kept before it is sent, so that a caller that saw it can repeat the call. The
-    claim of a call that is cut off expires; a call that fails ends its claim. Either may have taken
-    effect, so the next attempt is made under the same call id.
+    The answer is stored before it is sent, so that a caller who saw it can repeat the call. The
+    claim of an interrupted call expires; a failed call releases its claim. Either may have taken
+    effect, so the next attempt runs under the same call id.
 
     Raises:
-        InvalidInputError: the key is too long, or came with another body before.
-        CallInFlightError: the call is going on.
+        InvalidInputError: the key is too long, or was used with another body.
+        CallInFlightError: the call is still in progress.
     """
     key = request.headers.get(HEADER) if request.method == "POST" else None
     if key is None:
@@ -96,7 +95,7 @@ class _Attempt:
             with self._services.database.transaction() as session:
                 write(session)
         except SQLAlchemyError as error:
-            _log.warning("an answer could not be kept for its key: %s", describe(error))
+            _log.warning("the answer for an idempotency key was not stored: %s", describe(error))
 
 
 async def _claim(request: Request, caller: Caller, key: str) -> Claim | Answer:

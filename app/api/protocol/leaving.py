@@ -1,4 +1,4 @@
-"""Whether a caller still waits for its answer."""
+"""Detects callers that disconnect."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 
 async def disconnection(request: Request) -> None:
-    """Return when the caller has gone; after the body has been read."""
+    """Return when the caller has disconnected; call after the body has been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -29,4 +29,4 @@ async def _left(request: Request) -> AsyncIterator[threading.Event]:
 
 
 Left = Annotated[threading.Event, Depends(_left)]
-"""Set as soon as the caller has gone: work that was begun only for it may stop."""
+"""Set when the caller disconnects: work done only for it may stop."""

@@ -1,4 +1,4 @@
-"""What every request passes through, from the outside in."""
+"""The middlewares of every request, outermost first."""
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -39,7 +39,7 @@ _SENDABLE = (
 
 
 def install(app: FastAPI, settings: Settings) -> None:
-    """Put the layers around an application; the last one added is the outermost."""
+    """Add the middlewares to an application; the last one added is the outermost."""
     app.add_middleware(EntityTags)
     app.add_middleware(Bodies, settings=settings)
     if settings.cors_origins:

@@ -1,6 +1,6 @@
-"""Around every request: its id, a line in the access log, and its part in the metrics.
+"""Observes every request: its id, a line in the access log, and metrics.
 
-Logs and metrics show a request's route template, never its path: paths hold ids and names.
+Logs and metrics show a request's route template, never its path: paths contain ids and names.
 """
 
 import re
@@ -21,10 +21,10 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class Observation:
-    """Middleware that watches, and adds ``X-Request-ID`` to the answer.
+    """Middleware that logs and measures, and adds ``X-Request-ID`` to the answer.
 
-    A request brings an id of its own, of 8 to 64 letters, digits, dots, hyphens and underscores,
-    or is given one.
+    A request may bring its own id of 8 to 64 letters, digits, dots, hyphens and underscores;
+    otherwise it gets one.
     """
 
     def __init__(self, app: ASGIApp, metrics: ApiMetrics) -> None:
@@ -38,7 +38,7 @@ class Observation:
             return
         request_id = _request_id(Headers(scope=scope).get(REQUEST_ID))
         log_context.begin_request(request_id=request_id)
-        status = 500  # what the server answers where no handler did
+        status = 500  # the server's answer if no handler gave one
 
         async def send_with_id(message: Message) -> None:
             nonlocal status

@@ -1,4 +1,4 @@
-"""The OpenAPI document, with what holds for all operations and is written at none of them."""
+"""The OpenAPI document, including what applies to all operations."""
 
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -27,34 +27,34 @@ _IDEMPOTENCY_KEY = {
     "name": HEADER,
     "in": "header",
     "required": False,
-    "description": "Repeating a call under its key within 24 hours gives the answer that it had, "
-    f"with `{REPLAYED_HEADER}: true`, and changes nothing again. Take a random one for each call.",
+    "description": "Repeating a call with its key within 24 hours returns the first answer, "
+    f"with `{REPLAYED_HEADER}: true`, and changes nothing. Use a random key for each call.",
     "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_LENGTH},
 }
 _IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
     "required": False,
-    "description": "The ETag of the answer that the caller holds: 304 if it is current",
+    "description": "The ETag of the caller's copy: 304 if it is current",
     "schema": {"type": "string"},
 }
 _NEVER_SENT = ("HTTPValidationError", "ValidationError")
 _LIMITS = ("RateLimit", "RateLimit-Policy")
 _DESCRIPTION = """
 * **Errors** are problems (RFC 9457) with a stable `type`; see `docs/problems.md`. A method that a
-  path does not take is 405 with `Allow`.
-* **Repeating a POST** is safe under an `Idempotency-Key`.
+  path does not support gets 405 with `Allow`.
+* **Repeating a POST** is safe with an `Idempotency-Key`.
 * **Lists** come in pages of `limit` items; `next_cursor` leads to the next one.
-* **Every answer** has an `X-Request-ID`, which the service's log has too; send one of your own of 8
-  to 64 letters, digits, dots, hyphens and underscores, and it is kept.
-* **Limits** of calls are in `RateLimit` and `RateLimit-Policy`, where the operator has set any;
+* **Every answer** has an `X-Request-ID`, which is also in the service's log; an id of your own, of
+  8 to 64 letters, digits, dots, hyphens and underscores, is kept.
+* **Limits** of calls, if the operator has set any, are in `RateLimit` and `RateLimit-Policy`;
   beyond them the answer is 429 with `Retry-After`.
-* **Answers to GET** have an `ETag`. With `Prefer: wait=N` some are held back until there is news.
+* **Answers to GET** have an `ETag`. With `Prefer: wait=N` some wait for a change.
 """
 
 
 def install(app: FastAPI) -> None:
-    """Have an application describe itself completely."""
+    """Add the complete OpenAPI document to an application."""
     app.description = _DESCRIPTION
     plain = app.openapi
 
@@ -93,14 +93,14 @@ def _operations(document: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _drop_what_is_never_sent(operation: Json) -> None:
-    """Remove the errors that FastAPI announces by itself: ours are different."""
+    """Remove the errors that FastAPI declares by default: this service's are different."""
     content = operation["responses"].get("422", {}).get("content", {}).get(_JSON, {})
     if content.get("schema", {}).get("$ref", "").rpartition("/")[2] in _NEVER_SENT:
         del operation["responses"]["422"]
 
 
 def _add_headers_of_all(operation: Json) -> None:
-    """Announce what every answer carries; problems, which are references, have it already."""
+    """Declare the headers of every answer; problems are references and declare them already."""
     everywhere = described("X-Request-ID", *(_LIMITS if "security" in operation else ()))
     for answer in operation["responses"].values():
         if "$ref" not in answer:
@@ -136,14 +136,14 @@ def _limit_body(operation: Json) -> None:
 
 
 def _add_problems(operation: Json, *statuses: int) -> None:
-    """Announce problems, in addition to what an operation itself answers with these statuses."""
+    """Declare problems, in addition to an operation's own answers with these statuses."""
     for status in statuses:
         answer = operation["responses"].setdefault(str(status), {})
         answer.setdefault("content", {}).setdefault(PROBLEM_MEDIA_TYPE, {})
 
 
 def _name_problems(operation: Json) -> Json:
-    """Replace an operation's problems by references; return what they refer to."""
+    """Replace an operation's problems by references; return their targets."""
     named: Json = {}
     for status, answer in operation["responses"].items():
         content = answer.get("content", {})

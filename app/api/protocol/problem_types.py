@@ -1,6 +1,6 @@
-"""Every type of problem: its URI never changes its meaning. ``docs/problems.md`` shows them.
+"""Every problem type. A type's URI never changes its meaning.
 
-``python -m app.api.protocol.problem_types`` prints that page.
+``python -m app.api.protocol.problem_types`` prints ``docs/problems.md``.
 """
 
 import json
@@ -15,8 +15,8 @@ _HEADER = """# Problems
 
 Every error is a JSON document of media type `application/problem+json`
 ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) with the members `type`, `title`, `status` and
-`detail`; some types carry more. Decide by `type`: it keeps its meaning. `detail` is for people and
-may be worded otherwise tomorrow. No problem holds record content, weights or keys.
+`detail`; some types have more. Decide by `type`, which keeps its meaning; `detail` is for people
+and may change its wording. No problem contains record content, weights or keys.
 
 This page is printed by `python -m app.api.protocol.problem_types`.
 """
@@ -27,8 +27,8 @@ class ProblemType:
     """One type of problem.
 
     Attributes:
-        name: what follows the prefix in ``type``.
-        status: the HTTP status that it comes with.
+        name: the part of ``type`` after the prefix.
+        status: its HTTP status.
         meaning: when it occurs, and what to do.
         detail: an example of ``detail``.
         members: examples of further members.
@@ -46,7 +46,7 @@ class ProblemType:
         return PREFIX + self.name
 
     def body(self, detail: str, members: dict[str, Any]) -> dict[str, Any]:
-        """Return the document that is sent."""
+        """Return the JSON document."""
         return {
             "type": self.uri,
             "title": self.name.replace("-", " ").capitalize(),
@@ -60,14 +60,14 @@ _TYPES = (
     ProblemType(
         "bad-request",
         400,
-        "The request cannot be read at all, such as JSON that is not UTF-8 or nests too deeply.",
+        "The request cannot be parsed, for example JSON that is not UTF-8 or nests too deeply.",
         "the body cannot be read as JSON",
     ),
     ProblemType(
         "unauthenticated",
         401,
-        "No valid API key or access token came with the request. `WWW-Authenticate` says what to "
-        "send.",
+        "No valid API key or access token came with the request. `WWW-Authenticate` says how to "
+        "authenticate.",
         "send a valid API key as 'Authorization: Bearer …'",
     ),
     ProblemType(
@@ -87,41 +87,41 @@ _TYPES = (
     ProblemType(
         "not-found",
         404,
-        "What the path or the body names does not exist.",
+        "A resource named in the path or the body does not exist.",
         "no model named 'digits-mlp'",
     ),
     ProblemType(
         "not-ready",
         404,
-        "It does not exist yet: a model's first version is still being certified. Ask again later.",
+        "It does not exist yet: a model's first version is still being certified. Try again later.",
         "model 'digits-mlp' has no certified version yet",
     ),
     ProblemType(
         "method-not-allowed",
         405,
-        "The path does not take this method. `Allow` lists those that it takes.",
+        "The path does not support this method. `Allow` lists those it supports.",
         "this path takes GET, POST",
     ),
     ProblemType(
         "request-timeout",
         408,
-        "The request came too slowly: `EXPUNGE_HEAD_TIMEOUT_S` and `EXPUNGE_BODY_TIMEOUT_S` are "
-        "the operator's limits. The connection is closed; nothing was stored.",
+        "The request was sent too slowly: `EXPUNGE_HEAD_TIMEOUT_S` and `EXPUNGE_BODY_TIMEOUT_S` "
+        "are the operator's limits. The connection is closed; nothing was stored.",
         "the body of the request came too slowly",
     ),
     ProblemType(
         "conflict",
         409,
-        "The call contradicts the present state: a name that is taken, a request that can no "
-        "longer be cancelled. Look at the present state first.",
+        "The call conflicts with the current state: a name that is taken, a request that can no "
+        "longer be cancelled. Check the current state first.",
         "model 'digits-mlp' exists already",
     ),
     ProblemType(
         "call-in-flight",
         409,
-        "An earlier call under the same `Idempotency-Key` has no answer yet. Repeat the call after "
-        "`Retry-After` seconds. If its process was killed, that is after a minute at most.",
-        "a call with this Idempotency-Key is still going on",
+        "An earlier call with the same `Idempotency-Key` has not finished. Repeat the call after "
+        "`Retry-After` seconds. If its process was killed, this takes at most a minute.",
+        "a call with this Idempotency-Key is still in progress",
     ),
     ProblemType(
         "gone",
@@ -134,7 +134,7 @@ _TYPES = (
     ProblemType(
         "precondition-failed",
         412,
-        "`If-Match` names a state of the resource that is not the present one.",
+        "`If-Match` names a state of the resource other than the current one.",
         "this is not the content that If-Match names",
     ),
     ProblemType(
@@ -148,20 +148,20 @@ _TYPES = (
     ProblemType(
         "unsupported-media-type",
         415,
-        "The body's `Content-Type` is not one that the operation takes.",
+        "The operation does not support the body's `Content-Type`.",
         "send the body as application/json",
     ),
     ProblemType(
         "range-not-satisfiable",
         416,
         "`Range` begins after the end of the content. `Content-Range` gives its size.",
-        "the content has 1024 bytes; the range begins behind them",
+        "the content has 1024 bytes; the range begins after its end",
     ),
     ProblemType(
         "invalid-input",
         422,
-        "A field, parameter or file does not say what it should; `problems`, if present, lists "
-        "the first of the fields, `problem_count` counts all. Nothing was stored.",
+        "A field, parameter or file is invalid; `problems`, if present, lists the first errors, "
+        "`problem_count` counts all. Nothing was stored.",
         "body.classes: Input should be a valid integer",
         {
             "problem_count": 1,
@@ -171,13 +171,13 @@ _TYPES = (
     ProblemType(
         "idempotency-key-reused",
         422,
-        "The `Idempotency-Key` came with another body before. Take a new key for a new call.",
+        "The `Idempotency-Key` was used with another body. Use a new key for a new call.",
         "this Idempotency-Key came with another body before",
     ),
     ProblemType(
         "invalid-records",
         422,
-        "The Parquet file was refused as a whole: `problems` lists the first faults by row, "
+        "The Parquet file was rejected as a whole: `problems` lists the first errors by row, "
         "counted from 0, and column; `problem_count` counts all.",
         "1 problem(s); the first: row 3, column 'label': must lie between 0 and 9",
         {
@@ -203,15 +203,15 @@ _TYPES = (
     ProblemType(
         "no-plan",
         422,
-        "No mechanism can meet the policy; `detail` says what to change. `POST /v1/plans` tells "
+        "No mechanism can meet the policy; `detail` says what to change. `POST /v1/plans` shows "
         "what each mechanism would need.",
         "no mechanism meets epsilon 0.01 within 30 epochs: raise epsilon or budget_epochs",
     ),
     ProblemType(
         "too-costly",
         422,
-        "Plans of such sizes, or a body with so much in it, take more time or memory than one call "
-        "may. `EXPUNGE_PLAN_TIMEOUT_S` is the operator's limit for plans. Ask for less: fewer "
+        "A plan of this size, or a body with so much content, takes more time or memory than one "
+        "call may use. `EXPUNGE_PLAN_TIMEOUT_S` is the operator's limit for plans. Use fewer "
         "steps, records or releases.",
         "planning takes longer than the 30 s that one call may: ask for less",
     ),
@@ -224,15 +224,15 @@ _TYPES = (
     ProblemType(
         "too-many-requests",
         429,
-        "The key's limit of calls, or of waits and streams at once, is reached, or this address "
-        "failed too often to authenticate or holds too many connections. Repeat the call after "
+        "The caller reached its limit of calls or of concurrent waits and streams, or its address "
+        "failed to authenticate too often or has too many connections. Repeat the call after "
         "`Retry-After` seconds.",
         "too many calls: 60 a minute are allowed",
     ),
     ProblemType(
         "corrupt-log",
         500,
-        "The log's tables contradict each other. The operator runs `expunge log fsck`.",
+        "The log's tables are inconsistent. The operator runs `expunge log fsck`.",
         "the log has 12 entries but its tree covers 13",
     ),
     ProblemType(
@@ -244,23 +244,22 @@ _TYPES = (
     ProblemType(
         "overloaded",
         503,
-        "The service does as much of this at once as it may: it has as many connections, holds as "
-        "much of uploads, or makes plans for as many callers. Nothing was stored. Repeat the call "
-        "after `Retry-After` seconds.",
+        "The service is at its limit of connections, uploads in memory or concurrent plans. "
+        "Nothing was stored. Repeat the call after `Retry-After` seconds.",
         "planning is busy: repeat the call",
     ),
     ProblemType(
         "unavailable",
         503,
-        "The database cannot be reached, or went away before it answered: the call may have taken "
-        "effect. Repeat it after `Retry-After` seconds, a POST under its `Idempotency-Key`.",
+        "The database cannot be reached, or failed before it answered: the call may have taken "
+        "effect. Repeat it after `Retry-After` seconds, a POST with its `Idempotency-Key`.",
         "the database cannot be reached; repeat the call",
     ),
     ProblemType(
         "issuer-unavailable",
         503,
-        "The issuer of access tokens cannot be reached, so that a token cannot be checked. API "
-        "keys work all the same.",
+        "The issuer of access tokens cannot be reached, so a token cannot be checked. API keys "
+        "still work.",
         "the issuer's keys cannot be fetched now",
     ),
     ProblemType(

@@ -1,4 +1,4 @@
-"""Limits of calls, as answers show them: ``RateLimit`` and ``RateLimit-Policy``.
+"""Rate limits in the headers ``RateLimit`` and ``RateLimit-Policy``.
 
 The headers are those of the IETF's draft-ietf-httpapi-ratelimit-headers: one item per limit, ``q``
 calls in ``w`` seconds, of which ``r`` remain for another ``t`` seconds.
@@ -17,7 +17,7 @@ from app.domain.errors import TooManyRequestsError
 
 
 async def limit_calls(request: Request, gate: Gate, caller: Caller) -> None:
-    """Count a call, and note for its answer what is left.
+    """Count a call, and keep the remaining quota for its answer.
 
     Raises:
         TooManyRequestsError: the caller has called too often.
@@ -32,13 +32,13 @@ async def limit_calls(request: Request, gate: Gate, caller: Caller) -> None:
 
 
 class QuotaHeaders:
-    """Adds to every answer to a counted caller what is left, refusals included."""
+    """Adds the remaining quota to every answer to a counted caller, including refusals."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its answer back."""
+        """Pass on a request and its answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,8 +1,8 @@
-"""JSON bodies, parsed and checked before their endpoints; a large one delays no other caller.
+"""Parses and validates JSON bodies before their endpoints, without blocking other callers.
 
-FastAPI would do both in the event loop, and describe each of a million faults. Python parses JSON
-without letting other threads run, so a large body is parsed in a separate process, which also
-limits the memory that this takes.
+FastAPI would do both in the event loop, and describe each of a million errors. Python's JSON parser
+does not release the GIL, so a large body is parsed in a separate process, which also limits the
+memory for it.
 """
 
 from typing import Any
@@ -19,11 +19,11 @@ from app.processes.process_pool import ProcessPool
 
 LARGE_BYTES = 256 * 1024
 MOST_VALUES = 250_000
-"""More than the largest forget request contains."""
+"""Above the size of the largest forget request."""
 
 
 class CheckedRequest(Request):
-    """A request whose JSON body is the endpoint's model already."""
+    """A request whose JSON body is already the endpoint's model."""
 
     def __init__(self, request: Request, content: bytes, checked: BaseModel) -> None:
         super().__init__(request.scope, request.receive)
@@ -31,17 +31,17 @@ class CheckedRequest(Request):
         self._checked = checked
 
     async def json(self) -> BaseModel:
-        """Return the body; FastAPI takes a model as it is."""
+        """Return the body, a model, which FastAPI accepts as it is."""
         return self._checked
 
 
 async def read_body(request: Request, model: type[BaseModel], readers: ProcessPool) -> Request:
-    """Return a request with its JSON body checked; one without such a body as it is.
+    """Return a request with its JSON body validated; one without such a body unchanged.
 
     Raises:
         UnreadableError, InvalidInputError: it is not JSON.
-        BodyError: it is not what the endpoint takes.
-        TooCostlyError, OverloadedError: it is too much to be read at all, or now.
+        BodyError: it does not match the endpoint's model.
+        TooCostlyError, OverloadedError: parsing it takes too much, or the service is busy.
     """
     if not is_json(request):
         return request
@@ -59,7 +59,7 @@ async def read_body(request: Request, model: type[BaseModel], readers: ProcessPo
 
 
 def is_json(request: Request) -> bool:
-    """Say whether a body is announced as JSON."""
+    """Return whether a body is declared as JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (
         kind.startswith("application/") and kind.endswith("+json")

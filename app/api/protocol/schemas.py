@@ -1,4 +1,4 @@
-"""What all bodies share: strict, and nothing unknown."""
+"""The base of all bodies: strict, and unknown fields are rejected."""
 
 from typing import Annotated
 
@@ -7,13 +7,13 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 Name = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=100)
 ]
-"""A name that can stand in a path."""
+"""A name that is valid in a path."""
 
 OwnerId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
-"""A record or subject id, as its owner spells it."""
+"""A record or subject id, as its owner writes it."""
 
 ExternalId = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00]+$")]
-"""A caller's own id of a request."""
+"""A caller's own id for a request."""
 
 
 class Body(BaseModel):

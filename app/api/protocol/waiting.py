@@ -1,7 +1,7 @@
-"""``Prefer: wait=N`` (RFC 7240): an answer that is held back until there is news.
+"""``Prefer: wait=N`` (RFC 7240): an answer that waits for a change.
 
-Without ``If-None-Match`` a caller waits until the state differs from that at the call. With it, it
-waits until the answer differs from the one that it has, and misses nothing between two calls.
+Without ``If-None-Match``, a caller waits until the state differs from that at the call. With it,
+the caller waits until the answer differs from its copy, so it misses nothing between two calls.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ _WAIT = re.compile(r'wait\s*=\s*"?(\d{1,9})"?', re.ASCII | re.IGNORECASE)
 Prefer = Annotated[
     str | None,
     Header(
-        description=f"wait=N holds the answer until there is news, N seconds at most, and never "
-        f"longer than {LONGEST_WAIT_S}",
+        description=f"wait=N delays the answer until there is a change, at most N seconds and at "
+        f"most {LONGEST_WAIT_S}",
         examples=["wait=1"],
         max_length=1000,
     ),
@@ -38,11 +38,11 @@ Prefer = Annotated[
 
 @dataclass(frozen=True)
 class Found:
-    """What there is to answer now.
+    """The current answer.
 
     Attributes:
-        subject_id: of the thing to wait for.
-        answer: how it is shown.
+        subject_id: id of the thing to wait for.
+        answer: its representation.
         is_final: whether nothing will change any more, so that waiting is useless.
     """
 
@@ -59,7 +59,7 @@ async def answer_with_news(
     *,
     prefer: str | None,
 ) -> Response:
-    """Return what ``read`` finds, as soon as it is something that the caller has not seen."""
+    """Return what ``read`` finds as soon as the caller has not seen it."""
     services = services_of(request)
 
     def look() -> tuple[Found, Facts | None]:
@@ -84,7 +84,7 @@ async def answer_with_news(
 
 
 def wait_of(prefer: str | None) -> int | None:
-    """Return for how many seconds a caller wants to wait; None if it does not."""
+    """Return how many seconds a caller is willing to wait; None without the preference."""
     for preference in (prefer or "").split(","):
         match = _WAIT.fullmatch(preference.partition(";")[0].strip())
         if match is not None:
@@ -117,7 +117,7 @@ def _has_seen(request: Request, found: Found) -> bool:
 
 
 def json_response(answer: Answer, status: int = 200) -> Response:
-    """Return an answer as it is sent; it was validated when it was made."""
+    """Render an answer; it was validated when it was created."""
     return Response(_content(answer), status, media_type="application/json")
 
 

@@ -1,6 +1,6 @@
 """Waiting for changes: one thread polls for all waiters.
 
-The thread runs while there are waiters, asks the database once per kind and interval, and wakes
+The thread runs while there are waiters, queries the database once per kind and interval, and wakes
 those whose facts have changed. A waiter needs no thread and no database connection of its own.
 """
 
@@ -28,7 +28,7 @@ class Watch:
     """One waiter's view of one thing.
 
     Attributes:
-        facts: the newest that the waiter was woken for; None once the thing is gone.
+        facts: the newest facts the waiter was woken for; None once the thing is gone.
         closed: whether the process is about to stop, so that waiting should end.
     """
 
@@ -41,7 +41,7 @@ class Watch:
         self._news = asyncio.Event()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until the facts have changed; False when the time is over first."""
+        """Wait until the facts have changed; return False on a timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._news.wait()
@@ -51,7 +51,7 @@ class Watch:
         return True
 
     def tell(self, facts: Facts | None) -> None:
-        """Note the facts as they are now; called by the watching thread."""
+        """Store the current facts; called by the watching thread."""
         if facts != self.facts:
             self._loop.call_soon_threadsafe(self._wake, facts)
 
@@ -69,12 +69,12 @@ class Watch:
 
 
 class Watcher:
-    """Looks for changes on behalf of all waiters of a process.
+    """Polls for changes for all waiters of a process.
 
     Args:
-        database: where to look.
-        most_per_caller: how many waits and streams one caller may hold at once.
-        interval_s: how often to look.
+        database: the ledger.
+        most_per_caller: how many waits and streams one caller may have at once.
+        interval_s: the polling interval.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Watcher:
         self._most_per_caller = most_per_caller
         self._interval_s = interval_s
         self._held: Counter[str] = Counter()
-        self._lock = threading.RLock()  # close() may come as a signal, in the middle of watch()
+        self._lock = threading.RLock()  # a signal handler may call close() during watch()
         self._watches: set[Watch] = set()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
@@ -94,16 +94,16 @@ class Watcher:
     def watch(
         self, kind: Kind, subject_id: str, seen: Facts | None, *, caller_id: str
     ) -> Iterator[Watch]:
-        """Watch one thing until the block ends; ``seen`` is what the waiter knows already.
+        """Watch one thing until the block ends; ``seen`` is what the waiter already knows.
 
         Raises:
-            TooManyRequestsError: the caller holds as many watches as one may.
+            TooManyRequestsError: the caller has too many watches.
         """
         watch = Watch(kind, subject_id, seen)
         with self._lock:
             if self._held[caller_id] >= self._most_per_caller:
                 raise TooManyRequestsError(
-                    f"this caller holds {self._most_per_caller} waits and streams already",
+                    f"this caller has {self._most_per_caller} waits and streams already",
                     retry_after_s=_RETRY_AFTER_S,
                 )
             self._held[caller_id] += 1
@@ -118,7 +118,7 @@ class Watcher:
             with self._lock:
                 self._watches.discard(watch)
                 self._held[caller_id] -= 1
-                self._held += Counter()  # without the callers that hold none
+                self._held += Counter()  # drops zero counts
 
     def close(self) -> None:
         """Wake all waiters for the last time: the process is about to stop."""
@@ -139,7 +139,7 @@ class Watcher:
                 self._failing = False
             except Exception as error:  # noqa: BLE001 - the waiters depend on this thread
                 if not self._failing:
-                    _log.warning("changes have to wait: %s", describe(error))
+                    _log.warning("watching for changes is interrupted: %s", describe(error))
                 self._failing = True
 
     def _look(self, watches: list[Watch]) -> None:
@@ -155,7 +155,7 @@ class Watcher:
     def _tell(self, watch: Watch, facts: Facts | None) -> None:
         try:
             watch.tell(facts)
-        except RuntimeError:  # its event loop has ended, and the waiter with it
+        except RuntimeError:  # the waiter's event loop has ended
             with self._lock:
                 self._watches.discard(watch)
 

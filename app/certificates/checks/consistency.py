@@ -1,4 +1,4 @@
-"""Checks of a statement's fields against each other: who was forgotten when, where, and how."""
+"""Checks a statement's fields against each other."""
 
 from datetime import datetime
 from typing import Final
@@ -20,7 +20,7 @@ from app.domain.noise_generators import KNOWN
 from app.domain.states import Basis
 from app.planning.mechanisms.mechanism import Claim, Mechanism
 
-# A lineage is trained (version 1), trained again (2), and only then unlearns from that (3).
+# A lineage is trained (version 1) and trained again (2) before it can unlearn from that (3).
 _FIRST_AFTER_NEW_TRAINING: Final = 3
 
 
@@ -55,10 +55,10 @@ def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None
 
 def _check_version(predicate: Release) -> None:
     first = predicate.model.version == 1
-    # After a restored backup a lineage may begin again, with no record forgotten from it.
+    # After a restored backup a lineage may begin again, with no forgotten records.
     begins = first or predicate.forgotten.records == 0
     _require(
-        begins == (predicate.basis is Basis.CERTIFIED_RELEASE), "its basis is not its version's"
+        begins == (predicate.basis is Basis.CERTIFIED_RELEASE), "its basis contradicts its version"
     )
     if not first:
         _require(predicate.previous_certificate is not None, "no certificate before it")
@@ -70,18 +70,18 @@ def _check_forgotten(forgotten: Forgotten) -> None:
     _require((forgotten.requests == 0) == (forgotten.records == 0), "requests without records")
     _check_root(forgotten.records, forgotten.commitments_root)
     _check_root(forgotten.excluded_records, forgotten.excluded_root)
-    _require(forgotten.before_training <= forgotten.records, "more forgotten before than at all")
+    _require(forgotten.before_training <= forgotten.records, "before_training exceeds records")
 
 
 def _check_exclusion(forgotten: Forgotten) -> None:
     _require(forgotten.requests == 1 and forgotten.records >= 1, "an exclusion is of one request")
-    _require(forgotten.excluded_records == forgotten.before_training == 0, "other records in it")
+    _require(forgotten.excluded_records == forgotten.before_training == 0, "an exclusion of others")
     _check_root(forgotten.records, forgotten.commitments_root)
     _check_root(0, forgotten.excluded_root)
 
 
 def _check_root(count: int, root: str) -> None:
-    _require((count == 0) == (root == EMPTY_ROOT.hex()), "a root is not of so many commitments")
+    _require((count == 0) == (root == EMPTY_ROOT.hex()), "a root contradicts its record count")
 
 
 def _check_since_training(predicate: Release, mechanism: Mechanism) -> None:
@@ -124,7 +124,7 @@ def _check_public_centre(frame: Frame, predicate: Release) -> None:
         and (source.name, source.sha256) == (backbone.name, backbone.sha256)
     )
     _require(same, "its centre is not the stated backbone")
-    _require(len(set(names)) == len(names), "a public tensor twice")
+    _require(len(set(names)) == len(names), "a public tensor is listed twice")
     _require(set(names) <= set(frame.scale), "a public tensor that was not trained")
 
 
@@ -136,13 +136,13 @@ def _check_noise(predicate: Release) -> None:
         return
     _require(noise is not None, "no noise where some is accounted for")
     if noise is not None:
-        _require(noise.generator in KNOWN, "a generator of noise that is not known")
-        _require(noise.drawn == sum(each.count for each in draws), "its numbers drawn are others")
-        _require(noise.grid == grid_of(mechanism.name, draws), "its grid is another")
+        _require(noise.generator in KNOWN, "an unknown noise generator")
+        _require(noise.drawn == sum(each.count for each in draws), "its count of noise is wrong")
+        _require(noise.grid == grid_of(mechanism.name, draws), "its grid is wrong")
 
 
 def _check_evaluation(evaluation: Evaluation, *, forgotten: int) -> None:
-    _require(evaluation.outside_the_guarantee, "an evaluation that is said to be guaranteed")
+    _require(evaluation.outside_the_guarantee, "an evaluation that claims to be guaranteed")
     measured = {evaluation.held_out_accuracy is None, evaluation.held_out_loss is None}
     _require(measured == {evaluation.held_out_records == 0}, "figures without held-out records")
     if evaluation.audit is not None:

@@ -1,4 +1,4 @@
-"""A certificate's claims, computed again from what it says was done."""
+"""Recomputes a certificate's claims from its parameters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,12 +17,12 @@ def check_guarantee(
     """Check guarantee, accountant and assumptions; return the guarantee in a few words.
 
     Args:
-        predicate: of the right form.
+        predicate: a predicate of valid form.
         stated: the same as plain JSON values.
         mechanism: with its parameters, if it has one.
 
     Raises:
-        VerificationError: they do not follow from the parameters.
+        VerificationError: the claims do not follow from the parameters.
     """
     try:
         computed = _computed(predicate, mechanism)

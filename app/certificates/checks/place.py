@@ -1,7 +1,7 @@
-"""A certificate's place in the transparency log, and that log's past.
+"""Checks a certificate's place in the transparency log, and that log's past.
 
-The log that holds the certificate must be signed by a key that is in use now. It says when it was
-recorded, and the key that signed the certificate must have been valid then.
+The log that holds the certificate must be signed by a key that is in use now. The entry says when
+the certificate was recorded; the key that signed the certificate must have been valid then.
 """
 
 import hashlib
@@ -34,16 +34,16 @@ def check_log(
     """Check that the log, signed by a key in use, holds the certificate's entry.
 
     Args:
-        proof: the bundle's.
-        payload: the certificate, as it was signed.
-        predicate: what it says.
+        proof: the bundle's proof.
+        payload: the signed certificate.
+        predicate: its predicate.
         trusted: the log's keys.
         signer: the key that signed the certificate.
-        now: the present, in UTC.
+        now: the current time in UTC.
 
     Raises:
-        VerificationError: it does not, the entry contradicts the certificate, or records it at a
-            time when its key was not valid.
+        VerificationError: it does not, the entry contradicts the certificate, or the key was not
+            valid when the certificate was recorded.
     """
     recorded_at = _check_entry(proof.entry, payload, predicate)
     checkpoint = _open_in_use(proof.checkpoint.encode(), trusted, now)
@@ -67,12 +67,12 @@ def check_log(
 def check_history(
     proof: LogProof, checkpoint: Checkpoint, older: bytes, trusted: TrustedKeys
 ) -> str:
-    """Check that the log begins with that of an older checkpoint; return this in words.
+    """Check that the log extends an older checkpoint; return this in words.
 
-    The user kept the older one and knows its age, so any key of the log may have signed it.
+    The user kept the older checkpoint and knows its age, so any key of the log may have signed it.
 
     Raises:
-        VerificationError: it does not, or the bundle does not prove it.
+        VerificationError: it does not extend it, or the bundle does not prove it.
     """
     old = _open("history", older, trusted.origin, trusted.note_keys())
     if old.size > checkpoint.size:
@@ -97,7 +97,7 @@ def check_history(
 
 
 def _check_entry(text: str, payload: bytes, predicate: Predicate) -> datetime:
-    """Check what an entry says; return when it was recorded."""
+    """Check an entry's content; return when it was recorded."""
     try:
         entry: dict[str, Any] = strict_json.loads(text)
         told = (entry["kind"], entry["sha256"], entry["basis"])
@@ -121,13 +121,13 @@ def _open_in_use(note: bytes, trusted: TrustedKeys, now: datetime) -> Checkpoint
     except NoteError as error:
         raise VerificationError(
             "log",
-            "its checkpoint is signed by a key that has ended: download the bundle again",
+            "its checkpoint is signed by a retired key: download the bundle again",
         ) from error
 
 
 def _open(step: str, note: bytes, origin: str, keys: Collection[NoteKey]) -> Checkpoint:
     if origin_of(note) != origin:
-        raise VerificationError(step, "the checkpoint is of another log than the keys are")
+        raise VerificationError(step, "the checkpoint is of another log than the keys")
     try:
         return open_checkpoint(note, keys)
     except NoteError as error:

@@ -1,7 +1,7 @@
-"""Checks of a certificate's mechanism against the weight file: which numbers, and how many.
+"""Checks a certificate's mechanism against the weight file's tensors.
 
-The number of dimensions, the number of classes and the type come from the file. Constants that
-follow from these are compared with what the service enforces.
+The dimension, the number of classes and the dtype come from the file. Constants that follow from
+them are compared with what the service enforces.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ def check_tensors(predicate: Predicate, mechanism: Mechanism | None, weights: We
     """Check what a certificate says of the weights; return it in words.
 
     Raises:
-        VerificationError: the file holds other tensors, or a constant does not fit them.
+        VerificationError: the file has other tensors, or a constant contradicts them.
     """
     tensors = weights.tensors()
     frozen = predicate.backbone is not None and predicate.backbone.frozen
     _require(
         frozen == any(name.startswith(BACKBONE) for name in tensors),
-        "the file holds a frozen backbone that is not stated, or none that is",
+        "the file and the certificate disagree on a frozen backbone",
     )
     if not isinstance(predicate, Release) or mechanism is None:
         return f"{len(tensors)} tensors"
@@ -44,14 +44,14 @@ def check_tensors(predicate: Predicate, mechanism: Mechanism | None, weights: We
 
 def _trained(predicate: Release, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     names = predicate.mechanism.tensors
-    _require(names == sorted(set(names)), "its tensors are not named once each, in order")
+    _require(names == sorted(set(names)), "its tensor names are not sorted and unique")
     missing = [name for name in names if name not in tensors]
     _require(not missing, "it names a tensor that the file does not hold")
     trained = {name: tensors[name] for name in names}
-    _require(all(tensor.dtype in _FLOATS for tensor in trained.values()), "a tensor of no floats")
+    _require(all(tensor.dtype in _FLOATS for tensor in trained.values()), "a tensor is not float")
     _require(not any(name.startswith(BACKBONE) for name in names), "it trained a frozen backbone")
     frame = predicate.mechanism.frame
-    _require(frame is None or set(frame.scale) == set(names), "its frame is of other tensors")
+    _require(frame is None or set(frame.scale) == set(names), "its frame has other tensors")
     return trained
 
 
@@ -61,7 +61,7 @@ def _check_head(
     tensors: Mapping[str, StoredTensor],
     weights: WeightsFile,
 ) -> None:
-    """Check a linear head: the only network whose constants the service knows."""
+    """Check a linear head, the only network whose constants the service knows."""
     others = [name for name in tensors if name != HEAD and not name.startswith(BACKBONE)]
     _require(predicate.mechanism.tensors == [HEAD] and not others, "not a linear head")
     head = tensors[HEAD]

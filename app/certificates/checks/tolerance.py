@@ -1,4 +1,4 @@
-"""Comparing a certificate's values with computed ones: equal, except for rounding."""
+"""Compares a certificate's values with recomputed ones: equal up to rounding."""
 
 import math
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ RELATIVE: Final = 1e-9
 
 
 def difference(stated: Any, computed: Any, where: str) -> str | None:  # noqa: ANN401 - JSON
-    """Return the place of the first difference between two JSON values; None if there is none.
+    """Return the path of the first difference between two JSON values; None if there is none.
 
-    Floating-point numbers may differ by one part in a thousand million either way: a claim that is
-    weaker than what follows from the parameters is as wrong as a stronger one. All else is equal,
-    in type too, except that a whole number may stand for a float.
+    Floats may differ by a relative 1e-9 in either direction: a claim weaker than what follows from
+    the parameters is as wrong as a stronger one. All else must be equal, including types, except
+    that an integer may replace a float.
     """
     if isinstance(computed, Mapping):
         if not isinstance(stated, Mapping) or set(stated) != set(computed):

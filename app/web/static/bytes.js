@@ -1,4 +1,4 @@
-// Bytes and their spellings. Base64 has spare bits: only the one spelling of a content is accepted.
+// Bytes and their encodings. Base64 has spare bits: only the canonical form is accepted.
 
 export class Malformed extends Error {}
 
@@ -25,7 +25,7 @@ export function fromBase64(text) {
   } catch {
     throw new Malformed("not base64");
   }
-  if (btoa(raw) !== text) throw new Malformed("not base64 as it is written");
+  if (btoa(raw) !== text) throw new Malformed("not canonical base64");
   return Uint8Array.from(raw, (character) => character.charCodeAt(0));
 }
 

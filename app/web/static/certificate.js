@@ -6,9 +6,9 @@
 // 4. digest     the weight file is the subject
 // 5. guarantee  not checked here: it needs the accountants
 // 6. log        the certificate's entry is in the log that a key in use now has signed; it was
-//               recorded while the key of step 2 counted
+//               recorded while the key of step 2 was valid
 //
-// The algorithms are fixed here; they are never read from the document.
+// The algorithms are fixed here, never read from the document.
 
 import { Malformed, concat, fromBase64, hex, strictJson, textOf, utf8 } from "./bytes.js";
 import { Sha256, digestOfFile } from "./sha256.js";
@@ -24,7 +24,7 @@ const MOST_BYTES = 64 * 1024 * 1024;
 const MOST_KEY_BYTES = 1024 * 1024;
 const MOST_PROOF = 128;
 const CLOCK_SKEW_MS = 60 * 1000;
-const ENDED = "its checkpoint is signed by a key that has ended: download the bundle again";
+const ENDED = "its checkpoint is signed by a retired key: download the bundle again";
 
 /**
  * Check a certificate; return true if every step that can be taken here holds.
@@ -45,7 +45,7 @@ export async function verify({ bundle, weights, keys, report, progress = () => {
   const facts = {};
   for (const [name, otherwise, take] of plan) {
     if (take === null) {
-      const finding = "numbers are not computed again in a browser: expunge verify does that";
+      const finding = "the browser does not recompute numbers; expunge verify does";
       report({ name, state: "not checked", finding });
       continue;
     }
@@ -82,7 +82,7 @@ function readBundle(facts, bytes) {
   }
   requireFields(envelope.signatures[0], ["keyid", "sig"], []);
   requireFields(log, ["entry", "index", "inclusion", "checkpoint"], ["old_size", "consistency"]);
-  if (!Number.isSafeInteger(log.index) || log.index < 0) throw new Malformed("an index is due");
+  if (!Number.isSafeInteger(log.index) || log.index < 0) throw new Malformed("the index is missing");
   if (!Array.isArray(log.inclusion) || log.inclusion.length > MOST_PROOF) {
     throw new Malformed("a proof that is too long");
   }
@@ -120,7 +120,7 @@ function readStatement(facts) {
   if (statement._type !== STATEMENT_TYPE || statement.predicateType !== PREDICATE_TYPE) {
     throw new Malformed("of a type that is not known here");
   }
-  if (!BASES.includes(predicate.basis)) throw new Malformed("of a basis that is not known here");
+  if (!BASES.includes(predicate.basis)) throw new Malformed("an unknown basis");
   const time = Date.parse(predicate.times.certified_at);
   if (Number.isNaN(time)) throw new Malformed("it does not say when it was made");
   facts.certified = time;
@@ -160,7 +160,7 @@ async function checkLog(facts) {
     root: checkpoint.root,
   });
   if (!countsAt(facts.signer, recorded, facts.now)) {
-    throw new Malformed("its key did not count when it was recorded: download the bundle again");
+    throw new Malformed("its key was not valid when it was recorded: download the bundle again");
   }
   return `entry ${facts.index} of ${checkpoint.size} in ${checkpoint.origin}`;
 }
@@ -173,7 +173,7 @@ function requireFields(value, needed, others) {
 
 function hashOf(encoded) {
   const hashed = fromBase64(encoded);
-  if (hashed.length !== HASH_BYTES) throw new Malformed("a hash of another length");
+  if (hashed.length !== HASH_BYTES) throw new Malformed("a hash has the wrong length");
   return hashed;
 }
 

@@ -1,4 +1,4 @@
-// Follows one run: asks how far it is, about once a second, until it is over or the login is.
+// Polls one run's progress about once a second, until the run or the session ends.
 
 const INTERVAL_MS = 1000;
 const LONGEST_MS = 15000;

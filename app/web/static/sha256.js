@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4) piece by piece: WebCrypto wants a whole file in memory at once.
+// SHA-256 (FIPS 180-4) incrementally: WebCrypto needs the whole file in memory.
 
 const BLOCK_BYTES = 64;
 const READ_BYTES = 4 * 1024 * 1024;
@@ -56,7 +56,7 @@ export class Sha256 {
   }
 }
 
-// One name a register, and no loop over them: this is where all of the time goes.
+// One variable per register and no loop over them, because this code dominates the run time.
 function mix(state, w) {
   let a = state[0];
   let b = state[1];

@@ -85,11 +85,11 @@ async function trusted({ id, pem, from, end }) {
     if (error.name === "NotSupportedError") throw new Malformed("this browser has no Ed25519");
     throw new Malformed("a key is not an Ed25519 key");
   }
-  if (keyId(raw) !== id) throw new Malformed("a key is not the one that its id names");
+  if (keyId(raw) !== id) throw new Malformed("a key does not match its id");
   return { id, raw, publicKey, from, end };
 }
 
-// What securesystemslib calls a key: the digest of its canonical JSON.
+// A key's id as in securesystemslib: the digest of its canonical JSON.
 function keyId(raw) {
   const canonical = `{"keytype":"ed25519","keyval":{"public":"${hex(raw)}"},"scheme":"ed25519"}`;
   return hex(new Sha256().update(utf8(canonical)).digest());

@@ -24,7 +24,7 @@ function nodeHash(left, right) {
 
 /** Check that a leaf is number `index` of the tree of `size` leaves with this root (RFC 9162). */
 export function checkInclusion({ leaf, index, size, proof, root }) {
-  if (!(index >= 0 && index < size)) throw new Malformed("the index lies outside of the tree");
+  if (!(index >= 0 && index < size)) throw new Malformed("the index lies outside the tree");
   let hashed = leaf;
   let at = BigInt(index);
   let last = BigInt(size) - 1n;
@@ -53,7 +53,7 @@ export async function openCheckpoint(note, keys, origin, otherwise = UNSIGNED) {
   const { text, signatures } = split(note);
   const checkpoint = parse(text);
   if (checkpoint.origin !== origin) {
-    throw new Malformed("the checkpoint is of another log than the keys are");
+    throw new Malformed("the checkpoint is of another log than the keys");
   }
   let verified = false;
   for (const { name, id, signature } of signatures) {

@@ -1,4 +1,4 @@
-// The form that verifies: files in, a list of steps out. Nothing is sent.
+// The verification form: takes files, lists the steps. Nothing is sent.
 
 import { verify } from "./certificate.js";
 

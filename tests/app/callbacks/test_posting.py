@@ -258,5 +258,5 @@ def test_a_certificate_of_another_name_or_of_nobody_is_refused(authority: Author
                 ca_file=trusted,
                 resolve=lambda *_: ["127.0.0.1"],
             )
-            assert outcome.failure == "TLS failed, or its certificate does not hold"
+            assert outcome.failure == "TLS failed, or its certificate is not valid"
         assert receiver.received == []

@@ -172,7 +172,7 @@ class TestKeys:
     def test_a_checkpoint_by_a_key_that_has_ended_does_not_do(self, weights: Path) -> None:
         bundle = logged(SmallLog(SIGNER), envelope(SIGNER), recorded_at=NOW)
         keys = published((LATER, NOW + DAY, None), (SIGNER, None, NOW + DAY))
-        with pytest.raises(VerificationError, match="key that has ended: download the bundle"):
+        with pytest.raises(VerificationError, match="retired key: download the bundle"):
             verify(bundle=json.dumps(bundle).encode(), weights=weights, trusted=keys)
 
     def test_a_key_ends_when_it_ends(self, weights: Path) -> None:
@@ -180,7 +180,7 @@ class TestKeys:
         bundle = json.dumps(logged(SmallLog(SIGNER), envelope(SIGNER), recorded_at=NOW)).encode()
         keys = published((SIGNER, None, NOW + DAY))
         assert verify(bundle=bundle, weights=weights, trusted=keys, now=NOW)
-        with pytest.raises(VerificationError, match="key that has ended"):
+        with pytest.raises(VerificationError, match="retired key"):
             verify(bundle=bundle, weights=weights, trusted=keys, now=NOW + DAY)
 
     @pytest.mark.parametrize(("after", "holds"), [(timedelta(), False), (DAY, True)])

@@ -108,7 +108,7 @@ class TestHistories:
         def change(parameters: dict[str, Any]) -> None:
             parameters["history"]["recipe"] |= {"batches": 2, "batch_size": 128}
 
-        assert "not the whole data" in consistent_lie("delete_to_descent", change)
+        assert "not full-batch" in consistent_lie("delete_to_descent", change)
 
     @pytest.mark.parametrize("count", [0, 2, True, None])
     def test_earlier_releases_that_are_not_all(self, count: object) -> None:

@@ -82,7 +82,7 @@ def test_parquet_lists_declare_their_length(tmp_path: Path) -> None:
         ("data.csv", b"record_id,x\n1,2\n", "no column 'label'"),
         ("data.csv", b"record_id,label,x\n1,2,word\n", "must hold numbers"),
         ("data.csv", b"record_id,label,x\n1,1.5,2\n", "whole numbers"),
-        ("data.csv", b"record_id,label,x,x\n1,1,2,3\n", "name of its own"),
+        ("data.csv", b"record_id,label,x,x\n1,1,2,3\n", "must be unique"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_in_words(

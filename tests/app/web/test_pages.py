@@ -295,7 +295,7 @@ def test_workers_and_queue_come_from_redis(
 ) -> None:
     first, _ = scenes.busy(workshop)
     redis = redis_connection(services.settings)
-    assert "No worker has told Redis of itself" in operator.get("/workers").text
+    assert "No worker is registered in Redis" in operator.get("/workers").text
 
     with (
         scenes.worker(redis, host="gpu-1", run=first.run_id),

@@ -253,7 +253,7 @@ def test_a_checkpoint_by_a_key_that_has_ended_fails(page: Page, bound: str) -> N
     steps, verdict = _check(page, bundle=bundle, weights=weights, keys=json.dumps(keys).encode())
 
     assert steps["log"] == "failed"
-    assert "a key that has ended: download the bundle again" in verdict
+    assert "a retired key: download the bundle again" in verdict
 
 
 def test_a_retired_key_counts_for_what_was_recorded_in_its_time(page: Page) -> None:

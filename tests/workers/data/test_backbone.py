@@ -175,7 +175,7 @@ def test_a_network_that_mixes_the_records_of_a_batch_is_refused(services, packag
     public(torch.zeros(2, 8, 8))
     spec = ArchitectureSpec("custom", factory=f"{package}:batch_statistics")
     store(services, spec, public.state_dict())
-    with pytest.raises(RunFailedError, match="from other records too"):
+    with pytest.raises(RunFailedError, match="mixes the records of a batch"):
         frozen(services)
 
 

@@ -393,7 +393,7 @@ FAULTS = {
                 }
             ]
         },
-        "format raw",
+        "must be raw",
     ),
     "bad callback": ({"status_callback_urls": ["ftp://sesame.example"]}, "status_callback_urls"),
 }
