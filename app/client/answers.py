@@ -7,13 +7,13 @@ from typing import Any, NotRequired, TypedDict
 
 
 class InputBody(TypedDict):
-    """What a backbone reads: features as a dataset's schema presents them."""
+    """A backbone's input: features in a dataset's encoding."""
 
     shape: list[int]
 
 
 class BackboneAnswer(TypedDict):
-    """A backbone; ``sha256`` and ``size_bytes`` are null until it has its weights."""
+    """A backbone; ``sha256`` and ``size_bytes`` are null until its weights are uploaded."""
 
     name: str
     architecture: dict[str, Any]
@@ -26,7 +26,7 @@ class BackboneAnswer(TypedDict):
 
 
 class BundleAnswer(TypedDict):
-    """A certificate bundle: what ``expunge verify`` reads."""
+    """A certificate bundle, the input of ``expunge verify``."""
 
     media_type: str
     envelope: dict[str, Any]
@@ -53,7 +53,7 @@ class ConsistencyAnswer(TypedDict):
 
 
 class FeaturesBody(TypedDict):
-    """How a record's features are shaped and encoded. Models see (raw - offset) * scale."""
+    """Shape and encoding of a record's features. Models see (raw - offset) * scale."""
 
     shape: list[int]
     dtype: NotRequired[str]
@@ -62,7 +62,7 @@ class FeaturesBody(TypedDict):
 
 
 class DatasetAnswer(TypedDict):
-    """A dataset with its counts; ids of records are never stored, so they are never shown."""
+    """A dataset with its counts; record ids are never stored, so never shown."""
 
     name: str
     features: FeaturesBody
@@ -119,7 +119,7 @@ class InclusionAnswer(TypedDict):
 
 
 class KeyAnswer(TypedDict):
-    """A caller: one with a key, shown without its secret, or one with an issuer's tokens."""
+    """A caller: an API key, shown without its secret, or a subject of an issuer's tokens."""
 
     id: str
     kind: str
@@ -132,7 +132,7 @@ class KeyAnswer(TypedDict):
 
 
 class VersionAnswer(TypedDict):
-    """One released version; ``reason`` says why it is not served any more."""
+    """One released version; ``reason`` says why it is no longer served."""
 
     number: int
     state: str
@@ -147,7 +147,7 @@ class VersionAnswer(TypedDict):
 
 
 class RunAnswer(TypedDict):
-    """A run. ``epsilon`` is what the steps so far guarantee; ``loss`` begins after the target."""
+    """A run. ``epsilon`` holds for the steps so far; ``loss`` is present once the target is met."""
 
     id: str
     model: str
@@ -182,7 +182,7 @@ class ModelAnswer(TypedDict):
 
 
 class NewKeyAnswer(TypedDict):
-    """A new key with its secret, which is shown this once."""
+    """A new key with its secret, which is shown only once."""
 
     id: str
     kind: str
@@ -196,7 +196,7 @@ class NewKeyAnswer(TypedDict):
 
 
 class QuoteAnswer(TypedDict):
-    """One mechanism's offer."""
+    """One mechanism's quote."""
 
     mechanism: str
     parameters: dict[str, Any]
@@ -215,7 +215,7 @@ class DeclinedAnswer(TypedDict):
 
 
 class PlansAnswer(TypedDict):
-    """All answers, and what ``auto`` would choose."""
+    """All quotes, and the choice of ``auto``."""
 
     choice: str | None
     quotes: list[QuoteAnswer]
@@ -223,7 +223,7 @@ class PlansAnswer(TypedDict):
 
 
 class PushAnswer(TypedDict):
-    """What a push added."""
+    """The result of a push."""
 
     added: int
     already_present: int
