@@ -29,10 +29,10 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
-from app import database as database_module
 from app.api.protocol import observation
 from app.cli import service as service_command
 from app.database import Database
+from app.database import engine as database_module
 from app.datasets import service as datasets_module
 from app.datasets.pseudonyms import Pseudonyms
 from app.embedded import EmbeddedServers
