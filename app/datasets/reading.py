@@ -132,8 +132,8 @@ class _Reader:
             yield from self._read(content, schema, max_bytes)
         except (EOFError, BrokenPipeError) as error:
             raise PayloadTooLargeError(
-                f"reading the file of {len(content)} bytes took more than {LONGEST_S:.0f} s or "
-                f"{WORKING_BYTES} bytes of additional memory; send it in parts"
+                f"reading the file of {len(content)} bytes took more than {WORKING_BYTES} bytes of "
+                f"additional memory or {LONGEST_S:.0f} s; send it in parts"
             ) from error
         finally:
             alarm.cancel()

@@ -94,7 +94,7 @@ def _demand(body: SubjectRequestBody, settings: Settings) -> SubjectDemand:
     if body.subject_request_type != ERASURE:
         raise InvalidInputError("subject_request_type: this processor supports only erasure")
     if body.api_version not in (None, API_VERSION):
-        raise InvalidInputError(f"api_version: only {API_VERSION} is supported")
+        raise InvalidInputError(f"api_version: only version {API_VERSION} is supported")
     if not body.subject_identities:
         raise InvalidInputError("subject_identities: at least one is required")
     for index, identity in enumerate(body.subject_identities):

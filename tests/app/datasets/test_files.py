@@ -113,7 +113,7 @@ def test_what_unpacks_to_too_much_is_refused_with_both_numbers(
     pq.write_table(pa.table(columns), tmp_path / "data.parquet")
 
     for name in ("data.npz", "data.parquet"):
-        with pytest.raises(InvalidInputError, match=r"unpacks to \d+ bytes; 100000 are read"):
+        with pytest.raises(InvalidInputError, match=r"unpacks to \d+ bytes; the limit is 100000"):
             read_record_file(tmp_path / name)
 
 

@@ -207,7 +207,7 @@ def test_an_uploaded_model_waits_for_its_weights_and_takes_them(workshop: Worksh
     workshop.upload("model", content)
     workshop.work()
     _destroy(workshop, _head_blob(workshop))
-    assert _reconcile(workshop).attention == ["model 'model': bring its weights again"]
+    assert _reconcile(workshop).attention == ["model 'model': upload its weights again"]
     assert workshop.active_run() is None
     workshop.upload("model", content)
     assert workshop.work().number == 2

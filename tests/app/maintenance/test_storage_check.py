@@ -143,8 +143,8 @@ def test_what_outlived_its_shredding_is_a_fault(
     stores.keys.create(blob_id)
     stores.objects.write(blob_id, [b"content"])
     assert check() == [
-        ("fault", f"key {blob_id}: the blob was shredded, its key is left"),
-        ("fault", f"object {blob_id}: it was deleted, and is back"),
+        ("fault", f"key {blob_id}: the blob was shredded, but its key exists"),
+        ("fault", f"object {blob_id}: it was deleted, but exists again"),
     ]
 
 

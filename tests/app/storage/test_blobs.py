@@ -167,7 +167,7 @@ def test_shredding_needs_no_object_store_and_the_object_goes_later(
     assert list(keys.blob_ids()) == []
     assert objects.deletions == 3  # a store that is down is not asked for each of them
     assert len(list(objects.names())) == 5
-    assert "has to wait: the object store does not answer" in caplog.text
+    assert "is delayed: the object store does not answer" in caplog.text
     for blob_id in doomed:
         with pytest.raises(GoneError):
             blobs.read(blob_id)
