@@ -139,16 +139,20 @@ def functions_of(theorem: type[Bound[G]]) -> tuple[Callable[..., G], Callable[..
         return unfinished.smallest_noise(**given)
 
     target = {
-        name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+        name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=float)
         for name in ("epsilon", "delta")
     }
     others = {name: field for name, field in fields.items() if name != theorem.NOISE}
-    _sign(account, fields.values())
-    _sign(calibrate, (target | others).values())
+    _sign(account, theorem, fields.values())
+    _sign(calibrate, theorem, (target | others).values())
     return account, calibrate
 
 
-def _sign(function: Callable[..., object], parameters: Iterable[inspect.Parameter]) -> None:
-    """Give a function the signature that callers see."""
+def _sign(
+    function: Callable[..., object], theorem: type, parameters: Iterable[inspect.Parameter]
+) -> None:
+    """Give a function the module, the signature and the types that callers see."""
     keywords = [part.replace(kind=inspect.Parameter.KEYWORD_ONLY) for part in parameters]
+    function.__module__ = theorem.__module__
+    function.__annotations__ = {part.name: part.annotation for part in keywords}
     function.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]

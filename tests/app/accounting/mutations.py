@@ -218,7 +218,7 @@ MUTATIONS = [
     Mutation("model_clipping.Odometer.step", "test_model_clipping", smaller_log),
     Mutation("gaussian.rounded_log_delta", "test_model_clipping", smaller_log),
     Mutation("model_clipping.Odometer.guarantee", "test_model_clipping", better_point_delta),
-    Mutation("strong_convexity.noise_std_of", "test_strong_convexity", larger),
+    Mutation("histories.strong_convexity.noise_std_of", "histories.test_strong_convexity", larger),
     *_accountant("noisy_gd_nonconvex", "test_noisy_gd_nonconvex", better_guarantee),
     Mutation("noisy_gd_nonconvex.steps_needed", "test_noisy_gd_nonconvex", fewer),
     *_accountant("dp_sgd", "test_dp_sgd", better_guarantee),
