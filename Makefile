@@ -39,7 +39,7 @@ lint: $(STAMP)
 
 # docs/api.md, from the code.
 api-reference: $(STAMP)
-	$(BIN)/python -m app.cli.reference > docs/api.md
+	$(BIN)/python -m tests.support.api_reference > docs/api.md
 
 # The types of the client's answers, from the code.
 client-answers: $(STAMP)

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from app.cli.reference import describe
+from tests.support.api_reference import describe
 
 ROOTS = (
     "BackboneAnswer",
