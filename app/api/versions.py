@@ -9,11 +9,11 @@ from sqlalchemy.orm import Session
 
 from app.api.certificates import BundleAnswer, Since
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
-from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_number, encode_number
+from app.api.protocol.cursors import PageByNumber
 from app.api.protocol.downloads import download
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers, described
-from app.api.protocol.schemas import Answer
+from app.api.protocol.schemas import Answer, Page
 from app.certificates.model_signing import SIGNATURE_MEDIA_TYPE
 from app.certificates.signing import statement_of
 from app.datasets.service import schema_of
@@ -56,11 +56,8 @@ class VersionAnswer(Answer):
     links: dict[str, str]
 
 
-class VersionPage(Answer):
+class VersionPage(Page[VersionAnswer]):
     """A page of released versions, newest first."""
-
-    items: list[VersionAnswer]
-    next_cursor: str | None
 
 
 @router.get("/{name}/certified", responses=problem_responses(404, 410))
@@ -93,20 +90,18 @@ def list_versions(
     name: str,
     services: ServicesOf,
     _: ModelsReader,
+    page: PageByNumber,
     state: ReleasedState | None = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> VersionPage:
     """List released versions, newest first, including retired ones."""
-    before = decode_number(cursor)
     wanted = None if state is None else VersionState(state)
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         rows = registry.released_versions(
-            session, model.id, state=wanted, before=before, limit=limit + 1
+            session, model.id, state=wanted, before=page.after, limit=page.limit + 1
         )
-        page, next_cursor = cut(rows, limit, lambda row: encode_number(row.number))
-        items = [version_answer(model, version) for version in page]
+        rows, next_cursor = page.cut(rows, lambda row: row.number)
+        items = [version_answer(model, version) for version in rows]
         return VersionPage(items=items, next_cursor=next_cursor)
 
 
