@@ -24,8 +24,8 @@ from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
 from app.client.answers import RunAnswer
 from app.datasets.files import record_table, to_parquet
-from workers.demo.baselines import Baselines
-from workers.demo.service import running_service
+from demo.baselines import Baselines
+from demo.service import running_service
 from workers.training.data import Examples
 
 _CLASSES = 10
