@@ -98,7 +98,7 @@ class ExpungeClient(Waiting):
         """Return a model, its current version and its newest run; see ``request``."""
         return self._news(ModelAnswer, f"/v1/models/{name}", wait_s)
 
-    def models(self, **filters: str) -> list[ModelAnswer]:
+    def models(self, **filters: str | None) -> list[ModelAnswer]:
         """Return all models that match ``dataset``, by name."""
         return self._list(ModelAnswer, "GET", "/v1/models", params=filters)
 
@@ -116,7 +116,7 @@ class ExpungeClient(Waiting):
         """Return the current certified version."""
         return self._object(VersionAnswer, "GET", f"/v1/models/{name}/certified")
 
-    def versions(self, name: str, **filters: str) -> list[VersionAnswer]:
+    def versions(self, name: str, **filters: str | None) -> list[VersionAnswer]:
         """Return all released versions that match ``state``, newest first."""
         return self._list(VersionAnswer, "GET", f"/v1/models/{name}/versions", params=filters)
 
@@ -171,11 +171,11 @@ class ExpungeClient(Waiting):
         """Return a forget request; with ``wait_s``, at most 60, as soon as its state changes."""
         return self._news(ForgetAnswer, f"/v1/forget-requests/{request_id}", wait_s)
 
-    def requests(self, **filters: str) -> list[ForgetAnswer]:
+    def requests(self, **filters: str | None) -> list[ForgetAnswer]:
         """Return all requests that match ``state``, ``model`` and ``external_id``, newest first."""
         return self._list(ForgetAnswer, "GET", "/v1/forget-requests", params=filters)
 
-    def callbacks(self, **filters: str) -> list[dict[str, Any]]:
+    def callbacks(self, **filters: str | None) -> list[dict[str, Any]]:
         """Return all callbacks that match ``state`` and ``request``, newest first."""
         return self._list(dict[str, Any], "GET", "/v1/callbacks", params=filters)
 
@@ -219,7 +219,7 @@ class ExpungeClient(Waiting):
         """Return a run; see ``request``."""
         return self._news(RunAnswer, f"/v1/runs/{run_id}", wait_s)
 
-    def runs(self, **filters: str) -> list[RunAnswer]:
+    def runs(self, **filters: str | None) -> list[RunAnswer]:
         """Return all runs that match ``model`` and ``state``, newest first."""
         return self._list(RunAnswer, "GET", "/v1/runs", params=filters)
 

@@ -107,7 +107,7 @@ class Connection:
     ) -> list[Seen]:
         """Return the items of all pages of a list; some lists are a plain array."""
         items: list[Seen] = []
-        query = dict(params or {})
+        query = {name: value for name, value in (params or {}).items() if value is not None}
         while True:
             page = strict_json.loads(self._answer(method, path, params=query).content)
             if isinstance(page, list):
