@@ -12,7 +12,7 @@ from app.certificates.verification import VerifiedStep
 from app.cli.connection import service, show
 from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
-from app.client.answers import ForgetAnswer, ModelAnswer
+from app.client.connection import Json
 from app.datasets.files import RecordFile, read_record_file
 from app.domain.errors import ConfigurationError, InvalidInputError
 from app.download import bundle_bytes
@@ -214,7 +214,7 @@ def certificates(
 
 
 def _write_receipt(
-    path: Path, request: ForgetAnswer, *, record_ids: list[str], subject_ids: list[str]
+    path: Path, request: Json, *, record_ids: list[str], subject_ids: list[str]
 ) -> None:
     """Write the receipt, readable only by the user."""
     document = {
@@ -348,7 +348,7 @@ def _json_file(file: Path) -> dict[str, Any]:
     return document
 
 
-def _show_model(client: ExpungeClient, shown: ModelAnswer, *, wait: bool) -> None:
+def _show_model(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
     if wait:
         with run_progress() as update:
             shown = client.wait_for_model(
@@ -362,7 +362,7 @@ def _show_model(client: ExpungeClient, shown: ModelAnswer, *, wait: bool) -> Non
         raise InvalidInputError(f"the run {run['state']}: {run['failure_reason'] or 'retry it'}")
 
 
-def _show_request(client: ExpungeClient, shown: ForgetAnswer, *, wait: bool) -> None:
+def _show_request(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
     if wait:
         with run_progress() as update:
             shown = client.wait_for_request(
