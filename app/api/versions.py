@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
-from sqlalchemy.orm import Session
 
 from app.api.certificates import BundleAnswer, Since
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
@@ -19,11 +18,11 @@ from app.certificates.signing import statement_of
 from app.datasets.service import schema_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import signature_filename, weights_filename
-from app.domain.states import VersionState, WeightsSource
+from app.domain.states import VersionState
 from app.ledger import bundles, repository
 from app.models import serving
 from app.registry import repository as registry
-from app.registry.card import CardFacts, model_card
+from app.registry.card import model_card
 from app.registry.tables import ModelRow, VersionRow
 
 router = APIRouter(prefix="/v1/models", tags=["versions"], route_class=GuardedRoute)
@@ -210,24 +209,14 @@ def get_model_card(
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
-        return MarkdownResponse(model_card(_card_facts(session, model, version)))
-
-
-def _card_facts(session: Session, model: ModelRow, version: VersionRow) -> CardFacts:
-    certificate = repository.certificate(session, version.certificate_id)
-    return CardFacts(
-        model=model.name,
-        number=version.number,
-        state=VersionState(version.state),
-        reason=version.reason,
-        sha256=version.sha256,
-        size_bytes=version.size_bytes,
-        architecture=model.architecture,
-        recipe=model.recipe,
-        weights_source=WeightsSource(model.weights_source),
-        schema=schema_of(session.get_one(DatasetRow, model.dataset_id)),
-        predicate=statement_of(certificate.envelope)["predicate"],
-    )
+        certificate = repository.certificate(session, version.certificate_id)
+        card = model_card(
+            model,
+            version,
+            schema=schema_of(session.get_one(DatasetRow, model.dataset_id)),
+            predicate=statement_of(certificate.envelope)["predicate"],
+        )
+        return MarkdownResponse(card)
 
 
 def version_answer(model: ModelRow, version: VersionRow) -> VersionAnswer:

@@ -1,7 +1,6 @@
 """One service as its client sees it: calls, their answers, problems."""
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
@@ -73,12 +72,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.close()
 
     def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:  # noqa: ANN401

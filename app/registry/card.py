@@ -7,7 +7,6 @@ statement, so the card cannot claim more.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, Template
@@ -19,47 +18,32 @@ from app.certificates.plain_words import (
 )
 from app.domain.filenames import certificate_filename, signature_filename, weights_filename
 from app.domain.schema import FeatureSchema
-from app.domain.states import VersionState, WeightsSource
+from app.registry.tables import ModelRow, VersionRow
 
 
-@dataclass(frozen=True)
-class CardFacts:
-    """The input of a card.
+def model_card(
+    model: ModelRow, version: VersionRow, *, schema: FeatureSchema, predicate: Mapping[str, Any]
+) -> str:
+    """Return the card of a model's version.
 
-    Attributes:
-        model, number: the version.
-        state, reason: whether it is served, and if not, why.
-        sha256, size_bytes: of its weights.
-        architecture, recipe: the model's definition, as JSON values.
-        weights_source: trained here or imported.
-        schema: the records' schema.
-        predicate: predicate of the version's certificate.
+    Args:
+        model: the model.
+        version: one of its versions.
+        schema: of the records.
+        predicate: of the version's certificate.
     """
-
-    model: str
-    number: int
-    state: VersionState
-    reason: str | None
-    sha256: str
-    size_bytes: int
-    architecture: Mapping[str, Any]
-    recipe: Mapping[str, Any]
-    weights_source: WeightsSource
-    schema: FeatureSchema
-    predicate: Mapping[str, Any]
-
-
-def model_card(facts: CardFacts) -> str:
-    """Return the card."""
+    name, number = model.name, version.number
     return _TEMPLATE.render(
-        facts=facts,
-        predicate=facts.predicate,
-        weights=weights_filename(facts.model, facts.number),
-        certificate=certificate_filename(facts.model, facts.number),
-        signature=signature_filename(facts.model, facts.number),
-        guarantee=guarantee_in_words(facts.predicate),
-        limits=limits_in_words(facts.predicate),
-        assumptions=assumptions_in_words(facts.predicate),
+        model=model,
+        version=version,
+        schema=schema,
+        predicate=predicate,
+        weights=weights_filename(name, number),
+        certificate=certificate_filename(name, number),
+        signature=signature_filename(name, number),
+        guarantee=guarantee_in_words(predicate),
+        limits=limits_in_words(predicate),
+        assumptions=assumptions_in_words(predicate),
     )
 
 
