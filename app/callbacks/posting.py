@@ -18,6 +18,7 @@ from app.domain.errors import CallbackError, ConfigurationError
 from app.retries import pause_s
 
 _MAX_RESPONSE_BYTES = 16 * 1024
+_LONGEST_PAUSE_S = 1e9
 _USER_AGENT = "Expunge"
 
 
@@ -148,6 +149,7 @@ def _outcome(response: httpcore.Response) -> Outcome:
 
 
 def _retry_after_s(response: httpcore.Response) -> float:
-    """Return the pause that the receiver asked for; 0 without one."""
+    """Return the pause that the receiver asked for; 0 without a sensible one."""
     header = {name.lower(): value for name, value in response.headers}.get(b"retry-after", b"")
-    return pause_s(header.decode("latin-1").strip()) or 0.0
+    pause = pause_s(header.decode("latin-1").strip())
+    return 0.0 if pause is None or pause > _LONGEST_PAUSE_S else pause
