@@ -41,15 +41,7 @@ class ApiError(Exception):
 
 
 class Connection:
-    """Sends calls to one service, again where that is safe; may be used by several threads.
-
-    Args:
-        url: such as ``http://127.0.0.1:8100``.
-        api_key: sent as bearer token.
-        retry: how calls are retried; ``Retry(attempts=1)`` retries nothing.
-        timeout_s: how long an answer may take, at each attempt.
-        transport: for tests.
-    """
+    """Sends calls to one service, again where that is safe; see ``ExpungeClient``."""
 
     def __init__(
         self,
