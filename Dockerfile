@@ -31,6 +31,7 @@ FROM torch-cpu AS build-cpu
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY workers workers
+COPY demo demo
 COPY migrations migrations
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 
@@ -38,6 +39,7 @@ FROM torch-cuda AS build-cuda
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY workers workers
+COPY demo demo
 COPY migrations migrations
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 

@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 TESTS_AT_ONCE ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTS_AT_ONCE) --dist loadfile
 
-.PHONY: api-reference client-answers demo test test-guides test-slow storm lint serve clean install lock
+.PHONY: api-reference demo problems test test-guides test-slow storm lint serve clean install lock
 
 demo: $(STAMP)
 	$(BIN)/expunge demo
@@ -39,11 +39,11 @@ lint: $(STAMP)
 
 # docs/api.md, from the code.
 api-reference: $(STAMP)
-	$(BIN)/python -m app.cli.reference > docs/api.md
+	$(BIN)/python -m tests.support.api_reference > docs/api.md
 
-# The types of the client's answers, from the code.
-client-answers: $(STAMP)
-	$(BIN)/python -m tests.support.client_answers > app/client/answers.py
+# docs/problems.md, from the code.
+problems: $(STAMP)
+	$(BIN)/python -m tests.support.problems_page > docs/problems.md
 
 serve: $(STAMP)
 	$(BIN)/expunge up

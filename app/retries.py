@@ -68,9 +68,11 @@ class Retry:
 
 def retry_after_s(answer: httpx.Response) -> float | None:
     """Return the answer's ``Retry-After`` in seconds from now, if it has one that can be read."""
-    said = answer.headers.get("Retry-After")
-    if said is None:
-        return None
+    return pause_s(answer.headers.get("Retry-After", ""))
+
+
+def pause_s(said: str) -> float | None:
+    """Return the seconds that a ``Retry-After`` asks for; None if it cannot be read."""
     if said.isascii() and said.isdigit():
         return float(said)
     try:

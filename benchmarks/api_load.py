@@ -35,7 +35,7 @@ from app.embedded import EmbeddedServers
 from app.settings import Settings
 from benchmarks.bare_api import TABLE
 from benchmarks.http_load import Connection, Load, call, closed_loop, open_loop
-from workers.demo.service import free_port
+from demo.service import free_port
 
 RECORDS = 150_000
 FILLED = 100_000

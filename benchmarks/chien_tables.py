@@ -25,7 +25,7 @@ from app.accounting.chains.noisy_chain import constant_mu
 from app.accounting.histories import strong_convexity
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.history_account import worst_case_drift
-from app.accounting.published import chien_theorem_3_2
+from app.accounting.published import chien
 from app.accounting.published.chien import Setting
 from app.accounting.terms import Neighbours
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
@@ -242,7 +242,7 @@ def tables(folder: Path) -> dict[str, Any]:
 
 def _theirs_for_one_epoch(problem: Problem, batch_size: int, epsilon: float) -> float:
     """Return the smallest sigma with which Theorem 3.2 and Mironov's conversion give epsilon."""
-    guarantee = chien_theorem_3_2.account(
+    guarantee = chien.theorem_3_2(
         learning_rate=problem.learning_rate,
         weight_decay=problem.weight_decay,
         smoothness=problem.smoothness,

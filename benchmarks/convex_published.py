@@ -2,10 +2,12 @@
 
 from functools import cache
 
+from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.histories.history import History
 from app.accounting.histories.strong_convexity import noise_std_of
-from app.accounting.published import chien_theorem_3_11, chien_theorem_p_2, neel_theorem_28
-from app.domain.errors import ParameterError
+from app.accounting.published import chien, full_batch, neel
+from app.domain.errors import CalibrationError, ParameterError
+from benchmarks.calibration import calibrate
 from benchmarks.convex_case import Case
 from benchmarks.convex_lineage import Plan
 from benchmarks.convex_methods import PAPER_NOISE_SCALE, Planner, Target, fewest
@@ -24,8 +26,8 @@ def projected_noisy_sgd_epochs(noise_scale: float) -> Planner:
         recipe = history.recipe
         before = [steps // recipe.batches for steps in earlier]
 
-        def account(steps: int) -> chien_theorem_3_11.RenyiGuarantee:
-            return chien_theorem_3_11.account(
+        def account(steps: int) -> RenyiGuarantee:
+            return chien.theorem_3_11(
                 **_setting(case, recipe.batch_size),
                 noise_scale=noise_scale,
                 epochs=[*before, steps // recipe.batches],
@@ -61,17 +63,17 @@ def one_epoch_noise_scale(case: Case, target: Target, batch_size: int = PAPER_BA
     """
     setting = _setting(case, batch_size)
     wanted = {"epsilon": target.epsilon, "delta": target.delta}
-    first = chien_theorem_3_11.calibrate(**wanted, **setting, epochs=[1])
-    later = chien_theorem_3_11.calibrate(**wanted, **setting, epochs=[1] * 100, sharp=True)
+    first = calibrate(chien.theorem_3_11, **wanted, **setting, epochs=[1])
+    later = calibrate(chien.theorem_3_11, **wanted, **setting, epochs=[1] * 100, sharp=True)
     return max(first, later) * (1 + 1e-9)
 
 
 def langevin(case: Case, history: History, _: tuple[int, ...], target: Target) -> Plan:
     """Return the steps of Theorems P.1 and P.2, all records counted as present until now."""
 
-    def account(steps: int) -> chien_theorem_p_2.RenyiGuarantee:
+    def account(steps: int) -> RenyiGuarantee:
         recipe = history.recipe
-        return chien_theorem_p_2.account(
+        return full_batch.chien_theorem_p_2(
             learning_rate=recipe.learning_rate,
             weight_decay=case.weight_decay,
             smoothness=case.smoothness,
@@ -100,8 +102,8 @@ def delete_to_descent(case: Case, _: History, earlier: tuple[int, ...], target: 
 
     def noise(steps: int) -> float | None:
         try:
-            return neel_theorem_28.calibrate(epsilon=target.epsilon, steps=steps, **setting)
-        except ParameterError:  # too few steps for the theorem
+            return calibrate(neel.theorem_28, epsilon=target.epsilon, steps=steps, **setting)
+        except (CalibrationError, ParameterError):  # too few steps for the theorem
             return None
 
     steps = fewest(lambda count: count > 0 and noise(count) is not None)
@@ -109,7 +111,7 @@ def delete_to_descent(case: Case, _: History, earlier: tuple[int, ...], target: 
     return Plan(
         steps=steps,
         release_noise_std=noise_std,
-        account=lambda taken: neel_theorem_28.account(noise_std=noise_std, steps=taken, **setting),
+        account=lambda taken: neel.theorem_28(noise_std=noise_std, steps=taken, **setting),
     )
 
 

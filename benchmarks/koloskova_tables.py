@@ -7,7 +7,8 @@ from typing import Any
 
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
 from app.accounting.chains import reflection
-from app.accounting.published import koloskova_output_perturbation, koloskova_theorem_4_2
+from app.accounting.published import koloskova
+from benchmarks.calibration import calibrate, steps_needed
 
 # Published noise has four to six digits; a claim is reproduced if it agrees to this.
 TOLERANCE = 2e-4
@@ -82,7 +83,7 @@ def model_clipping_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
             "model_clip": float(row["C2"]),
             "noise_std": float(row["sigma"]),
         }
-        theorem = koloskova_theorem_4_2.steps_needed(**setting)
+        theorem = steps_needed(**setting)
         ours = model_clipping.steps_needed(**setting)
         rows.append(
             {
@@ -101,7 +102,7 @@ def output_perturbation_rows(published: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for row in published["output_perturbation"]:
         setting = {"epsilon": epsilon, "delta": delta, "initial_clip": float(row["C0"])}
-        classical = koloskova_output_perturbation.calibrate(**setting)
+        classical = calibrate(koloskova.classical_output_perturbation, **setting)
         exact = output_perturbation.calibrate(**setting)
         rows.append(
             {

@@ -1,8 +1,9 @@
 """The plots of docs/guarantees.md, drawn from the accountants alone."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import matplotlib as mpl
@@ -11,13 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from app.accounting import gradient_clipping, model_clipping, output_perturbation
-from app.accounting.published import (
-    koloskova_output_perturbation,
-    koloskova_theorem_4_1,
-    koloskova_theorem_4_2,
-    koloskova_theorem_a_9,
-)
+from app.accounting.published import koloskova as bounds
 from app.domain.errors import ParameterError
+from benchmarks.calibration import calibrate, steps_needed
 
 mpl.use("Agg")
 mpl.rcParams.update({"font.size": 11, "axes.grid": True, "grid.alpha": 0.3, "figure.dpi": 130})
@@ -61,12 +58,12 @@ def steps_against_noise(path: Path, koloskova: dict[str, Any]) -> Path:
     """Draw the steps of model clipping against its noise, Theorem 4.2 and the sharper recursion."""
     figure, axis = plt.subplots(figsize=(7.5, 5))
     ratios = np.geomspace(0.35, 12, 60)
-    for label, style, accountant in (
-        ("Theorem 4.2 (ε throughout)", "C1--", koloskova_theorem_4_2),
-        ("ours (ε_t grows with every step)", "C0-", model_clipping),
+    for label, style, needed in (
+        ("Theorem 4.2 (ε throughout)", "C1--", steps_needed),
+        ("ours (ε_t grows with every step)", "C0-", model_clipping.steps_needed),
     ):
         steps = [
-            accountant.steps_needed(
+            needed(
                 epsilon=1.0, delta=DELTA, initial_clip=1.0, model_clip=1.0, noise_std=float(ratio)
             )
             for ratio in ratios
@@ -126,21 +123,31 @@ def _setting(
 def _noise_curves(axis: Axes, setting: dict[str, Any]) -> None:
     """Draw one panel; a theorem that does not reach an epsilon has no point there."""
     start = {"initial_clip": setting["initial_clip"]}
-    for label, style, accountant, parameters in (
-        ("output perturbation, classical", "C3:", koloskova_output_perturbation, start),
-        ("output perturbation, exact", "C3-", output_perturbation, start),
-        ("Theorem 4.1", "C1-.", koloskova_theorem_4_1, setting),
-        ("Theorem A.9, best Rényi conversion", "C2--", koloskova_theorem_a_9, setting),
-        ("ours, exact", "C0-", gradient_clipping, setting),
+    for label, style, search, parameters in (
+        (
+            "output perturbation, classical",
+            "C3:",
+            partial(calibrate, bounds.classical_output_perturbation),
+            start,
+        ),
+        ("output perturbation, exact", "C3-", output_perturbation.calibrate, start),
+        ("Theorem 4.1", "C1-.", partial(calibrate, bounds.theorem_4_1), setting),
+        (
+            "Theorem A.9, best Rényi conversion",
+            "C2--",
+            partial(calibrate, bounds.theorem_a_9),
+            setting,
+        ),
+        ("ours, exact", "C0-", gradient_clipping.calibrate, setting),
     ):
-        noise = [_calibrated(accountant, float(epsilon), parameters) for epsilon in EPSILONS]
+        noise = [_calibrated(search, float(epsilon), parameters) for epsilon in EPSILONS]
         if any(math.isfinite(value) for value in noise):
             axis.plot(EPSILONS, noise, style, label=label)
 
 
-def _calibrated(accountant: ModuleType, epsilon: float, parameters: dict[str, Any]) -> float:
+def _calibrated(search: Callable[..., float], epsilon: float, parameters: dict[str, Any]) -> float:
     try:
-        return float(accountant.calibrate(epsilon=epsilon, delta=DELTA, **parameters))
+        return search(epsilon=epsilon, delta=DELTA, **parameters)
     except ParameterError:
         return math.nan
 

@@ -23,7 +23,7 @@ from app.certificates.verification import verify
 from app.client import ExpungeClient
 from app.datasets.files import record_table, to_parquet
 from benchmarks.data import CLASSES, Pictures, load
-from workers.demo.service import running_service
+from demo.service import running_service
 
 REQUESTS: Final = 10
 LIMIT_S: Final = 2.0

@@ -8,7 +8,7 @@ from app import logs
 from app.processes.hardening import harden
 from app.processes.supervisor import stop_with_supervisor
 
-_PARTS = ("worker", "dispatcher", "demo")
+_PARTS = ("worker", "dispatcher")
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -18,6 +17,7 @@ from app.database import Database
 from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.domain.states import Phase, RunKind
 from app.ledger import runs
+from app.ledger.tables import RunRow
 from app.logs import describe
 from app.processes.stopping import StopSignal
 
@@ -36,22 +36,13 @@ class Lease:
     """
 
     def __init__(
-        self,
-        database: Database,
-        *,
-        run_id: str,
-        fencing_token: int,
-        kind: RunKind,
-        model_id: str,
-        plan: Mapping[str, Any],
-        lease_s: float,
-        stop: StopSignal,
+        self, database: Database, row: RunRow, *, lease_s: float, stop: StopSignal
     ) -> None:
-        self.run_id = run_id
-        self.fencing_token = fencing_token
-        self.kind = kind
-        self.model_id = model_id
-        self.plan = plan
+        self.run_id = row.id
+        self.fencing_token = row.fencing_token
+        self.kind = RunKind(row.kind)
+        self.model_id = row.model_id
+        self.plan: Mapping[str, Any] = row.plan
         self.phase_seconds: dict[str, float] = {}
         self._database = database
         self._lease_s = lease_s
@@ -76,29 +67,13 @@ class Lease:
         """
         with database.transaction() as session:
             row = runs.lease(session, run_id, lease_s=lease_s)
-            if row is None:
-                return None
-            return cls(
-                database,
-                run_id=row.id,
-                fencing_token=row.fencing_token,
-                kind=RunKind(row.kind),
-                model_id=row.model_id,
-                plan=row.plan,
-                lease_s=lease_s,
-                stop=stop,
-            )
+            return None if row is None else cls(database, row, lease_s=lease_s, stop=stop)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 

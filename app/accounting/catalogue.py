@@ -1,12 +1,12 @@
 """The papers' own bounds and other numbers by name, for callers that hold names (CLI)."""
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from app.accounting.guarantees import Guarantee
+from app.accounting.published import chien, dp_sgd_groups, full_batch, koloskova, neel
 from app.accounting.quantities import QUANTITIES
 from app.domain.errors import NotFoundError, ParameterError
 
@@ -17,32 +17,24 @@ _ALLOWED = {
 }
 
 
-def _account_of(name: str) -> Callable[..., Guarantee]:
-    account: Callable[..., Guarantee] = import_module(f"app.accounting.published.{name}").account
-    return account
-
-
-# The papers' own bounds, to compare with: each is a module of ``published``.
 PUBLISHED: Mapping[str, Callable[..., Guarantee]] = {
-    name: _account_of(name)
-    for name in (
-        "koloskova_theorem_4_1",
-        "koloskova_theorem_a_9",
-        "koloskova_theorem_4_2",
-        "koloskova_output_perturbation",
-        "chien_theorem_3_2",
-        "chien_corollary_3_7",
-        "chien_corollary_3_8",
-        "chien_corollary_3_10",
-        "chien_theorem_3_11",
-        "chien_corollary_j_1",
-        "neel_theorem_9",
-        "neel_theorem_28",
-        "chien_theorem_p_2",
-        "chourasia_theorem_5_1",
-        "dp_sgd_group_privacy",
-    )
+    "koloskova_theorem_4_1": koloskova.theorem_4_1,
+    "koloskova_theorem_a_9": koloskova.theorem_a_9,
+    "koloskova_theorem_4_2": koloskova.theorem_4_2,
+    "koloskova_output_perturbation": koloskova.classical_output_perturbation,
+    "chien_theorem_3_2": chien.theorem_3_2,
+    "chien_corollary_3_7": chien.corollary_3_7,
+    "chien_corollary_3_8": chien.corollary_3_8,
+    "chien_corollary_3_10": chien.corollary_3_10,
+    "chien_theorem_3_11": chien.theorem_3_11,
+    "chien_corollary_j_1": chien.corollary_j_1,
+    "neel_theorem_9": neel.theorem_9,
+    "neel_theorem_28": neel.theorem_28,
+    "chien_theorem_p_2": full_batch.chien_theorem_p_2,
+    "chourasia_theorem_5_1": full_batch.chourasia_theorem_5_1,
+    "dp_sgd_group_privacy": dp_sgd_groups.group_privacy,
 }
+"""The papers' own bounds, to compare with."""
 
 
 def account(name: str, parameters: Mapping[str, Any]) -> Guarantee:

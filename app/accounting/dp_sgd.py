@@ -38,7 +38,6 @@ from app.domain.checks import (
 from app.domain.errors import CalibrationError, ParameterError
 
 NAME = "dp_sgd"
-VERSION = 1
 LARGEST_GROUP = 200
 LEAST_NOISE_MULTIPLIER = 0.1  # less guarantees next to nothing
 

@@ -52,7 +52,6 @@ from app.domain.errors import CalibrationError, ParameterError
 from app.domain.schedules import Schedule, at, varies
 
 NAME = "gradient_clipping"
-VERSION = 1
 _WIDTH = 1e-4
 _WORTH_A_SEARCH = 1e-3
 

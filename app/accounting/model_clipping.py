@@ -42,7 +42,6 @@ from app.domain.checks import (
 from app.domain.errors import CalibrationError, ParameterError
 
 NAME = "model_clipping"
-VERSION = 1
 MOST_STEPS = 1_000_000
 _LEAST_NOISE = 2e-4  # of model_clip
 _HOPELESS = -700.0  # log delta: what is left is not the steps'

@@ -36,7 +36,6 @@ from app.domain.checks import require_count, require_noise, require_positive, re
 from app.domain.errors import CalibrationError, ParameterError
 
 NAME = "noisy_gd_nonconvex"
-VERSION = 1
 MOST_STEPS = 10**12
 _ARITHMETIC = 2.0**-51  # of a position: the roundings of one step in float64
 

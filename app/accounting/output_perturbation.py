@@ -19,7 +19,6 @@ from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import require_noise, require_positive
 
 NAME = "output_perturbation"
-VERSION = 1
 
 TERMS = Terms(
     neighbours=Neighbours.ANY_START,

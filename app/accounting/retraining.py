@@ -10,7 +10,6 @@ from app.accounting.guarantees import ExactGuarantee
 from app.accounting.terms import Neighbours, Terms, enforced
 
 NAME = "retraining"
-VERSION = 1
 
 TERMS = Terms(
     neighbours=Neighbours.ANY_START,

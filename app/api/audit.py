@@ -7,9 +7,9 @@ from fastapi import APIRouter, Query
 
 from app.access import audit_trail
 from app.api.protocol.access import Admin, GuardedRoute, ServicesOf
-from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_number, encode_number
+from app.api.protocol.cursors import PageByIndex
 from app.api.protocol.errors import problem_responses
-from app.api.protocol.schemas import Answer
+from app.api.protocol.schemas import Answer, Page
 
 router = APIRouter(prefix="/v1/audit", tags=["log"], route_class=GuardedRoute)
 
@@ -30,27 +30,24 @@ class DeedAnswer(Answer):
     facts: dict[str, Any]
 
 
-class DeedPage(Answer):
+class DeedPage(Page[DeedAnswer]):
     """A page of the audit trail, newest first."""
-
-    items: list[DeedAnswer]
-    next_cursor: str | None
 
 
 @router.get("", responses=problem_responses())
 def list_deeds(
     services: ServicesOf,
     _: Admin,
+    page: PageByIndex,
     caller: Word = None,
     kind: Word = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> DeedPage:
     """List who did what, newest first; optionally filtered by caller or kind."""
-    before = decode_number(cursor, bits=63)
     with services.database.transaction() as session:
-        found = audit_trail.deeds(session, caller=caller, kind=kind, before=before, limit=limit + 1)
-    page, next_cursor = cut(found, limit, lambda deed: encode_number(deed.index))
+        found = audit_trail.deeds(
+            session, caller=caller, kind=kind, before=page.after, limit=page.limit + 1
+        )
+    found, next_cursor = page.cut(found, lambda deed: deed.index)
     return DeedPage(
-        items=[DeedAnswer.model_validate(deed) for deed in page], next_cursor=next_cursor
+        items=[DeedAnswer.model_validate(deed) for deed in found], next_cursor=next_cursor
     )

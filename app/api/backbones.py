@@ -7,11 +7,11 @@ from fastapi import APIRouter, Response
 from pydantic import Field, StringConstraints
 
 from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
-from app.api.protocol.bodies import RawBody
-from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
+from app.api.protocol.bodies import RawBody, file_body
+from app.api.protocol.cursors import PageByName
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
-from app.api.protocol.schemas import Answer, Body, Name
+from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.backbones import repository, service
 from app.backbones.tables import BackboneRow
 from app.domain.architecture import ArchitectureSpec
@@ -58,11 +58,8 @@ class BackboneAnswer(Answer):
     created_at: datetime
 
 
-class BackbonePage(Answer):
+class BackbonePage(Page[BackboneAnswer]):
     """A page of backbones, by name."""
-
-    items: list[BackboneAnswer]
-    next_cursor: str | None
 
 
 @router.post(
@@ -90,15 +87,12 @@ def define_backbone(
 
 
 @router.get("", responses=problem_responses())
-def list_backbones(
-    services: ServicesOf, _: ModelsReader, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
-) -> BackbonePage:
+def list_backbones(services: ServicesOf, _: ModelsReader, page: PageByName) -> BackbonePage:
     """List backbones by name."""
-    after = decode_name(cursor)
     with services.database.transaction() as session:
-        rows = repository.backbones(session, after=after, limit=limit + 1)
-        page, next_cursor = cut(rows, limit, lambda row: encode_name(row.name))
-        return BackbonePage(items=[_answer(row) for row in page], next_cursor=next_cursor)
+        rows = repository.backbones(session, after=page.after, limit=page.limit + 1)
+        rows, next_cursor = page.cut(rows, lambda row: row.name)
+        return BackbonePage(items=[_answer(row) for row in rows], next_cursor=next_cursor)
 
 
 @router.get("/{name}", responses=problem_responses(404))
@@ -111,14 +105,7 @@ def get_backbone(name: str, services: ServicesOf, _: ModelsReader) -> BackboneAn
 @router.put(
     "/{name}/weights",
     responses=problem_responses(404, 409, 413, 422),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
-            },
-        }
-    },
+    openapi_extra=file_body("application/octet-stream"),
 )
 def upload_weights(
     name: str, services: ServicesOf, _: ModelsWriter, content: RawBody

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Header, Response
 from pydantic import Field
 
 from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
-from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
+from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.errors import problem_responses
-from app.api.protocol.schemas import Answer
+from app.api.protocol.schemas import Answer, Page
 from app.callbacks import repository, signing_secrets
 from app.callbacks.repository import EventState
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
@@ -70,11 +70,8 @@ class CallbackAnswer(Answer):
     redeliverable: bool = Field(description="Whether the address is still stored.")
 
 
-class CallbackPage(Answer):
+class CallbackPage(Page[CallbackAnswer]):
     """A page of callbacks, newest first."""
-
-    items: list[CallbackAnswer]
-    next_cursor: str | None
 
 
 class SecretAnswer(Answer):
@@ -103,21 +100,17 @@ def forget_request(message: Message, headers: Annotated[MessageHeaders, Header()
 def list_callbacks(
     services: ServicesOf,
     _: ForgetReader,
+    page: PageByMoment,
     state: EventState | None = None,
     request: str | None = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> CallbackPage:
     """List callbacks, newest first; ``state=dead`` lists those that were given up."""
-    after = decode_cursor(cursor)
     with services.database.transaction() as session:
         rows = repository.events(
-            session, state=state, request_id=request, after=after, limit=limit + 1
+            session, state=state, request_id=request, after=page.after, limit=page.limit + 1
         )
-        page, next_cursor = cut(
-            rows, limit, lambda row: encode_cursor(row[0].created_at, row[0].id)
-        )
-        return CallbackPage(items=[_answer(*row) for row in page], next_cursor=next_cursor)
+        rows, next_cursor = page.cut(rows, lambda row: (row[0].created_at, row[0].id))
+        return CallbackPage(items=[_answer(*row) for row in rows], next_cursor=next_cursor)
 
 
 @router.post(

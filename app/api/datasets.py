@@ -10,11 +10,11 @@ from pydantic import Field
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import DataWriter, GuardedRoute, ModelsReader, ServicesOf
-from app.api.protocol.bodies import RawBody
-from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
+from app.api.protocol.bodies import RawBody, file_body
+from app.api.protocol.cursors import PageByName
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
-from app.api.protocol.schemas import Answer, Body, Name
+from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.datasets import repository, service
 from app.datasets.reading import READERS
 from app.datasets.tables import DatasetRow
@@ -54,11 +54,8 @@ class DatasetAnswer(Answer):
     created_at: datetime
 
 
-class DatasetPage(Answer):
+class DatasetPage(Page[DatasetAnswer]):
     """A page of datasets, by name."""
-
-    items: list[DatasetAnswer]
-    next_cursor: str | None
 
 
 class PushAnswer(Answer):
@@ -92,15 +89,12 @@ def define_dataset(
 
 
 @router.get("", responses=problem_responses())
-def list_datasets(
-    services: ServicesOf, _: ModelsReader, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
-) -> DatasetPage:
+def list_datasets(services: ServicesOf, _: ModelsReader, page: PageByName) -> DatasetPage:
     """List datasets by name."""
-    after = decode_name(cursor)
     with services.database.transaction() as session:
-        rows = repository.datasets(session, after=after, limit=limit + 1)
-        page, next_cursor = cut(rows, limit, lambda row: encode_name(row.name))
-        return DatasetPage(items=[_answer(session, row) for row in page], next_cursor=next_cursor)
+        rows = repository.datasets(session, after=page.after, limit=page.limit + 1)
+        rows, next_cursor = page.cut(rows, lambda row: row.name)
+        return DatasetPage(items=[_answer(session, row) for row in rows], next_cursor=next_cursor)
 
 
 @router.get("/{name}", responses=problem_responses(404))
@@ -113,14 +107,7 @@ def get_dataset(name: str, services: ServicesOf, _: ModelsReader) -> DatasetAnsw
 @router.put(
     "/{name}/records",
     responses=problem_responses(404, 413, 422),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}}
-            },
-        }
-    },
+    openapi_extra=file_body("application/vnd.apache.parquet"),
 )
 async def push_records(
     name: str, services: ServicesOf, _: DataWriter, content: RawBody

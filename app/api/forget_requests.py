@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 
 from app.api.certificates import BundleAnswer, Since
 from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
-from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
+from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
-from app.api.protocol.schemas import Answer, ExternalId
+from app.api.protocol.schemas import Answer, ExternalId, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.api.protocol.watching import WatcherOf
 from app.database import Database
@@ -63,11 +63,8 @@ class ForgetAnswer(Answer):
     obligations: list[ObligationAnswer]
 
 
-class ForgetPage(Answer):
+class ForgetPage(Page[ForgetAnswer]):
     """A page of requests, newest first."""
-
-    items: list[ForgetAnswer]
-    next_cursor: str | None
 
 
 class CertificateOfObligation(Answer):
@@ -104,26 +101,24 @@ async def _polls_of(request: Request) -> Polls:
 def list_requests(
     services: ServicesOf,
     _: ForgetReader,
+    page: PageByMoment,
     state: RequestState | None = None,
     model: str | None = None,
     external_id: ExternalId | None = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> ForgetPage:
     """List requests, newest first; an ``external_id`` is recognised, but never stored or shown."""
     external_key = services.forget_requests.external_key(external_id)
-    after = decode_cursor(cursor)
     with services.database.transaction() as session:
         rows = repository.requests(
             session,
             state=state,
             model=model,
             external_key=external_key,
-            after=after,
-            limit=limit + 1,
+            after=page.after,
+            limit=page.limit + 1,
         )
-        page, next_cursor = cut(rows, limit, lambda row: encode_cursor(row.received_at, row.id))
-        views = request_views.read(session, [row.id for row in page])
+        rows, next_cursor = page.cut(rows, lambda row: (row.received_at, row.id))
+        views = request_views.read(session, [row.id for row in rows])
         return ForgetPage(
             items=[answer_of(services, view) for view in views.values()], next_cursor=next_cursor
         )

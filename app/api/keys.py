@@ -8,9 +8,9 @@ from pydantic import AwareDatetime, Field
 
 from app.access import api_keys
 from app.api.protocol.access import Admin, GuardedRoute, ServicesOf
-from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
+from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.errors import problem_responses
-from app.api.protocol.schemas import Answer, Body, Name
+from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.domain.scopes import Scope
 
 router = APIRouter(prefix="/v1/api-keys", tags=["API keys"], route_class=GuardedRoute)
@@ -47,11 +47,8 @@ class KeyAnswer(Answer):
     revoked_at: datetime | None
 
 
-class KeyPage(Answer):
+class KeyPage(Page[KeyAnswer]):
     """A page of keys, newest first."""
-
-    items: list[KeyAnswer]
-    next_cursor: str | None
 
 
 class NewKeyAnswer(KeyAnswer):
@@ -71,15 +68,12 @@ def create_key(body: KeyBody, services: ServicesOf, _: Admin) -> NewKeyAnswer:
 
 
 @router.get("", responses=problem_responses())
-def list_keys(
-    services: ServicesOf, _: Admin, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT
-) -> KeyPage:
+def list_keys(services: ServicesOf, _: Admin, page: PageByMoment) -> KeyPage:
     """List all callers, newest first: API keys, and subjects seen with tokens."""
-    after = decode_cursor(cursor)
     with services.database.transaction() as session:
-        rows = api_keys.keys(session, after=after, limit=limit + 1)
-        page, next_cursor = cut(rows, limit, lambda row: encode_cursor(row.created_at, row.id))
-        items = [KeyAnswer.model_validate(row) for row in page]
+        rows = api_keys.keys(session, after=page.after, limit=page.limit + 1)
+        rows, next_cursor = page.cut(rows, lambda row: (row.created_at, row.id))
+        items = [KeyAnswer.model_validate(row) for row in rows]
         return KeyPage(items=items, next_cursor=next_cursor)
 
 

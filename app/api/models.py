@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 
 from app.api.policies import PolicyBody
 from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
-from app.api.protocol.bodies import RawBody
+from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.conditions import IfMatch, require_match
-from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_name, encode_name
+from app.api.protocol.cursors import PageByName
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.etags import etag_of
 from app.api.protocol.headers import answer_headers
 from app.api.protocol.leaving import Left
-from app.api.protocol.schemas import Answer, Body, Name
+from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
 from app.api.protocol.watching import WatcherOf
 from app.api.runs import RunAnswer
@@ -67,11 +67,8 @@ class ModelAnswer(Answer):
     created_at: datetime
 
 
-class ModelPage(Answer):
+class ModelPage(Page[ModelAnswer]):
     """A page of models, by name."""
-
-    items: list[ModelAnswer]
-    next_cursor: str | None
 
 
 @router.post(
@@ -107,16 +104,14 @@ def define_model(
 def list_models(
     services: ServicesOf,
     _: ModelsReader,
+    page: PageByName,
     dataset: str | None = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> ModelPage:
     """List models by name, optionally of one dataset."""
-    after = decode_name(cursor)
     with services.database.transaction() as session:
-        rows = registry.models(session, dataset=dataset, after=after, limit=limit + 1)
-        page, next_cursor = cut(rows, limit, lambda row: encode_name(row.name))
-        items = [_model_answer(session, model) for model in page]
+        rows = registry.models(session, dataset=dataset, after=page.after, limit=page.limit + 1)
+        rows, next_cursor = page.cut(rows, lambda row: row.name)
+        items = [_model_answer(session, model) for model in rows]
         return ModelPage(items=items, next_cursor=next_cursor)
 
 
@@ -162,14 +157,7 @@ def change_model(
     "/{name}/weights",
     status_code=202,
     responses=problem_responses(404, 409, 413, 422),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
-            },
-        }
-    },
+    openapi_extra=file_body("application/octet-stream"),
 )
 def import_weights(
     name: str, services: ServicesOf, _: ModelsWriter, content: RawBody, left: Left

@@ -16,11 +16,11 @@ from app.api.protocol.access import (
     ServicesOf,
     authenticate_again,
 )
-from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_cursor, encode_cursor
+from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
 from app.api.protocol.leaving import Left
-from app.api.protocol.schemas import Answer
+from app.api.protocol.schemas import Answer, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news
 from app.api.protocol.watching import WatcherOf
 from app.domain.states import RunState
@@ -51,28 +51,25 @@ class RunAnswer(Answer):
     finished_at: datetime | None
 
 
-class RunPage(Answer):
+class RunPage(Page[RunAnswer]):
     """A page of runs, newest first."""
-
-    items: list[RunAnswer]
-    next_cursor: str | None
 
 
 @router.get("", responses=problem_responses())
 def list_runs(
     services: ServicesOf,
     _: ModelsReader,
+    page: PageByMoment,
     model: str | None = None,
     state: RunState | None = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> RunPage:
     """List runs, newest first; optionally filtered by model or state."""
-    after = decode_cursor(cursor)
     with services.database.transaction() as session:
-        views = run_views.page(session, model=model, state=state, after=after, limit=limit + 1)
-    page, next_cursor = cut(views, limit, lambda view: encode_cursor(view.created_at, view.id))
-    items = [RunAnswer.model_validate(view) for view in page]
+        views = run_views.page(
+            session, model=model, state=state, after=page.after, limit=page.limit + 1
+        )
+    views, next_cursor = page.cut(views, lambda view: (view.created_at, view.id))
+    items = [RunAnswer.model_validate(view) for view in views]
     return RunPage(items=items, next_cursor=next_cursor)
 
 

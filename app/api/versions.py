@@ -5,25 +5,24 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
-from sqlalchemy.orm import Session
 
 from app.api.certificates import BundleAnswer, Since
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
-from app.api.protocol.cursors import DEFAULT_LIMIT, Cursor, Limit, cut, decode_number, encode_number
+from app.api.protocol.cursors import PageByNumber
 from app.api.protocol.downloads import download
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers, described
-from app.api.protocol.schemas import Answer
+from app.api.protocol.schemas import Answer, Page
 from app.certificates.model_signing import SIGNATURE_MEDIA_TYPE
 from app.certificates.signing import statement_of
 from app.datasets.service import schema_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import signature_filename, weights_filename
-from app.domain.states import VersionState, WeightsSource
+from app.domain.states import VersionState
 from app.ledger import bundles, repository
 from app.models import serving
 from app.registry import repository as registry
-from app.registry.card import CardFacts, model_card
+from app.registry.card import model_card
 from app.registry.tables import ModelRow, VersionRow
 
 router = APIRouter(prefix="/v1/models", tags=["versions"], route_class=GuardedRoute)
@@ -56,11 +55,8 @@ class VersionAnswer(Answer):
     links: dict[str, str]
 
 
-class VersionPage(Answer):
+class VersionPage(Page[VersionAnswer]):
     """A page of released versions, newest first."""
-
-    items: list[VersionAnswer]
-    next_cursor: str | None
 
 
 @router.get("/{name}/certified", responses=problem_responses(404, 410))
@@ -93,20 +89,18 @@ def list_versions(
     name: str,
     services: ServicesOf,
     _: ModelsReader,
+    page: PageByNumber,
     state: ReleasedState | None = None,
-    cursor: Cursor = None,
-    limit: Limit = DEFAULT_LIMIT,
 ) -> VersionPage:
     """List released versions, newest first, including retired ones."""
-    before = decode_number(cursor)
     wanted = None if state is None else VersionState(state)
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         rows = registry.released_versions(
-            session, model.id, state=wanted, before=before, limit=limit + 1
+            session, model.id, state=wanted, before=page.after, limit=page.limit + 1
         )
-        page, next_cursor = cut(rows, limit, lambda row: encode_number(row.number))
-        items = [version_answer(model, version) for version in page]
+        rows, next_cursor = page.cut(rows, lambda row: row.number)
+        items = [version_answer(model, version) for version in rows]
         return VersionPage(items=items, next_cursor=next_cursor)
 
 
@@ -215,24 +209,14 @@ def get_model_card(
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
-        return MarkdownResponse(model_card(_card_facts(session, model, version)))
-
-
-def _card_facts(session: Session, model: ModelRow, version: VersionRow) -> CardFacts:
-    certificate = repository.certificate(session, version.certificate_id)
-    return CardFacts(
-        model=model.name,
-        number=version.number,
-        state=VersionState(version.state),
-        reason=version.reason,
-        sha256=version.sha256,
-        size_bytes=version.size_bytes,
-        architecture=model.architecture,
-        recipe=model.recipe,
-        weights_source=WeightsSource(model.weights_source),
-        schema=schema_of(session.get_one(DatasetRow, model.dataset_id)),
-        predicate=statement_of(certificate.envelope)["predicate"],
-    )
+        certificate = repository.certificate(session, version.certificate_id)
+        card = model_card(
+            model,
+            version,
+            schema=schema_of(session.get_one(DatasetRow, model.dataset_id)),
+            predicate=statement_of(certificate.envelope)["predicate"],
+        )
+        return MarkdownResponse(card)
 
 
 def version_answer(model: ModelRow, version: VersionRow) -> VersionAnswer:

@@ -4,8 +4,6 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -17,8 +15,10 @@ from app.callbacks.addresses import resolve as system_resolve
 from app.callbacks.connection import PinnedBackend
 from app.callbacks.urls import parse
 from app.domain.errors import CallbackError, ConfigurationError
+from app.retries import pause_s
 
 _MAX_RESPONSE_BYTES = 16 * 1024
+_LONGEST_PAUSE_S = 1e9
 _USER_AGENT = "Expunge"
 
 
@@ -149,17 +149,7 @@ def _outcome(response: httpcore.Response) -> Outcome:
 
 
 def _retry_after_s(response: httpcore.Response) -> float:
-    """Return the delay given in seconds or as a date; else 0."""
-    header = {name.lower(): value for name, value in response.headers}.get(b"retry-after")
-    if header is None:
-        return 0.0
-    text = header.decode("latin-1").strip()
-    if text.isdecimal() and len(text) < 10:
-        return float(text)
-    try:
-        moment = parsedate_to_datetime(text)
-    except ValueError:
-        return 0.0
-    if moment.tzinfo is None:
-        return 0.0
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    """Return the pause that the receiver asked for; 0 without a sensible one."""
+    header = {name.lower(): value for name, value in response.headers}.get(b"retry-after", b"")
+    pause = pause_s(header.decode("latin-1").strip())
+    return 0.0 if pause is None or pause > _LONGEST_PAUSE_S else pause

@@ -1,13 +1,12 @@
 """Commands about API keys, over HTTP."""
 
-import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
 
-from app.cli.connection import connect, errors_in_words
+from app.cli.connection import service, show
 from app.domain.errors import InvalidInputError
 
 api_key = typer.Typer(help="Manage API keys and callers.", no_args_is_help=True)
@@ -31,16 +30,16 @@ def create(
     ] = None,
 ) -> None:
     """Create an API key. Its secret is shown only once."""
-    with errors_in_words(), connect() as client:
+    with service() as client:
         end = _end(expires_in, expires_at)
-        _show(client.create_key(name, scope, expires_at=end))
+        show(client.create_key(name, scope, expires_at=end))
 
 
 @api_key.command("list")
 def list_keys() -> None:
     """List all keys and callers with their scopes, expiry and last use."""
-    with errors_in_words(), connect() as client:
-        _show(client.keys())
+    with service() as client:
+        show(client.keys())
 
 
 @api_key.command()
@@ -50,7 +49,7 @@ def revoke(
     ],
 ) -> None:
     """Revoke the key with this ID, or block a caller's tokens, immediately."""
-    with errors_in_words(), connect() as client:
+    with service() as client:
         client.revoke_key(key_id)
 
 
@@ -77,7 +76,3 @@ def _moment(text: str) -> datetime:
     except ValueError as error:
         raise InvalidInputError("--expires-at is an ISO date or time: 2030-12-31") from error
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
-def _show(document: object) -> None:
-    typer.echo(json.dumps(document, indent=2))

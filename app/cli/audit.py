@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.connection import connect, errors_in_words
+from app.cli.connection import service
 
 
 def audit(
@@ -19,7 +19,7 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, help="The most entries to show.")] = 50,
 ) -> None:
     """Show who did what, newest first: the log's entries with the callers behind them."""
-    with errors_in_words(), connect() as client:
+    with service() as client:
         for entry in client.audit(caller=caller, kind=kind, limit=limit):
             name = f" ({entry['name']})" if entry["name"] else ""
             facts = json.dumps(entry["facts"], sort_keys=True)

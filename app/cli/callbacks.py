@@ -1,11 +1,10 @@
 """Commands about callbacks: their outcomes, and the secret that signs them."""
 
-import json
 from typing import Annotated
 
 import typer
 
-from app.cli.connection import connect, errors_in_words
+from app.cli.connection import service, show
 
 callback = typer.Typer(help="Manage callbacks.", no_args_is_help=True)
 
@@ -19,10 +18,8 @@ def list_callbacks(
     request: Annotated[str | None, typer.Option(help="Only this forget request.")] = None,
 ) -> None:
     """List callbacks, newest first. Dead ones were given up after the last attempt."""
-    chosen = {"state": state, "request": request}
-    with errors_in_words(), connect() as client:
-        found = client.callbacks(**{name: value for name, value in chosen.items() if value})
-        typer.echo(json.dumps(found, indent=1))
+    with service() as client:
+        show(client.callbacks(state=state, request=request))
 
 
 @callback.command()
@@ -30,8 +27,8 @@ def redeliver(
     callback_id: Annotated[str, typer.Argument(metavar="CALLBACK", help="Its id, as listed.")],
 ) -> None:
     """Deliver a callback now, whatever its state."""
-    with errors_in_words(), connect() as client:
-        typer.echo(json.dumps(client.redeliver(callback_id), indent=1))
+    with service() as client:
+        show(client.redeliver(callback_id))
 
 
 @callback.command()
@@ -39,6 +36,5 @@ def secret(
     *, rotate: Annotated[bool, typer.Option("--rotate", help="Replace it first.")] = False
 ) -> None:
     """Show the secret that signs the callbacks of this API key."""
-    with errors_in_words(), connect() as client:
-        shown = client.rotate_callback_secret() if rotate else client.callback_secret()
-        typer.echo(json.dumps(shown, indent=1))
+    with service() as client:
+        show(client.rotate_callback_secret() if rotate else client.callback_secret())

@@ -1,8 +1,10 @@
 """The service's URL and key for the command line, and the output of errors."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import typer
@@ -37,37 +39,53 @@ def admin_key_file(settings: Settings) -> Path:
 
 
 @contextmanager
+def service() -> Iterator[ExpungeClient]:
+    """Open a client as ``connect`` does; print expected errors."""
+    with errors_in_words(), connect() as client:
+        yield client
+
+
+def show(document: object) -> None:
+    """Print an answer as JSON."""
+    typer.echo(json.dumps(document, indent=2))
+
+
+@contextmanager
 def errors_in_words() -> Iterator[None]:
-    """Print an expected error as one line and exit with 1."""
+    """Print an expected error as one line, with its details below, and exit with 1."""
     try:
         yield
-    except ApiError as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
-        for problem in error.problem.get("problems", []):
-            where = problem.get("field") or f"row {problem['row']}, column {problem['column']}"
-            typer.echo(f"  {where}: {problem['reason']}", err=True)
-        for unknown in error.problem.get("unknown", []):
-            typer.echo(f"  unknown id: {unknown}", err=True)
+    except tuple(_IN_WORDS) as error:
+        lines = next(of for kind, of in _IN_WORDS.items() if isinstance(error, kind))(error)
+        for line in lines:
+            typer.secho(line, fg=None if line.startswith(" ") else "red", err=True)
         raise typer.Exit(1) from error
-    except (ExpungeError, TimeoutError) as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
-        raise typer.Exit(1) from error
-    except ValidationError as error:
-        for fault in error.errors(include_input=False):
-            name = "_".join(("EXPUNGE", *(str(part).upper() for part in fault["loc"])))
-            typer.secho(f"error: {name}: {fault['msg']}", fg="red", err=True)
-        raise typer.Exit(1) from error
-    except DBAPIError as error:
-        typer.secho("error: the database does not answer", fg="red", err=True)
-        raise typer.Exit(1) from error
-    except OSError as error:
-        typer.secho(f"error: {error.strerror}: {error.filename}", fg="red", err=True)
-        raise typer.Exit(1) from error
-    except (httpx.TransportError, httpx.InvalidURL) as error:
-        typer.secho(
-            "error: the service cannot be reached; start it with 'expunge up' or set "
-            "EXPUNGE_API_URL",
-            fg="red",
-            err=True,
-        )
-        raise typer.Exit(1) from error
+
+
+def _problem(error: ApiError) -> Iterator[str]:
+    yield f"error: {error}"
+    for problem in error.problem.get("problems", []):
+        where = problem.get("field") or f"row {problem['row']}, column {problem['column']}"
+        yield f"  {where}: {problem['reason']}"
+    for unknown in error.problem.get("unknown", []):
+        yield f"  unknown id: {unknown}"
+
+
+def _settings(error: ValidationError) -> Iterator[str]:
+    for fault in error.errors(include_input=False):
+        name = "_".join(("EXPUNGE", *(str(part).upper() for part in fault["loc"])))
+        yield f"error: {name}: {fault['msg']}"
+
+
+_AWAY = "error: the service cannot be reached; start it with 'expunge up' or set EXPUNGE_API_URL"
+_IN_WORDS: Mapping[type[Exception], Callable[[Any], Iterable[str]]] = {
+    ApiError: _problem,
+    ExpungeError: lambda error: [f"error: {error}"],
+    TimeoutError: lambda error: [f"error: {error}"],
+    ValidationError: _settings,
+    DBAPIError: lambda _: ["error: the database does not answer"],
+    OSError: lambda error: [f"error: {error.strerror}: {error.filename}"],
+    httpx.TransportError: lambda _: [_AWAY],
+    httpx.InvalidURL: lambda _: [_AWAY],
+}
+"""The first kind that fits decides."""

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.certificates.note import NoteKey
 from app.certificates.trusted_keys import read_trusted_keys
-from app.cli.connection import connect, errors_in_words
+from app.cli.connection import errors_in_words, service
 from app.locations import database_at_rest, trusted_keys_file
 from app.maintenance import fsck as ledger_fsck
 from app.services import witness_keys
@@ -21,7 +21,7 @@ log = typer.Typer(help="The transparency log.", no_args_is_help=True)
 @log.command()
 def checkpoint() -> None:
     """Print the newest signed checkpoint: keep it to prove later that nothing was rewritten."""
-    with errors_in_words(), connect() as client:
+    with service() as client:
         typer.echo(client.log_checkpoint(), nl=False)
 
 

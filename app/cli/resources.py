@@ -9,10 +9,10 @@ import typer
 
 from app.certificates.checkpoint import size_of
 from app.certificates.verification import VerifiedStep
-from app.cli.connection import connect, errors_in_words
+from app.cli.connection import service, show
 from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
-from app.client.answers import ForgetAnswer, ModelAnswer
+from app.client.connection import Json
 from app.datasets.files import RecordFile, read_record_file
 from app.domain.errors import ConfigurationError, InvalidInputError
 from app.download import bundle_bytes
@@ -63,26 +63,26 @@ def dataset_push(
     The file has the columns record_id, label and features, and optionally subject_id, the person
     that a record belongs to. Existing records stay unchanged.
     """
-    with errors_in_words(), connect() as client:
+    with service() as client:
         records = read_record_file(file)
         if not _exists(client, name):
             features = _features(records, offset, scale)
             client.define_dataset(name, features=features, classes=classes or records.classes)
-        _show(client.push_records(name, records.parquet))
+        show(client.push_records(name, records.parquet))
 
 
 @dataset.command("show")
 def dataset_show(name: DatasetName) -> None:
     """Show a dataset and its counts."""
-    with errors_in_words(), connect() as client:
-        _show(client.dataset(name))
+    with service() as client:
+        show(client.dataset(name))
 
 
 @dataset.command("list")
 def dataset_list() -> None:
     """List all datasets."""
-    with errors_in_words(), connect() as client:
-        _show(client.datasets())
+    with service() as client:
+        show(client.datasets())
 
 
 @model.command("create")
@@ -92,7 +92,7 @@ def model_create(
     wait: Wait = False,
 ) -> None:
     """Define a model from a JSON FILE (see POST /v1/models) and start its training."""
-    with errors_in_words(), connect() as client:
+    with service() as client:
         definition = _json_file(file)
         _show_model(client, client.define_model(definition), wait=wait)
 
@@ -103,7 +103,7 @@ def model_upload(name: ModelName, file: Weights, *, wait: Wait = False) -> None:
 
     The model must be defined with "weights": "upload". The weights are certified before a release.
     """
-    with errors_in_words(), connect() as client:
+    with service() as client:
         _show_model(client, client.upload_weights(name, file.read_bytes()), wait=wait)
 
 
@@ -116,22 +116,22 @@ def model_policy(
     ],
 ) -> None:
     """Change fields of MODEL's policy, from its next run on."""
-    with errors_in_words(), connect() as client:
-        _show(client.change_policy(name, _json_file(file)))
+    with service() as client:
+        show(client.change_policy(name, _json_file(file)))
 
 
 @model.command("show")
 def model_show(name: ModelName, *, wait: Wait = False) -> None:
     """Show a model, its current version and its newest run."""
-    with errors_in_words(), connect() as client:
+    with service() as client:
         _show_model(client, client.model(name), wait=wait)
 
 
 @model.command("list")
 def model_list() -> None:
     """List all models."""
-    with errors_in_words(), connect() as client:
-        _show(client.models())
+    with service() as client:
+        show(client.models())
 
 
 @backbone.command("define")
@@ -139,8 +139,8 @@ def backbone_define(
     file: Annotated[Path, typer.Argument(exists=True, help="The definition, as JSON.")],
 ) -> None:
     """Define a public backbone from a JSON FILE (see POST /v1/backbones)."""
-    with errors_in_words(), connect() as client:
-        _show(client.define_backbone(_json_file(file)))
+    with service() as client:
+        show(client.define_backbone(_json_file(file)))
 
 
 @backbone.command("upload")
@@ -149,15 +149,15 @@ def backbone_upload(name: BackboneName, file: Weights) -> None:
 
     You assert that they do not depend on the training records of models on this backbone.
     """
-    with errors_in_words(), connect() as client:
-        _show(client.upload_backbone(name, file.read_bytes()))
+    with service() as client:
+        show(client.upload_backbone(name, file.read_bytes()))
 
 
 @backbone.command("list")
 def backbone_list() -> None:
     """List all backbones."""
-    with errors_in_words(), connect() as client:
-        _show(client.backbones())
+    with service() as client:
+        show(client.backbones())
 
 
 def forget(
@@ -181,7 +181,7 @@ def forget(
     Once this returns, no new run reads those records. The answer lists every affected model; each
     finishes with a certificate. Repeating an --external-id shows the existing request.
     """
-    with errors_in_words(), connect() as client:
+    with service() as client:
         request = client.forget(
             dataset_name,
             record_ids=record or [],
@@ -204,7 +204,7 @@ def certificates(
     ] = None,
 ) -> None:
     """Download a forget request's certificates, for use with its receipt."""
-    with errors_in_words(), connect() as client:
+    with service() as client:
         size = None if since is None else size_of(since.read_bytes())
         out.mkdir(parents=True, exist_ok=True)
         for certificate in client.certificates_of(request_id, since=size):
@@ -214,7 +214,7 @@ def certificates(
 
 
 def _write_receipt(
-    path: Path, request: ForgetAnswer, *, record_ids: list[str], subject_ids: list[str]
+    path: Path, request: Json, *, record_ids: list[str], subject_ids: list[str]
 ) -> None:
     """Write the receipt, readable only by the user."""
     document = {
@@ -230,7 +230,7 @@ def _write_receipt(
 
 def status(request_id: RequestId, *, wait: Wait = False) -> None:
     """Show a forget request; with --wait, its live epsilon until it has ended."""
-    with errors_in_words(), connect() as client:
+    with service() as client:
         _show_request(client, client.request(request_id), wait=wait)
 
 
@@ -250,15 +250,14 @@ def requests(
     ] = None,
 ) -> None:
     """List forget requests, newest first."""
-    filters = {"state": state, "model": model_name, "external_id": external_id}
-    with errors_in_words(), connect() as client:
-        _show(client.requests(**{k: v for k, v in filters.items() if v is not None}))
+    with service() as client:
+        show(client.requests(state=state, model=model_name, external_id=external_id))
 
 
 def retry(request_id: RequestId) -> None:
     """Retry a failed request."""
-    with errors_in_words(), connect() as client:
-        _show(client.retry(request_id))
+    with service() as client:
+        show(client.retry(request_id))
 
 
 def cancel(
@@ -270,8 +269,8 @@ def cancel(
     ] = False,
 ) -> None:
     """Cancel a request before any run has started on it."""
-    with errors_in_words(), connect() as client:
-        _show(client.cancel(request_id, restore=restore))
+    with service() as client:
+        show(client.cancel(request_id, restore=restore))
 
 
 def download(
@@ -302,7 +301,7 @@ def download(
     def report(step: VerifiedStep) -> None:
         typer.echo(f"ok    {step.name:<10} {step.finding}")
 
-    with errors_in_words(), connect() as client:
+    with service() as client:
         keys = _trusted_keys(trusted).read_bytes()
         out.mkdir(parents=True, exist_ok=True)
         files = client.download(name, out, trusted=keys, kept=kept, report=report)
@@ -349,7 +348,7 @@ def _json_file(file: Path) -> dict[str, Any]:
     return document
 
 
-def _show_model(client: ExpungeClient, shown: ModelAnswer, *, wait: bool) -> None:
+def _show_model(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
     if wait:
         with run_progress() as update:
             shown = client.wait_for_model(
@@ -357,13 +356,13 @@ def _show_model(client: ExpungeClient, shown: ModelAnswer, *, wait: bool) -> Non
                 timeout_s=_WAIT_S,
                 on_change=lambda run: update(run, run["kind"]),
             )
-    _show(shown)
+    show(shown)
     run = shown["latest_run"]
     if wait and run is not None and run["state"] in ("failed", "cancelled"):
         raise InvalidInputError(f"the run {run['state']}: {run['failure_reason'] or 'retry it'}")
 
 
-def _show_request(client: ExpungeClient, shown: ForgetAnswer, *, wait: bool) -> None:
+def _show_request(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
     if wait:
         with run_progress() as update:
             shown = client.wait_for_request(
@@ -371,10 +370,6 @@ def _show_request(client: ExpungeClient, shown: ForgetAnswer, *, wait: bool) -> 
                 timeout_s=_WAIT_S,
                 on_change=lambda request, run: update(run, request["state"]),
             )
-    _show(shown)
+    show(shown)
     if wait and shown["state"] == "failed":
         raise InvalidInputError(f"the request failed: {shown['failure_reason']}")
-
-
-def _show(document: object) -> None:
-    typer.echo(json.dumps(document, indent=2))

@@ -1,11 +1,10 @@
 """Commands over HTTP: runs."""
 
-import json
 from typing import Annotated
 
 import typer
 
-from app.cli.connection import connect, errors_in_words
+from app.cli.connection import service, show
 
 run = typer.Typer(help="List, cancel and retry runs.", no_args_is_help=True)
 
@@ -24,24 +23,19 @@ def list_runs(
     model: Annotated[str | None, typer.Option(help="Only this model.")] = None,
 ) -> None:
     """List runs, newest first."""
-    filters = {"state": state, "model": model}
-    with errors_in_words(), connect() as client:
-        _show(client.runs(**{name: value for name, value in filters.items() if value is not None}))
+    with service() as client:
+        show(client.runs(state=state, model=model))
 
 
 @run.command("cancel")
 def cancel_run(run_id: RunId) -> None:
     """Cancel a queued or active run; its obligations wait for the model's next run."""
-    with errors_in_words(), connect() as client:
-        _show(client.cancel_run(run_id))
+    with service() as client:
+        show(client.cancel_run(run_id))
 
 
 @run.command("retry")
 def retry_run(run_id: RunId) -> None:
     """Start a new run like a failed or cancelled one."""
-    with errors_in_words(), connect() as client:
-        _show(client.retry_run(run_id))
-
-
-def _show(document: object) -> None:
-    typer.echo(json.dumps(document, indent=2))
+    with service() as client:
+        show(client.retry_run(run_id))

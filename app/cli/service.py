@@ -174,7 +174,7 @@ def dispatcher() -> None:
 
 def demo() -> None:
     """Run the main job end to end on real data, in a fresh temporary data directory."""
-    os.execv(sys.executable, python_command("workers", "demo"))  # noqa: S606 - a fixed command
+    os.execv(sys.executable, python_command("demo"))  # noqa: S606 - a fixed command
 
 
 def _api() -> Child:

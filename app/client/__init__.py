@@ -1,8 +1,8 @@
-"""The Python client: typed calls over HTTP, retried where that is safe.
+"""The Python client: calls over HTTP, retried where that is safe.
 
 Every POST carries an ``Idempotency-Key``, so that sending it again cannot do it twice. Problems are
 raised as ``ApiError``, a service that cannot be reached as ``httpx.TransportError``. Answers are
-JSON objects, typed in ``app.client.answers``.
+JSON objects, as docs/api.md describes them.
 """
 
 from app.client.client import ExpungeClient

@@ -8,24 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.certificates.verification import VerifiedStep
-from app.client.answers import (
-    BackboneAnswer,
-    BundleAnswer,
-    CertificateOfObligation,
-    ConsistencyAnswer,
-    DatasetAnswer,
-    EntryAnswer,
-    ForgetAnswer,
-    InclusionAnswer,
-    KeyAnswer,
-    ModelAnswer,
-    NewKeyAnswer,
-    PlansAnswer,
-    PushAnswer,
-    RunAnswer,
-    VersionAnswer,
-)
-from app.client.connection import ApiError, checked, error_of
+from app.client.connection import ApiError, Json, checked, error_of
 from app.client.waiting import Waiting
 from app.domain.errors import DownloadError, VerificationError
 from app.download import (
@@ -53,94 +36,88 @@ class ExpungeClient(Waiting):
         transport: for tests.
     """
 
-    def define_dataset(
-        self, name: str, *, features: Mapping[str, Any], classes: int
-    ) -> DatasetAnswer:
+    def define_dataset(self, name: str, *, features: Mapping[str, Any], classes: int) -> Json:
         """Define a dataset; the same definition again changes nothing."""
         body = {"name": name, "features": dict(features), "classes": classes}
-        return self._object(DatasetAnswer, "POST", "/v1/datasets", json=body)
+        return self._object("POST", "/v1/datasets", json=body)
 
-    def dataset(self, name: str) -> DatasetAnswer:
+    def dataset(self, name: str) -> Json:
         """Return a dataset and its counts."""
-        return self._object(DatasetAnswer, "GET", f"/v1/datasets/{name}")
+        return self._object("GET", f"/v1/datasets/{name}")
 
-    def datasets(self) -> list[DatasetAnswer]:
+    def datasets(self) -> list[Json]:
         """Return all datasets, by name."""
-        return self._list(DatasetAnswer, "GET", "/v1/datasets")
+        return self._list("/v1/datasets")
 
-    def push_records(self, name: str, parquet: bytes) -> PushAnswer:
+    def push_records(self, name: str, parquet: bytes) -> Json:
         """Add records from a Parquet file's content."""
-        return self._object(PushAnswer, "PUT", f"/v1/datasets/{name}/records", content=parquet)
+        return self._object("PUT", f"/v1/datasets/{name}/records", content=parquet)
 
-    def define_backbone(self, definition: Mapping[str, Any]) -> BackboneAnswer:
+    def define_backbone(self, definition: Mapping[str, Any]) -> Json:
         """Define a public backbone; see ``POST /v1/backbones``."""
-        return self._object(BackboneAnswer, "POST", "/v1/backbones", json=dict(definition))
+        return self._object("POST", "/v1/backbones", json=dict(definition))
 
-    def upload_backbone(self, name: str, safetensors: bytes) -> BackboneAnswer:
+    def upload_backbone(self, name: str, safetensors: bytes) -> Json:
         """Give a backbone its weights, once."""
-        return self._object(
-            BackboneAnswer, "PUT", f"/v1/backbones/{name}/weights", content=safetensors
-        )
+        return self._object("PUT", f"/v1/backbones/{name}/weights", content=safetensors)
 
-    def backbone(self, name: str) -> BackboneAnswer:
+    def backbone(self, name: str) -> Json:
         """Return a backbone."""
-        return self._object(BackboneAnswer, "GET", f"/v1/backbones/{name}")
+        return self._object("GET", f"/v1/backbones/{name}")
 
-    def backbones(self) -> list[BackboneAnswer]:
+    def backbones(self) -> list[Json]:
         """Return all backbones, by name."""
-        return self._list(BackboneAnswer, "GET", "/v1/backbones")
+        return self._list("/v1/backbones")
 
-    def define_model(self, definition: Mapping[str, Any]) -> ModelAnswer:
+    def define_model(self, definition: Mapping[str, Any]) -> Json:
         """Define a model; see ``POST /v1/models``."""
-        return self._object(ModelAnswer, "POST", "/v1/models", json=dict(definition))
+        return self._object("POST", "/v1/models", json=dict(definition))
 
-    def model(self, name: str, *, wait_s: int = 0) -> ModelAnswer:
+    def model(self, name: str, *, wait_s: int = 0) -> Json:
         """Return a model, its current version and its newest run; see ``request``."""
-        return self._news(ModelAnswer, f"/v1/models/{name}", wait_s)
+        return self._news(f"/v1/models/{name}", wait_s)
 
-    def models(self, **filters: str) -> list[ModelAnswer]:
+    def models(self, **filters: str | None) -> list[Json]:
         """Return all models that match ``dataset``, by name."""
-        return self._list(ModelAnswer, "GET", "/v1/models", params=filters)
+        return self._list("/v1/models", **filters)
 
-    def change_policy(self, name: str, changes: Mapping[str, Any]) -> ModelAnswer:
+    def change_policy(self, name: str, changes: Mapping[str, Any]) -> Json:
         """Change fields of a model's policy from its next run on."""
-        return self._object(
-            ModelAnswer, "PATCH", f"/v1/models/{name}", json={"policy": dict(changes)}
-        )
+        return self._object("PATCH", f"/v1/models/{name}", json={"policy": dict(changes)})
 
-    def upload_weights(self, name: str, safetensors: bytes) -> ModelAnswer:
+    def upload_weights(self, name: str, safetensors: bytes) -> Json:
         """Bring weights trained elsewhere."""
-        return self._object(ModelAnswer, "PUT", f"/v1/models/{name}/weights", content=safetensors)
+        return self._object("PUT", f"/v1/models/{name}/weights", content=safetensors)
 
-    def certified(self, name: str) -> VersionAnswer:
+    def certified(self, name: str) -> Json:
         """Return the current certified version."""
-        return self._object(VersionAnswer, "GET", f"/v1/models/{name}/certified")
+        return self._object("GET", f"/v1/models/{name}/certified")
 
-    def versions(self, name: str, **filters: str) -> list[VersionAnswer]:
+    def versions(self, name: str, **filters: str | None) -> list[Json]:
         """Return all released versions that match ``state``, newest first."""
-        return self._list(VersionAnswer, "GET", f"/v1/models/{name}/versions", params=filters)
+        return self._list(f"/v1/models/{name}/versions", **filters)
 
     def model_card(self, name: str, number: int) -> str:
         """Return a version's model card, in Markdown."""
         return self._answer("GET", f"/v1/models/{name}/versions/{number}/card").text
 
-    def model_signature(self, name: str, number: int) -> dict[str, Any]:
-        """Return the OpenSSF ModelAnswer Signing v1 signature of a version's weights."""
+    def model_signature(self, name: str, number: int) -> Json:
+        """Return the OpenSSF Model Signing v1 signature of a version's weights."""
         answer = self._answer("GET", f"/v1/models/{name}/versions/{number}/model.sig")
         return dict(answer.json())
 
-    def version_bundle(self, name: str, number: int, *, since: int | None = None) -> BundleAnswer:
+    def version_bundle(self, name: str, number: int, *, since: int | None = None) -> Json:
         """Return a version's certificate bundle.
 
         With ``since``, the size of an older checkpoint, it proves that the log only grew since.
         """
         params = {} if since is None else {"since": since}
         path = f"/v1/models/{name}/versions/{number}/certificate"
-        return self._object(BundleAnswer, "GET", path, params=params)
+        return self._object("GET", path, params=params)
 
-    def certificate(self, certificate_id: str) -> BundleAnswer:
+    def certificate(self, certificate_id: str) -> Json:
         """Return a certificate bundle."""
-        return self._object(BundleAnswer, "GET", f"/v1/certificates/{certificate_id}")
+        return self._object("GET", f"/v1/certificates/{certificate_id}")
 
     def trusted_keys(self) -> bytes:
         """Return the service's own dated list of keys; compare it with another source."""
@@ -155,7 +132,7 @@ class ExpungeClient(Waiting):
         external_id: str | None = None,
         idempotency_key: str | None = None,
         status_callback_urls: Sequence[str] = (),
-    ) -> ForgetAnswer:
+    ) -> Json:
         """Ask that records or subjects be forgotten."""
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         body = {
@@ -165,73 +142,68 @@ class ExpungeClient(Waiting):
             "external_id": external_id,
             "status_callback_urls": list(status_callback_urls),
         }
-        return self._object(ForgetAnswer, "POST", "/v1/forget-requests", json=body, headers=headers)
+        return self._object("POST", "/v1/forget-requests", json=body, headers=headers)
 
-    def request(self, request_id: str, *, wait_s: int = 0) -> ForgetAnswer:
+    def request(self, request_id: str, *, wait_s: int = 0) -> Json:
         """Return a forget request; with ``wait_s``, at most 60, as soon as its state changes."""
-        return self._news(ForgetAnswer, f"/v1/forget-requests/{request_id}", wait_s)
+        return self._news(f"/v1/forget-requests/{request_id}", wait_s)
 
-    def requests(self, **filters: str) -> list[ForgetAnswer]:
+    def requests(self, **filters: str | None) -> list[Json]:
         """Return all requests that match ``state``, ``model`` and ``external_id``, newest first."""
-        return self._list(ForgetAnswer, "GET", "/v1/forget-requests", params=filters)
+        return self._list("/v1/forget-requests", **filters)
 
-    def callbacks(self, **filters: str) -> list[dict[str, Any]]:
+    def callbacks(self, **filters: str | None) -> list[Json]:
         """Return all callbacks that match ``state`` and ``request``, newest first."""
-        return self._list(dict[str, Any], "GET", "/v1/callbacks", params=filters)
+        return self._list("/v1/callbacks", **filters)
 
-    def redeliver(self, callback_id: str) -> dict[str, Any]:
+    def redeliver(self, callback_id: str) -> Json:
         """Have a callback delivered now, whatever its state is."""
-        return self._object(dict[str, Any], "POST", f"/v1/callbacks/{callback_id}/redeliver")
+        return self._object("POST", f"/v1/callbacks/{callback_id}/redeliver")
 
-    def callback_secret(self) -> dict[str, Any]:
+    def callback_secret(self) -> Json:
         """Return the secret that signs this key's callbacks."""
-        return self._object(dict[str, Any], "GET", "/v1/callback-secret")
+        return self._object("GET", "/v1/callback-secret")
 
-    def rotate_callback_secret(self) -> dict[str, Any]:
+    def rotate_callback_secret(self) -> Json:
         """Replace that secret; for a day, callbacks are signed with both."""
-        return self._object(dict[str, Any], "POST", "/v1/callback-secret/rotate")
+        return self._object("POST", "/v1/callback-secret/rotate")
 
-    def retry(self, request_id: str) -> ForgetAnswer:
+    def retry(self, request_id: str) -> Json:
         """Give a failed request another run."""
-        return self._object(ForgetAnswer, "POST", f"/v1/forget-requests/{request_id}/retry")
+        return self._object("POST", f"/v1/forget-requests/{request_id}/retry")
 
-    def cancel(self, request_id: str, *, restore: bool = False) -> ForgetAnswer:
+    def cancel(self, request_id: str, *, restore: bool = False) -> Json:
         """Cancel a request that no run has started on."""
         return self._object(
-            ForgetAnswer,
             "DELETE",
             f"/v1/forget-requests/{request_id}",
             params={"restore": restore},
         )
 
-    def certificates_of(
-        self, request_id: str, *, since: int | None = None
-    ) -> list[CertificateOfObligation]:
+    def certificates_of(self, request_id: str, *, since: int | None = None) -> list[Json]:
         """Return the certificates of a request's obligations, for use with its receipt.
 
         With ``since``, the size of an older checkpoint, each proves that the log only grew since.
         """
-        params = {} if since is None else {"since": since}
-        path = f"/v1/forget-requests/{request_id}/certificates"
-        return self._list(CertificateOfObligation, "GET", path, params=params)
+        return self._list(f"/v1/forget-requests/{request_id}/certificates", since=since)
 
-    def run(self, run_id: str, *, wait_s: int = 0) -> RunAnswer:
+    def run(self, run_id: str, *, wait_s: int = 0) -> Json:
         """Return a run; see ``request``."""
-        return self._news(RunAnswer, f"/v1/runs/{run_id}", wait_s)
+        return self._news(f"/v1/runs/{run_id}", wait_s)
 
-    def runs(self, **filters: str) -> list[RunAnswer]:
+    def runs(self, **filters: str | None) -> list[Json]:
         """Return all runs that match ``model`` and ``state``, newest first."""
-        return self._list(RunAnswer, "GET", "/v1/runs", params=filters)
+        return self._list("/v1/runs", **filters)
 
-    def cancel_run(self, run_id: str) -> RunAnswer:
+    def cancel_run(self, run_id: str) -> Json:
         """End a run that is queued or going; its obligations wait for the model's next run."""
-        return self._object(RunAnswer, "POST", f"/v1/runs/{run_id}/cancel")
+        return self._object("POST", f"/v1/runs/{run_id}/cancel")
 
-    def retry_run(self, run_id: str) -> RunAnswer:
+    def retry_run(self, run_id: str) -> Json:
         """Start a new run like one that failed or was cancelled."""
-        return self._object(RunAnswer, "POST", f"/v1/runs/{run_id}/retry")
+        return self._object("POST", f"/v1/runs/{run_id}/retry")
 
-    def follow_run(self, run_id: str) -> Iterator[dict[str, Any]]:
+    def follow_run(self, run_id: str) -> Iterator[Json]:
         """Yield a run's state, phase, step and epsilon each time that they change, to its end."""
         with self._http.stream("GET", f"/v1/runs/{run_id}/events") as answer:
             if answer.is_error:
@@ -242,16 +214,16 @@ class ExpungeClient(Waiting):
 
     def create_key(
         self, name: str, scopes: Sequence[str], *, expires_at: datetime | None = None
-    ) -> NewKeyAnswer:
+    ) -> Json:
         """Create an API key; the answer holds its secret."""
         body: dict[str, Any] = {"name": name, "scopes": list(scopes)}
         if expires_at is not None:
             body["expires_at"] = expires_at.isoformat()
-        return self._object(NewKeyAnswer, "POST", "/v1/api-keys", json=body)
+        return self._object("POST", "/v1/api-keys", json=body)
 
-    def keys(self) -> list[KeyAnswer]:
+    def keys(self) -> list[Json]:
         """Return all keys and callers, newest first."""
-        return self._list(KeyAnswer, "GET", "/v1/api-keys")
+        return self._list("/v1/api-keys")
 
     def revoke_key(self, key_id: str) -> None:
         """Revoke an API key."""
@@ -259,7 +231,7 @@ class ExpungeClient(Waiting):
 
     def audit(
         self, *, caller: str | None = None, kind: str | None = None, limit: int
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[Json]:
         """Return the newest entries of the audit trail, at most ``limit``, newest first."""
         filters = {"caller": caller, "kind": kind}
         params: dict[str, Any] = {
@@ -267,36 +239,34 @@ class ExpungeClient(Waiting):
         }
         while limit > 0:
             query = {**params, "limit": min(limit, _LARGEST_PAGE)}
-            page = self._object(dict, "GET", "/v1/audit", params=query)
+            page = self._object("GET", "/v1/audit", params=query)
             yield from page["items"]
             limit -= len(page["items"])
             if page["next_cursor"] is None:
                 return
             params["cursor"] = page["next_cursor"]
 
-    def plans(self, policy: Mapping[str, Any], *, model: str) -> PlansAnswer:
+    def plans(self, policy: Mapping[str, Any], *, model: str) -> Json:
         """Return every mechanism's quote for a policy and a model."""
-        return self._object(
-            PlansAnswer, "POST", "/v1/plans", json={"policy": dict(policy), "model": model}
-        )
+        return self._object("POST", "/v1/plans", json={"policy": dict(policy), "model": model})
 
     def log_checkpoint(self) -> str:
         """Return the transparency log's newest checkpoint, a signed note."""
         return self._answer("GET", "/v1/log/checkpoint").text
 
-    def log_entry(self, index: int) -> EntryAnswer:
+    def log_entry(self, index: int) -> Json:
         """Return one entry of the log; they count from 0."""
-        return self._object(EntryAnswer, "GET", f"/v1/log/entries/{index}")
+        return self._object("GET", f"/v1/log/entries/{index}")
 
-    def prove_inclusion(self, index: int, size: int) -> InclusionAnswer:
+    def prove_inclusion(self, index: int, size: int) -> Json:
         """Return the proof that an entry is among the first ``size``."""
         options = {"index": index, "size": size}
-        return self._object(InclusionAnswer, "GET", "/v1/log/proofs/inclusion", params=options)
+        return self._object("GET", "/v1/log/proofs/inclusion", params=options)
 
-    def prove_consistency(self, old_size: int, new_size: int) -> ConsistencyAnswer:
+    def prove_consistency(self, old_size: int, new_size: int) -> Json:
         """Return the proof that the first ``new_size`` entries begin with ``old_size``."""
         options = {"from": old_size, "to": new_size}
-        return self._object(ConsistencyAnswer, "GET", "/v1/log/proofs/consistency", params=options)
+        return self._object("GET", "/v1/log/proofs/consistency", params=options)
 
     def download(
         self,
@@ -346,7 +316,7 @@ class ExpungeClient(Waiting):
             checkpoint.replace(str(bundle["log"]["checkpoint"]))
         return files
 
-    def _bundle_since(self, name: str, number: int, checkpoint: KeptCheckpoint) -> BundleAnswer:
+    def _bundle_since(self, name: str, number: int, checkpoint: KeptCheckpoint) -> Json:
         try:
             return self.version_bundle(name, number, since=checkpoint.size)
         except ApiError as error:
@@ -356,7 +326,7 @@ class ExpungeClient(Waiting):
                 "history", f"the log is shorter than the one known from {checkpoint.path}"
             ) from error
 
-    def _version(self, name: str, number: int | None) -> VersionAnswer:
+    def _version(self, name: str, number: int | None) -> Json:
         if number is None:
             return self.certified(name)
         for version in self.versions(name):

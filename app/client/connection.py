@@ -1,8 +1,7 @@
 """One service as its client sees it: calls, their answers, problems."""
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self
 from uuid import uuid4
 
 import httpx
@@ -14,7 +13,8 @@ _TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 10.0
 _HOLD_S = 20
 
-Seen = TypeVar("Seen")
+Json = dict[str, Any]
+"""An answer, as docs/api.md describes it."""
 
 
 class ApiError(Exception):
@@ -41,15 +41,7 @@ class ApiError(Exception):
 
 
 class Connection:
-    """Sends calls to one service, again where that is safe; may be used by several threads.
-
-    Args:
-        url: such as ``http://127.0.0.1:8100``.
-        api_key: sent as bearer token.
-        retry: how calls are retried; ``Retry(attempts=1)`` retries nothing.
-        timeout_s: how long an answer may take, at each attempt.
-        transport: for tests.
-    """
+    """Sends calls to one service, again where that is safe; see ``ExpungeClient``."""
 
     def __init__(
         self,
@@ -72,12 +64,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.close()
 
     def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:  # noqa: ANN401
@@ -85,31 +72,26 @@ class Connection:
             options["headers"] = {"Idempotency-Key": str(uuid4()), **options.get("headers", {})}
         return checked(self._retry.call(lambda: self._http.request(method, path, **options)))
 
-    def _once(self, method: str, path: str, **options: Any) -> httpx.Response:  # noqa: ANN401
-        return checked(self._http.request(method, path, **options))
+    def _once(self, path: str, **options: Any) -> Json:  # noqa: ANN401
+        answer: Json = checked(self._http.request("GET", path, **options)).json()
+        return answer
 
-    def _news(self, kind: type[Seen], path: str, wait_s: int) -> Seen:
+    def _news(self, path: str, wait_s: int) -> Json:
         if wait_s == 0:
-            return self._object(kind, "GET", path)
+            return self._object("GET", path)
         headers = {"Prefer": f"wait={wait_s}"}
-        return self._object(kind, "GET", path, headers=headers, timeout=_TIMEOUT_S + wait_s)
+        return self._object("GET", path, headers=headers, timeout=_TIMEOUT_S + wait_s)
 
-    def _object(self, _: type[Seen], method: str, path: str, **options: Any) -> Seen:  # noqa: ANN401
-        return cast("Seen", strict_json.loads(self._answer(method, path, **options).content))
+    def _object(self, method: str, path: str, **options: Any) -> Json:  # noqa: ANN401
+        answer: Json = strict_json.loads(self._answer(method, path, **options).content)
+        return answer
 
-    def _list(
-        self,
-        _: type[Seen],
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-    ) -> list[Seen]:
+    def _list(self, path: str, **filters: str | int | None) -> list[Json]:
         """Return the items of all pages of a list; some lists are a plain array."""
-        items: list[Seen] = []
-        query = dict(params or {})
+        items: list[Json] = []
+        query = {name: value for name, value in filters.items() if value is not None}
         while True:
-            page = strict_json.loads(self._answer(method, path, params=query).content)
+            page = strict_json.loads(self._answer("GET", path, params=query).content)
             if isinstance(page, list):
                 return page
             items.extend(page["items"])

@@ -2,12 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator
-from typing import cast
 
 import httpx
 
-from app.client.answers import ForgetAnswer, ModelAnswer, RunAnswer
-from app.client.connection import ApiError, Connection, Seen
+from app.client.connection import ApiError, Connection, Json
 
 _POLL_S = 0.2
 _ENDED = {"completed", "failed", "cancelled"}
@@ -21,8 +19,8 @@ class Waiting(Connection):
         request_id: str,
         *,
         timeout_s: float,
-        on_change: Callable[[ForgetAnswer, RunAnswer | None], None] | None = None,
-    ) -> ForgetAnswer:
+        on_change: Callable[[Json, Json | None], None] | None = None,
+    ) -> Json:
         """Wait until a request has ended.
 
         The service holds its answers until something changes. With ``on_change`` it is polled
@@ -34,14 +32,14 @@ class Waiting(Connection):
         """
         path = f"/v1/forget-requests/{request_id}"
 
-        def look(left_s: float) -> ForgetAnswer:
+        def look(left_s: float) -> Json:
             if on_change is None:
                 held = {"Prefer": f"wait={int(min(self._hold_s, left_s))}"}
-                return cast("ForgetAnswer", self._once("GET", path, headers=held).json())
-            request = cast("ForgetAnswer", self._once("GET", path).json())
+                return self._once(path, headers=held)
+            request = self._once(path)
             run_ids = [o["run"] for o in request["obligations"] if o["run"] is not None]
-            run = self._once("GET", f"/v1/runs/{run_ids[-1]}").json() if run_ids else None
-            on_change(request, cast("RunAnswer | None", run))
+            run = self._once(f"/v1/runs/{run_ids[-1]}") if run_ids else None
+            on_change(request, run)
             return request
 
         for request in _seen_until(timeout_s, look):
@@ -54,16 +52,16 @@ class Waiting(Connection):
         name: str,
         *,
         timeout_s: float,
-        on_change: Callable[[RunAnswer], None] = lambda _run: None,
-    ) -> ModelAnswer:
+        on_change: Callable[[Json], None] = lambda _run: None,
+    ) -> Json:
         """Poll a model until its newest run has ended.
 
         A service that is away for a while is waited for. Raises:
             TimeoutError: it has not ended in time.
         """
 
-        def look(_: float) -> ModelAnswer:
-            return cast("ModelAnswer", self._once("GET", f"/v1/models/{name}").json())
+        def look(_: float) -> Json:
+            return self._once(f"/v1/models/{name}")
 
         for model in _seen_until(timeout_s, look):
             run = model["latest_run"]
@@ -74,7 +72,7 @@ class Waiting(Connection):
         raise TimeoutError(f"model {name} has no version within {timeout_s:g} s")
 
 
-def _seen_until(timeout_s: float, look: Callable[[float], Seen]) -> Iterator[Seen]:
+def _seen_until(timeout_s: float, look: Callable[[float], Json]) -> Iterator[Json]:
     """Yield what there is to see, repeatedly, until the time is over."""
     deadline = time.monotonic() + timeout_s
     while (left_s := deadline - time.monotonic()) > 0:
@@ -86,7 +84,7 @@ def _seen_until(timeout_s: float, look: Callable[[float], Seen]) -> Iterator[See
             time.sleep(_POLL_S)
 
 
-def _unless_away(look: Callable[[], Seen]) -> Seen | None:
+def _unless_away(look: Callable[[], Json]) -> Json | None:
     """Return what there is to see, or None while the service is unreachable or asks to wait."""
     try:
         return look()

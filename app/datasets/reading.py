@@ -6,24 +6,21 @@ validated again for what Arrow relies on. A process is not reused after a large 
 """
 
 import json
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-import app
 from app.datasets.reader import receive, send
 from app.datasets.uploads import Upload, joined, part_schema
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.domain.schema import FeatureSchema
+from app.processes import confined
 
 READERS: Final = 2
 """How many files are read at once; further ones wait."""
@@ -34,13 +31,6 @@ WORKING_BYTES: Final = 512 << 20
 LONGEST_S: Final = 300.0
 _FEW_BYTES: Final = 16 << 20
 _PART_OVERHEAD_BYTES: Final = 64 << 20
-_ENVIRONMENT: Final = {
-    "PYTHONPATH": str(Path(app.__file__).resolve().parents[1]),
-    "ARROW_DEFAULT_MEMORY_POOL": "system",  # other pools reserve more than they use
-    """Processes that read files of at most ``max_bytes``, packed and unpacked."""
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
 
 
 class Readers:
@@ -98,16 +88,8 @@ class _Reader:
 
     def __init__(self, max_bytes: int) -> None:
         self.is_done = True
-        limits = (str(max_bytes + WORKING_BYTES), str(max_bytes + _PART_OVERHEAD_BYTES))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-B", "-m", "app.datasets.reader", *limits],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a traceback could quote the file's content
-            env=_ENVIRONMENT,
-            cwd=os.sep,
-            start_new_session=True,  # Ctrl-C must reach only the service, which finishes calls
-        )
+        limits = (max_bytes + WORKING_BYTES, max_bytes + _PART_OVERHEAD_BYTES)
+        self._process = confined.start("app.datasets.reader", *limits, pipe=subprocess.PIPE)
 
     @property
     def is_alive(self) -> bool:

@@ -145,23 +145,17 @@ def verify_inclusion(
 ) -> None:
     """Check that the leaf with hash ``leaf`` has number ``index`` in the tree with this root.
 
-    RFC 9162, section 2.1.3.2.
-
     Raises:
         ProofError: the proof does not show it.
     """
     if not 0 <= index < size:
         raise ProofError("the index lies outside the tree")
-    _check_shape(proof, len(inclusion_ranges(index, size)))
-    hashed, last = leaf, size - 1
-    for sibling in proof:
-        if index % 2 or index == last:
-            hashed = node_hash(sibling, hashed)
-            while index % 2 == 0 and index:
-                index, last = index >> 1, last >> 1
-        else:
-            hashed = node_hash(hashed, sibling)
-        index, last = index >> 1, last >> 1
+    ranges = inclusion_ranges(index, size)
+    _check_shape(proof, len(ranges))
+    hashed = leaf
+    for (start, _), sibling in zip(ranges, proof, strict=True):
+        is_right = start > index
+        hashed = node_hash(hashed, sibling) if is_right else node_hash(sibling, hashed)
     if hashed != root:
         raise ProofError("the entry is not in the tree with this root")
 
@@ -192,21 +186,20 @@ def verify_consistency(
 def _roots_of_consistency(
     old_size: int, new_size: int, old_root: bytes, proof: Sequence[bytes]
 ) -> tuple[bytes, bytes]:
+    """Return the roots that follow; the first known subtree is the end of the old tree."""
     if old_size == new_size:
         return old_root, old_root
-    known = [old_root, *proof] if old_size.bit_count() == 1 else list(proof)
-    index, last = old_size - 1, new_size - 1
-    while index % 2:
-        index, last = index >> 1, last >> 1
-    old = new = known[0]
-    for sibling in known[1:]:
-        if index % 2 or index == last:
+    ranges = consistency_ranges(old_size, new_size)
+    if old_size.bit_count() == 1:  # the old tree is a subtree of the new one
+        old = new = old_root
+    else:
+        old = new = proof[0]
+        ranges, proof = ranges[1:], proof[1:]
+    for (start, _), sibling in zip(ranges, proof, strict=True):
+        if start < old_size:
             old, new = node_hash(sibling, old), node_hash(sibling, new)
-            while index % 2 == 0 and index:
-                index, last = index >> 1, last >> 1
         else:
             new = node_hash(new, sibling)
-        index, last = index >> 1, last >> 1
     return old, new
 
 

@@ -1,6 +1,10 @@
-"""The ledger's statistics as metrics."""
+"""The ledger's statistics as metrics: grouped counts, never a row or an id.
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+Finished rows are counted through indices only; ages are read for open ones only.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client.core import Metric
 from prometheus_client.metrics_core import (
@@ -8,10 +12,19 @@ from prometheus_client.metrics_core import (
     GaugeHistogramMetricFamily,
     GaugeMetricFamily,
 )
+from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import Session
 
+from app.domain.states import ACTIVE_RUN_STATES, BlobState, RequestState
+from app.ledger.deadlines import IS_OPEN
 from app.ledger.outbox import Topic
-from app.monitoring import figures
+from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
+from app.log import checkpoints, merkle
+from app.registry.tables import ModelRow
+from app.storage.tables import BlobRow
+
+_DAY_S = 86400.0
+AGE_BOUNDS_S = tuple(days * _DAY_S for days in (1, 3, 7, 14, 21, 28, 30, 45, 90))
 
 
 def ledger_metrics(session: Session) -> Iterator[Metric]:
@@ -31,9 +44,22 @@ def ledger_metrics(session: Session) -> Iterator[Metric]:
         yield from part(session)
 
 
+def requests_by_state(session: Session) -> Mapping[RequestState, int]:
+    """Return the number of requests in each state, including zeros."""
+    query = select(ForgetRequestRow.state, func.count()).group_by(ForgetRequestRow.state)
+    found = {state: count for state, count in session.execute(query)}  # noqa: C416 - of rows
+    return {state: found.get(state, 0) for state in RequestState}
+
+
+def overdue_requests(session: Session) -> int:
+    """Return the number of open requests past their deadline."""
+    overdue = IS_OPEN & (ForgetRequestRow.due_at <= func.clock_timestamp())
+    return session.scalar(select(func.count()).where(overdue)) or 0
+
+
 def _requests(session: Session) -> Iterator[Metric]:
     family = _gauge("expunge_forget_requests", "Forget requests.", "state")
-    for state, count in figures.requests_by_state(session).items():
+    for state, count in requests_by_state(session).items():
         family.add_metric((state,), count)
     yield family
 
@@ -47,39 +73,56 @@ def _ages(session: Session) -> Iterator[Metric]:
     oldest = _gauge(
         "expunge_oldest_forget_request_age_seconds", "Age of the oldest open request.", "state"
     )
-    for state, found in figures.open_request_ages(session).items():
-        bounds = [str(bound) for bound in figures.AGE_BOUNDS_S]
-        buckets = [*zip(bounds, found.up_to, strict=True), ("+Inf", found.count)]
-        ages.add_metric((state,), buckets, gsum_value=found.sum_s)
-        oldest.add_metric((state,), found.oldest_s)
+    state = ForgetRequestRow.state
+    age_s = _seconds(func.clock_timestamp() - ForgetRequestRow.received_at)
+    younger = [func.count().filter(age_s <= bound) for bound in AGE_BOUNDS_S]
+    query = select(state, func.count(), func.sum(age_s), func.max(age_s), *younger)
+    for name, count, total_s, oldest_s, *up_to in session.execute(
+        query.where(IS_OPEN).group_by(state)
+    ):
+        bounds = [str(bound) for bound in AGE_BOUNDS_S]
+        buckets = [*zip(bounds, up_to, strict=True), ("+Inf", count)]
+        ages.add_metric((name,), buckets, gsum_value=total_s)
+        oldest.add_metric((name,), oldest_s)
     yield ages
     yield oldest
 
 
 def _deadlines(session: Session) -> Iterator[Metric]:
-    found = figures.deadlines(session)
+    left_s = _seconds(ForgetRequestRow.due_at - func.clock_timestamp())
+    warned = func.count().filter(left_s > 0, ForgetRequestRow.due_soon_noted_at.is_not(None))
+    query = select(func.min(left_s), warned).where(IS_OPEN)
+    earliest_s, due_soon = session.execute(query).one()
     earliest = _gauge(
         "expunge_earliest_deadline_days",
         "Days until the earliest deadline of an open request, negative after it.",
     )
-    if found.earliest_s is not None:
-        earliest.add_metric((), found.earliest_s / figures.DAY_S)
+    if earliest_s is not None:
+        earliest.add_metric((), earliest_s / _DAY_S)
     yield earliest
     yield GaugeMetricFamily(
         "expunge_forget_requests_due_soon",
         "Open requests whose deadline warning was sent and that are not overdue.",
-        value=found.warned,
+        value=due_soon,
     )
     yield GaugeMetricFamily(
         "expunge_forget_requests_overdue",
         "Open requests past their deadline.",
-        value=found.overdue,
+        value=overdue_requests(session),
     )
 
 
 def _obligations(session: Session) -> Iterator[Metric]:
     family = _gauge("expunge_obligations", "Obligations by model and state.", "model", "state")
-    for model, state, count in figures.obligations(session):
+    counted = (
+        select(ObligationRow.model_id, ObligationRow.state, func.count().label("count"))
+        .group_by(ObligationRow.model_id, ObligationRow.state)
+        .subquery()
+    )
+    query = select(ModelRow.name, counted.c.state, counted.c.count).join(
+        counted, counted.c.model_id == ModelRow.id
+    )
+    for model, state, count in session.execute(query):
         family.add_metric((model, state), count)
     yield family
 
@@ -87,9 +130,10 @@ def _obligations(session: Session) -> Iterator[Metric]:
 def _runs(session: Session) -> Iterator[Metric]:
     runs = _gauge("expunge_runs", "Runs.", "kind", "state")
     attempts = _gauge("expunge_run_attempts", "Attempts at runs, in total.", "kind", "state")
-    for group in figures.run_groups(session):
-        runs.add_metric((group.kind, group.state), group.count)
-        attempts.add_metric((group.kind, group.state), group.attempts)
+    query = select(RunRow.kind, RunRow.state, func.count(), func.sum(RunRow.attempt))
+    for kind, state, count, total in session.execute(query.group_by(RunRow.kind, RunRow.state)):
+        runs.add_metric((kind, state), count)
+        attempts.add_metric((kind, state), total)
     yield runs
     yield attempts
 
@@ -109,57 +153,71 @@ def _active_runs(session: Session) -> Iterator[Metric]:
         labels=labels,
     )
     planned = _gauge("expunge_run_planned_steps", "Most steps of a run's current phase.", *labels)
-    for run in figures.active_runs(session):
-        attempt.add_metric((run.model, run.kind, run.state), run.attempt)
+    row = RunRow
+    query = select(
+        ModelRow.name, row.kind, row.state, row.attempt, row.phase, row.step, row.total_steps
+    ).join(ModelRow, ModelRow.id == row.model_id)
+    for run in session.execute(query.where(row.state.in_(ACTIVE_RUN_STATES))):
+        attempt.add_metric((run.name, run.kind, run.state), run.attempt)
         if run.phase is None:
             continue
         if run.step is not None:
-            steps.add_metric((run.model, run.kind, run.phase), run.step)
+            steps.add_metric((run.name, run.kind, run.phase), run.step)
         if run.total_steps is not None:
-            planned.add_metric((run.model, run.kind, run.phase), run.total_steps)
+            planned.add_metric((run.name, run.kind, run.phase), run.total_steps)
     yield attempt
     yield steps
     yield planned
 
 
 def _outbox(session: Session) -> Iterator[Metric]:
-    waiting = {topic.topic: topic for topic in figures.outbox(session)}
     depth = _gauge("expunge_outbox_depth", "Outbox rows that wait for the dispatcher.", "topic")
     oldest = _gauge(
         "expunge_outbox_oldest_age_seconds", "How long the oldest outbox row is due.", "topic"
     )
-    for name in sorted({*Topic, *waiting}):
-        found = waiting.get(name)
-        depth.add_metric((name,), 0 if found is None else found.count)
-        oldest.add_metric((name,), 0.0 if found is None else found.oldest_s)
+    late_s = _seconds(func.clock_timestamp() - func.min(OutboxRow.available_at))
+    query = select(OutboxRow.topic, func.count(), func.greatest(late_s, 0.0))
+    found = {topic: of for topic, *of in session.execute(query.group_by(OutboxRow.topic))}
+    for topic in sorted({*Topic, *found}):
+        count, oldest_s = found.get(topic, (0, 0.0))
+        depth.add_metric((topic,), count)
+        oldest.add_metric((topic,), oldest_s)
     yield depth
     yield oldest
 
 
 def _log(session: Session) -> Iterator[Metric]:
-    log = figures.log_size(session)
-    yield GaugeMetricFamily("expunge_log_entries", "Entries of the log.", value=log.entries)
+    entries = merkle.size(session)
+    signed, age_s = checkpoints.newest(session)
+    yield GaugeMetricFamily("expunge_log_entries", "Entries of the log.", value=entries)
     yield GaugeMetricFamily(
         "expunge_log_unsigned_entries",
         "Entries that no signed checkpoint covers.",
-        value=log.unsigned,
+        value=entries - signed,
     )
     age = _gauge("expunge_log_checkpoint_age_seconds", "Since the newest checkpoint was signed.")
-    if log.checkpoint_age_s is not None:
-        age.add_metric((), log.checkpoint_age_s)
+    if age_s is not None:
+        age.add_metric((), age_s)
     yield age
 
 
 def _shredding(session: Session) -> Iterator[Metric]:
-    waiting = figures.shredding(session)
+    doomed = BlobRow.state == BlobState.DOOMED
+    left = (BlobRow.state == BlobState.SHREDDED) & BlobRow.object_deleted_at.is_(None)
     yield GaugeMetricFamily(
-        "expunge_blobs_to_shred", "Blobs given up whose keys still exist.", value=waiting.keys
+        "expunge_blobs_to_shred",
+        "Blobs given up whose keys still exist.",
+        value=session.scalar(select(func.count()).where(doomed)) or 0,
     )
     yield GaugeMetricFamily(
         "expunge_objects_to_delete",
         "Stored objects whose keys are destroyed.",
-        value=waiting.objects,
+        value=session.scalar(select(func.count()).where(left)) or 0,
     )
+
+
+def _seconds(interval: ColumnElement[Any]) -> ColumnElement[float]:
+    return cast(func.extract("epoch", interval), Float)
 
 
 def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:

@@ -10,7 +10,6 @@ pipe, and end when its other end is closed.
 import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -20,14 +19,13 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any, ParamSpec, TypeVar
 
 from app.domain.errors import OverloadedError, TooCostlyError
+from app.processes import confined
 
 Returned = TypeVar("Returned")
 Arguments = ParamSpec("Arguments")
 
 _LOOK_INTERVAL_S = 0.05
 _START_LIMIT_S = 120.0
-# What is needed to find Python and its libraries; nothing that reveals where the data are.
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV")
 
 
 class ProcessPool:
@@ -174,23 +172,11 @@ class _Process:
         self.kill()
         connection, other_end = Pipe()
         with other_end:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "app.processes.pooled_process",
-                    str(other_end.fileno()),
-                    str(os.getpid()),
-                    str(self._memory_bytes),
-                    self._preload,
-                ],
-                env=_environment(),
-                pass_fds=[other_end.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
+            number = other_end.fileno()
+            self._process = confined.start(
+                "app.processes.pooled_process",
+                *(number, os.getpid(), self._memory_bytes, self._preload),
+                pass_fds=[number],
             )
         self._connection = connection
         return connection
@@ -213,10 +199,3 @@ class _Process:
 def _end_all(processes: list[_Process]) -> None:
     for process in processes:
         process.end()
-
-
-def _environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    paths = os.pathsep.join(path for path in sys.path if path)
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**kept, **threads, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -7,7 +7,7 @@ they are encrypted, and their key was destroyed before.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from io import RawIOBase
+from io import BufferedReader, RawIOBase
 from typing import TYPE_CHECKING, Any
 
 from app.domain.errors import CorruptObjectError, GoneError, ObjectStoreError
@@ -91,7 +91,7 @@ class S3ObjectStore:
         )
         with _errors_in_words():
             self._client.upload_fileobj(
-                _Joined(parts), self._bucket, self._prefix + name, Config=config
+                BufferedReader(_Joined(parts)), self._bucket, self._prefix + name, Config=config
             )
 
     def open_range(self, name: str, start: int, stop: int) -> "_S3Reader":
@@ -173,20 +173,13 @@ class _Joined(RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1) -> bytes:
-        """Return ``size`` bytes, fewer only at the end."""
-        taken: list[memoryview] = []
-        wanted = size if size >= 0 else float("inf")
-        while wanted > 0:
-            if not self._left:
-                self._left = memoryview(next(self._parts, b""))
-                if not self._left:
-                    break
-            piece = self._left[: int(min(wanted, len(self._left)))]
-            self._left = self._left[len(piece) :]
-            taken.append(piece)
-            wanted -= len(piece)
-        return b"".join(taken)
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable bytes
+        """Read from the next part; 0 bytes at the end."""
+        if not self._left:
+            self._left = memoryview(next(self._parts, b""))
+        count = min(len(buffer), len(self._left))
+        buffer[:count], self._left = self._left[:count], self._left[count:]
+        return count
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 from app.api.protocol.access import ServicesOf
 from app.domain.scopes import Scope
 from app.ledger import run_views
-from app.monitoring import figures
+from app.monitoring import ledger_metrics
 from app.web import pages, queries
 from app.web.access import AnyVisitor, SessionsOf, Visitor
 from app.web.models import model_lines
@@ -32,8 +32,8 @@ def show(
 
 def _requests(session: Session) -> dict[str, object]:
     return {
-        "counts": figures.requests_by_state(session),
-        "overdue": figures.deadlines(session).overdue,
+        "counts": ledger_metrics.requests_by_state(session),
+        "overdue": ledger_metrics.overdue_requests(session),
         "owed": queries.owed_requests(session, limit=_LISTED),
     }
 

@@ -4,7 +4,7 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
 from app.api.protocol.access import ServicesOf
-from app.api.protocol.cursors import cut, decode_cursor, encode_cursor
+from app.api.protocol.cursors import PageByMoment
 from app.domain.states import RequestState
 from app.ledger import repository, request_views
 from app.log import actor
@@ -14,17 +14,15 @@ from app.web.rendering import render
 
 router = pages.router()
 
-_PAGE = 50
-
 
 @router.get("/requests")
 def show_all(
     request: Request,
     services: ServicesOf,
     visitor: RequestsReader,
+    page: PageByMoment,
     state: str = "",
     model: str = "",
-    cursor: str | None = None,
 ) -> Response:
     """List requests, newest first."""
     wanted = RequestState(state) if state in list(RequestState) else None
@@ -33,11 +31,11 @@ def show_all(
             session,
             state=wanted,
             model=model or None,
-            after=decode_cursor(cursor),
-            limit=_PAGE + 1,
+            after=page.after,
+            limit=page.limit + 1,
         )
-        page, next_cursor = cut(rows, _PAGE, lambda row: encode_cursor(row.received_at, row.id))
-        lines = list(request_views.read(session, [row.id for row in page]).values())
+        rows, next_cursor = page.cut(rows, lambda row: (row.received_at, row.id))
+        lines = list(request_views.read(session, [row.id for row in rows]).values())
         names = queries.model_names(session)
     return render(
         request,
@@ -48,7 +46,7 @@ def show_all(
         states=list(RequestState),
         wanted=wanted,
         model=model,
-        first=cursor is None,
+        first=page.after is None,
         next_cursor=next_cursor,
     )
 

@@ -6,7 +6,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from app.api.protocol.access import ServicesOf
-from app.api.protocol.cursors import cut, decode_cursor, encode_cursor
+from app.api.protocol.cursors import PageByMoment
 from app.domain.plan import Plan
 from app.domain.states import RunState, VersionState
 from app.ledger import repository, run_views, runs
@@ -20,17 +20,15 @@ from app.web.rendering import render
 
 router = pages.router()
 
-_PAGE = 50
-
 
 @router.get("/runs")
 def show_all(
     request: Request,
     services: ServicesOf,
     visitor: ModelsReader,
+    page: PageByMoment,
     state: str = "",
     model: str = "",
-    cursor: str | None = None,
 ) -> Response:
     """List runs, newest first."""
     wanted = RunState(state) if state in list(RunState) else None
@@ -39,21 +37,21 @@ def show_all(
             session,
             state=wanted,
             model=model or None,
-            after=decode_cursor(cursor),
-            limit=_PAGE + 1,
+            after=page.after,
+            limit=page.limit + 1,
         )
         names = queries.model_names(session)
-    page, next_cursor = cut(lines, _PAGE, lambda line: encode_cursor(line.created_at, line.id))
+    lines, next_cursor = page.cut(lines, lambda line: (line.created_at, line.id))
     return render(
         request,
         "runs.html",
         visitor,
-        lines=page,
+        lines=lines,
         models=names,
         states=list(RunState),
         wanted=wanted,
         model=model,
-        first=cursor is None,
+        first=page.after is None,
         next_cursor=next_cursor,
     )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from io import BytesIO
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
@@ -108,6 +108,12 @@ async def _raw_body(request: Request) -> bytes:
 
 RawBody = Annotated[bytes, Depends(_raw_body)]
 """The raw body; ``Bodies`` limits its size."""
+
+
+def file_body(media_type: str) -> dict[str, Any]:
+    """Return the OpenAPI entry of a body that is a file."""
+    content = {media_type: {"schema": {"type": "string", "format": "binary"}}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 async def require_media_type(request: Request) -> None:

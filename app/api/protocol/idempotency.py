@@ -11,7 +11,6 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -60,42 +59,31 @@ async def execute_once(
     if isinstance(found, Answer):
         return _replay(found)
     setattr(request.state, _STATE, found.call_id)
-    attempt = _Attempt(request.app.state.services, found)
+    settle = partial(_settle, request.app.state.services, found)
     try:
         response = await handle(request)
     except Exception as error:
         status = problem_of(error).status_code
-        await run_in_threadpool(attempt.end, Answer(status, (), b""))
+        await run_in_threadpool(settle, Answer(status, (), b""))
         raise
     reach("answer")
-    await run_in_threadpool(attempt.end, _answer_in(response))
+    await run_in_threadpool(settle, _answer_in(response))
     return response
 
 
-class _Attempt:
-    """One claimed execution of a call."""
-
-    def __init__(self, services: Services, claim: Claim) -> None:
-        self._services = services
-        self._claim = claim
-
-    def end(self, answer: Answer) -> None:
-        if 200 <= answer.status < 300:
-            self._note(partial(idempotency.finish, claim=self._claim, answer=answer))
-        elif answer.status < 500:
-            self._note(partial(idempotency.abandon, claim=self._claim))
-        else:
-            self.release()
-
-    def release(self) -> None:
-        self._note(partial(idempotency.release, claim=self._claim))
-
-    def _note(self, write: Callable[[Session], None]) -> None:
-        try:
-            with self._services.database.transaction() as session:
-                write(session)
-        except SQLAlchemyError as error:
-            _log.warning("the answer for an idempotency key was not stored: %s", describe(error))
+def _settle(services: Services, claim: Claim, answer: Answer) -> None:
+    """Store an answer that may be repeated; else free the claim, or the key if nothing changed."""
+    if 200 <= answer.status < 300:
+        write = partial(idempotency.finish, claim=claim, answer=answer)
+    elif answer.status < 500:
+        write = partial(idempotency.abandon, claim=claim)
+    else:
+        write = partial(idempotency.release, claim=claim)
+    try:
+        with services.database.transaction() as session:
+            write(session)
+    except SQLAlchemyError as error:
+        _log.warning("the answer for an idempotency key was not stored: %s", describe(error))
 
 
 async def _claim(request: Request, caller: Caller, key: str) -> Claim | Answer:

@@ -1,25 +1,12 @@
 """Every problem type. A type's URI never changes its meaning.
 
-``python -m app.api.protocol.problem_types`` prints ``docs/problems.md``.
+``make problems`` writes ``docs/problems.md`` from this table.
 """
 
-import json
-import sys
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any
 
 PREFIX = "urn:expunge:problem:"
-
-_HEADER = """# Problems
-
-Every error is a JSON document of media type `application/problem+json`
-([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) with the members `type`, `title`, `status` and
-`detail`; some types have more. Decide by `type`, which keeps its meaning; `detail` is for people
-and may change its wording. No problem contains record content, weights or keys.
-
-This page is printed by `python -m app.api.protocol.problem_types`.
-"""
 
 
 @dataclass(frozen=True)
@@ -271,26 +258,3 @@ _TYPES = (
     ),
 )
 PROBLEM_TYPES = {kind.name: kind for kind in _TYPES}
-
-
-def page() -> str:
-    """Return ``docs/problems.md``."""
-    return "\n".join([_HEADER, *(_section(kind) for kind in _TYPES)])
-
-
-def _section(kind: ProblemType) -> str:
-    example = json.dumps(kind.body(kind.detail, kind.members), indent=2, ensure_ascii=False)
-    phrase = HTTPStatus(kind.status).phrase
-    return f"""\
-## {kind.name}
-
-`{kind.uri}`, {kind.status} {phrase}. {kind.meaning}
-
-```json
-{example}
-```
-"""
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -1,6 +1,6 @@
 """The base of all bodies: strict, and unknown fields are rejected."""
 
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
@@ -26,3 +26,13 @@ class Answer(BaseModel):
     """A response body, also made from an object that has its members as attributes."""
 
     model_config = ConfigDict(extra="forbid", from_attributes=True)
+
+
+Item = TypeVar("Item", bound=Answer)
+
+
+class Page(Answer, Generic[Item]):
+    """A page of a list; ``next_cursor`` is null on the last one."""
+
+    items: list[Item]
+    next_cursor: str | None

@@ -29,7 +29,6 @@ class DpSgd(Mechanism):
     """See ``app.accounting.dp_sgd``."""
 
     name: ClassVar[str] = dp_sgd.NAME
-    version: ClassVar[int] = dp_sgd.VERSION
     rule: ClassVar[str | None] = "stepless"
     counts_from_training: ClassVar[bool] = True
     on_grid: ClassVar[bool] = False  # it depends on the clip, which is no parameter

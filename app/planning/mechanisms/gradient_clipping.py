@@ -54,7 +54,6 @@ class GradientClipping(AnyStart):
     """
 
     name: ClassVar[str] = gradient_clipping.NAME
-    version: ClassVar[int] = gradient_clipping.VERSION
     stepwise: ClassVar[bool] = True
 
     initial_clip: Positive

@@ -38,7 +38,6 @@ class ModelClipping(AnyStart):
     """
 
     name: ClassVar[str] = model_clipping.NAME
-    version: ClassVar[int] = model_clipping.VERSION
 
     epsilon: Positive
     initial_clip: Positive

@@ -34,7 +34,6 @@ class NoisyGdNonconvex(Descending):
     """See ``app.accounting.noisy_gd_nonconvex``."""
 
     name: ClassVar[str] = noisy_gd_nonconvex.NAME
-    version: ClassVar[int] = noisy_gd_nonconvex.VERSION
 
     learning_rate: Positive
     weight_decay: Positive

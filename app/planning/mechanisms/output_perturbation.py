@@ -25,7 +25,6 @@ class OutputPerturbation(AnyStart):
     """
 
     name: ClassVar[str] = output_perturbation.NAME
-    version: ClassVar[int] = output_perturbation.VERSION
 
     initial_clip: Positive
     noise_std: NoiseStd

@@ -19,7 +19,6 @@ class Retraining(Mechanism):
     """See ``app.accounting.retraining``."""
 
     name: ClassVar[str] = retraining.NAME
-    version: ClassVar[int] = retraining.VERSION
     trains_anew: ClassVar[bool] = True
 
     @classmethod

@@ -1,11 +1,9 @@
-from importlib import import_module
-
 import pytest
 
 from app.accounting import catalogue
 from app.accounting.guarantees import Guarantee
-from app.accounting.terms import Terms
 from app.domain.errors import NotFoundError, ParameterError
+from benchmarks.calibration import calibrate
 
 CONVEX = {"learning_rate": 1.0, "weight_decay": 0.05, "smoothness": 0.25}
 FULL = {**CONVEX, "lipschitz": 1.0, "records": 1024}
@@ -62,22 +60,8 @@ PARAMETERS = {
 }
 
 
-def module_of(name):
-    return import_module(catalogue.PUBLISHED[name].__module__)
-
-
 def test_every_bound_has_parameters_here():
     assert set(PARAMETERS) == set(catalogue.PUBLISHED)
-
-
-@pytest.mark.parametrize("name", catalogue.PUBLISHED)
-def test_every_bound_has_the_same_interface(name):
-    module = module_of(name)
-    assert name == module.NAME
-    assert module.VERSION >= 1
-    assert isinstance(module.TERMS, Terms)
-    assert module.TERMS.source
-    assert module.TERMS.assumptions
 
 
 @pytest.mark.parametrize("name", catalogue.PUBLISHED)
@@ -87,13 +71,14 @@ def test_every_bound_is_reached_by_name(name):
     assert guarantee.epsilon(delta=1e-5) >= 0
     assert 0 <= guarantee.advantage() <= 1
     assert guarantee.terms.source
+    assert guarantee.terms.assumptions
 
 
 @pytest.mark.parametrize("name", sorted(set(catalogue.PUBLISHED) - {"dp_sgd_group_privacy"}))
 def test_every_calibration_meets_its_target(name):
     noise = next(key for key in ("noise_std", "noise_scale") if key in PARAMETERS[name])
     setting = {key: value for key, value in PARAMETERS[name].items() if key != noise}
-    found = module_of(name).calibrate(**{**setting, "epsilon": 0.5, "delta": 1e-5})
+    found = calibrate(catalogue.PUBLISHED[name], **{**setting, "epsilon": 0.5, "delta": 1e-5})
     again = {**setting, noise: found}
     if "epsilon" in setting:
         again["epsilon"] = 0.5

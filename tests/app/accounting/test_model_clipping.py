@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.accounting import model_clipping
-from app.accounting.published import koloskova_theorem_4_2
+from app.accounting.published import koloskova
 from app.domain.errors import CalibrationError, ParameterError
+from benchmarks.calibration import steps_needed
 
 GOOD = {
     "epsilon": 1.0,
@@ -51,7 +52,7 @@ def test_reference_step_counts_beside_theorem_4_2():
             "noise_std": noise,
         }
         assert model_clipping.steps_needed(**given_) == ours
-        assert koloskova_theorem_4_2.steps_needed(**given_) == theirs
+        assert steps_needed(**given_) == theirs
 
 
 def test_recursion_is_rounded_up_and_matches_sixty_digits():
@@ -128,7 +129,7 @@ def test_delta_is_monotone(epsilon, clip, steps, factor):
 def test_never_worse_than_theorem_4_2():
     for steps in (1, 3, 6):
         ours = model_clipping.account(**{**GOOD, "steps": steps}).at_delta
-        theirs = koloskova_theorem_4_2.account(**{**GOOD, "steps": steps}).at_delta
+        theirs = koloskova.theorem_4_2(**{**GOOD, "steps": steps}).at_delta
         assert ours <= theirs * (1 + 1e-11)
 
 

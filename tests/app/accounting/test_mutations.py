@@ -1,15 +1,13 @@
-from importlib import import_module
-
 import pytest
 
 from app.accounting import (
-    catalogue,
     dp_sgd,
     gradient_clipping,
     model_clipping,
     noisy_gd_nonconvex,
     output_perturbation,
 )
+from app.accounting.catalogue import PUBLISHED
 from tests.app.accounting.mutations import MUTATIONS, caught_by
 
 ACCOUNTANTS = (
@@ -18,7 +16,6 @@ ACCOUNTANTS = (
     model_clipping,
     noisy_gd_nonconvex,
     dp_sgd,
-    *(import_module(account.__module__) for account in catalogue.PUBLISHED.values()),
 )
 
 
@@ -30,7 +27,9 @@ def test_one_per_cent_of_optimism_is_caught(mutation):
 
 
 def test_every_accountant_is_mutated():
-    mutated = {mutation.target.removeprefix("published.") for mutation in MUTATIONS}
+    mutated = {mutation.target for mutation in MUTATIONS}
     for module in ACCOUNTANTS:
         assert f"{module.NAME}.account" in mutated
         assert not hasattr(module, "calibrate") or f"{module.NAME}.calibrate" in mutated
+    bounds = {target for target in mutated if target.startswith("published.")}
+    assert len(bounds) == len(PUBLISHED)

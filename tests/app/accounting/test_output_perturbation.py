@@ -3,8 +3,9 @@ import math
 import pytest
 
 from app.accounting import gaussian, output_perturbation
-from app.accounting.published import koloskova_output_perturbation
+from app.accounting.published import koloskova
 from app.domain.errors import ParameterError
+from benchmarks.calibration import calibrate
 
 
 def test_mu_is_distance_over_noise():
@@ -24,7 +25,7 @@ def test_calibrated_noise_meets_its_target_and_is_smallest():
 
 def test_the_classical_formula_is_larger_by_the_stated_factor():
     target = {"epsilon": 1.0, "delta": 1e-5, "initial_clip": 1.0}
-    classical = koloskova_output_perturbation.calibrate(**target)
+    classical = calibrate(koloskova.classical_output_perturbation, **target)
     assert classical / output_perturbation.calibrate(**target) == pytest.approx(1.30, abs=0.005)
 
 

@@ -23,7 +23,6 @@ from app.certificates.checks import guarantee
 from app.certificates.checks.tolerance import RELATIVE
 from app.certificates.claims import claims_of
 from app.certificates.signing import StatementSigner
-from app.certificates.trusted import TRUSTED, is_trusted
 from app.certificates.verification import verify
 from app.domain.errors import VerificationError
 from app.domain.states import Basis
@@ -32,6 +31,7 @@ from app.planning.mechanisms.mechanism import Mechanism
 from tests.support.bundles import signed_payload
 from tests.support.statements import cases
 from tests.support.trust import trust
+from tests.support.trusted import TRUSTED, is_trusted
 
 SIGNER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"k" * 32))
 KEYS = trust(SIGNER)

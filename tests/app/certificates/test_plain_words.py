@@ -17,8 +17,8 @@ from app.certificates.plain_words import (
     guarantee_in_words,
     limits_in_words,
 )
-from app.certificates.trusted import is_trusted
 from tests.support.statements import synthetic
+from tests.support.trusted import is_trusted
 
 GUARANTEE = {
     "kind": "gaussian",

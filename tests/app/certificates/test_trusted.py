@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.certificates.trusted import TRUSTED, Trusted, is_trusted
+from tests.support.trusted import TRUSTED, Trusted, is_trusted
 
 PAGE = (Path(__file__).parents[3] / "docs/verifying.md").read_text()
 

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.cli.reference import markdown
 from app.main import create_app
 from app.services import Services
+from tests.support.api_reference import markdown
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/api.md"
@@ -19,7 +19,10 @@ def test_the_page_is_up_to_date(services: Services) -> None:
 
 def test_its_command_writes_it_and_nothing_else() -> None:
     made = subprocess.run(
-        [sys.executable, "-m", "app.cli.reference"], cwd=ROOT, capture_output=True, check=True
+        [sys.executable, "-m", "tests.support.api_reference"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
     )
     assert made.stdout.decode() == PAGE.read_text()
 

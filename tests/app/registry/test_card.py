@@ -5,20 +5,21 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from markdown_it import MarkdownIt
 
-from app.api.versions import _card_facts
 from app.certificates.membership_attack import measured_audit, unmeasured_audit
 from app.certificates.signing import statement_of
+from app.datasets.service import schema_of
+from app.datasets.tables import DatasetRow
 from app.ledger import repository
 from app.main import create_app
 from app.registry import repository as registry
-from app.registry.card import CardFacts, model_card
+from app.registry.card import model_card
 from app.registry.tables import VersionRow
 from app.services import Services
 from tests.support.serving import serve
@@ -155,10 +156,10 @@ def test_an_audit_is_shown_with_its_caveat(workshop: Workshop, audit: dict) -> N
     workshop.define()
     workshop.work()
     honest = _facts(workshop)
-    predicate = honest.predicate | {"evaluation": {"held_out_accuracy": 0.5, "audit": audit}}
+    predicate = honest["predicate"] | {"evaluation": {"held_out_accuracy": 0.5, "audit": audit}}
 
     told = _section(
-        model_card(replace(honest, predicate=predicate)), "Evaluation (outside the guarantee)"
+        model_card(**{**honest, "predicate": predicate}), "Evaluation (outside the guarantee)"
     )
 
     assert "| held out accuracy | 0.5 |" in told
@@ -170,10 +171,15 @@ def test_an_audit_is_shown_with_its_caveat(workshop: Workshop, audit: dict) -> N
         assert audit["not_measured"] in told
 
 
-def _facts(workshop: Workshop) -> CardFacts:
+def _facts(workshop: Workshop) -> dict[str, Any]:
     with workshop.transaction() as session:
         model = registry.model_named(session, "model")
-        return _card_facts(session, model, registry.version_numbered(session, model, 1))
+        version = registry.version_numbered(session, model, 1)
+        schema = schema_of(session.get_one(DatasetRow, model.dataset_id))
+        certificate = repository.certificate(session, version.certificate_id)
+        session.expunge_all()
+    predicate = statement_of(certificate.envelope)["predicate"]
+    return {"model": model, "version": version, "schema": schema, "predicate": predicate}
 
 
 def test_no_text_of_a_definition_breaks_out_of_its_fence(workshop: Workshop) -> None:
@@ -183,7 +189,8 @@ def test_no_text_of_a_definition_breaks_out_of_its_fence(workshop: Workshop) -> 
     options = {"a": "```\n````\n# Certified harmless", "`````": 1}
     architecture = {"name": "custom", "options": options}
 
-    tokens = MarkdownIt().parse(model_card(replace(honest, architecture=architecture)))
+    honest["model"].architecture = architecture
+    tokens = MarkdownIt().parse(model_card(**honest))
 
     headings = [tokens[i + 1].content for i, t in enumerate(tokens) if t.type == "heading_open"]
     assert headings == ["model, version 1", *SECTIONS]

@@ -7,18 +7,11 @@ from app.accounting.guarantees import GaussianGuarantee
 from app.accounting.histories import strong_convexity
 from app.accounting.histories.history import Recipe
 from app.accounting.histories.history_account import worst_case_drift
-from app.accounting.published import (
-    chien,
-    chien_corollary_3_7,
-    chien_corollary_3_8,
-    chien_corollary_3_10,
-    chien_corollary_j_1,
-    chien_theorem_3_2,
-    chien_theorem_3_11,
-)
+from app.accounting.published import chien
 from app.accounting.terms import Neighbours
 from app.domain.errors import ParameterError
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
+from benchmarks.calibration import calibrate
 
 BASE = {
     "learning_rate": 2.0,
@@ -35,15 +28,15 @@ LOST = 1 / (1 - RATE**BATCHES)
 
 
 def test_corollary_3_7_in_closed_form():
-    found = chien_corollary_3_7.account(**BASE, epochs=2)
+    found = chien.corollary_3_7(**BASE, epochs=2)
     factor = (LOST * SHIFT) ** 2 / SPREAD * RATE**20
     assert found.curve(3.0) == pytest.approx(3 * factor, rel=1e-10)
-    sharp = chien_corollary_3_7.account(**BASE, epochs=2, sharp=True)
+    sharp = chien.corollary_3_7(**BASE, epochs=2, sharp=True)
     assert sharp.curve(3.0) == pytest.approx(3 * factor * (1 - RATE**2) / (1 - RATE**20), rel=1e-10)
 
 
 def test_corollary_3_7_is_capped_by_the_ball():
-    found = chien_corollary_3_7.account(**{**BASE, "radius": 0.1}, epochs=1)
+    found = chien.corollary_3_7(**{**BASE, "radius": 0.1}, epochs=1)
     assert found.curve(2.0) == pytest.approx(2 * 0.04 / SPREAD * RATE**10, rel=1e-10)
 
 
@@ -57,12 +50,12 @@ def test_ours_is_at_most_half_of_the_sharp_form():
         steps=10,
     )
     ours = GaussianGuarantee(terms=ProjectedNoisySgd.terms, mu=from_the_drift)
-    theirs = chien_corollary_3_7.account(**BASE, epochs=2, sharp=True)
+    theirs = chien.corollary_3_7(**BASE, epochs=2, sharp=True)
     assert ours.renyi(order=3.0) == pytest.approx(theirs.curve(3.0) / 2, rel=1e-9)
 
 
 def test_corollary_3_8_averages_over_positions():
-    found = chien_corollary_3_8.account(**BASE, epochs=1)
+    found = chien.corollary_3_8(**BASE, epochs=1)
     order = 4.0
     terms = [
         math.exp(order * (order - 1) * (LOST * SHIFT * RATE**later) ** 2 / SPREAD * RATE**10)
@@ -70,23 +63,23 @@ def test_corollary_3_8_averages_over_positions():
     ]
     expected = math.log(sum(terms) / BATCHES) / (order - 1)
     assert found.curve(order) == pytest.approx(expected, rel=1e-9)
-    worst = chien_corollary_3_7.account(**BASE, epochs=1)
+    worst = chien.corollary_3_7(**BASE, epochs=1)
     assert found.curve(order) < worst.curve(order)
 
 
 def test_corollary_3_10_in_closed_form():
     flat = {**BASE, "weight_decay": 0.0}
-    found = chien_corollary_3_10.account(**flat, training_epochs=6, epochs=2)
+    found = chien.corollary_3_10(**flat, training_epochs=6, epochs=2)
     assert found.curve(2.0) == pytest.approx(2 * (6 * SHIFT) ** 2 / SPREAD / 10, rel=1e-10)
-    capped = chien_corollary_3_10.account(**{**flat, "radius": 0.2}, training_epochs=6, epochs=2)
+    capped = chien.corollary_3_10(**{**flat, "radius": 0.2}, training_epochs=6, epochs=2)
     assert capped.curve(2.0) == pytest.approx(2 * 0.16 / SPREAD / 10, rel=1e-10)
     with pytest.raises(ParameterError) as caught:
-        chien_corollary_3_10.account(**BASE, training_epochs=6, epochs=2)
+        chien.corollary_3_10(**BASE, training_epochs=6, epochs=2)
     assert caught.value.name == "weight_decay"
 
 
 def test_theorem_3_2_in_closed_form():
-    found = chien_theorem_3_2.account(**BASE, training_epochs=4, epochs=2)
+    found = chien.theorem_3_2(**BASE, training_epochs=4, epochs=2)
     first = 200.0**2 / SPREAD * RATE**40
     distance = 200 * RATE**20 + (1 - RATE**20) * LOST * SHIFT
     second = distance**2 / SPREAD * RATE**20
@@ -96,17 +89,17 @@ def test_theorem_3_2_in_closed_form():
 
 
 def test_theorem_3_11_in_closed_form():
-    found = chien_theorem_3_11.account(**BASE, epochs=[1, 2, 3])
+    found = chien.theorem_3_11(**BASE, epochs=[1, 2, 3])
     fresh = LOST * SHIFT
     distance = (fresh * RATE**5 + fresh) * RATE**10 + fresh
     assert found.curve(2.0) == pytest.approx(2 * distance**2 / SPREAD * RATE**30, rel=1e-10)
     with pytest.raises(ParameterError) as caught:
-        chien_theorem_3_11.account(**BASE, epochs=[])
+        chien.theorem_3_11(**BASE, epochs=[])
     assert caught.value.name == "epochs"
 
 
 def test_corollary_j_1_with_its_exponents_mended():
-    found = chien_corollary_j_1.account(
+    found = chien.corollary_j_1(
         **BASE, records_by_batch=[[0, 2], [3, 1]], training_epochs=3, epochs=1
     )
     total = (2 * RATE**4 + RATE**1) * SHIFT
@@ -115,10 +108,8 @@ def test_corollary_j_1_with_its_exponents_mended():
 
 
 def test_corollary_j_1_agrees_with_corollary_3_7_for_one_record_seen_last():
-    batch = chien_corollary_j_1.account(
-        **BASE, records_by_batch=[[4, 1]], training_epochs=10**6, epochs=1
-    )
-    one = chien_corollary_3_7.account(**BASE, epochs=1)
+    batch = chien.corollary_j_1(**BASE, records_by_batch=[[4, 1]], training_epochs=10**6, epochs=1)
+    one = chien.corollary_3_7(**BASE, epochs=1)
     assert batch.curve(2.0) == pytest.approx(one.curve(2.0), rel=1e-9)
 
 
@@ -126,19 +117,19 @@ def test_each_calibration_meets_its_target_and_is_smallest():
     setting = {key: value for key, value in BASE.items() if key != "noise_scale"}
     flat = {**setting, "weight_decay": 0.0}
     cases = [
-        (chien_corollary_3_7, {**setting, "epochs": 1}),
-        (chien_corollary_3_8, {**setting, "epochs": 1}),
-        (chien_corollary_3_10, {**flat, "training_epochs": 3, "epochs": 1}),
-        (chien_theorem_3_2, {**setting, "training_epochs": 50, "epochs": 1}),
-        (chien_theorem_3_11, {**setting, "epochs": [1, 1]}),
+        (chien.corollary_3_7, {**setting, "epochs": 1}),
+        (chien.corollary_3_8, {**setting, "epochs": 1}),
+        (chien.corollary_3_10, {**flat, "training_epochs": 3, "epochs": 1}),
+        (chien.theorem_3_2, {**setting, "training_epochs": 50, "epochs": 1}),
+        (chien.theorem_3_11, {**setting, "epochs": [1, 1]}),
         (
-            chien_corollary_j_1,
+            chien.corollary_j_1,
             {**setting, "records_by_batch": [[0, 1]], "training_epochs": 5, "epochs": 1},
         ),
     ]
-    for module, given in cases:
-        noise_scale = module.calibrate(epsilon=1.0, delta=1e-5, **given)
-        found = module.account(noise_scale=noise_scale, **given)
+    for account, given in cases:
+        noise_scale = calibrate(account, epsilon=1.0, delta=1e-5, **given)
+        found = account(noise_scale=noise_scale, **given)
         assert found.epsilon(delta=1e-5) == pytest.approx(1.0, rel=1e-7)
         assert found.meets(epsilon=1.0 * (1 + 1e-9), delta=1e-5)
 
@@ -165,5 +156,5 @@ def test_refuses_parameters_outside_their_range(name, bad):
 @pytest.mark.parametrize("pairs", [[], [[5, 1]], [[0, 0]], [[0, 9]], [[-1, 1]]])
 def test_corollary_j_1_refuses_records_outside_the_partition(pairs):
     with pytest.raises(ParameterError) as caught:
-        chien_corollary_j_1.account(**BASE, records_by_batch=pairs, training_epochs=3, epochs=1)
+        chien.corollary_j_1(**BASE, records_by_batch=pairs, training_epochs=3, epochs=1)
     assert caught.value.name == "records_by_batch"

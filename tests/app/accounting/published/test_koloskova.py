@@ -3,13 +3,9 @@ import math
 import pytest
 
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
-from app.accounting.published import (
-    koloskova_output_perturbation,
-    koloskova_theorem_4_1,
-    koloskova_theorem_4_2,
-    koloskova_theorem_a_9,
-)
+from app.accounting.published import koloskova
 from app.domain.errors import CalibrationError, ParameterError
+from benchmarks.calibration import calibrate, steps_needed
 
 PLAIN = {
     "initial_clip": 2.0,
@@ -24,17 +20,17 @@ DECAYED = {**PLAIN, "weight_decay": 70.0}
 def test_theorem_4_1_in_closed_form():
     log_term = math.log(1e5)
     plain = 9 * log_term / (0.25 * 30) * (2.0 + 1.5 * 0.01 * 30) ** 2
-    found = koloskova_theorem_4_1.calibrate(epsilon=0.5, delta=1e-5, **PLAIN)
+    found = calibrate(koloskova.theorem_4_1, epsilon=0.5, delta=1e-5, **PLAIN)
     assert found == pytest.approx(math.sqrt(plain), rel=1e-11)
     decayed = 72 * 0.7 * log_term / 0.25 * (2.0 * 0.3**30 + 1.5 / 70) ** 2
-    found = koloskova_theorem_4_1.calibrate(epsilon=0.5, delta=1e-5, **DECAYED)
+    found = calibrate(koloskova.theorem_4_1, epsilon=0.5, delta=1e-5, **DECAYED)
     assert found == pytest.approx(math.sqrt(decayed), rel=1e-11)
 
 
 def test_theorem_4_1_round_trip():
     for setting in (PLAIN, DECAYED):
-        noise_std = koloskova_theorem_4_1.calibrate(epsilon=0.5, delta=1e-5, **setting)
-        found = koloskova_theorem_4_1.account(delta=1e-5, noise_std=noise_std, **setting)
+        noise_std = calibrate(koloskova.theorem_4_1, epsilon=0.5, delta=1e-5, **setting)
+        found = koloskova.theorem_4_1(delta=1e-5, noise_std=noise_std, **setting)
         assert found.at_epsilon == pytest.approx(0.5, rel=1e-11)
         assert found.meets(epsilon=0.5, delta=1e-5)
 
@@ -46,7 +42,9 @@ def test_theorem_4_1_holds_wherever_it_is_offered():
             for setting in (PLAIN, DECAYED, {**DECAYED, "steps": 1, "weight_decay": 50.01}):
                 if setting["weight_decay"] == 0 and share > 0.257:
                     continue
-                noise_std = koloskova_theorem_4_1.calibrate(epsilon=epsilon, delta=delta, **setting)
+                noise_std = calibrate(
+                    koloskova.theorem_4_1, epsilon=epsilon, delta=delta, **setting
+                )
                 truth = gradient_clipping.account(noise_std=noise_std, **setting)
                 assert truth.epsilon(delta=delta) <= epsilon * (1 + 1e-9)
 
@@ -59,21 +57,21 @@ def test_theorem_4_1_without_decay_fails_in_its_stated_range():
     truth = gradient_clipping.account(noise_std=noise_std, **setting)
     assert truth.epsilon(delta=delta) == pytest.approx(12.267, abs=1e-3)
     with pytest.raises(ParameterError) as caught:
-        koloskova_theorem_4_1.calibrate(epsilon=epsilon, delta=delta, **setting)
+        calibrate(koloskova.theorem_4_1, epsilon=epsilon, delta=delta, **setting)
     assert caught.value.name == "epsilon"
 
 
 def test_theorem_4_1_refuses_what_it_does_not_cover():
     with pytest.raises(ParameterError) as caught:
-        koloskova_theorem_4_1.calibrate(epsilon=35.0, delta=1e-5, **DECAYED)
+        calibrate(koloskova.theorem_4_1, epsilon=35.0, delta=1e-5, **DECAYED)
     assert caught.value.name == "epsilon"
     with pytest.raises(ParameterError) as caught:
-        koloskova_theorem_4_1.calibrate(epsilon=0.5, delta=1e-5, **{**PLAIN, "weight_decay": 30.0})
+        calibrate(koloskova.theorem_4_1, epsilon=0.5, delta=1e-5, **{**PLAIN, "weight_decay": 30.0})
     assert caught.value.name == "weight_decay"
 
 
 def test_theorem_a_9_is_the_renyi_curve_of_its_closed_form():
-    found = koloskova_theorem_a_9.account(
+    found = koloskova.theorem_a_9(
         initial_clip=20.0,
         gradient_clip=10.0,
         learning_rate=0.01,
@@ -89,9 +87,9 @@ def test_theorem_a_9_is_looser_than_the_exact_accountant():
     for setting in (PLAIN, DECAYED):
         unit = gradient_clipping.account(noise_std=1.0, **setting).mu
         exact = unit / gaussian.mu_of(epsilon=1.0, delta=1e-5)
-        renyi = koloskova_theorem_a_9.calibrate(epsilon=1.0, delta=1e-5, **setting)
+        renyi = calibrate(koloskova.theorem_a_9, epsilon=1.0, delta=1e-5, **setting)
         assert 1.05 * exact < renyi < 1.25 * exact
-        found = koloskova_theorem_a_9.account(noise_std=renyi, **setting)
+        found = koloskova.theorem_a_9(noise_std=renyi, **setting)
         assert found.epsilon(delta=1e-5) == pytest.approx(1.0, rel=1e-8)
 
 
@@ -105,33 +103,38 @@ def test_theorem_4_2_in_closed_form():
     }
     theta = gaussian.delta_of(mu=2.0, epsilon=1.0)
     start = gaussian.delta_of(mu=1.0, epsilon=1.0)
-    found = koloskova_theorem_4_2.account(steps=7, **given)
+    found = koloskova.theorem_4_2(steps=7, **given)
     assert found.at_delta == pytest.approx(start * theta**7, rel=1e-10)
-    needed = koloskova_theorem_4_2.steps_needed(delta=1e-5, **given)
+    needed = steps_needed(delta=1e-5, **given)
     assert needed == math.ceil((math.log(1e5) + math.log(start)) / -math.log(theta))
 
 
 def test_theorem_4_2_calibrates():
     given = {"epsilon": 1.0, "initial_clip": 1.0, "model_clip": 0.5, "steps": 6}
-    noise_std = koloskova_theorem_4_2.calibrate(delta=1e-5, **given)
-    assert koloskova_theorem_4_2.account(noise_std=noise_std, **given).at_delta <= 1e-5
-    below = koloskova_theorem_4_2.account(noise_std=noise_std * 0.99, **given)
+    noise_std = calibrate(koloskova.theorem_4_2, delta=1e-5, **given)
+    assert koloskova.theorem_4_2(noise_std=noise_std, **given).at_delta <= 1e-5
+    below = koloskova.theorem_4_2(noise_std=noise_std * 0.99, **given)
     assert below.at_delta > 1e-5
     assert noise_std > model_clipping.calibrate(delta=1e-5, **given)
 
 
 def test_theorem_4_2_gives_up_on_hopeless_noise():
     with pytest.raises(CalibrationError):
-        koloskova_theorem_4_2.steps_needed(
-            epsilon=1.0, delta=1e-5, initial_clip=1.0, model_clip=1.0, noise_std=0.01
-        )
+        steps_needed(epsilon=1.0, delta=1e-5, initial_clip=1.0, model_clip=1.0, noise_std=0.01)
+
+
+def test_classical_output_perturbation_in_closed_form():
+    found = koloskova.classical_output_perturbation(delta=1e-5, initial_clip=1.0, noise_std=20.0)
+    assert found.at_epsilon == pytest.approx(math.sqrt(8 * math.log(1.25e5)) / 20, rel=1e-12)
 
 
 def test_classical_output_perturbation_reproduces_the_published_rows():
     for clip, sigma in ((1.0, 9.68961), (0.1, 0.968961), (0.01, 0.096896)):
-        found = koloskova_output_perturbation.calibrate(epsilon=1.0, delta=1e-5, initial_clip=clip)
+        found = calibrate(
+            koloskova.classical_output_perturbation, epsilon=1.0, delta=1e-5, initial_clip=clip
+        )
         assert found == pytest.approx(sigma, rel=2e-5)
-        again = koloskova_output_perturbation.account(
+        again = koloskova.classical_output_perturbation(
             delta=1e-5, initial_clip=clip, noise_std=found
         )
         assert again.at_epsilon == pytest.approx(1.0, rel=1e-12)
@@ -140,8 +143,11 @@ def test_classical_output_perturbation_reproduces_the_published_rows():
 def test_the_classical_formula_holds_up_to_one():
     for delta in (0.3, 0.1, 1e-2, 1e-5, 1e-10, 1e-15):
         for epsilon in (1e-3, 0.3, 1.0):
-            noise_std = koloskova_output_perturbation.calibrate(
-                epsilon=epsilon, delta=delta, initial_clip=1.0
+            noise_std = calibrate(
+                koloskova.classical_output_perturbation,
+                epsilon=epsilon,
+                delta=delta,
+                initial_clip=1.0,
             )
             truth = output_perturbation.account(initial_clip=1.0, noise_std=noise_std)
             assert truth.delta(epsilon=epsilon) <= delta
@@ -149,7 +155,9 @@ def test_the_classical_formula_holds_up_to_one():
 
 def test_the_classical_formula_refuses_epsilon_above_one():
     with pytest.raises(ParameterError) as caught:
-        koloskova_output_perturbation.calibrate(epsilon=1.1, delta=1e-5, initial_clip=1.0)
+        calibrate(
+            koloskova.classical_output_perturbation, epsilon=1.1, delta=1e-5, initial_clip=1.0
+        )
     assert caught.value.name == "epsilon"
     with pytest.raises(ParameterError):
-        koloskova_output_perturbation.account(delta=1e-5, initial_clip=1.0, noise_std=1.0)
+        koloskova.classical_output_perturbation(delta=1e-5, initial_clip=1.0, noise_std=1.0)

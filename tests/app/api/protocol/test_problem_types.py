@@ -7,13 +7,14 @@ import pytest
 from app.api.protocol import errors, problem_types
 from app.api.protocol.problem_types import PROBLEM_TYPES
 from app.domain import errors as causes
+from tests.support.problems_page import page
 
 ROOT = Path(__file__).parents[4]
 
 
 def test_the_page_is_what_the_table_says() -> None:
-    """``python -m app.api.protocol.problem_types > docs/problems.md`` writes it anew."""
-    assert (ROOT / "docs/problems.md").read_text() == problem_types.page()
+    """``make problems`` writes it anew."""
+    assert (ROOT / "docs/problems.md").read_text() == page()
 
 
 def test_every_mapped_error_has_a_documented_type() -> None:

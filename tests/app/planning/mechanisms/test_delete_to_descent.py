@@ -3,9 +3,10 @@ import pytest
 from app.accounting import gaussian
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.strong_convexity import largest_learning_rate
-from app.accounting.published import neel_theorem_28
+from app.accounting.published import neel
 from app.planning.mechanisms.delete_to_descent import DeleteToDescent
 from app.planning.mechanisms.tracked_release import TrackedRelease
+from benchmarks.calibration import calibrate
 
 CONVEX = {"weight_decay": 0.05, "smoothness": 0.25}
 TARGET = {"epsilon": 1.0, "delta": 1e-5}
@@ -46,8 +47,8 @@ def test_it_is_tracked_release_at_the_largest_step():
 
 def test_far_less_noise_than_the_published_theorem():
     """One record among a thousand; the theorem needs long training and one record at a time."""
-    published = neel_theorem_28.calibrate(
-        **TARGET, **CONVEX, lipschitz=1.0, records=1000, dimension=10, steps=30
+    published = calibrate(
+        neel.theorem_28, **TARGET, **CONVEX, lipschitz=1.0, records=1000, dimension=10, steps=30
     )
     history = trained().after_steps(30).after_release(noise_std=published / 100)
     assert mu(history) < gaussian.mu_of(**TARGET)

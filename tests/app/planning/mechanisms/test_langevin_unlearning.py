@@ -2,7 +2,7 @@ import math
 
 from app.accounting.histories import strong_convexity
 from app.accounting.histories.history import History, Recipe
-from app.accounting.published import chien_theorem_p_2
+from app.accounting.published import full_batch
 from app.planning.mechanisms.langevin_unlearning import LangevinUnlearning
 
 RATE = 2.0
@@ -29,9 +29,9 @@ def test_needs_fewer_steps_than_the_published_theorem():
     noise_std = strong_convexity.noise_std_of(learning_rate=RATE, noise_scale=0.02)
 
     def published_meets(steps):
-        return chien_theorem_p_2.account(**JOB, records=1000, noise_scale=0.02, steps=steps).meets(
-            **TARGET
-        )
+        return full_batch.chien_theorem_p_2(
+            **JOB, records=1000, noise_scale=0.02, steps=steps
+        ).meets(**TARGET)
 
     def ours_meets(steps):
         history = trained(noise_std).after_steps(steps, noise_std=noise_std)

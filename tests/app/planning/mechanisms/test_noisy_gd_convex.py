@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app.accounting.chains.noisy_chain import constant_mu
 from app.accounting.histories.history import History, Recipe
-from app.accounting.published import chourasia_theorem_5_1
+from app.accounting.published import full_batch
 from app.domain.errors import ParameterError
 from app.planning.mechanisms.noisy_gd_convex import NoisyGdConvex
 
@@ -55,7 +55,7 @@ def test_never_worse_than_forgetting_the_noise_of_training():
 
 @pytest.mark.parametrize("steps", [1, 10, 100, 200])
 def test_sharper_than_the_papers_bound_at_every_length(steps):
-    theirs = chourasia_theorem_5_1.account(
+    theirs = full_batch.chourasia_theorem_5_1(
         **BASE, records=1000, noise_scale=NOISE / math.sqrt(2), unlearning_steps=steps
     )
     ours = account(trained(10**5).after_steps(steps, noise_std=NOISE))

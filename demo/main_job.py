@@ -22,10 +22,10 @@ from sklearn.datasets import load_digits
 from app.accounting import gaussian
 from app.cli.progress import run_progress
 from app.client import ApiError, ExpungeClient
-from app.client.answers import RunAnswer
+from app.client.connection import Json
 from app.datasets.files import record_table, to_parquet
-from workers.demo.baselines import Baselines
-from workers.demo.service import running_service
+from demo.baselines import Baselines
+from demo.service import running_service
 from workers.training.data import Examples
 
 _CLASSES = 10
@@ -126,7 +126,7 @@ def _run(client: ExpungeClient, digits: Digits, folder: Path) -> None:
     console.print("\n[bold green]done[/]")
 
 
-def _forget(client: ExpungeClient, people: list[str]) -> tuple[RunAnswer, float]:
+def _forget(client: ExpungeClient, people: list[str]) -> tuple[Json, float]:
     """Forget people; return the run and the seconds from POST to the published certificate."""
     posted = time.monotonic()
     request = client.forget("digits", subject_ids=people)
@@ -134,7 +134,7 @@ def _forget(client: ExpungeClient, people: list[str]) -> tuple[RunAnswer, float]
     seen: list[float] = []
     with run_progress() as update:
 
-        def on_change(request: Mapping[str, Any], run: RunAnswer | None) -> None:
+        def on_change(request: Mapping[str, Any], run: Json | None) -> None:
             nonlocal published
             update(run, request["state"])
             if run is not None and run["epsilon"] is not None and run["epsilon"] not in seen:
@@ -166,7 +166,7 @@ def _trusted_keys(folder: Path) -> Path:
 
 
 def _summarise(
-    weights: Path, digits: Digits, baselines: Baselines, run: RunAnswer, seconds: float
+    weights: Path, digits: Digits, baselines: Baselines, run: Json, seconds: float
 ) -> None:
     certified = baselines.accuracy_of(safetensors.torch.load_file(weights), digits.test)
     table = Table(title="Accuracy on digits that were never pushed", title_justify="left")

@@ -10,26 +10,20 @@ Guarantee: one point (epsilon, delta). Neighbouring relation: add_remove. Assump
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
-from app.accounting import dp_sgd, gaussian
+from app.accounting import dp_sgd
 from app.accounting.guarantees import PointGuarantee
-from app.accounting.published.bound import SearchedBound, functions_of
+from app.accounting.published.bound import Bound, account_of
 from app.accounting.search import smallest
 from app.domain.checks import require_delta, require_steps
 from app.domain.errors import CalibrationError
 
-NAME = "dp_sgd_group_privacy"
-VERSION = 1
 TERMS = replace(dp_sgd.TERMS, source="Koloskova et al. 2025, section 5.3; Vadhan 2017, Lemma 2.2")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters(SearchedBound[PointGuarantee]):
+class GroupPrivacy(Bound[PointGuarantee]):
     """The parameters of ``dp_sgd``, and delta."""
-
-    NOISE: ClassVar[str] = "noise_multiplier"
-    WIDTH: ClassVar[float] = 1e-3
 
     delta: float
     noise_multiplier: float
@@ -69,10 +63,5 @@ class Parameters(SearchedBound[PointGuarantee]):
         epsilon = group * single.epsilon(delta=single_delta(below)) * (1 + 1e-15)
         return PointGuarantee(terms=TERMS, at_epsilon=epsilon, at_delta=self.delta)
 
-    def first_guess(self, *, epsilon: float, delta: float) -> float:
-        """Return twice what one Gaussian needs."""
-        scale = self.sampling_rate * self.group_size * math.sqrt(self.steps)
-        return max(0.5, 2 * scale / gaussian.mu_of(epsilon=epsilon, delta=delta))
 
-
-account, calibrate = functions_of(Parameters)
+group_privacy = account_of(GroupPrivacy)

@@ -1,4 +1,4 @@
-"""The API reference in Markdown, from OpenAPI: ``python -m app.cli.reference > docs/api.md``.
+"""The API reference in Markdown, from OpenAPI: ``make api-reference``.
 
 The OpenAPI document comes from a service created for this purpose in a temporary directory.
 """
@@ -53,7 +53,7 @@ def describe() -> Json:
             EmbeddedServers(Path(directory)).stop()
 
 
-def _resolved(node: Any, openapi: Json) -> Any:  # noqa: ANN401 - whatever JSON can hold
+def _resolved(node: Any, openapi: Json) -> Any:
     """Return a copy with references to anything but objects replaced by their targets."""
     if isinstance(node, list):
         return [_resolved(part, openapi) for part in node]

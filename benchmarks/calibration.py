@@ -1,0 +1,53 @@
+"""The noise that a paper's own bound asks for, searched for with its accountant."""
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+from app.accounting.guarantees import Guarantee
+from app.accounting.published.koloskova import theorem_4_2
+from app.accounting.search import meeting, smallest_noise
+from app.domain.errors import CalibrationError
+
+_NOISES = {"noise_std", "noise_scale", "noise_multiplier"}
+
+
+def calibrate(
+    account: Callable[..., Guarantee],
+    *,
+    epsilon: float,
+    delta: float,
+    relative_width: float = 1e-12,
+    **setting: Any,  # noqa: ANN401
+) -> float:
+    """Return the smallest noise that reaches (epsilon, delta) under a bound, rounded up.
+
+    Raises:
+        ParameterError: a parameter is out of its range, or epsilon above the theorem's.
+        CalibrationError: no noise of reasonable size reaches the target.
+    """
+    asked = inspect.signature(account).parameters
+    (noise,) = _NOISES & set(asked)
+    target = {"epsilon": epsilon, "delta": delta}
+    given = setting | {name: value for name, value in target.items() if name in asked}
+
+    def at(value: float) -> Guarantee:
+        return account(**given, **{noise: value})
+
+    meets = meeting(at, **target, refused=frozenset({noise, "epsilon"}))
+    scale = 1.0
+    while scale > 1e-30 and meets(scale * 1e-6):
+        scale *= 1e-6
+    found = smallest_noise(meets, scale=scale, relative_width=relative_width)
+    at(found * (1 - 1e-9))  # where a little less is refused, the range decides, not the target
+    return found
+
+
+def steps_needed(*, delta: float, **setting: Any) -> int:  # noqa: ANN401
+    """Return the number of steps of Koloskova et al. 2025, Theorem 4.2 (its equation 10)."""
+    one, two = (math.log(theorem_4_2(**setting, steps=steps).at_delta) for steps in (1, 2))
+    factor = two - one
+    if factor >= -1e-9:
+        raise CalibrationError("model clipping does not reach delta with this little noise")
+    return max(1, math.ceil((math.log(delta) - one) / factor * (1 + 1e-12)) + 1)
