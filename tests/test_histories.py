@@ -52,7 +52,7 @@ def statements(services: Services, name: str) -> list[dict[str, Any]]:
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         of_model = select(CertificateRow).where(CertificateRow.model_id == model.id)
-        rows = session.scalars(of_model.order_by(CertificateRow.created_at))
+        rows = session.scalars(of_model.order_by(CertificateRow.number))
         found = [statement_of(row.envelope) for row in rows]
     return [each for each in found if "mechanism" in each["predicate"]]
 
