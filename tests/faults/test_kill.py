@@ -1,6 +1,7 @@
 """Every part of a running service killed in the middle of a run; nobody's request suffers.
 
 One service for all tests: each makes it forget another person, with a run that takes seconds.
+``make test`` kills a worker, the API in a call, and Redis; ``make test-slow`` does all else.
 """
 
 import itertools
@@ -45,6 +46,7 @@ def service(tmp_path_factory):
             client.define_model(SLOW)
             client.wait_for_model(MODEL, timeout_s=60)
         yield service
+        assert_logs_hold_no_tracebacks_and_no_ids(service)
 
 
 @pytest.fixture
@@ -73,6 +75,7 @@ def test_the_worker_and_its_child_killed(service, client, forgetting):
     assert await_completed(client, forgetting)["attempt"] == 2
 
 
+@pytest.mark.slow
 def test_the_worker_killed_and_its_child_orphaned(service, client, forgetting):
     worker = service.part("worker")
     (child,) = worker.children()
@@ -84,6 +87,7 @@ def test_the_worker_killed_and_its_child_orphaned(service, client, forgetting):
     assert await_completed(client, forgetting)["attempt"] == 1
 
 
+@pytest.mark.slow
 def test_the_child_killed(service, client, forgetting):
     worker = service.part("worker")
     kill(worker.children())
@@ -91,6 +95,7 @@ def test_the_child_killed(service, client, forgetting):
     assert service.part("worker").pid == worker.pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["before_publish", "before_commit"])
 def test_the_child_killed_when_its_weights_are_written(service, client, point):
     """What it wrote has seen records that are forgotten now, and no run will ever publish it."""
@@ -100,6 +105,7 @@ def test_the_child_killed_when_its_weights_are_written(service, client, point):
     assert only_what_is_current_is_stored(service)
 
 
+@pytest.mark.slow
 def test_the_child_frozen_when_its_weights_are_written(service, client):
     service.points.arm("after_blob_write", "SIGSTOP")
     request = client.forget("digits", subject_ids=[next(subjects)])
@@ -113,6 +119,7 @@ def test_the_child_frozen_when_its_weights_are_written(service, client):
         until(lambda: only_what_is_current_is_stored(service))
 
 
+@pytest.mark.slow
 def test_the_api_killed(service, client, forgetting):
     kill([service.part("api")])
     assert await_completed(client, forgetting)["attempt"] == 1
@@ -148,6 +155,7 @@ def forget(service, call):
     return httpx.post(f"{service.url}/v1/forget-requests", json=call, headers=headers)
 
 
+@pytest.mark.slow
 def test_the_dispatcher_killed(service, client, forgetting):
     kill([service.part("dispatcher")])
     assert await_completed(client, forgetting)["attempt"] == 1
@@ -163,6 +171,7 @@ def test_redis_killed_and_away_until_the_run_has_ended(service, client, forgetti
     assert service.parts() == parts
 
 
+@pytest.mark.slow
 def test_redis_wiped_while_a_job_waits_and_another_is_carried_out(service, client, forgetting):
     client.define_model({**model("waiting", first_release="as_trained"), "dataset": "others"})
     until(lambda: client.model("waiting")["latest_run"]["state"] == "queued")
@@ -173,6 +182,7 @@ def test_redis_wiped_while_a_job_waits_and_another_is_carried_out(service, clien
     until(lambda: client.model("waiting")["latest_run"]["state"] == "published")
 
 
+@pytest.mark.slow
 def test_postgres_killed_and_away_for_longer_than_a_lease(service, client, forgetting):
     parts = service.parts()
     with service.unsupervised():
@@ -192,6 +202,7 @@ def test_postgres_killed_and_away_for_longer_than_a_lease(service, client, forge
     assert service.parts() == parts
 
 
+@pytest.mark.slow
 def test_the_supervisor_killed_and_started_again(service, client, forgetting):
     old = service.processes()
     assert len(old) == 5
@@ -203,6 +214,7 @@ def test_the_supervisor_killed_and_started_again(service, client, forgetting):
     until(lambda: len(service.processes()) == 4)
 
 
+@pytest.mark.slow
 def test_sigterm_stops_everything_and_the_next_start_goes_on(service, client, forgetting):
     run_id = client.model(MODEL)["latest_run"]["id"]
     assert service.stop() == 0
@@ -214,8 +226,8 @@ def test_sigterm_stops_everything_and_the_next_start_goes_on(service, client, fo
     assert await_completed(client, forgetting)["attempt"] == 1
 
 
-def test_logs_hold_no_tracebacks_and_no_ids(service, client, forgetting):
-    await_completed(client, forgetting)
+def assert_logs_hold_no_tracebacks_and_no_ids(service):
+    """What must hold when all tests have done their worst."""
     text = service.log.read_text()
     assert "subject-" not in text
     assert "record-" not in text

@@ -19,7 +19,14 @@ ACCOUNTANTS = (
 )
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=str)
+# Every fourth is tried by `make test`, and the rest by `make test-slow`.
+TRIED = [
+    pytest.param(mutation, id=str(mutation), marks=pytest.mark.slow if at % 4 else ())
+    for at, mutation in enumerate(MUTATIONS)
+]
+
+
+@pytest.mark.parametrize("mutation", TRIED)
 def test_one_per_cent_of_optimism_is_caught(mutation):
     test = caught_by(mutation)
     print(f"{mutation}: caught by {test}")
