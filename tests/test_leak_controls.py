@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
 from app.api.protocol import observation
-from app.cli import service as service_command
+from app.cli import serving
 from app.database import Database
 from app.database import engine as database_module
 from app.datasets import service as datasets_module
@@ -348,7 +348,7 @@ def test_sqlalchemy_hides_parameters(settings, monkeypatch, caplog, on):
 
 @pytest.mark.parametrize("on", [True, False])
 def test_the_api_logs_no_paths(services, capfd, on):
-    options = {**service_command.server_options(services.settings), "port": 0}
+    options = {**serving.server_options(services.settings), "port": 0}
     if not on:
         options["access_log"] = True
 

@@ -14,7 +14,7 @@ import uvicorn
 
 from app.access import api_keys
 from app.api.protocol.connections import Connections
-from app.cli.service import server_options
+from app.cli.serving import server_options
 from app.domain.scopes import Scope
 from app.log import actor
 from app.main import create_app
