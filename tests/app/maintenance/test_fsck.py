@@ -16,7 +16,6 @@ from app.domain.merkle import verify_consistency
 from app.log import merkle
 from app.maintenance import fsck
 from app.services import Services
-from tests.support.emptying import empty
 from tests.support.logbook import (
     altered,
     bodies,
@@ -59,17 +58,37 @@ CHECKPOINTS = {
 }
 
 
+LARGEST = 40
+LOG = {
+    "log_entries": "index < :size",
+    "log_nodes": "(position + 1) << level <= :size",
+    "log_checkpoints": "size <= :size",
+}
+"""What of each table belongs to a log of some size."""
+
+
 @pytest.fixture
 def filled(services: Services, app_database: Engine):
-    """Return a function that writes a log of some size anew, with every tree of it signed."""
+    """Return a function that makes the log one of some size, with every tree of it signed."""
+    write(services, *[1] * LARGEST, sign=True)
+    assert faults(services) == []
+    with app_database.begin() as connection:
+        connection.execute(text("CREATE SCHEMA kept"))
+        for table in LOG:
+            connection.execute(text(f"CREATE TABLE kept.{table} AS TABLE {table}"))
 
     def fill(size: int) -> None:
-        with app_database.begin() as connection:
-            empty(connection, ("log_entries", "log_nodes", "log_checkpoints"))
-        write(services, *[1] * size, sign=True)
-        assert faults(services) == []
+        with forging(app_database) as connection:
+            for table, wanted in LOG.items():
+                connection.execute(text(f"DELETE FROM {table}"))
+                copied = f"INSERT INTO {table} SELECT * FROM kept.{table} WHERE {wanted}"
+                connection.execute(text(copied), {"size": size})
 
-    return fill
+    fill(5)
+    assert faults(services) == []
+    yield fill
+    with app_database.begin() as connection:
+        connection.execute(text("DROP SCHEMA kept CASCADE"))
 
 
 def places(size: int) -> st.SearchStrategy[tuple[int, int]]:
