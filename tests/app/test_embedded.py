@@ -19,6 +19,8 @@ import psutil
 import psycopg
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
@@ -500,7 +502,9 @@ def test_redis_never_saves_by_itself_and_never_evicts(running):
 def test_redis_answers_nobody_without_the_password(running):
     where = str(running._home.sockets / "redis.sock")
     for user, password in ((None, None), (None, "guess"), ("expunge", "guess"), ("expunge", "")):
-        stranger = redis.Redis(unix_socket_path=where, username=user, password=password)
+        stranger = redis.Redis(
+            unix_socket_path=where, username=user, password=password, retry=Retry(NoBackoff(), 0)
+        )
         with pytest.raises(redis.AuthenticationError):
             stranger.ping()
 

@@ -443,6 +443,7 @@ def _named(connection: Connection, services: Services) -> list[str]:
     return [fault.where for fault in found if "not signed by" not in fault.reason]
 
 
+@pytest.mark.slow
 def test_every_change_that_a_superuser_makes_is_named(
     ids: dict[str, str], services: Services, app_database: Engine
 ) -> None:

@@ -281,6 +281,7 @@ def test_waits_and_streams_of_one_caller_are_limited(
     until(lambda: b"HTTP/1.1 200" in _head(stream(admin_key)))
 
 
+@pytest.mark.slow
 def test_a_revoked_keys_stream_ends_within_fifteen_seconds(
     serve: Serve, services: Services, workshop: Workshop
 ) -> None:
