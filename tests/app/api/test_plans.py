@@ -232,7 +232,7 @@ def test_a_service_that_stops_makes_no_more_plans(api: TestClient, services: Ser
     assert int(answer.headers["retry-after"]) > 0
 
 
-@pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.parametrize("idempotent", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_caller_who_hangs_up_is_quoted_nothing(
     services: Services, admin_key: str, *, idempotent: bool
 ) -> None:
