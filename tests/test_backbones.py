@@ -109,8 +109,12 @@ def _verified(api: TestClient, services: Services, request: str, tmp_path: Path)
     ("head", "mechanism"),
     [
         ({"name": "logistic"}, "gradient_clipping"),
-        ({"name": "mlp", "options": {"hidden": [8]}}, "output_perturbation"),
-        ({"name": "logistic"}, "retraining"),
+        pytest.param(
+            {"name": "mlp", "options": {"hidden": [8]}},
+            "output_perturbation",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"name": "logistic"}, "retraining", marks=pytest.mark.slow),
     ],
     ids=["gradient_clipping", "output_perturbation", "retraining"],
 )

@@ -68,6 +68,7 @@ class Example:
         self.process.wait()
 
 
+@pytest.mark.slow
 def test_the_documentations_receiver_is_told_of_everything_once(
     service: Service, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ def someone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         yield someone
 
 
+@pytest.mark.slow  # it starts the service and trains; test_verifying follows a page in seconds
 def test_the_tutorial_leads_to_a_verified_download(someone: Reader) -> None:
     assert someone.printed.count("the certificate holds") == 1
     assert "FAIL" in someone.printed

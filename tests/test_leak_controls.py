@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
 from app.api.protocol import observation
-from app.cli import service as service_command
+from app.cli import serving
 from app.database import Database
 from app.database import engine as database_module
 from app.datasets import service as datasets_module
@@ -166,6 +166,7 @@ def test_objects_are_encrypted(services, dataset, monkeypatch, on):
     assert bool(found_in) is not on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", [True, False])
 def test_superseded_weights_are_shredded(api, services, dataset, work, request, on):
     dataset()
@@ -182,6 +183,7 @@ def test_superseded_weights_are_shredded(api, services, dataset, work, request, 
     assert bool(left_of(services, Marker("version 1", weights.tobytes()))) is not on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", [True, False])
 def test_published_weights_carry_no_metadata(api, services, dataset, work, monkeypatch, on):
     if not on:
@@ -348,7 +350,7 @@ def test_sqlalchemy_hides_parameters(settings, monkeypatch, caplog, on):
 
 @pytest.mark.parametrize("on", [True, False])
 def test_the_api_logs_no_paths(services, capfd, on):
-    options = {**service_command.server_options(services.settings), "port": 0}
+    options = {**serving.server_options(services.settings), "port": 0}
     if not on:
         options["access_log"] = True
 
@@ -413,6 +415,7 @@ def _ask(server, path):
     assert httpx.get(f"http://127.0.0.1:{port}{path}").status_code == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", [True, False])
 def test_the_servers_log_quotes_no_values(tmp_path, monkeypatch, on):
     if not on:

@@ -10,6 +10,8 @@ from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.service import Service, until
 from tests.support.slow import FACTORY
 
+pytestmark = pytest.mark.slow  # each starts a whole service and waits for it
+
 # Some seconds of noisy steps, so that a scrape meets them.
 SLOW = {
     **model(parameters={"steps": 400}, budget_epochs=404, first_release="as_trained"),

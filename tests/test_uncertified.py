@@ -99,6 +99,7 @@ def test_nothing_is_left_of_a_run_that_was_published(places, services, run_id, m
     assert found_in(places, services, told) == set()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_run_that_was_killed(places, services, run_id):
     told = told_by(run_id, f"kill={STEPS // 2}")
     assert state_of(services, run_id) == "running"

@@ -1,19 +1,13 @@
 """Commands that set up and run the service on this machine."""
 
-import gc
 import os
-import resource
 import sys
-from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import uvicorn
 
 from app import schema
 from app.access import api_keys
-from app.api.protocol.connections import Connections
-from app.api.protocol.watching import Watcher
 from app.certificates.model_signing import ModelSigner
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
 from app.cli.connection import admin_key_file, errors_in_words
@@ -31,8 +25,6 @@ from app.locations import (
     trusted_keys_file,
 )
 from app.log import actor, signing_keys
-from app.main import app_from_environment
-from app.planning.planners import Planners
 from app.processes.stopping import StopSignal
 from app.processes.supervisor import Child, python_command, stop_with_supervisor, supervise
 from app.services import create_keys
@@ -40,22 +32,6 @@ from app.settings import Settings
 from app.storage.keyfiles import create_key_file
 from app.storage.s3 import S3ObjectStore
 from app.trust_file import ensure_trusted_keys, require_same
-
-_SHUTDOWN_S = 5
-
-
-class _Server(uvicorn.Server):
-    """A server that answers waiting calls before it stops."""
-
-    def __init__(self, config: uvicorn.Config, watcher: Watcher, planners: Planners) -> None:
-        super().__init__(config)
-        self._watcher, self._planners = watcher, planners
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop taking calls, and end all waiting calls."""
-        super().handle_exit(sig, frame)
-        self._watcher.close()
-        self._planners.close()
 
 
 def init() -> None:
@@ -116,37 +92,13 @@ def up() -> None:
 
 def serve() -> None:
     """Run only the API, at EXPUNGE_HOST and EXPUNGE_PORT."""
+    from app.cli import serving  # noqa: PLC0415 - slow to import, and no other command needs it
+
     stop_with_supervisor()
-    _allow_many_sockets()
     settings = Settings()
     with errors_in_words():
-        app = app_from_environment()
-    gc.freeze()  # a collection of all that is loaded would delay all calls by 0.1 s
-    config = uvicorn.Config(app, **server_options(settings))
-    _Server(config, app.state.watcher, app.state.services.planners).run()
-
-
-def server_options(settings: Settings) -> dict[str, Any]:
-    """Return uvicorn's configuration for one server.
-
-    Forwarded addresses are accepted only from trusted proxies.
-    """
-    return {
-        "host": settings.host,
-        "port": settings.port,
-        "http": Connections(settings).protocol,
-        "ws": "none",
-        "log_config": None,
-        "access_log": False,
-        "forwarded_allow_ips": [str(proxy) for proxy in settings.trusted_proxies],
-        "timeout_graceful_shutdown": _SHUTDOWN_S,
-    }
-
-
-def _allow_many_sockets() -> None:
-    """Raise the limit of open files as far as allowed: each waiting caller needs a socket."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        server = serving.prepared(settings)
+    server.run()
 
 
 def worker(

@@ -1,4 +1,7 @@
-"""Real servers in temporary directories, killed in every way that we could think of."""
+"""Real servers in temporary directories, killed in every way that we could think of.
+
+Most tests make a cluster of their own, and are slow. A kill of each server is in every run.
+"""
 
 import ctypes
 import os
@@ -16,6 +19,8 @@ import psutil
 import psycopg
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
@@ -153,6 +158,7 @@ def test_starts_both_servers_and_reuses_them(servers, data_dir):
     assert redis.from_url(again.redis_url).info("server")["redis_version"].startswith("6.2.")
 
 
+@pytest.mark.slow
 def test_the_services_role_owns_nothing_and_comes_back_if_it_is_missing(servers):
     servers.start_postgres()
     for _ in range(2):
@@ -170,6 +176,7 @@ def test_the_services_role_owns_nothing_and_comes_back_if_it_is_missing(servers)
         servers.start_postgres()
 
 
+@pytest.mark.slow
 def test_stop_keeps_the_database_and_drops_the_queue(servers, data_dir):
     servers.start()
     remember(servers, "ledger")
@@ -187,6 +194,7 @@ def test_stop_keeps_the_database_and_drops_the_queue(servers, data_dir):
     assert not list(redis.from_url(servers.redis_url).scan_iter())
 
 
+@pytest.mark.slow
 def test_servers_stop_and_start_one_by_one(servers):
     servers.start()
     servers.stop_postgres()
@@ -212,6 +220,7 @@ def test_urls_follow_from_the_directory_and_touch_nothing(folder):
 # Kills
 
 
+@pytest.mark.slow
 def test_servers_outlive_the_killed_process_that_started_them(servers, data_dir):
     parent = python(
         "servers.start(); os.kill(os.getpid(), signal.SIGKILL)", data_dir, start_new_session=True
@@ -226,6 +235,7 @@ def test_servers_outlive_the_killed_process_that_started_them(servers, data_dir)
     assert remembered(servers) == "kept"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.1, 0.4, 0.7])
 def test_a_start_killed_half_way_is_taken_up(servers, data_dir, after_s):
     parent = python("print(flush=True); servers.start()", data_dir, stdout=subprocess.PIPE)
@@ -257,6 +267,7 @@ def test_a_killed_postgres_recovers_despite_a_busy_orphan(servers):
     assert remembered(servers) == "committed"
 
 
+@pytest.mark.slow
 def test_stop_ends_the_orphans_of_a_killed_postgres(servers):
     servers.start_postgres()
     kill(servers.postgres_pid())
@@ -287,6 +298,7 @@ def test_a_redis_that_hangs_is_replaced(servers, monkeypatch):
     assert matching(servers._redis._is_ours) == [servers.redis_pid()]
 
 
+@pytest.mark.slow
 def test_stale_files_that_name_an_unrelated_process_do_it_no_harm(servers, data_dir):
     servers.start()
     remember(servers, "kept")
@@ -311,6 +323,7 @@ def test_stale_files_that_name_an_unrelated_process_do_it_no_harm(servers, data_
             bystander.kill()
 
 
+@pytest.mark.slow
 def test_a_torn_pid_file_is_no_obstacle(servers, data_dir):
     servers.start_postgres()
     for content in ("", "no number\n", "-17\n"):
@@ -320,6 +333,7 @@ def test_a_torn_pid_file_is_no_obstacle(servers, data_dir):
         assert servers.postgres_running()
 
 
+@pytest.mark.slow
 def test_a_stale_pid_file_keeps_its_shared_memory_interlock(servers, data_dir):
     """Whoever started PostgreSQL by hand on these files must not get a second one beside it."""
     servers.start_postgres()
@@ -339,6 +353,7 @@ def test_a_stale_pid_file_keeps_its_shared_memory_interlock(servers, data_dir):
     assert alive(by_hand)
 
 
+@pytest.mark.slow
 def test_vanished_sockets_come_back(servers, monkeypatch):
     monkeypatch.setattr("app.embedded.redis.HUNG_AFTER_S", 0.2)
     monkeypatch.setattr("app.embedded.postgres.LOST_SOCKET_AFTER_S", 0.2)
@@ -351,6 +366,7 @@ def test_vanished_sockets_come_back(servers, monkeypatch):
     assert servers.redis_running()
 
 
+@pytest.mark.slow
 def test_concurrent_starts_give_one_of_each(servers, data_dir):
     starters = [python("servers.start(); print(servers.postgres_pid(), servers.redis_pid())",
                        data_dir, stdout=subprocess.PIPE) for _ in range(3)]  # fmt: skip
@@ -363,6 +379,7 @@ def test_concurrent_starts_give_one_of_each(servers, data_dir):
 # Places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x" * 120, 'it\'s $(touch hacked), "so" to 100% + é#?'])
 def test_directories_with_long_or_odd_names(name):
     with tempfile.TemporaryDirectory() as short:
@@ -380,6 +397,7 @@ def test_directories_with_long_or_odd_names(name):
             discard(servers._home.data_dir)
 
 
+@pytest.mark.slow
 def test_the_longest_directory_that_needs_no_short_one(folder):
     room = home_module.MAX_SOCKET_PATH_BYTES - len(f"{folder}//run/.s.PGSQL.5432")
     for length, inside in ((room, True), (room + 1, False)):
@@ -484,7 +502,9 @@ def test_redis_never_saves_by_itself_and_never_evicts(running):
 def test_redis_answers_nobody_without_the_password(running):
     where = str(running._home.sockets / "redis.sock")
     for user, password in ((None, None), (None, "guess"), ("expunge", "guess"), ("expunge", "")):
-        stranger = redis.Redis(unix_socket_path=where, username=user, password=password)
+        stranger = redis.Redis(
+            unix_socket_path=where, username=user, password=password, retry=Retry(NoBackoff(), 0)
+        )
         with pytest.raises(redis.AuthenticationError):
             stranger.ping()
 
@@ -567,6 +587,7 @@ def test_postgres_logs_no_statement_and_no_value(servers, data_dir):
     assert "alice-secret" not in log
 
 
+@pytest.mark.slow
 @needs_proc
 def test_keys_in_the_callers_environment_stay_there(servers, monkeypatch):
     monkeypatch.setenv("EXPUNGE_TEST_KEY", "do-not-pass-on")
@@ -586,6 +607,7 @@ def test_as_root_the_servers_run_as_somebody_else(running):
         assert process.gids().effective == ensure_account().gid != 0
 
 
+@pytest.mark.slow
 @needs_root
 def test_no_mode_of_what_is_not_ours_is_changed(servers, folder):
     if not may_confine():
@@ -609,6 +631,7 @@ def test_no_mode_of_what_is_not_ours_is_changed(servers, folder):
         discard(inside._home.data_dir)
 
 
+@pytest.mark.slow
 @needs_root
 def test_root_without_the_right_to_mount_opens_its_own_directory_alone(folder):
     """As in most containers."""
@@ -648,6 +671,7 @@ def seen_by(pid, folder):
     return set(shown.stdout.split())
 
 
+@pytest.mark.slow
 @needs_root
 def test_as_root_wheels_in_a_private_folder_still_run(servers, folder, monkeypatch):
     private = Path(tempfile.mkdtemp(dir=folder))
@@ -665,6 +689,7 @@ def test_as_root_wheels_in_a_private_folder_still_run(servers, folder, monkeypat
     assert mode(private) == 0o700
 
 
+@pytest.mark.slow
 @needs_root
 def test_works_without_root():
     """Fork, since the interpreter itself may lie where other users cannot read it."""
@@ -712,6 +737,7 @@ def test_works_without_root():
 # Failures
 
 
+@pytest.mark.slow
 def test_files_of_another_version_are_left_alone_with_a_hint(servers, data_dir):
     servers.start_postgres()
     servers.stop_postgres()

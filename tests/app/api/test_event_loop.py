@@ -103,6 +103,7 @@ def test_no_operation_holds_the_loop_with_its_largest_body(
     assert {name: held_s for name, held_s in held.items() if held_s > MOST_S} == {}
 
 
+@pytest.mark.slow  # 256 MiB each
 @pytest.mark.parametrize("path", [f"datasets/{DATASET}/records", "models/model/weights"])
 def test_a_file_does_not_hold_the_loop(loop: LoopTimes, client: httpx.Client, path: str) -> None:
     client.put(f"/v1/{path}", content=b"a file")

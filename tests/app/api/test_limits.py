@@ -10,7 +10,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from app.access import api_keys
-from app.cli.service import server_options
+from app.cli.serving import server_options
 from app.domain.scopes import Scope
 from app.locations import redis_connection
 from app.main import create_app

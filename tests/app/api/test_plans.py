@@ -168,20 +168,20 @@ def test_a_quote_gives_schedules_back_as_lists(api: TestClient) -> None:
     assert parameters["steps"] == 4
 
 
-@pytest.mark.parametrize(
-    "value",
-    [True, "1", None, [True], ["1"], [[1.0]], [], [None] * 10_000, {}],
-    ids=lambda value: str(value)[:9],
-)
-def test_what_is_neither_a_number_nor_a_list_of_numbers_is_a_problem(
-    api: TestClient, value: object
-) -> None:
-    body = {"shape": NETWORK, "policy": {"parameters": {"noise_std": value}}}
-    answer = api.post("/v1/plans", json=body)
+NO_NUMBERS = [True, "1", None, [True], ["1"], [[1.0]], [], [None] * 10_000, {}]
 
-    assert answer.status_code == 422
-    assert "noise_std" in answer.text
-    assert len(answer.text) < 2000
+
+def test_what_is_neither_a_number_nor_a_list_of_numbers_is_a_problem(
+    api: TestClient, subtests: pytest.Subtests
+) -> None:
+    for value in NO_NUMBERS:
+        with subtests.test(value=value):
+            body = {"shape": NETWORK, "policy": {"parameters": {"noise_std": value}}}
+            answer = api.post("/v1/plans", json=body)
+
+            assert answer.status_code == 422
+            assert "noise_std" in answer.text
+            assert len(answer.text) < 2000
 
 
 def test_a_model_is_quoted_by_its_name(api: TestClient) -> None:
@@ -192,25 +192,26 @@ def test_a_model_is_quoted_by_its_name(api: TestClient) -> None:
     assert "gradient_clipping" in offers(quotes(api, model="digits-mlp"))
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ({}, 422),
-        ({"model": "a", "shape": NETWORK}, 422),
-        ({"model": "missing"}, 404),
-        ({"shape": {**NETWORK, "retained": 0}}, 422),
-        ({"shape": {**NETWORK, "retained": 10**400}}, 422),
-        ({"shape": {**NETWORK, "batch_size": 10**13}}, 422),
-        ({"shape": {**NETWORK, "recipe_epochs": 1e300}}, 422),
-        ({"shape": {**NETWORK, "convex": HEAD | {"lipschitz": -1.0}}}, 422),
-        ({"shape": NETWORK, "policy": {"mechanism": "magic"}}, 422),
-    ],
-)
-def test_bad_questions_are_problems(api: TestClient, body: dict, status: int) -> None:
-    answer = api.post("/v1/plans", json=body)
+BAD_QUESTIONS = [
+    ({}, 422),
+    ({"model": "a", "shape": NETWORK}, 422),
+    ({"model": "missing"}, 404),
+    ({"shape": {**NETWORK, "retained": 0}}, 422),
+    ({"shape": {**NETWORK, "retained": 10**400}}, 422),
+    ({"shape": {**NETWORK, "batch_size": 10**13}}, 422),
+    ({"shape": {**NETWORK, "recipe_epochs": 1e300}}, 422),
+    ({"shape": {**NETWORK, "convex": HEAD | {"lipschitz": -1.0}}}, 422),
+    ({"shape": NETWORK, "policy": {"mechanism": "magic"}}, 422),
+]
 
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
+
+def test_bad_questions_are_problems(api: TestClient, subtests: pytest.Subtests) -> None:
+    for body, status in BAD_QUESTIONS:
+        with subtests.test(body=body, status=status):
+            answer = api.post("/v1/plans", json=body)
+
+            assert answer.status_code == status
+            assert answer.headers["content-type"] == "application/problem+json"
 
 
 def test_a_quote_that_takes_too_long_is_a_problem_of_its_own(
@@ -231,7 +232,7 @@ def test_a_service_that_stops_makes_no_more_plans(api: TestClient, services: Ser
     assert int(answer.headers["retry-after"]) > 0
 
 
-@pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.parametrize("idempotent", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_caller_who_hangs_up_is_quoted_nothing(
     services: Services, admin_key: str, *, idempotent: bool
 ) -> None:

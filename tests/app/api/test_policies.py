@@ -68,29 +68,30 @@ def test_not_while_a_run_is_going(api: TestClient, workshop: Workshop) -> None:
     assert _change(api, epsilon=2.0).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("policy", "name"),
-    [
-        ({"epsilon": 0.0}, "parameter-out-of-range"),
-        ({"delta": 1.0}, "parameter-out-of-range"),
-        ({"epsilon": "1"}, "invalid-input"),
-        ({"unknown": 1}, "invalid-input"),
-        ({"first_release": "none"}, "invalid-input"),
-        ({"adaptive": True}, "invalid-input"),
-        ({"window_s": 1e9}, "invalid-input"),
-        ({"mechanism": "magic"}, "no-plan"),
-        ({"parameters": {"sigma": 1.0}}, "no-plan"),
-    ],
-)
+IMPOSSIBLE = [
+    ({"epsilon": 0.0}, "parameter-out-of-range"),
+    ({"delta": 1.0}, "parameter-out-of-range"),
+    ({"epsilon": "1"}, "invalid-input"),
+    ({"unknown": 1}, "invalid-input"),
+    ({"first_release": "none"}, "invalid-input"),
+    ({"adaptive": True}, "invalid-input"),
+    ({"window_s": 1e9}, "invalid-input"),
+    ({"mechanism": "magic"}, "no-plan"),
+    ({"parameters": {"sigma": 1.0}}, "no-plan"),
+]
+
+
 def test_a_policy_that_cannot_be_is_refused(
-    api: TestClient, workshop: Workshop, policy: dict, name: str
+    api: TestClient, workshop: Workshop, subtests: pytest.Subtests
 ) -> None:
     workshop.define()
-    before = api.get(PATH).json()
+    for policy, name in IMPOSSIBLE:
+        with subtests.test(policy=policy, name=name):
+            before = api.get(PATH).json()
 
-    assert _type(_change(api, **policy)) == (422, name)
+            assert _type(_change(api, **policy)) == (422, name)
 
-    assert api.get(PATH).json() == before
+            assert api.get(PATH).json() == before
 
 
 def test_a_training_that_is_released_as_it_is_is_not_to_be_tracked(

@@ -39,56 +39,58 @@ def _forget(api: TestClient, *records: str, headers: dict | None = None, **body:
     return api.post("/v1/forget-requests", json=body, headers=headers or {})
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/datasets/nothing",
-        "/v1/models/nothing",
-        "/v1/models/nothing/certified",
-        "/v1/models/nothing/certified/weights",
-        "/v1/models/nothing/versions",
-        "/v1/models/nothing/versions/1/weights",
-        "/v1/models/nothing/versions/1/certificate",
-        "/v1/forget-requests/nothing",
-        "/v1/forget-requests/nothing/certificates",
-        "/v1/certificates/nothing",
-        "/v1/runs/nothing",
-        "/nowhere",
-    ],
-)
-def test_what_is_not_there(api: TestClient, path: str) -> None:
-    _problem(api.get(path), 404, "not-found")
+ABSENT = [
+    "/v1/datasets/nothing",
+    "/v1/models/nothing",
+    "/v1/models/nothing/certified",
+    "/v1/models/nothing/certified/weights",
+    "/v1/models/nothing/versions",
+    "/v1/models/nothing/versions/1/weights",
+    "/v1/models/nothing/versions/1/certificate",
+    "/v1/forget-requests/nothing",
+    "/v1/forget-requests/nothing/certificates",
+    "/v1/certificates/nothing",
+    "/v1/runs/nothing",
+    "/nowhere",
+]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("POST", "/v1/datasets", {"name": "a/b", "features": {"shape": [1]}, "classes": 2}),
-        ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [0]}, "classes": 2}),
-        ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": 1}),
-        ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": "2"}),
-        ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": 2, "x": 1}),
-        ("POST", "/v1/datasets", [1]),
-        ("POST", "/v1/forget-requests", {"dataset": DATASET}),
-        ("POST", "/v1/forget-requests", {"dataset": DATASET, "record_ids": [""]}),
-        ("POST", "/v1/forget-requests", {"dataset": DATASET, "record_ids": [1]}),
-        ("POST", "/v1/forget-requests", {"dataset": DATASET, "record_ids": ["record-1"],
-                                         "external_id": "\x00"}),
-        ("GET", "/v1/forget-requests?cursor=junk", None),
-        ("GET", "/v1/forget-requests?state=asleep", None),
-        ("GET", "/v1/forget-requests?limit=0", None),
-        ("GET", "/v1/forget-requests?model=%00", None),
-        ("GET", "/v1/forget-requests?external_id=%00", None),
-        ("GET", "/v1/runs/%00", None),
-        ("GET", "/v1/models/model/versions/one/weights", None),
-        ("POST", "/v1/api-keys", {"name": "k", "scopes": ["everything"]}),
-        ("POST", "/v1/api-keys", {"name": "k", "scopes": []}),
-    ],
-)  # fmt: skip
+def test_what_is_not_there(api: TestClient, subtests: pytest.Subtests) -> None:
+    for path in ABSENT:
+        with subtests.test(path=path):
+            _problem(api.get(path), 404, "not-found")
+
+
+INVALID = [
+    ("POST", "/v1/datasets", {"name": "a/b", "features": {"shape": [1]}, "classes": 2}),
+    ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [0]}, "classes": 2}),
+    ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": 1}),
+    ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": "2"}),
+    ("POST", "/v1/datasets", {"name": "a", "features": {"shape": [1]}, "classes": 2, "x": 1}),
+    ("POST", "/v1/datasets", [1]),
+    ("POST", "/v1/forget-requests", {"dataset": DATASET}),
+    ("POST", "/v1/forget-requests", {"dataset": DATASET, "record_ids": [""]}),
+    ("POST", "/v1/forget-requests", {"dataset": DATASET, "record_ids": [1]}),
+    ("POST", "/v1/forget-requests", {"dataset": DATASET, "record_ids": ["record-1"],
+                                     "external_id": "\x00"}),
+    ("GET", "/v1/forget-requests?cursor=junk", None),
+    ("GET", "/v1/forget-requests?state=asleep", None),
+    ("GET", "/v1/forget-requests?limit=0", None),
+    ("GET", "/v1/forget-requests?model=%00", None),
+    ("GET", "/v1/forget-requests?external_id=%00", None),
+    ("GET", "/v1/runs/%00", None),
+    ("GET", "/v1/models/model/versions/one/weights", None),
+    ("POST", "/v1/api-keys", {"name": "k", "scopes": ["everything"]}),
+    ("POST", "/v1/api-keys", {"name": "k", "scopes": []}),
+]  # fmt: skip
+
+
 def test_invalid_input_names_its_field(
-    api: TestClient, workshop: Workshop, method: str, path: str, body: object
+    api: TestClient, workshop: Workshop, subtests: pytest.Subtests
 ) -> None:
-    _problem(api.request(method, path, json=body), 422, "invalid-input")
+    for method, path, body in INVALID:
+        with subtests.test(method=method, path=path):
+            _problem(api.request(method, path, json=body), 422, "invalid-input")
 
 
 def test_of_many_faults_the_first_are_listed(api: TestClient) -> None:
@@ -98,33 +100,34 @@ def test_of_many_faults_the_first_are_listed(api: TestClient) -> None:
     assert problem["problems"][0]["field"] == "body.unknown0"
 
 
-@pytest.mark.parametrize(
-    ("part", "name"),
-    [
-        ({"policy": {"epsilon": 0.0}}, "parameter-out-of-range"),
-        ({"policy": {"epsilon": 1e300, "mechanism": "gradient_clipping"}}, "no-plan"),
-        ({"policy": {"parameters": {"initial_clip": 0}, "mechanism": "gradient_clipping"}},
-         "parameter-out-of-range"),
-        ({"policy": {"parameters": {"sigma": 1}}}, "no-plan"),
-        ({"policy": {"adaptive": True}}, "no-plan"),
-        ({"policy": {"deadline_s": 1e300}}, "parameter-out-of-range"),
-        ({"recipe": {"epochs": 0}}, "invalid-input"),
-        ({"recipe": {"warmup": 1}}, "invalid-input"),
-        ({"architecture": {"name": "transformer"}}, "invalid-input"),
-        ({"architecture": {"name": "custom", "factory": "os:system", "options": {"a": "\x00"}}},
-         "invalid-input"),
-        ({"weights": "upload", "policy": {"first_release": "as_trained"}}, "invalid-input"),
-        ({"name": "../x"}, "invalid-input"),
-    ],
-)  # fmt: skip
+IMPOSSIBLE = [
+    ({"policy": {"epsilon": 0.0}}, "parameter-out-of-range"),
+    ({"policy": {"epsilon": 1e300, "mechanism": "gradient_clipping"}}, "no-plan"),
+    ({"policy": {"parameters": {"initial_clip": 0}, "mechanism": "gradient_clipping"}},
+     "parameter-out-of-range"),
+    ({"policy": {"parameters": {"sigma": 1}}}, "no-plan"),
+    ({"policy": {"adaptive": True}}, "no-plan"),
+    ({"policy": {"deadline_s": 1e300}}, "parameter-out-of-range"),
+    ({"recipe": {"epochs": 0}}, "invalid-input"),
+    ({"recipe": {"warmup": 1}}, "invalid-input"),
+    ({"architecture": {"name": "transformer"}}, "invalid-input"),
+    ({"architecture": {"name": "custom", "factory": "os:system", "options": {"a": "\x00"}}},
+     "invalid-input"),
+    ({"weights": "upload", "policy": {"first_release": "as_trained"}}, "invalid-input"),
+    ({"name": "../x"}, "invalid-input"),
+]  # fmt: skip
+
+
 def test_a_model_that_cannot_be_is_not_defined(
-    api: TestClient, workshop: Workshop, part: dict, name: str
+    api: TestClient, workshop: Workshop, subtests: pytest.Subtests
 ) -> None:
-    body = {"name": "m", "dataset": DATASET, "architecture": {"name": "logistic"}} | part
+    for part, name in IMPOSSIBLE:
+        with subtests.test(part=part, name=name):
+            body = {"name": "m", "dataset": DATASET, "architecture": {"name": "logistic"}} | part
 
-    _problem(api.post("/v1/models", json=body), 422, name)
+            _problem(api.post("/v1/models", json=body), 422, name)
 
-    assert api.get("/v1/models").json()["items"] == []
+            assert api.get("/v1/models").json()["items"] == []
 
 
 def test_a_name_can_be_taken_once(api: TestClient, workshop: Workshop) -> None:

@@ -64,6 +64,7 @@ def test_answers_are_as_announced(operations: list[APIOperation], headers: dict[
         _call(operation, headers)
 
 
+@pytest.mark.slow
 def test_answers_to_invalid_calls_are_as_announced(
     operations: list[APIOperation], headers: dict[str, str]
 ) -> None:
@@ -75,6 +76,7 @@ def test_answers_to_invalid_calls_are_as_announced(
     assert called > 20
 
 
+@pytest.mark.slow
 def test_answers_about_what_exists_are_as_announced(
     operations: list[APIOperation], headers: dict[str, str], workshop: Workshop, services: Services
 ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from app.main import create_app
 from app.services import Services
 from tests.support.api_reference import markdown
@@ -17,6 +19,7 @@ def test_the_page_is_up_to_date(services: Services) -> None:
     assert PAGE.read_text() == markdown(create_app(services).openapi()), "run make api-reference"
 
 
+@pytest.mark.slow
 def test_its_command_writes_it_and_nothing_else() -> None:
     made = subprocess.run(
         [sys.executable, "-m", "tests.support.api_reference"],

@@ -80,6 +80,7 @@ def test_metadata_that_lie_change_nothing() -> None:
         Readers(MIB).read(_lying(content), narrow)
 
 
+@pytest.mark.slow  # it takes all memory that a reader may have
 def test_a_row_that_takes_all_memory_ends_the_reader_alone(bomb: bytes) -> None:
     """Its metadata announce next to nothing: a dictionary of one number, and how often it comes."""
     readers = Readers(MIB)

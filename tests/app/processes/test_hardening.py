@@ -54,6 +54,11 @@ PASSING = {
 }
 
 
+def _all_but_one_slow(kinds, fast):
+    """Return the kinds as parameters: each starts a process and waits for what it confesses."""
+    return [fast, *(pytest.param(kind, marks=pytest.mark.slow) for kind in kinds if kind != fast)]
+
+
 def in_a_child(work):
     """Return what ``work`` returns in a forked child, by way of JSON."""
     reading, writing = os.pipe()
@@ -203,7 +208,7 @@ def test_the_child_of_a_worker_is_hardened_before_its_job(services, monkeypatch)
         assert found["locked_kb"] > 0
 
 
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("kind", _all_but_one_slow(LASTING, "worker"))
 def test_no_process_that_lasts_can_be_looked_into_or_dumps_core(
     kind: str,
     start: Callable[..., subprocess.Popen[bytes]],
@@ -235,7 +240,7 @@ def test_no_process_that_lasts_can_be_looked_into_or_dumps_core(
     assert set(with_cores.iterdir()) == before
 
 
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", _all_but_one_slow(PASSING, "health check"))
 def test_no_process_that_passes_can_be_looked_into(
     kind: str, start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -244,6 +249,7 @@ def test_no_process_that_passes_can_be_looked_into(
     assert confession(tmp_path, process.pid) == "0"
 
 
+@pytest.mark.slow
 def test_embedded_servers_dump_no_core(tmp_path: Path, with_cores: Path) -> None:
     environment = os.environ | {"EXPUNGE_DATA_DIR": str(tmp_path / "data")}
     for name in ("EXPUNGE_DATABASE_URL", "EXPUNGE_REDIS_URL"):

@@ -198,6 +198,7 @@ def test_no_text_of_a_definition_breaks_out_of_its_fence(workshop: Workshop) -> 
     assert json.loads(fences[0].content) == architecture
 
 
+@pytest.mark.slow
 def test_the_commands_on_the_card_run_and_succeed(
     services: Services, admin_key: str, workshop: Workshop, api: TestClient, tmp_path: Path
 ) -> None:

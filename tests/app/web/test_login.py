@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
+from itertools import product
 
 import pytest
 from fastapi.testclient import TestClient
@@ -112,15 +113,19 @@ def test_over_https_the_cookie_stays_there(
     assert "Secure" in page.headers["set-cookie"]
 
 
-@pytest.mark.parametrize("wrong", ["", "xpg_wrong", "x" * 600, "\x00", "é"])
-def test_a_wrong_key_is_refused_in_words(stranger: TestClient, wrong: str) -> None:
-    token = token_in(stranger.get("/login").text)
+WRONG_KEYS = ["", "xpg_wrong", "x" * 600, "\x00", "é"]
 
-    answer = stranger.post("/login", data={"token": token, "key": wrong})
 
-    assert answer.status_code == 401
-    assert "is not valid" in answer.text
-    assert "expunge-session" not in answer.headers["set-cookie"]
+def test_a_wrong_key_is_refused_in_words(stranger: TestClient, subtests: pytest.Subtests) -> None:
+    for wrong in WRONG_KEYS:
+        with subtests.test(wrong=wrong):
+            token = token_in(stranger.get("/login").text)
+
+            answer = stranger.post("/login", data={"token": token, "key": wrong})
+
+            assert answer.status_code == 401
+            assert "is not valid" in answer.text
+            assert "expunge-session" not in answer.headers["set-cookie"]
 
 
 def test_a_revoked_key_ends_its_sessions(
@@ -192,30 +197,28 @@ def test_too_many_failures_have_to_wait_even_with_a_key_that_holds(
     assert 0 < int(answer.headers["retry-after"]) <= 60
 
 
-@pytest.mark.parametrize(
-    ("headers", "data"),
-    [
-        ({}, {"token": ""}),
-        ({}, {"token": "0" * 64}),
-        ({}, {}),
-        ({"Origin": "https://evil.example"}, None),
-        ({"Origin": "null"}, None),
-        ({"Sec-Fetch-Site": "cross-site"}, None),
-        ({"Sec-Fetch-Site": "same-site"}, None),
-    ],
-)
-@pytest.mark.parametrize("path", ["/login", *POSTS])
-def test_a_form_of_another_site_is_refused(
-    operator: TestClient, path: str, headers: dict[str, str], data: dict[str, str] | None
-) -> None:
-    right = token_in(operator.get("/login" if path == "/login" else "/").text)
-    sent = {"token": right} if data is None else data
+FOREIGN_FORMS = [
+    ({}, {"token": ""}),
+    ({}, {"token": "0" * 64}),
+    ({}, {}),
+    ({"Origin": "https://evil.example"}, None),
+    ({"Origin": "null"}, None),
+    ({"Sec-Fetch-Site": "cross-site"}, None),
+    ({"Sec-Fetch-Site": "same-site"}, None),
+]
 
-    answer = operator.post(path, data=sent | {"key": "x"}, headers=headers)
 
-    assert answer.status_code == 403
-    assert "Not sent" in answer.text
-    assert operator.get("/").status_code == 200
+def test_a_form_of_another_site_is_refused(operator: TestClient, subtests: pytest.Subtests) -> None:
+    for path, (headers, data) in product(["/login", *POSTS], FOREIGN_FORMS):
+        with subtests.test(path=path, headers=headers, data=data):
+            right = token_in(operator.get("/login" if path == "/login" else "/").text)
+            sent = {"token": right} if data is None else data
+
+            answer = operator.post(path, data=sent | {"key": "x"}, headers=headers)
+
+            assert answer.status_code == 403
+            assert "Not sent" in answer.text
+            assert operator.get("/").status_code == 200
 
 
 def test_a_token_of_another_session_is_refused(visitor_of: VisitorOf) -> None:
@@ -226,22 +229,21 @@ def test_a_token_of_another_session_is_refused(visitor_of: VisitorOf) -> None:
     assert mine.post("/logout", data={"token": token_in(mine.get("/").text)}).status_code == 303
 
 
-@pytest.mark.parametrize(
-    ("content", "media_type", "status"),
-    [
-        (b"{}", "application/json", 422),
-        (b"token=%FF%FE\xff", "application/x-www-form-urlencoded", 422),
-        (b"&".join([b"a=1"] * 20), "application/x-www-form-urlencoded", 422),
-        (b"key=" + b"x" * 9000, "application/x-www-form-urlencoded", 413),
-    ],
-)
-def test_what_is_no_form_of_ours(
-    stranger: TestClient, content: bytes, media_type: str, status: int
-) -> None:
-    answer = stranger.post("/login", content=content, headers={"Content-Type": media_type})
+NO_FORMS = [
+    (b"{}", "application/json", 422),
+    (b"token=%FF%FE\xff", "application/x-www-form-urlencoded", 422),
+    (b"&".join([b"a=1"] * 20), "application/x-www-form-urlencoded", 422),
+    (b"key=" + b"x" * 9000, "application/x-www-form-urlencoded", 413),
+]
 
-    assert answer.status_code == status
-    assert answer.headers["content-type"].startswith("text/html")
+
+def test_what_is_no_form_of_ours(stranger: TestClient, subtests: pytest.Subtests) -> None:
+    for content, media_type, status in NO_FORMS:
+        with subtests.test(content=content, media_type=media_type):
+            answer = stranger.post("/login", content=content, headers={"Content-Type": media_type})
+
+            assert answer.status_code == status
+            assert answer.headers["content-type"].startswith("text/html")
 
 
 def test_without_redis_the_page_says_so(services: Services) -> None:

@@ -70,21 +70,6 @@ def test_pages_show_what_the_scopes_allow(visitor_of: VisitorOf, scope: Scope) -
     assert ('href="/models"' in start) == (scope is Scope.MODELS_READ)
 
 
-def test_the_overview_hides_what_the_key_may_not_see(
-    visitor_of: VisitorOf, workshop: Workshop
-) -> None:
-    scenes.failing(workshop)
-    requests, models = visitor_of(Scope.FORGET_READ), visitor_of(Scope.MODELS_READ)
-
-    for path in ("/", "/failures"):
-        assert 'href="/requests/fr_' in requests.get(path).text
-        assert "face-match" not in requests.get(path).text
-        assert "face-match" in models.get(path).text
-        assert "/requests/fr_" not in models.get(path).text
-        # Neither of them may try anything again.
-        assert "/retry" not in requests.get(path).text + models.get(path).text
-
-
 def test_every_answer_forbids_foreign_scripts_and_frames(operator: TestClient) -> None:
     for path in ("/", "/login", "/runs/nothing", "/static/run.js", "/static/expunge.css"):
         headers = operator.get(path).headers
@@ -102,15 +87,6 @@ def test_every_answer_forbids_foreign_scripts_and_frames(operator: TestClient) -
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect", "/openapi.json"])
 def test_no_other_page_shares_the_sessions_origin(operator: TestClient, path: str) -> None:
     assert "html" not in operator.get(path).headers["content-type"]
-
-
-def test_no_page_needs_what_the_policy_forbids(operator: TestClient, workshop: Workshop) -> None:
-    first, _ = scenes.busy(workshop)
-    for path in ("/", f"/runs/{first.run_id}", "/models/face-match/versions/2", "/verify"):
-        page = operator.get(path).text
-        assert not re.search(r"<script(?![^>]* src=)", page)
-        assert not re.search(r"\son\w+=|\sstyle=|<style|javascript:", page)
-        assert not re.search(r'(src|href)="(?!/|#)', page)
 
 
 def test_names_are_text_and_never_markup(
@@ -134,6 +110,131 @@ def test_names_are_text_and_never_markup(
     assert "&lt;script&gt;alert(1)" in page.text
 
 
+def test_the_pages_of_a_busy_service(
+    operator: TestClient, workshop: Workshop, services: Services, subtests: pytest.Subtests
+) -> None:
+    first, _ = scenes.busy(workshop)
+
+    with subtests.test("no page needs what the policy forbids"):
+        for path in ("/", f"/runs/{first.run_id}", "/models/face-match/versions/2", "/verify"):
+            page = operator.get(path).text
+            assert not re.search(r"<script(?![^>]* src=)", page)
+            assert not re.search(r"\son\w+=|\sstyle=|<style|javascript:", page)
+            assert not re.search(r'(src|href)="(?!/|#)', page)
+
+    with subtests.test("a run's page has its numbers without scripts"):
+        page = operator.get(f"/runs/{first.run_id}").text
+
+        rows = re.findall(r'data-step="(\d+)" data-epsilon="([\d.e+-]+)"', page)
+        assert len(rows) > 20
+        assert int(rows[-1][0]) == scenes.STEPS
+        plan = Plan.from_json(workshop.run(first.run_id).plan)
+        guaranteed = catalogue.account(plan.mechanism, plan.parameters).epsilon(delta=plan.delta)
+        assert float(rows[-1][1]) == pytest.approx(guaranteed, rel=1e-6)
+        assert 0 < guaranteed <= plan.epsilon == 1.0
+        epsilons = [float(epsilon) for _, epsilon in rows]
+        # Each step rounds: where the steps bring nothing for a while, that shows.
+        assert all(later <= sooner * 1.001 for sooner, later in pairwise(epsilons))
+
+    with subtests.test("workers and queue come from Redis"):
+        redis = redis_connection(services.settings)
+        assert "No worker is registered in Redis" in operator.get("/workers").text
+
+        with (
+            scenes.worker(redis, host="gpu-1", run=first.run_id),
+            scenes.worker(redis, host="cpu-1"),
+        ):
+            page = operator.get("/workers").text
+            assert "gpu-1, process" in page
+            assert page.count(f'href="/runs/{first.run_id}"') == 2
+            assert "<dt>Workers</dt><dd>2</dd>" in page
+            assert "<dt>Busy</dt><dd>1</dd>" in page
+        assert "gpu-1" not in operator.get("/workers").text
+
+    with subtests.test("progress has the fields of an event"):
+        step, epsilon = scenes.advance(workshop, first, 0.7)
+
+        assert operator.get(f"/runs/{first.run_id}/progress").json() == {
+            "state": "running",
+            "attempt": 1,
+            "phase": "unlearning",
+            "step": step,
+            "total_steps": scenes.STEPS,
+            "epsilon": epsilon,
+            "loss": None,
+            "failure_reason": None,
+        }
+
+    with subtests.test("progress without a guarantee yet is shown as none"):
+        with workshop.transaction() as session:
+            session.get_one(RunRow, first.run_id).epsilon = math.inf
+
+        assert operator.get(f"/runs/{first.run_id}/progress").json()["epsilon"] is None
+        assert operator.get(f"/runs/{first.run_id}").status_code == 200
+
+
+def test_the_pages_of_a_failing_service(
+    operator: TestClient, visitor_of: VisitorOf, workshop: Workshop, subtests: pytest.Subtests
+) -> None:
+    held = scenes.failing(workshop)
+    with workshop.transaction() as session:
+        request = scenes.oldest_request(session)
+
+    with subtests.test("the overview hides what the key may not see"):
+        requests, models = visitor_of(Scope.FORGET_READ), visitor_of(Scope.MODELS_READ)
+
+        for path in ("/", "/failures"):
+            assert 'href="/requests/fr_' in requests.get(path).text
+            assert "face-match" not in requests.get(path).text
+            assert "face-match" in models.get(path).text
+            assert "/requests/fr_" not in models.get(path).text
+            # Neither of them may try anything again.
+            assert "/retry" not in requests.get(path).text + models.get(path).text
+
+    with subtests.test("a request shows what each model owes it"):
+        page = operator.get(f"/requests/{request}").text
+
+        assert all(name in page for name in scenes.MODELS)
+        assert f'href="/runs/{held.run_id}"' in page
+        assert "use a smaller batch_size" in page
+        assert "cert_" in page
+        assert "days overdue" in page
+
+    with subtests.test("a failed request is tried again"):
+        path = f"/requests/{request}"
+        page = operator.get(path).text
+        assert f'action="{path}/retry"' in page
+
+        answer = operator.post(f"{path}/retry", data={"token": token_in(page)})
+
+        assert (answer.status_code, answer.headers["location"]) == (303, path)
+        assert {line.state for line in workshop.obligations(request)} == {"open", "certified"}
+        again = operator.post(f"{path}/retry", data={"token": token_in(page)})
+        assert again.status_code == 409
+        assert "only a failed one can be retried" in again.text
+
+
+def test_a_request_is_overdue_until_its_records_are_erased(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    trained = scenes.released(workshop)
+    request = scenes.forget(workshop, trained[0], days_ago=40)
+    workshop.dispatch()
+    for name in scenes.MODELS:
+        workshop.work(name)
+    assert workshop.request(request).state == "certified"
+
+    assert "<b>1</b> overdue" in operator.get("/").text
+    assert "10 days overdue" in operator.get(f"/requests/{request}").text
+
+    workshop.services.clean_up()
+
+    assert "<b>0</b> overdue" in operator.get("/").text
+    page = operator.get(f"/requests/{request}").text
+    assert ">completed</span>" in page
+    assert "overdue" not in page
+
+
 def test_overdue_requests_come_first(operator: TestClient, workshop: Workshop) -> None:
     trained = scenes.released(workshop)
     ages = (3, 40, 31, 1)
@@ -149,34 +250,6 @@ def test_overdue_requests_come_first(operator: TestClient, workshop: Workshop) -
     assert "<b>2</b> overdue" in page
     assert page.count(" overdue</span>") == 2
     assert "10 days overdue" in page
-
-
-def test_a_request_that_was_met_is_not_overdue(operator: TestClient, workshop: Workshop) -> None:
-    trained = scenes.released(workshop)
-    request = scenes.forget(workshop, trained[0], days_ago=40)
-    workshop.dispatch()
-    for name in scenes.MODELS:
-        workshop.work(name)
-    workshop.services.clean_up()
-
-    assert "<b>0</b> overdue" in operator.get("/").text
-    page = operator.get(f"/requests/{request}").text
-    assert ">completed</span>" in page
-    assert "overdue" not in page
-
-
-def test_a_request_whose_records_are_not_erased_yet_is_overdue(
-    operator: TestClient, workshop: Workshop
-) -> None:
-    trained = scenes.released(workshop)
-    request = scenes.forget(workshop, trained[0], days_ago=40)
-    workshop.dispatch()
-    for name in scenes.MODELS:
-        workshop.work(name)
-    assert workshop.request(request).state == "certified"
-
-    assert "<b>1</b> overdue" in operator.get("/").text
-    assert "10 days overdue" in operator.get(f"/requests/{request}").text
 
 
 def test_requests_are_filtered_and_paged(operator: TestClient, workshop: Workshop) -> None:
@@ -199,37 +272,6 @@ def test_requests_are_filtered_and_paged(operator: TestClient, workshop: Worksho
     assert operator.get("/requests?model=%00").status_code == 422
 
 
-def test_a_request_shows_what_each_model_owes_it(operator: TestClient, workshop: Workshop) -> None:
-    held = scenes.failing(workshop)
-    with workshop.transaction() as session:
-        request = scenes.oldest_request(session)
-
-    page = operator.get(f"/requests/{request}").text
-
-    assert all(name in page for name in scenes.MODELS)
-    assert f'href="/runs/{held.run_id}"' in page
-    assert "use a smaller batch_size" in page
-    assert "cert_" in page
-    assert "days overdue" in page
-
-
-def test_a_failed_request_is_tried_again(operator: TestClient, workshop: Workshop) -> None:
-    scenes.failing(workshop)
-    with workshop.transaction() as session:
-        request = scenes.oldest_request(session)
-    path = f"/requests/{request}"
-    page = operator.get(path).text
-    assert f'action="{path}/retry"' in page
-
-    answer = operator.post(f"{path}/retry", data={"token": token_in(page)})
-
-    assert (answer.status_code, answer.headers["location"]) == (303, path)
-    assert {line.state for line in workshop.obligations(request)} == {"open", "certified"}
-    again = operator.post(f"{path}/retry", data={"token": token_in(page)})
-    assert again.status_code == 409
-    assert "only a failed one can be retried" in again.text
-
-
 def test_a_failed_run_is_tried_again(operator: TestClient, workshop: Workshop) -> None:
     held = scenes.failing(workshop)
     page = operator.get("/failures").text
@@ -242,71 +284,6 @@ def test_a_failed_run_is_tried_again(operator: TestClient, workshop: Workshop) -
     assert f"/runs/{held.run_id}/retry" not in operator.get(f"/runs/{held.run_id}").text
     again = operator.post(f"/runs/{held.run_id}/retry", data={"token": token_in(page)})
     assert again.status_code == 409
-
-
-def test_progress_has_the_fields_of_an_event(operator: TestClient, workshop: Workshop) -> None:
-    first, _ = scenes.busy(workshop)
-    step, epsilon = scenes.advance(workshop, first, 0.7)
-
-    assert operator.get(f"/runs/{first.run_id}/progress").json() == {
-        "state": "running",
-        "attempt": 1,
-        "phase": "unlearning",
-        "step": step,
-        "total_steps": scenes.STEPS,
-        "epsilon": epsilon,
-        "loss": None,
-        "failure_reason": None,
-    }
-
-
-def test_progress_without_a_guarantee_yet_is_shown_as_none(
-    operator: TestClient, workshop: Workshop
-) -> None:
-    first, _ = scenes.busy(workshop)
-    with workshop.transaction() as session:
-        session.get_one(RunRow, first.run_id).epsilon = math.inf
-
-    assert operator.get(f"/runs/{first.run_id}/progress").json()["epsilon"] is None
-    assert operator.get(f"/runs/{first.run_id}").status_code == 200
-
-
-def test_a_run_page_has_its_numbers_without_scripts(
-    operator: TestClient, workshop: Workshop
-) -> None:
-    first, _ = scenes.busy(workshop)
-
-    page = operator.get(f"/runs/{first.run_id}").text
-
-    rows = re.findall(r'data-step="(\d+)" data-epsilon="([\d.e+-]+)"', page)
-    assert len(rows) > 20
-    assert int(rows[-1][0]) == scenes.STEPS
-    plan = Plan.from_json(workshop.run(first.run_id).plan)
-    guaranteed = catalogue.account(plan.mechanism, plan.parameters).epsilon(delta=plan.delta)
-    assert float(rows[-1][1]) == pytest.approx(guaranteed, rel=1e-6)
-    assert 0 < guaranteed <= plan.epsilon == 1.0
-    epsilons = [float(epsilon) for _, epsilon in rows]
-    # Each step rounds: where the steps bring nothing for a while, that shows.
-    assert all(later <= sooner * 1.001 for sooner, later in pairwise(epsilons))
-
-
-def test_workers_and_queue_come_from_redis(
-    operator: TestClient, workshop: Workshop, services: Services
-) -> None:
-    first, _ = scenes.busy(workshop)
-    redis = redis_connection(services.settings)
-    assert "No worker is registered in Redis" in operator.get("/workers").text
-
-    with (
-        scenes.worker(redis, host="gpu-1", run=first.run_id),
-        scenes.worker(redis, host="cpu-1"),
-    ):
-        page = operator.get("/workers").text
-        assert "gpu-1, process" in page
-        assert page.count(f'href="/runs/{first.run_id}"') == 2
-        assert "<dt>Workers</dt><dd>2</dd>" in page
-        assert "<dt>Busy</dt><dd>1</dd>" in page
-    assert "gpu-1" not in operator.get("/workers").text
 
 
 def test_a_version_says_what_its_certificate_says(operator: TestClient, workshop: Workshop) -> None:

@@ -14,7 +14,7 @@ import uvicorn
 
 from app.access import api_keys
 from app.api.protocol.connections import Connections
-from app.cli.service import server_options
+from app.cli.serving import server_options
 from app.domain.scopes import Scope
 from app.log import actor
 from app.main import create_app
@@ -281,6 +281,7 @@ def test_waits_and_streams_of_one_caller_are_limited(
     until(lambda: b"HTTP/1.1 200" in _head(stream(admin_key)))
 
 
+@pytest.mark.slow
 def test_a_revoked_keys_stream_ends_within_fifteen_seconds(
     serve: Serve, services: Services, workshop: Workshop
 ) -> None:

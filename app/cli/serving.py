@@ -1,0 +1,66 @@
+"""The API's server: what `expunge serve` runs."""
+
+import gc
+import resource
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from app.api.protocol.connections import Connections
+from app.api.protocol.watching import Watcher
+from app.main import app_from_environment
+from app.planning.planners import Planners
+from app.settings import Settings
+
+_SHUTDOWN_S = 5
+
+
+class _Server(uvicorn.Server):
+    """A server that answers waiting calls before it stops."""
+
+    def __init__(self, config: uvicorn.Config, watcher: Watcher, planners: Planners) -> None:
+        super().__init__(config)
+        self._watcher, self._planners = watcher, planners
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop taking calls, and end all waiting calls."""
+        super().handle_exit(sig, frame)
+        self._watcher.close()
+        self._planners.close()
+
+
+def prepared(settings: Settings) -> uvicorn.Server:
+    """Return the server of the API, which has read its keys.
+
+    Raises:
+        ConfigurationError: the settings or the keys are wrong.
+    """
+    _allow_many_sockets()
+    app = app_from_environment()
+    gc.freeze()  # a collection of all that is loaded would delay all calls by 0.1 s
+    config = uvicorn.Config(app, **server_options(settings))
+    return _Server(config, app.state.watcher, app.state.services.planners)
+
+
+def server_options(settings: Settings) -> dict[str, Any]:
+    """Return uvicorn's configuration for one server.
+
+    Forwarded addresses are accepted only from trusted proxies.
+    """
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "http": Connections(settings).protocol,
+        "ws": "none",
+        "log_config": None,
+        "access_log": False,
+        "forwarded_allow_ips": [str(proxy) for proxy in settings.trusted_proxies],
+        "timeout_graceful_shutdown": _SHUTDOWN_S,
+    }
+
+
+def _allow_many_sockets() -> None:
+    """Raise the limit of open files as far as allowed: each waiting caller needs a socket."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
