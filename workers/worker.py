@@ -29,6 +29,7 @@ from app.processes.hardening import harden, may_lock_memory
 from app.processes.stopping import StopSignal, stop_with_parent
 from app.settings import Settings
 from workers import jobs
+from workers.mechanisms.catalogue import load_rules
 from workers.queue import NAME
 
 _log = logging.getLogger("expunge.worker")
@@ -109,6 +110,7 @@ def preload() -> None:
     """Import modules that runs import lazily: a worker starts once, but forks for each run."""
     for name in _IMPORTED_IN_RUNS:
         importlib.import_module(name)
+    load_rules()
 
 
 def main() -> None:

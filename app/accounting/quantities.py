@@ -1,6 +1,9 @@
 """Numbers that are not guarantees by themselves, by name: for the command line and for checks."""
 
 from collections.abc import Callable, Mapping
+from typing import Annotated
+
+from pydantic import Strict
 
 from app.accounting import gaussian, model_clipping
 from app.accounting.chains import noisy_chain, present_records, reflection
@@ -87,7 +90,7 @@ def worst_case_drift(
     lipschitz: float,
     batch_size: int,
     batches: int,
-    neighbours: Neighbours = Neighbours.ZERO_OUT,
+    neighbours: Annotated[Neighbours, Strict(strict=False)] = Neighbours.ZERO_OUT,
     records: int = 1,
 ) -> float:
     """Return Z, the drift bound for ``records`` records at the worst position.

@@ -188,7 +188,7 @@ def test_a_ledger_from_before_rotations_takes_over_what_the_file_says(
     assert "after a restore, run 'expunge reconcile'" in refused.stderr
     applied = _run(RECONCILE)
     assert applied.exit_code == 0, applied.output
-    assert "the present signing key is the one in use now" in applied.output
+    assert "the current signing key is now the one in use" in applied.output
 
     assert _file(services).difference(after) is None
     with services.database.transaction() as session:

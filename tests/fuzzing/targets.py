@@ -101,7 +101,8 @@ def _signed_statement(payload: bytes) -> None:
 
 
 def _receipt(content: bytes) -> None:
-    Receipt.from_json(content).explains(set())
+    receipt = Receipt.from_json(content)
+    receipt.of_subjects(receipt.of_records)
 
 
 def _model(content: bytes) -> None:

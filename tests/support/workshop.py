@@ -267,12 +267,13 @@ class Workshop:
         with self.transaction() as session:
             return {self.record(session, i).seq for i in ids}
 
-    def split(self, name: str = "model") -> tuple[list[str], list[str]]:
-        """Return the ids that the model trains on, and those that it holds out."""
+    def split(self, name: str = "model", *, first: int = 0) -> tuple[list[str], list[str]]:
+        """Return the ids that the model trains on, and those that it holds out, of one push."""
         membership = self.membership(name)
         with self.transaction() as session:
             held_out = {
-                i: membership.is_held_out(self.record(session, i).record_key) for i in record_ids()
+                i: membership.is_held_out(self.record(session, i).record_key)
+                for i in record_ids(first=first)
             }
         return [i for i, out in held_out.items() if not out], [
             i for i, out in held_out.items() if out

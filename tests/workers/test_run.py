@@ -29,7 +29,7 @@ from app.ledger import publication, runs
 from app.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
 from tests.support.service import until
-from tests.support.workshop import Workshop
+from tests.support.workshop import Workshop, record_ids
 from workers import patience
 from workers import run as run_module
 from workers.failures import is_permanent
@@ -330,11 +330,8 @@ def test_noise_and_weights_are_overwritten_however_the_run_ends(workshop, monkey
 
 
 def test_without_records_to_learn_from_the_reason_says_what_to_do(workshop):
-    workshop.define(first_release="as_trained")
-    carry_out(workshop)
-    train, _ = workshop.split()
-    workshop.forget(*train)
-    workshop.dispatch()
+    workshop.define()
+    workshop.forget(*record_ids())
     lease = lease_of(workshop)
     with lease, pytest.raises(RunFailedError, match="push more records"):
         execute(workshop.services, lease)

@@ -1,10 +1,12 @@
 """A plan's update rule, found by the name that ``app.planning.mechanisms`` has for it."""
 
 from importlib import import_module
+from types import ModuleType
 
 from app.domain.errors import NotFoundError, PlanError
 from app.domain.plan import Plan
-from app.planning.mechanisms.catalogue import mechanism_named
+from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named
+from app.planning.mechanisms.mechanism import Mechanism
 from workers.noisy_phase import Rule
 
 
@@ -23,6 +25,16 @@ def rule_of(plan: Plan) -> Rule:
         raise PlanError(f"this worker knows no mechanism {plan.mechanism!r}: update it") from error
     if mechanism.trains_anew:
         raise PlanError(f"{plan.mechanism} has no rule: it trains a new network")
-    module = import_module(f"workers.mechanisms.{mechanism.rule or mechanism.name}")
-    rule: Rule = module.from_plan(plan)
+    rule: Rule = _module_of(mechanism).from_plan(plan)
     return rule
+
+
+def load_rules() -> None:
+    """Import every rule, so that a run need not."""
+    for mechanism in MECHANISMS.values():
+        if not mechanism.trains_anew:
+            _module_of(mechanism)
+
+
+def _module_of(mechanism: type[Mechanism]) -> ModuleType:
+    return import_module(f"workers.mechanisms.{mechanism.rule or mechanism.name}")

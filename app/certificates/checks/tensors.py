@@ -81,7 +81,7 @@ def _check_recipe(mechanism: Tracked, classes: int) -> None:
         (recipe.smoothness, recipe.lipschitz) == constants,
         f"smoothness or lipschitz are not those of {classes} classes",
     )
-    _require(not mechanism.full_batch or recipe.batches == 1, "not the whole data at once")
+    _require(not mechanism.full_batch or recipe.batches == 1, "not full-batch")
     rate = mechanism.own_learning_rate(
         weight_decay=recipe.weight_decay, smoothness=recipe.smoothness
     )

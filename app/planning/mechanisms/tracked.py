@@ -131,7 +131,7 @@ class Tracked(Descending):
         if before < 0:
             return "a history without a release"
         if not isinstance(self.history.events[-1], Release):
-            return "its history goes on after it"
+            return "its history has no final release"
         if before > claim.version - 1:
             return "a history of more releases than versions"
         if before == claim.version - 1 and claim.trained_again:

@@ -135,4 +135,4 @@ def test_the_worker_refuses_a_bundle_that_the_offline_verifier_refuses(
     work()
     assert api.get("/v1/models/contradicted/certified").status_code == 404
     (failed,) = api.get("/v1/runs?model=contradicted").json()["items"]
-    assert "numbers drawn" in failed["failure_reason"]
+    assert "count of noise" in failed["failure_reason"]

@@ -360,7 +360,7 @@ def test_failure_is_in_progress_until_somebody_tries_again(
 FAULTS = {
     "access": ({"subject_request_type": "access"}, "only erasure"),
     "portability": ({"subject_request_type": "portability"}, "only erasure"),
-    "version": ({"api_version": "1.0"}, "only 2.0 is supported"),
+    "version": ({"api_version": "1.0"}, "only version 2.0 is supported"),
     "regulation": ({"regulation": "lgpd"}, "regulation"),
     "no uuid": ({"subject_request_id": "4711"}, "subject_request_id"),
     "upper case": ({"subject_request_id": str(uuid4()).upper()}, "subject_request_id"),
