@@ -1,6 +1,7 @@
 """A witness over HTTP on Python's own server; needs a TLS proxy in front."""
 
 import re
+import socket
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,8 @@ from app.witnesses.witness import Reply, Witness
 
 _TIMEOUT_S: Final = 10.0
 _MOST_AT_ONCE: Final = 32
+_DISCARDED_CHUNKS: Final = 64
+_CHUNK_BYTES: Final = 2**16
 _LENGTH = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
@@ -49,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer ``add-checkpoint``."""
         if self.path != PATH:
-            self._send(Reply(HTTPStatus.NOT_FOUND, "only add-checkpoint is served here\n"))
+            self._refuse(Reply(HTTPStatus.NOT_FOUND, "only add-checkpoint is served here\n"))
             return
         length = self.headers.get("Content-Length", "")
         if (
@@ -57,8 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
             or _LENGTH.fullmatch(length) is None
             or int(length) > MAX_BYTES
         ):
-            self.close_connection = True
-            self._send(Reply(HTTPStatus.BAD_REQUEST, "Content-Length is missing or too large\n"))
+            self._refuse(Reply(HTTPStatus.BAD_REQUEST, "Content-Length is missing or too large\n"))
             return
         try:
             reply = self.server.witness.add_checkpoint(self.rfile.read(int(length)))
@@ -69,6 +71,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - set by the base class
         """Log nothing about callers."""
+
+    def _refuse(self, reply: Reply) -> None:
+        """Answer before the body is read, and discard some of it: a reset would lose the answer."""
+        self.close_connection = True
+        self._send(reply)
+        self.connection.shutdown(socket.SHUT_WR)
+        for _ in range(_DISCARDED_CHUNKS):
+            if not self.rfile.read1(_CHUNK_BYTES):
+                return
 
     def _send(self, reply: Reply) -> None:
         body = reply.body.encode()
