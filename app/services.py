@@ -106,7 +106,7 @@ class Services:
             KeyStoreError: the keys cannot be listed.
         """
         with self.database.transaction() as session:
-            return len(self.blobs.strays(session))
+            return len(self.blobs.orphans(session))
 
     @cached_property
     def probe(self) -> Redis:

@@ -19,7 +19,7 @@ from app.api.protocol.schemas import Answer, ExternalId, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response, wait_of
 from app.api.protocol.watching import WatcherOf
 from app.database import Database
-from app.database.group_commit import Together
+from app.database.group_commit import GroupCommit
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
 from app.ledger import bundles, repository, request_views
@@ -80,11 +80,11 @@ class Polls:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._together = Together(self._read_all)
+        self._commits = GroupCommit(self._read_all)
 
     async def read(self, request_id: str) -> RequestView:
         """Return a request; ``NotFoundError`` if there is none."""
-        return await asyncio.wrap_future(self._together.start(request_id))
+        return await asyncio.wrap_future(self._commits.start(request_id))
 
     def _read_all(self, ids: Sequence[str]) -> list[RequestView | Exception]:
         with self._database.at_once() as connection:

@@ -49,8 +49,8 @@ def _reconcile(services: Services, *, apply: bool) -> Findings:
             session.rollback()
     if apply:
         stored.write(trusted_keys_file(services.settings))
-        for blob_id in sorted(found.strays):
-            services.blobs.shred_stray(blob_id)
+        for blob_id in sorted(found.orphans):
+            services.blobs.shred_orphan(blob_id)
         services.clean_up()
     return found
 
@@ -64,7 +64,7 @@ def _tell(found: Findings) -> None:
     typer.echo(f"rewritten shards adopted: {found.shards_succeeded}; lost: {found.shards_lost}")
     typer.echo(f"records that count as forgotten again: {found.records_forgotten}")
     typer.echo(f"other unreadable objects: {found.other_objects}")
-    typer.echo(f"objects newer than the backup, to be shredded: {len(found.strays)}")
+    typer.echo(f"objects newer than the backup, to be shredded: {len(found.orphans)}")
     if found.signing_key_replaced:
         typer.echo("the current signing key is now the one in use")
     for what in found.attention:

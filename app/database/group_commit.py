@@ -16,7 +16,7 @@ Call = TypeVar("Call")
 Result = TypeVar("Result")
 
 
-class Together(Generic[Call, Result]):
+class GroupCommit(Generic[Call, Result]):
     """A function of many calls, for callers that have one call each.
 
     Args:
@@ -45,7 +45,7 @@ class Together(Generic[Call, Result]):
         self._enough = Condition(self._lock)
         self._expected = 0
         self._is_led = False
-        self._leaders = leaders or ThreadPoolExecutor(1, thread_name_prefix="together")
+        self._leaders = leaders or ThreadPoolExecutor(1, thread_name_prefix="group-commit")
 
     @property
     def is_idle(self) -> bool:
@@ -111,8 +111,8 @@ class Lanes(Generic[Call, Result]):
     """A lane for each name: its calls are carried out together, and never wait for another lane.
 
     Args:
-        carry_out: as of ``Together``; it is given calls of one lane at a time.
-        linger_s: as of ``Together``.
+        carry_out: as of ``GroupCommit``; it is given calls of one lane at a time.
+        linger_s: as of ``GroupCommit``.
         at_once: how many lanes are carried out at the same time.
     """
 
@@ -125,16 +125,16 @@ class Lanes(Generic[Call, Result]):
     ) -> None:
         self._carry_out = carry_out
         self._linger_s = linger_s
-        self._lanes: dict[str, Together[Call, Result]] = {}
+        self._lanes: dict[str, GroupCommit[Call, Result]] = {}
         self._lock = Lock()
         self._leaders = ThreadPoolExecutor(at_once, thread_name_prefix="lane")
 
     def start(self, lane: str, call: Call) -> "Future[Result]":
-        """Have a call carried out in its lane; see ``Together.start``."""
+        """Have a call carried out in its lane; see ``GroupCommit.start``."""
         with self._lock:
             if lane not in self._lanes:  # names are the callers': keep only those in use
                 self._lanes = {n: busy for n, busy in self._lanes.items() if not busy.is_idle}
-                self._lanes[lane] = Together(
+                self._lanes[lane] = GroupCommit(
                     self._carry_out, linger_s=self._linger_s, leaders=self._leaders
                 )
             return self._lanes[lane].start(call)

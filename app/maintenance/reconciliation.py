@@ -61,7 +61,7 @@ class Findings:
         other_objects: unreadable features, imported weights and backbones.
         attention: what the operator must do.
         signing_key_replaced: the key in use had been rotated after the backup.
-        strays: blobs unknown to the ledger, to be shredded after the commit.
+        orphans: blobs unknown to the ledger, to be shredded after the commit.
     """
 
     versions: list[str] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Findings:
     other_objects: int = 0
     attention: list[str] = field(default_factory=list)
     signing_key_replaced: bool = False
-    strays: set[str] = field(default_factory=set)
+    orphans: set[str] = field(default_factory=set)
 
     @property
     def is_empty(self) -> bool:
@@ -95,8 +95,8 @@ def reconcile(
         ConfigurationError: the stores are not those of this ledger.
     """
     blobs.require_keys()
-    found = Findings(strays=blobs.strays(session))
-    lost = _unreadable(session, blobs, strays=found.strays)
+    found = Findings(orphans=blobs.orphans(session))
+    lost = _unreadable(session, blobs, orphans=found.orphans)
     found.signing_key_replaced = signing_keys.succeed_lost(session, signer, known)
     tainted = _take_in_rewritten_shards(session, blobs, lost, found)
     for model in registry.models(session):
@@ -113,15 +113,15 @@ def reconcile(
             versions=len(found.versions),
             shards=found.shards_succeeded + found.shards_lost,
             records=found.records_forgotten,
-            unknown_objects=len(found.strays),
+            unknown_objects=len(found.orphans),
         )
     return found
 
 
-def _unreadable(session: Session, blobs: Blobs, *, strays: Collection[str]) -> set[str]:
+def _unreadable(session: Session, blobs: Blobs, *, orphans: Collection[str]) -> set[str]:
     live = session.scalars(select(BlobRow.id).where(BlobRow.state == BlobState.LIVE)).all()
     lost = {blob_id for blob_id in live if not blobs.is_readable(blob_id)}
-    if lost and len(lost) == len(live) and not strays:
+    if lost and len(lost) == len(live) and not orphans:
         raise ConfigurationError(
             f"none of {len(live)} stored objects can be read: key store or object store are not "
             "those of this ledger"
@@ -136,7 +136,7 @@ def _take_in_rewritten_shards(
     shards = [row for row in session.scalars(select(ShardRow)) if row.blob_id in lost and row.rows]
     if not shards:
         return set()
-    rewritten = {i: c for i in found.strays if (c := blobs.read_stray(i, _SHARD)) is not None}
+    rewritten = {i: c for i in found.orphans if (c := blobs.read_orphan(i, _SHARD)) is not None}
     seqs_of = {i: set(decode_shard(content)[0].tolist()) for i, content in rewritten.items()}
     tainted: set[str] = set()
     for shard in shards:
@@ -157,7 +157,7 @@ def _take_in_rewritten_shards(
                 session, successor, _SHARD, rewritten[successor], dataset_id=shard.dataset_id
             )
             shard.blob_id = successor
-            found.strays.discard(successor)
+            found.orphans.discard(successor)
             found.shards_succeeded += 1
         _drop_features(session, blobs, shard.id, lost)
     return tainted

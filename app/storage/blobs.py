@@ -211,16 +211,16 @@ class Blobs:
             return False
         return True
 
-    def strays(self, session: Session) -> set[str]:
+    def orphans(self, session: Session) -> set[str]:
         """Return the blobs whose keys exist and that the ledger does not know.
 
-        A blob's row is created before its key and outlives it. So there are strays only if the
+        A blob's row is created before its key and outlives it. So there are orphans only if the
         ledger was restored from an earlier backup.
         """
         return set(self._keys.blob_ids()) - set(session.scalars(select(BlobRow.id)))
 
-    def read_stray(self, blob_id: str, kind: str) -> bytes | None:
-        """Return the content of a stray blob, or None if it is not of this kind or unreadable."""
+    def read_orphan(self, blob_id: str, kind: str) -> bytes | None:
+        """Return an orphaned blob's content, or None if it is of another kind or unreadable."""
         try:
             header = self._objects.open_range(blob_id, 0, HEADER_BYTES)
             size = content_size(header.object_size)
@@ -235,7 +235,7 @@ class Blobs:
     def take_in(
         self, session: Session, blob_id: str, kind: str, content: bytes, *, dataset_id: str
     ) -> None:
-        """Adopt a stray blob of this kind and content within the caller's transaction."""
+        """Adopt an orphaned blob of this kind and content within the caller's transaction."""
         session.add(
             BlobRow(
                 id=blob_id,
@@ -248,7 +248,7 @@ class Blobs:
         )
         session.flush()
 
-    def shred_stray(self, blob_id: str) -> None:
+    def shred_orphan(self, blob_id: str) -> None:
         """Destroy the key of a blob that the ledger does not know, and delete its object.
 
         Raises:

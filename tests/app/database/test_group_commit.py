@@ -5,7 +5,7 @@ import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from app.database.group_commit import Together
+from app.database.group_commit import GroupCommit
 
 
 class Recorder:
@@ -38,14 +38,14 @@ def answers_of(together, recorder, first, others):
 
 def test_what_arrives_meanwhile_is_carried_out_together():
     recorder = Recorder()
-    together = Together(recorder, most=3)
+    together = GroupCommit(recorder, most=3)
     assert answers_of(together, recorder, 1, [2, 3, 4, 5]) == [2, 4, 6, 8, 10]
     assert recorder.groups == [[1], [2, 3, 4], [5]]
 
 
 def test_a_refused_call_concerns_nobody_else():
     recorder = Recorder()
-    answers = answers_of(Together(recorder), recorder, 1, [2, -3, 4])
+    answers = answers_of(GroupCommit(recorder), recorder, 1, [2, -3, 4])
     assert answers[:2] == [2, 4]
     assert isinstance(answers[2], ValueError)
     assert answers[3] == 8
@@ -53,7 +53,7 @@ def test_a_refused_call_concerns_nobody_else():
 
 def test_where_a_group_fails_each_call_is_tried_by_itself():
     recorder = Recorder()
-    answers = answers_of(Together(recorder), recorder, 1, [2, 0, 4])
+    answers = answers_of(GroupCommit(recorder), recorder, 1, [2, 0, 4])
     assert answers[:2] == [2, 4]
     assert isinstance(answers[2], ZeroDivisionError)
     assert answers[3] == 8
@@ -63,7 +63,7 @@ def test_where_a_group_fails_each_call_is_tried_by_itself():
 def test_without_a_database_nobody_is_tried_by_themselves():
     away = OperationalError("SELECT 1", {}, psycopg.OperationalError("nobody answers"))
     recorder = Recorder(away)
-    answers = answers_of(Together(recorder), recorder, 1, [2, 0, 4])
+    answers = answers_of(GroupCommit(recorder), recorder, 1, [2, 0, 4])
     assert answers == [2, away, away, away]
     assert recorder.groups == [[1], [2, 0, 4]]
 
@@ -71,7 +71,7 @@ def test_without_a_database_nobody_is_tried_by_themselves():
 def test_a_call_that_fails_alone_is_not_tried_again():
     recorder = Recorder()
     recorder.go_on.set()
-    together = Together(recorder)
+    together = GroupCommit(recorder)
     with pytest.raises(ZeroDivisionError):
         together.start(0).result(10)
     assert recorder.groups == [[0]]
@@ -80,7 +80,7 @@ def test_a_call_that_fails_alone_is_not_tried_again():
 
 def test_after_several_it_waits_for_as_many_and_no_longer():
     recorder = Recorder()
-    together = Together(recorder, linger_s=5)
+    together = GroupCommit(recorder, linger_s=5)
     answers_of(together, recorder, 1, [2, 3, 4])
     futures = [together.start(5), together.start(6)]
     assert not wait(futures, timeout=0.2).done
@@ -91,6 +91,6 @@ def test_after_several_it_waits_for_as_many_and_no_longer():
 
 def test_those_who_do_not_come_again_are_not_waited_for_in_vain():
     recorder = Recorder()
-    together = Together(recorder, linger_s=0.05)
+    together = GroupCommit(recorder, linger_s=0.05)
     answers_of(together, recorder, 1, [2, 3, 4])
     assert together.start(5).result(timeout=10) == 10

@@ -105,7 +105,7 @@ def test_an_unreadable_version_is_retired_and_its_model_trained_anew(released: W
     blob_id = _head_blob(released)
     _destroy(released, blob_id)
     found = _reconcile(released)
-    assert (found.versions, found.attention, found.strays) == (["model 1"], [], set())
+    assert (found.versions, found.attention, found.orphans) == (["model 1"], [], set())
     released.services.clean_up()
     with released.transaction() as session:
         assert session.get_one(BlobRow, blob_id).state == "shredded"
@@ -239,12 +239,12 @@ def test_what_the_ledger_does_not_know_is_told_and_can_be_shredded(
     released: Workshop, app_database: Engine
 ) -> None:
     blobs = released.services.blobs
-    stray = pending(blobs, "weights", b"released after the backup").id
+    orphan = pending(blobs, "weights", b"released after the backup").id
     with app_database.begin() as connection:
-        connection.execute(text("DELETE FROM blobs WHERE id = :id"), {"id": stray})
-    assert _reconcile(released).strays == {stray}
-    blobs.shred_stray(stray)
-    assert stray not in set(blobs._objects.names())
+        connection.execute(text("DELETE FROM blobs WHERE id = :id"), {"id": orphan})
+    assert _reconcile(released).orphans == {orphan}
+    blobs.shred_orphan(orphan)
+    assert orphan not in set(blobs._objects.names())
     assert _reconcile(released).is_empty
 
 
