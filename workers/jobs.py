@@ -53,7 +53,7 @@ def _execute(services: Services, lease: Lease) -> None:
         with lease:
             execute(services, lease)
     except LeaseLostError as error:
-        _log.warning("run %s: stopping: %s", lease.run_id, describe(error))
+        _log.warning("run %s: the lease was lost: %s", lease.run_id, describe(error))
     except Exception as error:  # noqa: BLE001 - reported to the ledger, never to Redis
         _end_attempt(services, lease, error)
     else:

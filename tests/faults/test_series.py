@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import safetensors.numpy
-from sqlalchemy import select, update
+from sqlalchemy import create_engine, select, update
 
 from app.accounting.histories.history import History
 from app.certificates.verification import verify
@@ -25,6 +25,7 @@ from app.registry.repository import model_named
 from app.registry.shapes import shape_of
 from app.registry.tables import ModelRow
 from tests.support.digits import DATASET, digits_parquet, head
+from tests.support.emptying import unguarded
 from tests.support.service import kill, running, until
 
 pytestmark = pytest.mark.slow
@@ -93,9 +94,12 @@ def define_equal_models(service, client, database, mechanism):
             client.define_model(definition(name, mechanism, mechanism))
         with database.transaction() as session:
             salt = model_named(session, names[0]).split_salt
-            session.execute(
+        owner = create_engine(service.servers.migration_url)
+        with owner.begin() as connection, unguarded(connection):
+            connection.execute(
                 update(ModelRow).where(ModelRow.name == names[1]).values(split_salt=salt)
             )
+        owner.dispose()
     finally:
         worker.resume()
     for name in names:
