@@ -129,6 +129,8 @@ def _engine(url: str, limit_ms: int, *, connections: int) -> Engine:
         max_overflow=connections - kept,
         connect_args={} if "connect_timeout" in asked else {"connect_timeout": _CONNECT_S},
     )
+    # Many rows in one statement: psycopg would send them in a pipeline (see direct.py).
+    engine.dialect.use_insertmanyvalues_wo_returning = True
     event.listen(engine, "connect", partial(_limit_idle_transactions, limit_ms))
     return engine
 

@@ -31,7 +31,8 @@ def stand_still(_session):
 event.listen(Session, "before_commit", stand_still)  # after the log's own, which takes its lock
 try:
     with Database(sys.argv[1], idle_in_transaction_s=1.0).transaction() as session:
-        log.append(session, "test.frozen")
+        for _ in range(4):  # several entries and nodes: the last statement has many rows
+            log.append(session, "test.frozen")
 except DBAPIError as error:
     sys.exit("refused" if error.connection_invalidated else "unexpected")
 """
