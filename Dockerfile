@@ -32,6 +32,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY workers workers
 COPY demo demo
+COPY expunge expunge
 COPY migrations migrations
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 
@@ -40,6 +41,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY workers workers
 COPY demo demo
+COPY expunge expunge
 COPY migrations migrations
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 

@@ -9,19 +9,23 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Most tests wait for processes and timers, so more of them run at once than there are cores.
 TESTS_AT_ONCE ?= 3
-PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTS_AT_ONCE) --dist loadfile
+PYTEST := $(BIN)/python -m pytest --dist loadfile --durations 20 --numprocesses
 
-.PHONY: api-reference demo problems test test-guides test-slow storm lint serve clean install lock
+.PHONY: api-reference definitions demo problems settings test test-unit test-guides test-slow storm lint serve clean install lock
 
 demo: $(STAMP)
 	$(BIN)/expunge demo
 
 test: $(STAMP)
-	$(PYTEST)
+	$(PYTEST) $(TESTS_AT_ONCE)
+
+# What needs no server.
+test-unit: $(STAMP)
+	$(PYTEST) 2 tests/unit
 
 # What `make test` leaves out.
 test-slow: $(STAMP)
-	$(PYTEST) -m slow
+	$(PYTEST) $(TESTS_AT_ONCE) -m slow
 
 # The commands of docs/how-to, from the pages themselves; each guide starts a service of its own.
 test-guides: $(STAMP)
@@ -29,7 +33,7 @@ test-guides: $(STAMP)
 
 # Minutes of faults over a whole service; SEEDS="1 2 3" has them again.
 storm: $(STAMP)
-	$(BIN)/python -m tests.storm $(SEEDS)
+	$(BIN)/python -m tests.system.storm $(SEEDS)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -40,6 +44,13 @@ lint: $(STAMP)
 # docs/api.md, from the code.
 api-reference: $(STAMP)
 	$(BIN)/python -m tests.support.api_reference > docs/api.md
+
+# docs/settings.md and docs/definitions.md, from the code.
+settings: $(STAMP)
+	$(BIN)/python -m tests.support.settings_page > docs/settings.md
+
+definitions: $(STAMP)
+	$(BIN)/python -m tests.support.definitions_page > docs/definitions.md
 
 # docs/problems.md, from the code.
 problems: $(STAMP)
@@ -66,8 +77,8 @@ LOCK := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --
 lock:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/pip install --quiet --constraint constraints.txt uv
-	$(LOCK) --output-file requirements.lock
-	$(LOCK) --all-extras --output-file requirements-dev.lock
+	$(LOCK) --extra worker --output-file requirements.lock
+	$(LOCK) --extra worker --extra onnx --extra bench --extra dev --output-file requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

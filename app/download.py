@@ -23,14 +23,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import httpx
 
-from app.certificates.verification import VerifiedStep, verify
 from app.domain.errors import DownloadError, VerificationError
 from app.domain.filenames import certificate_filename, weights_filename
 from app.retries import asks_for_patience
+
+if TYPE_CHECKING:
+    from app.certificates.verification import VerifiedStep
 
 _TRIES_WITHOUT_PROGRESS = 4
 _RETRY_WAIT_S = 0.5
@@ -49,11 +51,7 @@ class Announced:
 
     @classmethod
     def from_answer(cls, model: str, answer: Mapping[str, Any]) -> "Announced":
-        """Read the service's answer.
-
-        Raises:
-            DownloadError: it is not what the service says of a version.
-        """
+        """Read the service's answer, or raise ``DownloadError``."""
         try:
             version = cls(
                 model, int(answer["number"]), str(answer["sha256"]), int(answer["size_bytes"])
@@ -136,7 +134,7 @@ def certify(
     bundle: bytes,
     trusted: bytes,
     consistent_with: bytes | None = None,
-    report: Callable[[VerifiedStep], None] = lambda _: None,
+    report: "Callable[[VerifiedStep], None]" = lambda _: None,
 ) -> Downloaded:
     """Verify a complete partial file's certificate, then give both files their names.
 
@@ -144,7 +142,10 @@ def certify(
         VerificationError: the certificate does not hold, or is another version's. The partial file
             stays, so that another key can be tried, but does not get its name.
     """
-    predicate = verify(
+    # Half a second of imports that no other command over HTTP needs.
+    from app.certificates import verification  # noqa: PLC0415
+
+    predicate = verification.verify(
         bundle=bundle,
         weights=part,
         trusted=trusted,
@@ -153,7 +154,7 @@ def certify(
     )
     if predicate.get("model") != {"name": version.model, "version": version.number}:
         raise VerificationError("subject", "the certificate names another model or version")
-    report(VerifiedStep("subject", f"version {version.number} of {version.model}"))
+    report(verification.VerifiedStep("subject", f"version {version.number} of {version.model}"))
     certificate = target.with_name(certificate_filename(version.model, version.number))
     certificate.write_bytes(bundle)
     part.replace(target)

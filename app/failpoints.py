@@ -22,11 +22,7 @@ _DIRECTORY = (
 
 
 def reach(point: str) -> None:
-    """Say that a run has come to a point.
-
-    Raises:
-        OSError: a test asked for it.
-    """
+    """Say that a run has come to a point; ``OSError`` if a test asked for it."""
     fault = _claim(point)
     if fault is not None:
         _strike(fault)
@@ -38,10 +34,6 @@ def halfway(
     """Return ``report``; where a test asks for a fault, one that fails after half the steps.
 
     The fault is taken at once: a sealed phase cannot remove files.
-
-    Args:
-        point: the label.
-        report: called with the step (from 1), the number of steps, and a measurement or None.
     """
     fault = _claim(point)
     if fault is None:

@@ -7,11 +7,7 @@ from app.domain.errors import InvalidInputError, UnreadableError
 
 
 def read_json(content: bytes, *, most_values: int | None = None) -> Any:  # noqa: ANN401 - JSON
-    """Return a document.
-
-    Args:
-        content: as it came.
-        most_values: how many values the document may hold, itself and nested ones included.
+    """Return a document of at most ``most_values`` values, itself and nested ones included.
 
     Raises:
         UnreadableError: it is not UTF-8, is nested too deeply, or has a number that is too long.

@@ -21,13 +21,7 @@ CHECKPOINT_FILENAME: Final = "log.checkpoint"
 
 @dataclass(frozen=True)
 class KeptCheckpoint:
-    """What is known of a log from earlier downloads.
-
-    Attributes:
-        path: where it is kept.
-        note: the checkpoint; None before the first download.
-        size: how many entries the log had; None before the first download.
-    """
+    """What is known of a log from earlier downloads; before the first, only the path."""
 
     path: Path
     note: bytes | None

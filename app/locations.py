@@ -10,6 +10,7 @@ from redis import Redis
 
 from app.database import Database
 from app.embedded import EmbeddedServers
+from app.embedded.claim import claimed
 from app.settings import Settings
 from app.storage.objects import LocalObjectStore, ObjectStore
 from app.storage.s3 import S3ObjectStore
@@ -29,16 +30,21 @@ def migration_url(settings: Settings) -> str:
 
 @contextmanager
 def embedded_postgres(settings: Settings) -> Iterator[None]:
-    """Ensure that PostgreSQL runs: the embedded one is started, and stopped again at the end."""
+    """Ensure that PostgreSQL runs: the embedded one is started, and stopped again at the end.
+
+    Raises:
+        ClaimedError: it does not run, and another process is starting or stopping it.
+    """
     servers = EmbeddedServers(settings.data_dir)
-    if settings.database_url is not None or servers.postgres_running():
+    if settings.database_url is not None or servers.postgres.running():
         yield
         return
-    servers.start_postgres()
-    try:
-        yield
-    finally:
-        servers.stop_postgres()
+    with claimed(settings.data_dir):
+        servers.start_postgres()
+        try:
+            yield
+        finally:
+            servers.stop_postgres()
 
 
 @contextmanager
@@ -65,11 +71,6 @@ def redis_connection(settings: Settings) -> Redis:
 def signing_key_file(settings: Settings) -> Path:
     """Where the private signing key lies."""
     return settings.data_dir / "keys" / "signing-ed25519.pem"
-
-
-def trusted_keys_file(settings: Settings) -> Path:
-    """Where ``expunge init`` writes what verifiers should trust."""
-    return settings.data_dir / "keys" / "trusted-keys.json"
 
 
 def model_signing_key_file(settings: Settings) -> Path:

@@ -49,18 +49,16 @@ _READING_BYTES = 1 << 30
 
 
 def create_app(services: Services) -> FastAPI:
-    """Return the application over the given services.
-
-    Raises:
-        ConfigurationError: a key is missing; run ``expunge init``.
-    """
+    """Return the application over the given services; ``ConfigurationError`` without a key."""
     _ = services.model_signer  # so that a missing key is an error now, not at the first download
     app = FastAPI(
         title="Expunge",
         summary="Makes trained PyTorch models forget, with proof.",
         version="1",
         webhooks=callbacks.webhooks,
-        # FastAPI's pages run scripts from other hosts, which could use an operator's session here.
+        generate_unique_id_function=lambda route: route.name,
+        # FastAPI's pages run scripts from other hosts, which could use an operator's session here:
+        # app/web/reference.py has one without.
         docs_url=None,
         redoc_url=None,
     )

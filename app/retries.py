@@ -71,12 +71,12 @@ def retry_after_s(answer: httpx.Response) -> float | None:
     return pause_s(answer.headers.get("Retry-After", ""))
 
 
-def pause_s(said: str) -> float | None:
+def pause_s(header: str) -> float | None:
     """Return the seconds that a ``Retry-After`` asks for; None if it cannot be read."""
-    if said.isascii() and said.isdigit():
-        return float(said)
+    if header.isascii() and header.isdigit():
+        return float(header)
     try:
-        until = parsedate_to_datetime(said)
+        until = parsedate_to_datetime(header)
     except ValueError:
         return None
     if until.tzinfo is None:

@@ -39,11 +39,9 @@ def all_tables() -> MetaData:
 
 
 def migration_config(migration_url: str, *, service_role: str | None = None) -> Config:
-    """Return Alembic's configuration for one database.
+    """Return Alembic's configuration for one database, under the role that owns the tables.
 
-    Args:
-        migration_url: the database, under the role that owns or will own the tables.
-        service_role: another role, which is granted only what the service needs.
+    Another ``service_role`` is granted only what the service needs.
     """
     config = Config()
     config.set_main_option("script_location", str(resources.files("migrations")))

@@ -1,7 +1,7 @@
 """Builds all services from only the settings."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,8 +25,9 @@ from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.reading import readers_of
 from app.datasets.service import Records
 from app.domain.errors import ConfigurationError, NoteError
-from app.ledger import deadlines
+from app.ledger import deadlines, training
 from app.ledger.accepting import Acceptance
+from app.ledger.certificates.at_once import AtOnce
 from app.ledger.completion import Completion
 from app.ledger.requests import ForgetRequests
 from app.ledger.subject_requests import SubjectRequests
@@ -47,7 +48,6 @@ from app.locations import (
 from app.log import actor, checkpoints, signing_keys
 from app.logs import describe
 from app.planning.planners import Planners
-from app.registry import repository as registry
 from app.settings import Settings
 from app.storage.blobs import Blobs
 from app.storage.file_keys import FileKeyStore
@@ -58,7 +58,10 @@ _log = logging.getLogger("expunge.service")
 
 @dataclass(frozen=True)
 class Services:
-    """The parts that the API and the workers share."""
+    """The parts that the API and the workers share.
+
+    ``witnesses`` are those whose cosignatures of the log are shown.
+    """
 
     settings: Settings
     database: Database
@@ -70,6 +73,7 @@ class Services:
     forget_requests: ForgetRequests
     subject_requests: SubjectRequests
     idempotency_keys: IdempotencyKeys
+    witnesses: Sequence[WitnessKey]
 
     @cached_property
     def planners(self) -> Planners:
@@ -79,20 +83,12 @@ class Services:
 
     @cached_property
     def model_signer(self) -> ModelSigner:
-        """Signs weight files. Read when first used: only the API needs this key.
-
-        Raises:
-            ConfigurationError: the key is missing; run ``expunge init``.
-        """
+        """Signs weight files: only the API needs this key. ``ConfigurationError`` without it."""
         return ModelSigner.from_file(model_signing_key_file(self.settings))
 
     @cached_property
     def pseudonyms(self) -> Pseudonyms:
-        """Names callers and addresses without revealing them.
-
-        Raises:
-            ConfigurationError: the key is missing; run ``expunge init``.
-        """
+        """Names callers and addresses by keyed hashes; ``ConfigurationError`` without a key."""
         return Pseudonyms.from_file(pseudonym_key_file(self.settings))
 
     @cached_property
@@ -118,11 +114,7 @@ class Services:
 
     @cached_property
     def processor_signer(self) -> ProcessorSigner:
-        """Signs OpenDSR messages. Read when first used.
-
-        Raises:
-            ConfigurationError: its key or certificate is missing; run ``expunge init``.
-        """
+        """Signs OpenDSR messages; ``ConfigurationError`` without its key or certificate."""
         return ProcessorSigner.from_files(
             opendsr_key_file(self.settings),
             opendsr_certificate_file(self.settings),
@@ -145,11 +137,6 @@ class Services:
         return Deliverer(
             self.database, self.callbacks.keys, poster, lambda: self.processor_signer, terms
         )
-
-    @cached_property
-    def witnesses(self) -> list[WitnessKey]:
-        """Whose cosignatures of the log are shown."""
-        return witness_keys(self.settings)
 
     def askers(self) -> list[Asker]:
         """Return what asks the log's witnesses, one for each."""
@@ -230,11 +217,7 @@ def create_keys(settings: Settings) -> None:
 
 
 def open_blobs(settings: Settings, database: Database) -> Blobs:
-    """Give access to the stored objects.
-
-    Raises:
-        ConfigurationError: the key store is missing; run ``expunge init``.
-    """
+    """Give access to the stored objects; ``ConfigurationError`` without a key store."""
     return Blobs(database, object_store(settings), FileKeyStore(key_store_dir(settings)))
 
 
@@ -244,7 +227,7 @@ def open_services(settings: Settings) -> Services:
     Raises:
         ConfigurationError: a key is missing; run ``expunge init``. Or a witness's is wrong.
     """
-    witness_keys(settings)
+    witnesses = witness_keys(settings)  # before anything is opened
     database = Database(database_url(settings))
     blobs = open_blobs(settings, database)
     pseudonyms = Pseudonyms.from_file(pseudonym_key_file(settings))
@@ -254,7 +237,7 @@ def open_services(settings: Settings) -> Services:
         blobs,
         pseudonyms,
         readers=readers_of(settings.max_upload_bytes),
-        learned_through=registry.learned_through,
+        learned_through=training.learned_through,
     )
     callbacks = Callbacks(
         CallbackKeys.from_file(callback_key_file(settings)),
@@ -263,7 +246,9 @@ def open_services(settings: Settings) -> Services:
             allow_private=settings.callback_allow_private,
         ),
     )
-    acceptance = Acceptance(pseudonyms=pseudonyms, signer=signer, callbacks=callbacks)
+    acceptance = Acceptance(
+        pseudonyms=pseudonyms, signer=signer, callbacks=callbacks, at_once=AtOnce(blobs)
+    )
     forget_requests = ForgetRequests(pseudonyms=pseudonyms, records=records)
     return Services(
         settings=settings,
@@ -281,4 +266,5 @@ def open_services(settings: Settings) -> Services:
             forget_requests=forget_requests,
         ),
         idempotency_keys=IdempotencyKeys(pseudonyms),
+        witnesses=witnesses,
     )

@@ -1,10 +1,21 @@
 """Configuration, read once from the environment (``EXPUNGE_…``) or from files of secrets."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, HttpUrl, IPvAnyNetwork, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    HttpUrl,
+    IPvAnyNetwork,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -15,6 +26,7 @@ from pydantic_settings import (
 from app.domain.errors import ConfigurationError
 from app.domain.scopes import Scope
 from app.domain.urls import is_safe_url
+from app.environment import PREFIX, SECRETS_DIR_VARIABLE, decoded, unknown_names, variable_of
 
 SECRETS_DIR = "/run/secrets"
 
@@ -30,32 +42,39 @@ class Settings(BaseSettings):
 
     Any setting may also be the content of a file of the variable's name, in either case, in the
     directory ``EXPUNGE_SECRETS_DIR`` (``/run/secrets``, where containers get theirs). A variable
-    wins over a file.
+    wins over a file. A list is written with commas or as JSON. Names that are no setting's are
+    refused, so that a misspelt one is not ignored.
 
     Attributes:
-        data_dir: keys, blobs and the embedded servers' files.
-        database_url, redis_url: servers of your own; the embedded ones when unset.
-        migration_url: the database under the role that owns the tables. It is used by ``expunge
-            init`` only, and lets the database prevent the service from rewriting its log.
+        data_dir: keys, stored objects and the embedded servers' files.
+        database_url: a PostgreSQL of your own; the embedded one when unset.
+        redis_url: a Redis of your own; the embedded one when unset.
+        migration_url: the database under the role that owns the tables, ``database_url`` when
+            unset. It is used by ``expunge init`` only, and lets the database prevent the service
+            from rewriting its log.
         environment: ``production`` refuses every stand-in that is named insecure.
         log_format: ``json`` writes one object a line, and a line for every request.
         metrics_public: whether ``/metrics`` answers without an API key.
-        host, port: where the API listens.
-        api_url, api_key: where the command line finds the API, and its key.
+        host: the address where the API listens.
+        port: the port where the API listens.
+        api_url: where the command line finds the API; the host and port above when unset.
+        api_key: the command line's API key; that of ``expunge init`` here when unset.
         allowed_factories: import paths of model factories that workers may call.
-        max_upload_bytes: the largest file that is accepted.
+        max_upload_bytes: the largest file that is accepted, packed and unpacked.
         head_timeout_s: how long the head of a request may take to arrive.
-        body_timeout_s: how long its body may take, and 1 s more for each 10 kB of it.
+        body_timeout_s: how long a request's body may take, and 1 s more for each 10 kB of it.
         answer_timeout_s: how long a caller may read nothing of its answer.
-        max_connections, max_connections_per_address: how many there may be at once; addresses of
-            trusted proxies may have all.
+        max_connections: how many connections there may be at once.
+        max_connections_per_address: how many of them one address may have; a trusted proxy's may
+            have all.
         max_waits_per_caller: how many waits for changes and streams one caller may hold at once.
         max_ids_bytes: the largest JSON body that lists ids; the default takes 200,000 of 80 bytes.
         max_json_bytes: the largest of all other JSON bodies.
-        max_parameters: how many weights an architecture of the zoo may have for its dataset.
+        max_parameters: how many weights a built-in architecture, or a head on a backbone, may have
+            for its dataset; not for factories.
         plan_processes: how many plans and quotes each process of the API makes at once.
-        plan_timeout_s: how long it may take to make one.
-        cors_origins: web pages' origins from which browsers may call the API; none by default.
+        plan_timeout_s: how long it may take to make one of them.
+        cors_origins: web pages' origins from which browsers may call the API.
         lease_s: how long a run stays with a worker that no longer responds.
         max_attempts: how often a run is tried before it has failed for good.
         poll_interval_s: how often the dispatcher looks for work.
@@ -63,38 +82,49 @@ class Settings(BaseSettings):
             also signed with every certificate.
         deadline_warning_s: how long before its deadline a request is warned of; at the earliest
             when half of its time is over.
-        key_store_dir: keys of the stored objects; ``keys/blobs`` in the data directory when unset.
+        key_store_dir: keys of the stored objects, which belong apart from the data and its backups;
+            ``keys/blobs`` in the data directory when unset.
         key_period_s: how long the key that wraps those keys lives.
         public_url: where callers find this service; ``http://host:port`` when unset.
         callback_allow_http: whether callbacks may go to URLs without TLS.
-        callback_allow_private: whether they may go to addresses that are not public.
-        callback_timeout_s: for one attempt to deliver one.
+        callback_allow_private: whether callbacks may go to addresses that are not public.
+        callback_timeout_s: how long one attempt to deliver a callback may take.
         callback_ca_file: certificates of authorities to trust in addition to the usual ones.
-        callback_retention_s: how long a delivered one stays in the list of callbacks.
+        callback_retention_s: how long a delivered callback stays in the list of callbacks.
         opendsr_domain: the signer of OpenDSR messages; the public URL's host when unset.
-        opendsr_key_file, opendsr_certificate_file: their key and certificate; made by ``expunge
-            init`` when unset, and then the certificate is self-signed.
+        opendsr_key_file: the key of OpenDSR messages; made by ``expunge init`` when unset.
+        opendsr_certificate_file: that key's certificate; a self-signed one is made by ``expunge
+            init`` when unset.
         opendsr_identity_types: types of OpenDSR's identities that hold our subjects' ids.
         opendsr_datasets: the datasets that OpenDSR's requests are about; empty: all.
         session_s: how long a login to the operator's page lasts.
         s3_bucket: where objects are stored instead of in the data directory.
-        s3_endpoint, s3_region: the server, if it is not Amazon's, and its region.
+        s3_endpoint: the server, if it is not Amazon's.
+        s3_region: the bucket's region.
         s3_prefix: what all names in the bucket begin with.
-        s3_access_key, s3_secret_key: when unset, found where Amazon's own tools look for them.
-        requests_per_minute, requests_burst: how many calls one caller may make in a minute, and in
-            a second; 0 is without limit.
+        s3_access_key: when unset, found where Amazon's own tools look for it.
+        s3_secret_key: that key's secret; likewise.
+        requests_per_minute: how many calls one caller may make in a minute; 0 is without limit.
+        requests_burst: how many calls one caller may make in a second; 0 is without limit.
         failed_attempts_per_minute: how many wrong keys or tokens one address may send; 0 is
             without limit.
         trusted_proxies: addresses or networks whose ``X-Forwarded-For`` is believed.
-        oidc_issuer, oidc_audience: whose access tokens are accepted, and what they must be meant
-            for.
+        oidc_issuer: whose access tokens are accepted, besides API keys.
+        oidc_audience: what these tokens must be meant for.
         oidc_scope_claim: the token's member that says what its bearer may do; dots go to nested
             ones.
         oidc_scopes: which scopes the issuer's own roles or groups have here.
-        witnesses: where witnesses of the log are, each with its verifier key; at most 8.
+        witnesses: where witnesses of the log are, each with its verifier key, as ``URL=KEY``; at
+            most 8. The dispatcher asks them, and the API shows only their cosignatures.
     """
 
-    model_config = SettingsConfigDict(env_prefix="EXPUNGE_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        extra="forbid",
+        frozen=True,
+        enable_decoding=False,
+        hide_input_in_errors=True,
+    )
 
     data_dir: Path = Path(".expunge")
     database_url: str | None = None
@@ -156,10 +186,32 @@ class Settings(BaseSettings):
     oidc_scopes: dict[str, tuple[Scope, ...]] = {}
     witnesses: Annotated[dict[HttpUrl, str], Field(max_length=8)] = {}
 
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - whatever the fields hold
+        """Read the settings; ``values`` win over variables and files.
+
+        Raises:
+            ConfigurationError: some are wrong; its message has a line for each, with its name.
+        """
+        names = [*os.environ, *(path.name for path in _secret_files())]
+        problems = list(unknown_names(names, type(self).model_fields))
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems += dict.fromkeys(_told(error))
+        if problems:
+            raise ConfigurationError("\n".join(problems))
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _decoded(cls, value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, str) or info.field_name is None:
+            return value
+        return decoded(value, cls.model_fields[info.field_name].annotation)
+
     @model_validator(mode="after")
     def _whole_oidc(self) -> Self:
         if (self.oidc_issuer is None) != (self.oidc_audience is None):
-            raise ValueError("oidc_issuer and oidc_audience belong together: set both or neither")
+            raise ValueError("belongs together with EXPUNGE_OIDC_AUDIENCE: set both or neither")
         return self
 
     @classmethod
@@ -171,15 +223,29 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is given
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read secrets from the directory that the environment names now.
-
-        Raises:
-            ConfigurationError: that directory does not exist.
-        """
-        named = os.environ.get("EXPUNGE_SECRETS_DIR")
-        directory = Path(named or SECRETS_DIR)
-        if not directory.is_dir():
-            if named:
-                raise ConfigurationError(f"EXPUNGE_SECRETS_DIR: no directory {named} exists")
+        """Read secrets from the directory that the environment names now."""
+        directory = _secrets_dir()
+        if directory is None:
             return init_settings, env_settings
         return init_settings, env_settings, SecretsSettingsSource(settings_cls, directory)
+
+
+def _secrets_dir() -> Path | None:
+    named = os.environ.get(SECRETS_DIR_VARIABLE)
+    directory = Path(named or SECRETS_DIR)
+    if directory.is_dir():
+        return directory
+    if named:
+        raise ConfigurationError(f"{SECRETS_DIR_VARIABLE}: no directory {named} exists")
+    return None
+
+
+def _secret_files() -> list[Path]:
+    directory = _secrets_dir()
+    return [] if directory is None else sorted(directory.iterdir())
+
+
+def _told(error: ValidationError) -> Iterator[str]:
+    for fault in error.errors(include_input=False, include_url=False):
+        field = str(fault["loc"][0]) if fault["loc"] else "oidc_issuer"  # the only rule for several
+        yield f"{variable_of(field)}: {fault['msg'].removeprefix('Value error, ')}"

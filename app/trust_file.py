@@ -10,7 +10,8 @@ from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import TrustedKeys, read_trusted_keys
 from app.database import Database
 from app.domain.errors import ConfigurationError, VerificationError
-from app.locations import signing_key_file, trusted_keys_file
+from app.key_files import trusted_keys_file
+from app.locations import signing_key_file
 from app.log import signing_keys
 from app.settings import Settings
 
@@ -61,12 +62,6 @@ def require_rotated(
     compromised_since: datetime | None = None,
 ) -> None:
     """Check that the ledger differs from the file by one rotation at most, to a key of ours.
-
-    Args:
-        known: what the file says.
-        stored: what the ledger says.
-        new: holds the private key that is in use now.
-        compromised_since: of the key that it replaced, as the operator said.
 
     Raises:
         ConfigurationError: it differs in something else.

@@ -8,13 +8,12 @@ from torch import nn
 
 from app.domain.architecture import ArchitectureSpec
 from app.domain.recipe import TrainingRecipe
+from demo.digits import CLASSES
 from workers.mechanisms.frame import ReferenceFrame
 from workers.training.architectures import build
 from workers.training.data import Examples
 from workers.training.device import choose_device
 from workers.training.network import Network
-
-_CLASSES = 10
 
 
 class Baselines:
@@ -50,12 +49,6 @@ class Baselines:
         frame.weights_at(torch.randn_like(flat.values), out=flat.values)
         return self._trained(network, self._retained, test)
 
-    def accuracy_of(self, tensors: Mapping[str, torch.Tensor], test: Examples) -> float:
-        """Return the accuracy of given weights."""
-        network = Network(self._factory, device=choose_device())
-        network.load(tensors)
-        return network.evaluate(test).accuracy
-
     def _trained(self, network: Network, examples: Examples, test: Examples) -> float:
         network.train(examples, self._recipe, epochs=self._recipe.epochs)
         return network.evaluate(test).accuracy
@@ -64,6 +57,6 @@ class Baselines:
         return build(
             self._architecture,
             input_shape=self._everyone.input_shape,
-            classes=_CLASSES,
+            classes=CLASSES,
             allowed_factories=(),
         )

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +11,10 @@ from pathlib import Path
 
 import httpx
 
-from app.cli.connection import admin_key_file
 from app.client import ExpungeClient
 from app.domain.errors import ConfigurationError
+from app.key_files import admin_key_file, trusted_keys_file
+from app.processes.python import python_command
 from app.settings import Settings
 
 _TIMEOUT_S = 120.0
@@ -32,11 +32,11 @@ def running_service(folder: Path) -> Iterator[ExpungeClient]:
     port = free_port()
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")
-    } | {"EXPUNGE_DATA_DIR": str(folder / "data"), "EXPUNGE_PORT": str(port)}
+    } | {"EXPUNGE_DATA_DIR": str(data_dir_in(folder)), "EXPUNGE_PORT": str(port)}
     log = folder / "service.log"
     with log.open("wb") as output:
         service = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "up"],
+            python_command("app.cli", "up"),
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -44,12 +44,22 @@ def running_service(folder: Path) -> Iterator[ExpungeClient]:
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(url, service, log)
-        key = admin_key_file(Settings(data_dir=folder / "data")).read_text()
+        key = admin_key_file(Settings(data_dir=data_dir_in(folder))).read_text()
         with ExpungeClient(url, key) as client:
             yield client
     finally:
         service.send_signal(signal.SIGTERM)
         service.wait()
+
+
+def data_dir_in(folder: Path) -> Path:
+    """Return the data directory of the service in a folder."""
+    return folder / "data"
+
+
+def trusted_keys_in(folder: Path) -> Path:
+    """Return the operator's list of keys of that service."""
+    return trusted_keys_file(Settings(data_dir=data_dir_in(folder)))
 
 
 def _wait_until_ready(url: str, service: subprocess.Popen[bytes], log: Path) -> None:

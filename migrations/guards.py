@@ -7,18 +7,19 @@ from alembic import op
 
 APPEND_ONLY = (
     "log_entries",
-    "log_nodes",
+    "tree_nodes",
     "log_checkpoints",
     "log_cosignatures",
     "certificates",
     "forget_request_records",
+    "accounted_requests",
 )
 
 # What a row says from its beginning on.
 FIXED = {
     "datasets": (
         *("id", "name", "feature_shape", "feature_dtype", "feature_offset", "feature_scale"),
-        "classes",
+        *("feature_vocabulary", "classes", "encoding", "public"),
     ),
     "records": ("seq", "dataset_id", "record_key", "subject_key"),
     "forget_requests": (
@@ -26,21 +27,32 @@ FIXED = {
         # By these a call is recognised as repeated, and answered as the first was.
         *("external_key", "idempotency_key", "request_digest"),
     ),
-    "obligations": ("id", "request_id", "model_id", "basis"),
+    "obligations": ("id", "request_id", "model_id"),
     "models": (
         *("id", "name", "dataset_id", "architecture", "recipe", "weights_source", "split_salt"),
     ),
     "runs": ("id", "model_id", "kind"),
     "versions": (
-        *("id", "model_id", "run_id", "number", "blob_id", "certificate_id", "sha256"),
-        *("size_bytes", "covers_epoch"),
+        *("id", "model_id", "run_id", "number", "blob_id", "sha256"),
+        *("tensors_sha256", "size_bytes", "since_version"),
+        *("trained_through", "trained_after_epoch", "withheld"),
     ),
     "api_keys": ("id", "key_hash", "scopes"),
+    "backbones": (
+        *("id", "name", "architecture", "input_shape", "classes", "layers", "features", "source"),
+        *("base_id", "public_dataset", "exponent"),
+    ),
 }
 
+_ENDED = (
+    "o.archived_at IS NOT NULL AND n.archived_at IS DISTINCT FROM o.archived_at"
+    " OR o.deleted_at IS NOT NULL AND n.deleted_at IS DISTINCT FROM o.deleted_at"
+)
 # What must not become of a row; o is how it was, n how it is to be.
 FORBIDDEN = {
-    "datasets": "n.forget_epoch < o.forget_epoch",
+    "datasets": f"n.forget_epoch < o.forget_epoch OR {_ENDED}",
+    "models": _ENDED,
+    "backbones": _ENDED,
     "records": "o.erased_at IS NOT NULL AND n.erased_at IS DISTINCT FROM o.erased_at",
     "forget_requests": (
         "n.state <> o.state AND (o.state IN ('completed', 'cancelled')"
@@ -48,11 +60,18 @@ FORBIDDEN = {
         " OR n.state = 'cancelled' AND o.state <> 'accepted')"
     ),
     "obligations": "o.state IN ('certified', 'cancelled') AND n.state <> o.state"
-    " OR o.certificate_id <> n.certificate_id",
+    " OR o.certificate_id <> n.certificate_id"
+    " OR n.basis <> o.basis AND (o.state = 'certified' OR n.state <> 'certified')",
     "runs": "o.state IN ('published', 'failed', 'cancelled') AND n.state <> o.state"
     " OR n.fencing_token < o.fencing_token",
     "versions": "n.state <> o.state AND (o.state = 'shredded'"
-    " OR (o.state = 'retired') <> (n.state = 'shredded'))",
+    " OR (o.state = 'retired') <> (n.state = 'shredded'))"
+    # The head covers more with another certificate, and never less.
+    " OR n.covers_epoch < o.covers_epoch"
+    " OR (n.covers_epoch <> o.covers_epoch) <> (n.certificate_id <> o.certificate_id)"
+    " OR n.covers_epoch <> o.covers_epoch AND o.state <> 'certified'"
+    # Statistics may be lost, and no others take their place.
+    " OR n.statistics_blob_id <> coalesce(o.statistics_blob_id, '')",
     "api_keys": "o.revoked_at IS NOT NULL AND n.revoked_at IS DISTINCT FROM o.revoked_at",
 }
 _MOST_OFF_S = 600

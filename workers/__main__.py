@@ -1,26 +1,37 @@
-"""``python -m workers PART``: the entry point of processes started by ``expunge``."""
+"""``python -m workers PART``: the entry point of processes started by ``expunge``.
+
+Parts are ``worker``, ``dispatcher`` and ``recompute MODEL``.
+"""
 
 import importlib
 import os
 import sys
 
 from app import logs
+from app.domain.errors import ConfigurationError
 from app.processes.hardening import harden
 from app.processes.supervisor import stop_with_supervisor
 
-_PARTS = ("worker", "dispatcher")
+_ARGUMENTS = {"worker": 0, "dispatcher": 0, "recompute": 1}
 
 
 def main() -> None:
     """Run the part named on the command line; only that part is imported."""
     harden()
-    if len(sys.argv) != 2 or sys.argv[1] not in _PARTS:
-        sys.exit(f"usage: python -m workers {'|'.join(_PARTS)}")
+    if len(sys.argv) < 2 or len(sys.argv) - 2 != _ARGUMENTS.get(sys.argv[1]):
+        sys.exit("usage: python -m workers worker|dispatcher|recompute MODEL")
     logs.configure()
     stop_with_supervisor()
     # Before torch is loaded: OpenMP threads spinning at barriers starve each other on shared cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    importlib.import_module(f"workers.{sys.argv[1]}").main()
+    # Compiled networks run as they were written: a compiler writes files and starts programs, which
+    # the sealed phase refuses.
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    part = importlib.import_module(f"workers.{sys.argv[1]}")
+    try:
+        part.main()
+    except ConfigurationError as error:
+        sys.exit("error: " + str(error).replace("\n", "\nerror: "))
 
 
 if __name__ == "__main__":

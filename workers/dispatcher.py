@@ -14,18 +14,22 @@ from sqlalchemy import func
 
 from app.domain.ids import new_id
 from app.ledger import outbox, repository, runs, scheduling
+from app.ledger.accepting import utc_now
 from app.locations import redis_connection
 from app.logs import describe
+from app.models import whitening
+from app.models.retraining import AutomaticRetraining
 from app.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
 from app.processes.stopping import StopSignal
 from app.services import Services, open_services
 from app.settings import Settings
-from workers.queue import enqueue_run, open_queue, waiting_runs
+from workers.queue import enqueue_run, enqueue_whitening, open_queue, waiting_runs
 
 _log = logging.getLogger("expunge.dispatcher")
 _REENQUEUE_AFTER = timedelta(seconds=5)
 _OUTAGE_DELAY_S = 1.0
 _DEADLINES_INTERVAL_S = 5.0
+_RETRAINING_INTERVAL_S = 5.0
 
 
 class Dispatcher:
@@ -40,12 +44,16 @@ class Dispatcher:
         self._queue = queue
         self._name = new_id("dispatcher")
         self._next_sign_of_life = self._next_deadlines = time.monotonic()
+        self._next_retraining = time.monotonic()
+        self._retraining = AutomaticRetraining(services.database, utc_now)
         self.steps: tuple[Callable[[], None], ...] = (
             self._schedule_models,
             self._requeue_silent_runs,
             self._enqueue_runs,
             self._reenqueue_lost_jobs,
+            self._whiten_backbones,
             self._note_deadlines,
+            self._retrain_models,
             services.clean_up,
             services.forget_answers,
             services.rotate_keys,
@@ -59,11 +67,9 @@ class Dispatcher:
             step()
 
     def _schedule_models(self) -> None:
-        """Turn the due obligations of each model into one run."""
         scheduling.schedule_due(self._services.database, self._services.blobs)
 
     def _requeue_silent_runs(self) -> None:
-        """Requeue the runs of workers that no longer respond."""
         settings = self._services.settings
         with self._services.database.transaction() as session:
             runs.shorten_leases(session, lease_s=settings.lease_s)
@@ -86,7 +92,6 @@ class Dispatcher:
                 session.delete(row)
 
     def _reenqueue_lost_jobs(self) -> None:
-        """Enqueue again what Redis has lost."""
         with self._services.database.transaction() as session:
             stale = repository.queued_runs(session, enqueued_before=_REENQUEUE_AFTER)
             if not stale:
@@ -97,11 +102,24 @@ class Dispatcher:
                     enqueue_run(self._queue, row.id)
                 row.enqueued_at = func.clock_timestamp()
 
+    def _whiten_backbones(self) -> None:
+        """Enqueue every backbone whose whitening is due, or was lost with its worker."""
+        with self._services.database.transaction() as session:
+            waiting = whitening.waiting(session)
+        for backbone_id in waiting:
+            enqueue_whitening(self._queue, backbone_id)
+
     def _give_sign_of_life(self) -> None:
         """Send this dispatcher's heartbeat to Redis every few seconds."""
         if time.monotonic() >= self._next_sign_of_life:
             note_dispatcher(self._queue.connection, self._name)
             self._next_sign_of_life = time.monotonic() + DISPATCHER_INTERVAL_S
+
+    def _retrain_models(self) -> None:
+        """Start, every few seconds, the trainings for which policies ask."""
+        if time.monotonic() >= self._next_retraining:
+            self._retraining.retrain_due()
+            self._next_retraining = time.monotonic() + _RETRAINING_INTERVAL_S
 
     def _note_deadlines(self) -> None:
         """Log a warning, every few seconds, for requests whose deadline is near or over."""

@@ -1,27 +1,17 @@
 """Which failures of a run are permanent."""
 
-from app.domain.errors import (
-    ConflictError,
-    InvalidInputError,
-    NotFoundError,
-    ParameterError,
-    PlanError,
-    RunFailedError,
-    TargetNotMetError,
-    VerificationError,
-    WriteRefusedError,
-)
+from app.domain import errors
 
 _PERMANENT = (
-    ConflictError,
-    InvalidInputError,
-    NotFoundError,
-    ParameterError,
-    PlanError,
-    RunFailedError,
-    TargetNotMetError,
-    VerificationError,
-    WriteRefusedError,
+    errors.ConflictError,
+    errors.InvalidInputError,
+    errors.NotFoundError,
+    errors.ParameterError,
+    errors.PlanError,
+    errors.RunFailedError,
+    errors.TargetNotMetError,
+    errors.VerificationError,
+    errors.WriteRefusedError,
 )
 
 

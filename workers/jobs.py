@@ -6,9 +6,11 @@ from app import log_context
 from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.ledger import repository, runs
 from app.logs import describe
+from app.models import whitening
 from app.processes.stopping import StopSignal
 from app.services import Services, open_services
 from app.settings import Settings
+from workers.data.whitening import whiten
 from workers.failures import is_permanent
 from workers.lease import Lease
 from workers.queue import note_current
@@ -28,6 +30,46 @@ def execute_run(run_id: str) -> None:
     """
     with log_context.in_process(run=run_id):
         _take(run_id)
+
+
+def whiten_backbone(backbone_id: str) -> None:
+    """Compute a whitened backbone, if it still waits for that. Raises nothing."""
+    try:
+        services = open_services(Settings())
+        try:
+            _whiten(services, backbone_id)
+        finally:
+            services.database.dispose()
+    except Exception as error:  # noqa: BLE001 - Redis would keep its message
+        _log.error("backbone %s: %s", backbone_id, describe(error))
+
+
+def _whiten(services: Services, backbone_id: str) -> None:
+    most = services.settings.max_attempts
+    with services.database.transaction() as session:
+        if not whitening.begin(session, backbone_id, max_attempts=most):
+            return
+    try:
+        whiten(services, backbone_id, check=_check_stop)
+    except Exception as error:  # noqa: BLE001 - shown with the backbone, never in Redis
+        reason = describe(error)
+        _log.error("backbone %s: %s", backbone_id, reason)
+        with services.database.transaction() as session:
+            if isinstance(error, RunInterruptedError):
+                whitening.hand_back(session, backbone_id)
+                return
+            whitening.give_up(
+                session,
+                backbone_id,
+                reason=reason,
+                permanent=is_permanent(error),
+                max_attempts=most,
+            )
+
+
+def _check_stop() -> None:
+    if stop.is_set():
+        raise RunInterruptedError("the worker was asked to stop")
 
 
 def _take(run_id: str) -> None:

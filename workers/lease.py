@@ -26,14 +26,7 @@ _REPORT_INTERVAL_S = 0.25
 
 
 class Lease:
-    """One attempt at one run.
-
-    Attributes:
-        run_id, fencing_token: identify the attempt.
-        kind: the purpose of the run.
-        model_id: the run's model.
-        plan: the stored plan.
-    """
+    """One attempt at one run, identified by ``run_id`` and ``fencing_token``."""
 
     def __init__(
         self, database: Database, row: RunRow, *, lease_s: float, stop: StopSignal
@@ -57,14 +50,7 @@ class Lease:
     def take(
         cls, database: Database, run_id: str, *, lease_s: float, stop: StopSignal
     ) -> "Lease | None":
-        """Lease the most urgent queued run; None if none is waiting.
-
-        Args:
-            database: the ledger.
-            run_id: the run that the queue passed on.
-            lease_s: how long the lease is valid without a heartbeat.
-            stop: interrupts the run when set.
-        """
+        """Lease the most urgent queued run; None if none is waiting."""
         with database.transaction() as session:
             row = runs.lease(session, run_id, lease_s=lease_s)
             return None if row is None else cls(database, row, lease_s=lease_s, stop=stop)
@@ -88,12 +74,7 @@ class Lease:
             self.phase_seconds[phase] = round(time.monotonic() - started, 3)
 
     def report(self, **progress: object) -> None:
-        """Record progress, to be written soon.
-
-        Raises:
-            LeaseLostError: another worker holds the run; stop and leave no trace.
-            RunInterruptedError: this worker was told to stop.
-        """
+        """Record progress, to be written soon; raises what ``check`` raises."""
         self.check()
         self._progress = {**self._progress, **progress}
         self._changed = True
@@ -103,20 +84,16 @@ class Lease:
 
         Raises:
             LeaseLostError: another worker holds the run; stop and leave no trace.
-            RunInterruptedError: this worker was told to stop.
+            RunInterruptedError: this worker was asked to stop.
         """
         if self._lost.is_set():
             raise LeaseLostError("the run is held by another worker or is over")
         self.check_stop()
 
     def check_stop(self) -> None:
-        """Check only whether this worker may continue, not who holds the run.
-
-        Raises:
-            RunInterruptedError: this worker was told to stop.
-        """
+        """Check only whether this worker may continue, or raise ``RunInterruptedError``."""
         if self._stop_signal.is_set():
-            raise RunInterruptedError("the worker was told to stop")
+            raise RunInterruptedError("the worker was asked to stop")
 
     def _keep_alive(self) -> None:
         beat_s = self._lease_s / 3

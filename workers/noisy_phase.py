@@ -54,7 +54,8 @@ class Rule(Protocol):
         """Prepare the start in place, with noise if the rule has it.
 
         Raises:
-            TargetNotMetError: no run of this rule can meet the target.
+            TargetNotMetError: no run of this rule can meet the target. Nothing was changed.
+            PlanError: the plan was made for another number of weights.
         """
 
 

@@ -24,10 +24,8 @@ _DELAY_S = 0.5
 def outlast_outages(check: Callable[[], None], work: Callable[[], Result]) -> Result:
     """Do ``work`` and return its result; during an outage of a store, retry for ten minutes.
 
-    Args:
-        check: called before each retry; its exceptions end the waiting.
-        work: idempotent reads, writes and transactions; a transaction may run again after it was
-            committed.
+    It must be idempotent: a transaction may run again after it was committed. Exceptions of
+    ``check``, which is called before each retry, end the waiting.
 
     Raises:
         DBAPIError: Postgres stayed unavailable, or rejected the work.

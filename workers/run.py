@@ -1,13 +1,15 @@
 """One run, from lease to publication.
 
- 1. Lease the run: a fencing token and a heartbeat.
+ 1. Lease the run: a fencing token and a heartbeat. Try the network on random records: whatever its
+    code raises can be shown in full, because no record was read.
  2. Read the records into memory and fix the plan. From then on only retained records are present
     and, if the policy asks for a membership attack, those to forget: for two figures that nothing
     depends on.
  3. Seal the initial weights: trained here, uploaded, or the lineage's head. Until the seal opens,
     the process cannot write to any file (``ram_only``).
  4. Take noisy steps until the odometer meets the target. Only then does the seal open.
-    (Retraining needs none: a fresh network trained on retained records meets the target exactly.)
+    (Retraining needs none: a fresh network trained on retained records meets the target exactly.
+    A ridge head is solved from sums, of which the forgotten records' part was subtracted in 2.)
  5. Fine-tune without noise on retained records, unless the steps are accounted for; evaluate.
  6. Publish version, certificate and obligations in one transaction, if the drawn noise is what the
     certificate claims and the offline verifier accepts the bundle.
@@ -33,30 +35,32 @@ from app.certificates.signing import payload_from
 from app.certificates.statement import CertifyingPhase
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import check_place, check_statement
+from app.certificates.weights_file import tensors_sha256
 from app.domain.errors import DraftOutdatedError
-from app.domain.plan import Plan
+from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis, Phase, RunKind
 from app.failpoints import halfway, reach
 from app.ledger import publication, runs
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
-from app.planning.mechanisms.mechanism import Draws
+from app.planning.mechanisms.tracked import Tracked
+from app.registry import statistics_file
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_records, load_start
+from workers.exact.arithmetic import kernels
 from workers.lease import Lease
 from workers.mechanisms.catalogue import rule_of
 from workers.noise.generators import NoiseSource, SecureNoise
-from workers.noisy_phase import NoisyProgress
 from workers.patience import outlast_outages
 from workers.reporting import epsilon_reporter, loss_reporter, step_reporter
 from workers.seal.ram_only import ram_only
-from workers.seal.sealed import Certified, Sealed, SealedProgress
+from workers.seal.sealed import Certified, Sealed
 from workers.seal.witness import require_drawn
-from workers.training.architectures import build
 from workers.training.device import choose_device
 from workers.training.lineage import Lineage, lineage_of
-from workers.training.network import Network, Tensors, trainable_size
+from workers.training.network import Network, Tensors
+from workers.training.rehearsal import rehearse
 
 
 def execute(services: Services, lease: Lease) -> None:
@@ -64,14 +68,14 @@ def execute(services: Services, lease: Lease) -> None:
 
     Raises:
         LeaseLostError: another worker holds the run; nothing was published.
-        RunInterruptedError: this worker was told to stop; nothing was published.
+        RunInterruptedError: this worker was asked to stop; nothing was published.
         RunFailedError, TargetNotMetError, PlanError: retrying cannot help.
     """
     reach("after_lease")
-    model = outlast_outages(lease.check, lambda: load_model(services, lease))
+    model = outlast_outages(lease.check, lambda: load_model(services, lease.model_id))
     with lease.phase(Phase.LOADING):
-        factory = _factory(services, model)
-        size = trainable_size(factory)
+        size = _rehearsed_size(services, lease, model)
+        factory = model.factory(services.settings)
         data = outlast_outages(
             lease.check, lambda: load_records(services, lease, model, dimension=size)
         )
@@ -80,15 +84,20 @@ def execute(services: Services, lease: Lease) -> None:
         tensors, phase, evaluation = _train_openly(lease, model, data, factory)
     else:
         certified, phase = _certify(services, lease, model, data, factory)
-        evaluation = _evaluate(lease, data, certified)
         tensors = certified.tensors()
+        evaluation = _evaluate(lease, data, certified)
+        evaluation |= _noise_curve(data, certified, phase, evaluation)
     if model.policy.audit:
         evaluation["audit"] = _audit(data, certified)
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
-        content = safetensors.numpy.save(publishable(model.backbone, tensors))
+        content = safetensors.numpy.save(
+            publishable(model.backbone, tensors), metadata=model.description.to_metadata()
+        )
         result = publication.RunResult(
             weights=_store(services, lease, content),
+            tensors_sha256=tensors_sha256(content),
+            statistics=_store_sums(services, lease, data),
             phase=phase,
             evaluation=evaluation,
             certified_at=certified_at,
@@ -128,14 +137,22 @@ def _certify(
             if data.auditable:
                 sealed.audit(start, forgotten=data.forgotten, held_out=data.held_out)
             if trains:
-                _train(lease, lineage, sealed, noise, training)
+                with lease.phase(Phase.TRAINING):
+                    lineage.train(sealed, noise, training)
             else:
                 sealed.load(start)
             del start
             if mechanism.trains_anew:
                 sealed.retrained()
             else:
-                _unlearn(lease, plan, lineage, sealed, noise, progress)
+                with lease.phase(Phase.UNLEARNING):
+                    sealed.unlearn(
+                        rule_of(plan),
+                        lineage.feed,
+                        frame=lineage.frame,
+                        noise=noise,
+                        on_progress=progress,
+                    )
             certified = sealed.open()
         reach("at_target")
     finally:
@@ -148,45 +165,21 @@ def _certify(
     return certified, phase
 
 
-def _factory(services: Services, model: ModelSpec) -> Callable[[], nn.Module]:
-    def factory() -> nn.Module:
-        return build(
-            model.architecture,
-            input_shape=model.schema.shape,
-            classes=model.schema.classes,
-            allowed_factories=services.settings.allowed_factories,
-        )
+def _rehearsed_size(services: Services, lease: Lease, model: ModelSpec) -> int:
+    """Try the network before any record is read; return how many weights it trains.
 
-    return factory
-
-
-def _train(
-    lease: Lease,
-    lineage: Lineage,
-    sealed: Sealed,
-    noise: NoiseSource,
-    on_progress: SealedProgress,
-) -> None:
-    with lease.phase(Phase.TRAINING):
-        lineage.train(sealed, noise, on_progress)
-
-
-def _unlearn(
-    lease: Lease,
-    plan: Plan,
-    lineage: Lineage,
-    sealed: Sealed,
-    noise: NoiseSource,
-    on_progress: NoisyProgress,
-) -> None:
-    with lease.phase(Phase.UNLEARNING):
-        sealed.unlearn(
-            rule_of(plan),
-            lineage.feed,
-            frame=lineage.frame,
-            noise=noise,
-            on_progress=on_progress,
-        )
+    Only here are exceptions of the operator's code shown in full.
+    """
+    trains_privately = (
+        lease.kind is RunKind.TRAIN and Plan.from_json(lease.plan).training is TrainingKind.PRIVATE
+    )
+    network = rehearse(
+        model.factory(services.settings, in_full=True),
+        model.schema,
+        device=choose_device(),
+        private=trains_privately,
+    )
+    return network.flat.size
 
 
 def _basis(lease: Lease) -> Basis:
@@ -199,24 +192,18 @@ def _phase(
     """Return what the certificate says of the run: what happened, not what was planned."""
     parameters = mechanism_of(plan).taken(plan, certified.noisy_steps).parameters()
     draws = draws_of(plan.mechanism, parameters, basis=_basis(lease))
+    drawn: Noise | None = None
+    if draws:
+        count = sum(noise.drawn.values())
+        drawn = Noise(noise.name, grid=grid_of(plan.mechanism, draws), drawn=count)
     return CertifyingPhase(
         plan=plan,
         parameters=parameters,
         frame=None if lineage.frame is None else lineage.frame.to_json(),
         tensors=certified.trained,
-        noise=_noise_of(plan, draws, noise),
+        noise=drawn,
         steps=certified.noisy_steps,
-    )
-
-
-def _noise_of(plan: Plan, draws: list[Draws], noise: NoiseSource) -> Noise | None:
-    """Return the noise source's counts; None if the certificate claims no noise of this run."""
-    if not draws:
-        return None
-    return Noise(
-        generator=noise.name,
-        grid=grid_of(plan.mechanism, draws),
-        drawn=sum(noise.drawn.values()),
+        arithmetic=kernels() if plan.training is TrainingKind.EXACT else None,
     )
 
 
@@ -243,6 +230,21 @@ def _evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict
         }
 
 
+def _noise_curve(
+    data: RunData, certified: Certified, phase: CertifyingPhase, evaluation: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what more noise, and so more capacity, would cost a tracked head in accuracy."""
+    mechanism = mechanism_named(phase.plan.mechanism).of(phase.parameters)
+    noise_std = mechanism.history.noise_std() if isinstance(mechanism, Tracked) else 0.0
+    if noise_std == 0 or len(data.held_out) == 0:
+        return {}
+    released = {
+        "noise_std": noise_std,
+        "held_out_accuracy": evaluation["held_out_accuracy"],
+    }
+    return {"noise_curve": [released, *certified.noise_curve(data.held_out, noise_std=noise_std)]}
+
+
 def _audit(data: RunData, certified: Certified | None) -> dict[str, Any]:
     """Return the certificate's ``audit`` field; the seal kept the first figure."""
     counts = {"forgotten": len(data.forgotten), "held_out": len(data.held_out)}
@@ -267,15 +269,26 @@ def _train_openly(
     return network.tensors(), None, _evaluate(lease, data, network)
 
 
-def _store(services: Services, lease: Lease, content: bytes) -> StoredBlob:
-    """Write the weights to an object; the run is recorded as its writer before it exists."""
+def _store(
+    services: Services, lease: Lease, content: bytes, *, kind: str = "weights"
+) -> StoredBlob:
+    """Write a result to an object; the run is recorded as its writer before it exists."""
 
     def reserve() -> str:
         with services.database.transaction() as session:
-            return runs.reserve_weights(session, services.blobs, lease.run_id, lease.fencing_token)
+            return runs.reserve_blob(
+                session, services.blobs, lease.run_id, lease.fencing_token, kind=kind
+            )
 
     blob_id = outlast_outages(lease.check, reserve)
     return outlast_outages(lease.check, lambda: services.blobs.fill(blob_id, content))
+
+
+def _store_sums(services: Services, lease: Lease, data: RunData) -> StoredBlob | None:
+    """Write the retained records' sums, if the model is made of them."""
+    if data.summed is None:
+        return None
+    return _store(services, lease, data.summed.to_file().to_bytes(), kind=statistics_file.KIND)
 
 
 def _publish(
@@ -297,7 +310,8 @@ def _publish(
     def publish() -> None:
         with services.database.transaction() as session:
             checked = publication.draft(session, run_id=lease.run_id, result=result)
-        check_statement(payload_from(checked), weights=content)
+        if checked is not None:
+            check_statement(payload_from(checked), weights=content)
         with services.database.transaction() as session:
             publication.publish(
                 session,

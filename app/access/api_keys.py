@@ -51,12 +51,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class KeyHolder:
-    """To whom a key belongs.
-
-    Attributes:
-        caller: the owner of the key.
-        lasts_s: for how many seconds the key is valid; None if it does not expire.
-    """
+    """A key's caller, and for how many seconds the key is valid; None if it does not expire."""
 
     caller: Caller
     lasts_s: float | None
@@ -69,11 +64,7 @@ def create_key(
     scopes: Collection[Scope],
     expires_at: datetime | None = None,
 ) -> tuple[ApiKeyRow, str]:
-    """Create a key; its secret is returned here and never again.
-
-    Raises:
-        InvalidInputError: it would have expired already.
-    """
+    """Create a key; its secret is returned only here. ``InvalidInputError`` if it has expired."""
     if expires_at is not None and expires_at <= datetime.now(UTC):
         raise InvalidInputError("expires_at lies in the past")
     secret = PREFIX + secrets.token_urlsafe(_KEY_BYTES)
@@ -120,10 +111,7 @@ def holder_of(session: Session, secret: str) -> KeyHolder:
 def token_caller(session: Session, identity: bytes, scopes: Collection[Scope]) -> Caller:
     """Return the caller whose identity an issuer has confirmed; a new one is stored.
 
-    Args:
-        session: the database.
-        identity: keyed hash of issuer and subject.
-        scopes: what the token allows.
+    ``identity`` is the keyed hash of issuer and subject.
 
     Raises:
         InvalidCredentialsError: the caller was revoked here.

@@ -17,16 +17,10 @@ _CAUSED_BY = text("""substring(body FROM '"by":"([^"]*)"') = :caller""")
 
 
 @dataclass(frozen=True)
-class Deed:
+class AuditEntry:
     """One entry of the log, and who caused it.
 
-    Attributes:
-        index: of the entry.
-        kind: what was decided.
-        by: a caller's id, ``operator`` or ``service``.
-        name: the caller's name, if it is one of the API.
-        recorded_at: when.
-        facts: all else that the entry says.
+    ``by`` is a caller's id, ``operator`` or ``service``; ``name`` is the name of a caller's key.
     """
 
     index: int
@@ -37,23 +31,15 @@ class Deed:
     facts: dict[str, Any]
 
 
-def deeds(
+def newest_entries(
     session: Session,
     *,
     limit: int,
     caller: str | None = None,
     kind: str | None = None,
     before: int | None = None,
-) -> Sequence[Deed]:
-    """Return at most ``limit`` entries, newest first.
-
-    Args:
-        session: the database.
-        limit: how many.
-        caller: only those caused by this one.
-        kind: only those of this kind.
-        before: only entries with a smaller index.
-    """
+) -> Sequence[AuditEntry]:
+    """Return at most ``limit`` entries, newest first; those with an index below ``before``."""
     query = select(LogEntryRow.index, LogEntryRow.body).order_by(LogEntryRow.index.desc())
     if caller is not None:
         query = query.where(_CAUSED_BY.bindparams(caller=caller))
@@ -65,7 +51,7 @@ def deeds(
         (index, strict_json.loads(body)) for index, body in session.execute(query.limit(limit))
     ]
     names = _names(session, {facts["by"] for _, facts in entries})
-    return [_deed(index, facts, names) for index, facts in entries]
+    return [_parsed(index, facts, names) for index, facts in entries]
 
 
 def _names(session: Session, callers: set[str]) -> dict[str, str]:
@@ -73,9 +59,9 @@ def _names(session: Session, callers: set[str]) -> dict[str, str]:
     return {caller: name for caller, name in session.execute(query)}  # noqa: C416 - rows to pairs
 
 
-def _deed(index: int, facts: dict[str, Any], names: dict[str, str]) -> Deed:
+def _parsed(index: int, facts: dict[str, Any], names: dict[str, str]) -> AuditEntry:
     by = facts.pop("by")
-    return Deed(
+    return AuditEntry(
         index=index,
         kind=facts.pop("kind"),
         by=by,

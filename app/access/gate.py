@@ -25,14 +25,7 @@ _NO_CREDENTIALS = "send a valid API key or access token as 'Authorization: Beare
 
 
 class Gate:
-    """Tells callers by their credentials.
-
-    Args:
-        database: where callers are kept.
-        pseudonyms: names callers that have no key.
-        tokens: checks access tokens; None if none are accepted.
-        calls, failures: the limits.
-    """
+    """Finds callers by their credentials; without ``tokens``, no access token is accepted."""
 
     def __init__(
         self,

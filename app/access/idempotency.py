@@ -50,12 +50,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer as it was sent.
-
-    Attributes:
-        status, body: of the answer.
-        headers: names and values, Latin-1 texts.
-    """
+    """An answer as it was sent; headers are pairs of Latin-1 texts."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -64,11 +59,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to execute a call.
-
-    Attributes:
-        call_id: the same for every attempt at this call, and for no other call.
-    """
+    """The right to execute a call; every attempt at it has its ``call_id``, and no other call."""
 
     call_id: str
     key_digest: bytes
@@ -91,10 +82,10 @@ class IdempotencyKeys:
         """
         name = f"{call.method}\0{call.path}\0{call.key}".encode()
         digest = self._pseudonyms.call("key", call.caller_id, name)
-        said = self._pseudonyms.call("request", call.caller_id, call.query + b"\0" + call.body)
+        content = self._pseudonyms.call("request", call.caller_id, call.query + b"\0" + call.body)
         cipher = AESGCM(self._pseudonyms.call("answer", call.caller_id, name))
-        row = _lock(session, digest, said)
-        if row.request_digest != said:
+        row = _lock(session, digest, content)
+        if row.request_digest != content:
             raise IdempotencyKeyReusedError("this Idempotency-Key came with another body before")
         if row.answer is not None:
             return _decrypt(cipher, digest, row.answer)

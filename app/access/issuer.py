@@ -45,9 +45,7 @@ class FetchError(Exception):
 class IssuerKeys:
     """The public keys of one issuer, by their ``kid``. Safe between threads and event loops.
 
-    Args:
-        issuer: its URL, exactly as its tokens spell it.
-        clock: monotonic seconds.
+    ``issuer`` is its URL, exactly as its tokens spell it.
     """
 
     def __init__(self, issuer: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -105,7 +103,7 @@ class IssuerKeys:
             keys = fetch_keys(self._issuer)
         except (FetchError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             why = str(error) if isinstance(error, FetchError) else type(error).__name__
-            _log.warning("the keys of the issuer of access tokens cannot be had: %s", why)
+            _log.warning("the keys of the issuer of access tokens cannot be fetched: %s", why)
         else:
             with self._lock:
                 self._keys, self._fetched_at = keys, self._clock()

@@ -23,8 +23,8 @@ class _Entry:
 class KnownCallers:
     """Remembers to whom credentials belong, by their digests; safe between threads.
 
-    Whatever this process revokes ends all entries at once. What another process revokes is let in
-    for as long as an entry lasts. No entry outlasts its key. An entry that has ended grants
+    A revocation by this process ends all entries at once. One by another process counts from the
+    end of an entry. No entry outlasts its key. An entry that has ended grants
     nothing: it only keeps failures of others behind the same address from delaying this caller.
     """
 

@@ -34,15 +34,7 @@ _BUCKET_BYTES = 2
 
 @dataclass(frozen=True)
 class Quota:
-    """What is left of a limit.
-
-    Attributes:
-        name: of the limit.
-        limit: calls per window.
-        window_s: length of a window, in seconds.
-        remaining: calls left in this window.
-        reset_s: whole seconds until the next window.
-    """
+    """What is left of a limit: ``remaining`` of ``limit`` calls, for ``reset_s`` more seconds."""
 
     name: str
     limit: int
@@ -66,9 +58,7 @@ class _Shared(RedisStorage):
 class Counters:
     """Fixed windows in Redis, or in this process while Redis is away.
 
-    Args:
-        redis_url: as redis-py reads it.
-        pseudonyms: holds the key of the hashes; other services in the same Redis use other keys.
+    The pseudonyms' key keeps other services in the same Redis apart.
     """
 
     def __init__(self, redis_url: str, pseudonyms: Pseudonyms) -> None:
@@ -138,7 +128,7 @@ class CallLimits:
 
 
 class FailureLimit:
-    """How often one address may fail. Whole IPv6 networks count as one, as people have them."""
+    """How often one address may fail; an IPv6 network, which one person has, counts as one."""
 
     def __init__(self, counters: Counters, *, per_minute: int) -> None:
         self._counters = counters

@@ -24,12 +24,7 @@ _MAX_SUBJECT_CHARS = 1000
 
 @dataclass(frozen=True)
 class Bearer:
-    """Whom an issuer vouches for.
-
-    Attributes:
-        issuer, subject: together they name one caller; never shown or logged.
-        scopes: what the caller may do here.
-    """
+    """Of whom a token is: issuer and subject name one caller, and are never shown or logged."""
 
     issuer: str = field(repr=False)
     subject: str = field(repr=False)

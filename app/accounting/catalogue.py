@@ -13,7 +13,7 @@ from app.domain.errors import NotFoundError, ParameterError
 Found = TypeVar("Found")
 _ALLOWED = {
     "missing_keyword_only_argument": "given",
-    "unexpected_keyword_argument": "left out: there is no such parameter",
+    "unexpected_keyword_argument": "omitted: it is not a parameter here",
 }
 
 

@@ -21,8 +21,8 @@ from app.domain.errors import CalibrationError, ParameterError
 
 _ROUNDS: Final = 20
 # Of delta. Where a profile falls slowly, less for rounding means a much smaller epsilon, at which
-# rounding leaves less.
-_SHARES_OF_ROUNDING: Final = (0.5, 0.1, 1e-2, 1e-3, 1e-4)
+# rounding leaves less. The last four are for a target that barely is in reach.
+_SHARES_OF_ROUNDING: Final = (0.5, 0.1, 1e-2, 1e-3, 1e-4, 0.6, 0.4, 0.7, 0.8)
 _LARGEST_RESIDUE: Final = 0.9
 
 

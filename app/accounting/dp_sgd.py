@@ -14,17 +14,16 @@ gradients lie on a grid of their own, so that sums of up to 2^20 of them are exa
 Guarantee: privacy profile. Neighbouring relation: add_remove. Assumptions:
  1. Poisson sampling, per-record clipping and the noise are as stated (Opacus);
  2. the model was trained once and not touched since: later runs need their own accounting;
- 3. group_size counts all records forgotten so far.
+ 3. group_size is at least the number of all records forgotten so far. The bound is for gradients
+    of any norm up to C, 0 included, so that it holds for every smaller group as well.
 """
 
-import importlib
 import math
 from functools import lru_cache
 from typing import Any
 
 from app.accounting import gaussian
 from app.accounting.computed_guarantee import computed
-from app.accounting.dp_sgd_resolution import resolution
 from app.accounting.guarantees import Guarantee, ProfileGuarantee
 from app.accounting.precision import sampling_residue
 from app.accounting.search import smallest_noise_by_secant
@@ -36,6 +35,7 @@ from app.domain.checks import (
     require_steps,
 )
 from app.domain.errors import CalibrationError, ParameterError
+from app.domain.extras import ACCOUNTING, loaded
 
 NAME = "dp_sgd"
 LARGEST_GROUP = 200
@@ -57,7 +57,7 @@ TERMS = Terms(
     assumptions=enforced(
         "records were sampled independently (Poisson) at the stated rate",
         "the gradient of each record was clipped and the stated noise added",
-        "group_size counts all records forgotten so far",
+        "group_size is at least the number of all records forgotten so far",
         "the weights were not changed since by anything that read a forgotten record",
     ),
     source="Koloskova et al. 2025, section 5.3; Ganesh 2024 (arXiv 2401.10294)",
@@ -73,15 +73,10 @@ def account(
     records: int | None = None,
     dimension: int | None = None,
 ) -> Guarantee:
-    """Return the tight guarantee for ``group_size`` records, within a second.
+    """Return the tight guarantee for ``group_size`` forgotten records, within a second.
 
-    Args:
-        noise_multiplier: of the clip.
-        sampling_rate: the chance of a record to be in a step's sample.
-        steps: of the training.
-        group_size: how many records are forgotten.
-        records: of the training; needed with a ``dimension`` only, for the largest sample.
-        dimension: numbers in a gradient; None for real arithmetic.
+    With a ``dimension``, the numbers in a gradient, it counts floats, and needs the number of
+    ``records`` in the training for the largest sample.
 
     Raises:
         ParameterError: a parameter is out of its range, ``records`` is missing, or the noise is too
@@ -205,7 +200,6 @@ def require_group(group_size: int) -> int:
 
 
 def _ideal(multiplier: float, rate: float, steps: int, group: int) -> ProfileGuarantee:
-    """Return the guarantee of real arithmetic."""
     if rate == 1:
         mu = group * math.sqrt(steps) / multiplier
         return ProfileGuarantee(
@@ -213,18 +207,30 @@ def _ideal(multiplier: float, rate: float, steps: int, group: int) -> ProfileGua
             delta_at=lambda epsilon: gaussian.delta_of(mu=mu, epsilon=epsilon),
             epsilon_at=lambda delta: gaussian.epsilon_of(mu=mu, delta=delta),
         )
-    losses = composed(multiplier, rate, steps, group)
-
-    def epsilon_at(delta: float) -> float:
-        if delta < SMALLEST_DELTA:
-            raise ParameterError("delta", f"at least {SMALLEST_DELTA:g} for a composed profile")
-        return float(losses.get_epsilon_for_delta(delta - FOURIER_ROUNDING))
-
+    training = (multiplier, rate, steps, group)
     return ProfileGuarantee(
         terms=TERMS,
-        delta_at=lambda epsilon: float(losses.get_delta_for_epsilon(epsilon)) + FOURIER_ROUNDING,
-        epsilon_at=epsilon_at,
+        delta_at=lambda epsilon: _composed_delta(*training, epsilon),
+        epsilon_at=lambda delta: _composed_epsilon(*training, delta),
     )
+
+
+@lru_cache(maxsize=4096)
+def _composed_delta(
+    multiplier: float, rate: float, steps: int, group: int, epsilon: float
+) -> float:
+    losses = composed(multiplier, rate, steps, group)
+    return float(losses.get_delta_for_epsilon(epsilon)) + FOURIER_ROUNDING
+
+
+@lru_cache(maxsize=4096)
+def _composed_epsilon(
+    multiplier: float, rate: float, steps: int, group: int, delta: float
+) -> float:
+    if delta < SMALLEST_DELTA:
+        raise ParameterError("delta", f"at least {SMALLEST_DELTA:g} for a composed profile")
+    losses = composed(multiplier, rate, steps, group)
+    return float(losses.get_epsilon_for_delta(delta - FOURIER_ROUNDING))
 
 
 @lru_cache(maxsize=4)
@@ -233,8 +239,8 @@ def composed(noise_multiplier: float, sampling_rate: float, steps: int, group_si
 
     The library takes a second to import, so only this function does.
     """
-    mixture = importlib.import_module("app.accounting.mixture_of_gaussians")
-    width = resolution(
+    mixture = loaded("app.accounting.mixture_of_gaussians", extra=ACCOUNTING)
+    width = loaded("app.accounting.dp_sgd_resolution", extra=ACCOUNTING).resolution(
         noise_multiplier=noise_multiplier,
         sampling_rate=sampling_rate,
         steps=steps,

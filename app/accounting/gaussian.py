@@ -10,10 +10,9 @@ propose a number; it is returned once ``delta_of``, rounded up, confirms it.
 """
 
 import math
-from collections.abc import Callable
+from functools import lru_cache
 
-import scipy  # its parts load when they are first used, which takes long
-
+from app.accounting.numerics import confirmed, erfcx, integral, root_between
 from app.domain.checks import require_delta, require_non_negative, require_positive
 from app.domain.errors import CalibrationError
 
@@ -39,20 +38,21 @@ def log_delta(*, mu: float, epsilon: float) -> float:
     if x > 1e3:
         # delta <= Phi(-x) <= exp(-x^2/2): an upper bound, and far below any float64.
         return -x * x / 2
+    # exp(epsilon) phi(y) = phi(x), so both terms share the factor exp(-x^2/2).
+    second = erfcx(y * _ROOT_HALF)
     if x < 0:
-        first = float(scipy.special.ndtr(-x))
-        second = math.exp(epsilon + float(scipy.special.log_ndtr(-y)))
+        first = math.erfc(x * _ROOT_HALF) / 2
+        second *= math.exp(-x * x / 2) / 2
         if second > 0.9 * first:
             return _log_close_difference(mu, epsilon)
         return math.log(first - second)
-    # exp(epsilon) phi(y) = phi(x), so both terms share the factor exp(-x^2/2).
-    first = float(scipy.special.erfcx(x * _ROOT_HALF))
-    second = float(scipy.special.erfcx(y * _ROOT_HALF))
+    first = erfcx(x * _ROOT_HALF)
     if second > 0.9 * first:
         return _log_close_difference(mu, epsilon)
     return _LOG_HALF - x * x / 2 + math.log(first - second)
 
 
+@lru_cache(maxsize=8192)
 def _log_close_difference(mu: float, epsilon: float) -> float:
     """Return log delta where its two terms nearly cancel (tiny mu), from a positive integral.
 
@@ -71,11 +71,8 @@ def _log_close_difference(mu: float, epsilon: float) -> float:
     # Below this the integrand is under exp(-60) of its value at mu.
     lowest = epsilon / (math.sqrt(2 * shift + 120.0) + mu)
     log_mu = math.log(mu)
-    start = min(math.log(lowest), log_mu - 1e-3)
-    result = scipy.integrate.quad(
-        density, start, log_mu, epsabs=0.0, epsrel=2e-14, limit=200, full_output=1
-    )
-    total, doubt = float(result[0]), float(result[1])
+    start = max(math.log(lowest), log_mu - 60)
+    total, doubt = integral(density, min(start, log_mu - 1e-3), log_mu)
     if doubt > 1e-13 * total:
         total += doubt
     if not 0 < total < math.inf:
@@ -124,8 +121,8 @@ def epsilon_of(*, mu: float, delta: float) -> float:
 
     # Phi(-epsilon/mu + mu/2) alone is at most exp(-x^2/2) at x = epsilon/mu - mu/2.
     highest = mu * (mu / 2 + math.sqrt(-2 * target)) * (1 + 1e-12) + 1e-9
-    root = 0.0 if excess(0.0) <= 0 else _root(excess, 0.0, highest)
-    return _confirm(lambda epsilon: delta_of(mu=mu, epsilon=epsilon) <= delta, root, 1)
+    root = 0.0 if excess(0.0) <= 0 else root_between(excess, 0.0, highest)
+    return confirmed(lambda epsilon: delta_of(mu=mu, epsilon=epsilon) <= delta, root, 1)
 
 
 def mu_of(*, epsilon: float, delta: float) -> float:
@@ -145,8 +142,8 @@ def mu_of(*, epsilon: float, delta: float) -> float:
     reach = math.sqrt(-2 * target) + math.sqrt(2 * epsilon) + 40
     # Of a subnormal epsilon the quotient could be 0; mu itself need not be so small.
     lowest = max(math.log(epsilon) - math.log(reach), _LOWEST_LOG_MU)
-    root = math.exp(_root(excess, lowest, math.log(_LARGEST_MU)))
-    return _confirm(lambda mu: delta_of(mu=mu, epsilon=epsilon) <= delta, root, -1)
+    root = math.exp(root_between(excess, lowest, math.log(_LARGEST_MU)))
+    return confirmed(lambda mu: delta_of(mu=mu, epsilon=epsilon) <= delta, root, -1)
 
 
 def advantage_of(*, mu: float) -> float:
@@ -160,26 +157,3 @@ def advantage_of(*, mu: float) -> float:
 def surviving_information_bits(*, mu: float) -> float:
     """Return mu^2/2 nats in bits: what a release between any two starts can tell of its start."""
     return require_positive("mu", mu) ** 2 / 2 / math.log(2) * (1 + _ROUNDING)
-
-
-def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    try:
-        root, report = scipy.optimize.brentq(
-            function, low, high, xtol=1e-15, rtol=1e-14, full_output=True
-        )
-    except (ValueError, RuntimeError) as error:
-        raise CalibrationError("the search for a Gaussian guarantee did not converge") from error
-    if not report.converged or not math.isfinite(root):
-        raise CalibrationError("the search for a Gaussian guarantee did not converge")
-    return float(root)
-
-
-def _confirm(holds: Callable[[float], bool], proposal: float, sign: int) -> float:
-    """Move ``proposal`` outward (up for sign 1, down for -1) until ``holds`` says yes."""
-    move = 2e-15
-    for _ in range(60):
-        candidate = proposal * (1 + sign * move) + (1e-15 if sign > 0 else 0.0)
-        if holds(candidate):
-            return candidate
-        move *= 2
-    raise CalibrationError("the search for a Gaussian guarantee did not converge")

@@ -31,13 +31,13 @@ from app.accounting import gaussian, precision
 from app.accounting.chains.computed_chain import chain_residue, with_rounding
 from app.accounting.chains.coupled_guarantee import CoupledGuarantee
 from app.accounting.chains.noisy_chain import NoisyChain, constant_mu, one_minus_product
+from app.accounting.chains.noisy_step import NoisyStep, Run, least_delta
 from app.accounting.chains.reflection import (
+    CELLS,
+    SEARCH_CELLS,
     Apart,
-    NoisyStep,
     ReflectionCoupling,
-    Run,
     apart_after,
-    least_delta,
 )
 from app.accounting.computed_guarantee import computed
 from app.accounting.guarantees import (
@@ -52,7 +52,7 @@ from app.domain.errors import CalibrationError, ParameterError
 from app.domain.schedules import Schedule, at, varies
 
 NAME = "gradient_clipping"
-_WIDTH = 1e-4
+_WIDTH, _NEAR = 1e-4, 1e-3
 _WORTH_A_SEARCH = 1e-3
 
 TERMS = Terms(
@@ -73,9 +73,8 @@ TERMS = Terms(
 class StepSize:
     """The noise-free part of one step, checked once.
 
-    Attributes:
-        contraction: 1 - learning_rate * weight_decay, rounded up.
-        shift: 2 * learning_rate * gradient_clip.
+    The contraction is 1 - learning_rate * weight_decay, rounded up; the shift is
+    2 * learning_rate * gradient_clip.
     """
 
     contraction: float
@@ -102,16 +101,17 @@ def step_size(*, gradient_clip: float, learning_rate: float, weight_decay: float
 class Odometer:
     """Counts the steps that were actually taken and says what they are worth.
 
-    Args:
-        initial_clip: C0, the norm to which the start was clipped.
-        dimension: numbers in a position; None for real arithmetic.
+    Without a ``dimension``, the numbers in a position, it counts in real arithmetic.
     """
 
-    def __init__(self, *, initial_clip: float, dimension: int | None = None) -> None:
+    def __init__(
+        self, *, initial_clip: float, dimension: int | None = None, cells: int = CELLS
+    ) -> None:
         self._initial_clip = require_positive("initial_clip", initial_clip)
         self._dimension = None if dimension is None else require_steps("dimension", dimension)
         self._chain = NoisyChain(start_distance=2 * self._initial_clip)
-        self._coupling = ReflectionCoupling(start_distance=2 * self._initial_clip)
+        self._coupling: ReflectionCoupling | None = None
+        self._cells = cells
         self._steps: list[NoisyStep] = []
         self._times: list[int] = []
         self._last: tuple[StepSize, float, float] | None = None
@@ -152,15 +152,21 @@ class Odometer:
         """
         mu = self._chain.certified_mu()
         run = tuple(zip(self._steps, self._times, strict=True))
-        steps, coupling = self.steps, self._coupling
-        coupling.follow(run)
+        steps = self.steps
         return _guarantee(
             initial_clip=self._initial_clip,
             dimension=self._dimension,
             run=run,
             mu=_mu_of(self._initial_clip, run[0]) if len(run) == 1 else mu,
-            apart=lambda: coupling.apart(steps=steps),
+            apart=lambda: self._followed(run).apart(steps=steps),
         )
+
+    def _followed(self, run: Run) -> ReflectionCoupling:
+        if self._coupling is None:
+            start = 2 * self._initial_clip
+            self._coupling = ReflectionCoupling(start_distance=start, cells=self._cells)
+        self._coupling.follow(run)
+        return self._coupling
 
     def meets(self, *, epsilon: float, delta: float) -> bool:
         """Say whether the steps so far imply (epsilon, delta)."""
@@ -176,8 +182,11 @@ def account(
     noise_std: Schedule,
     steps: int,
     dimension: int | None = None,
+    cells: int = CELLS,
 ) -> CoupledGuarantee:
     """Return the guarantee of ``steps`` steps; each schedule is one number or one per step.
+
+    With few ``cells`` the coupling is quicker, and its delta a little larger.
 
     Raises:
         ParameterError: a parameter is out of its range, or a schedule has the wrong length.
@@ -194,7 +203,7 @@ def account(
         if varies(schedule) and not (isinstance(schedule, Sequence) and len(schedule) == steps):
             raise ParameterError(name, f"one number or {steps} of them, one per step")
     if any(map(varies, schedules.values())):
-        odometer = Odometer(initial_clip=initial_clip, dimension=dimension)
+        odometer = Odometer(initial_clip=initial_clip, dimension=dimension, cells=cells)
         for step in range(steps):
             numbers = {name: at(schedule, step) for name, schedule in schedules.items()}
             noise = numbers.pop("noise_std")
@@ -209,7 +218,7 @@ def account(
         dimension=dimension,
         run=run,
         mu=_mu_of(initial_clip, run[0]),
-        apart=lambda: apart_after(2 * initial_clip, run),
+        apart=lambda: apart_after(2 * initial_clip, run, cells=cells),
     )
 
 
@@ -242,8 +251,8 @@ def calibrate(
         steps=steps,
     )
 
-    def guarantee(noise_std: float) -> CoupledGuarantee:
-        return given(noise_std=noise_std, dimension=dimension)
+    def guarantee(noise_std: float, cells: int = CELLS) -> CoupledGuarantee:
+        return given(noise_std=noise_std, dimension=dimension, cells=cells)
 
     target = gaussian.mu_of(epsilon=epsilon, delta=delta)
     # The margin covers the rounding of an odometer that walks the same steps.
@@ -308,24 +317,37 @@ def _guarantee(
 
 
 def _less_by_coupling(
-    guarantee: Callable[[float], CoupledGuarantee], enough: float, epsilon: float, delta: float
+    guarantee: Callable[[float, int], CoupledGuarantee],
+    enough: float,
+    epsilon: float,
+    delta: float,
 ) -> float:
     """Return the noise that the coupling needs for a target, if that is less than ``enough``."""
 
-    def excess(noise_std: float) -> float:
+    def excess(noise_std: float, cells: int = CELLS) -> float:
         try:
-            coupled = guarantee(noise_std).coupled()
+            coupled = guarantee(noise_std, cells).coupled()
         except (CalibrationError, ParameterError):
             return math.inf
-        found = min(max(coupled.delta(epsilon=epsilon), 1e-300), 1 - 1e-9)
-        # log delta falls about in proportion to the steps: its logarithm is nearly straight.
-        return math.log(math.log(delta) / math.log(found))
+        return excess_of(coupled.delta(epsilon=epsilon), delta)
 
     trial = enough * (1 - _WORTH_A_SEARCH)
     try:
-        hopeless = guarantee(trial).least(epsilon) > delta
+        hopeless = guarantee(trial, CELLS).least(epsilon) > delta
     except ParameterError:
         return enough
     if hopeless or excess(trial) > 0:
         return enough
-    return smallest_noise_by_secant(excess, scale=trial, relative_width=_WIDTH)
+    near = smallest_noise_by_secant(
+        lambda noise_std: excess(noise_std, SEARCH_CELLS), scale=trial, relative_width=_NEAR
+    )
+    return smallest_noise_by_secant(excess, scale=near, relative_width=_WIDTH)
+
+
+def excess_of(found: float, delta: float) -> float:
+    """Return how far a delta is beyond a target: not above 0 where it is met.
+
+    The logarithm of delta falls about in proportion to the steps, so that its own logarithm is
+    nearly straight.
+    """
+    return math.log(math.log(delta) / math.log(min(max(found, 1e-300), 1 - 1e-9)))

@@ -7,16 +7,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import ClassVar
-
-import scipy  # its parts load when they are first used, which takes long
 
 from app.accounting import gaussian, renyi
 from app.accounting.precision import weighed
 from app.accounting.search import smallest
 from app.accounting.terms import Terms
 from app.domain.checks import (
-    require_above_one,
     require_delta,
     require_finite,
     require_non_negative,
@@ -112,24 +110,18 @@ class GaussianGuarantee(Guarantee):
         """
         if not 0 < self.slack < 1 or self.mu == 0:
             return 0.0
-        return max(0.0, -self.mu * (float(scipy.special.ndtri(self.slack)) + self.mu / 2))
+        return max(0.0, -self.mu * (NormalDist().inv_cdf(self.slack) + self.mu / 2))
 
     def surviving_information_bits(self) -> float:
         """Return what can survive of a start, in bits (docs/guarantees.md, section 3.1)."""
         return gaussian.surviving_information_bits(mu=self.mu) if self.mu > 0 else 0.0
-
-    def renyi(self, *, order: float) -> float:
-        """Return the Renyi divergence bound order * mu^2 / 2."""
-        return require_above_one("order", order) * self.mu * self.mu / 2 * (1 + 1e-15)
 
 
 @dataclass(frozen=True)
 class RenyiGuarantee(Guarantee):
     """A bound on the Renyi divergence at every order above 1 and up to ``highest_order``.
 
-    Attributes:
-        curve: order to divergence bound; infinite where the theorem says nothing.
-        highest_order: the largest order for which the theorem holds.
+    The curve is infinite where the theorem says nothing.
     """
 
     kind: ClassVar[str] = "renyi"
@@ -144,20 +136,16 @@ class RenyiGuarantee(Guarantee):
         if math.isnan(self.curve(probe)):
             raise ParameterError("curve", "a number at every order")
 
-    def epsilon_conversion(self, *, delta: float) -> renyi.Conversion:
-        """Return the smallest epsilon with its order and the rule that gave it."""
-        return renyi.best_epsilon(curve=self.curve, delta=delta, highest_order=self.highest_order)
-
     def epsilon(self, *, delta: float) -> float:
         """Return the smaller of Mironov's and Balle et al.'s epsilon (``renyi``)."""
-        return self.epsilon_conversion(delta=delta).value
+        return renyi.best_epsilon(curve=self.curve, delta=delta, highest_order=self.highest_order)
 
     def delta(self, *, epsilon: float) -> float:
         """Return the smaller of Mironov's and Balle et al.'s delta (``renyi``)."""
         found = renyi.best_log_delta(
             curve=self.curve, epsilon=epsilon, highest_order=self.highest_order
         )
-        return math.exp(max(found.value, -700.0))
+        return math.exp(max(found, -700.0))
 
     def advantage(self) -> float:
         """Return Chourasia & Shah 2023, Theorem 4.1, at its best order."""
@@ -167,10 +155,6 @@ class RenyiGuarantee(Guarantee):
 @dataclass(frozen=True)
 class PointGuarantee(Guarantee):
     """One pair (epsilon, delta) and what follows from it only by monotonicity.
-
-    Attributes:
-        at_epsilon: the epsilon of the pair.
-        at_delta: the delta of the pair.
 
     Raises:
         ParameterError: at_epsilon is negative or not finite, or at_delta lies outside [0, 1].
@@ -218,12 +202,7 @@ class PointGuarantee(Guarantee):
 
 @dataclass(frozen=True)
 class ProfileGuarantee(Guarantee):
-    """A whole privacy profile: delta for every epsilon, computed numerically.
-
-    Attributes:
-        delta_at: epsilon to delta, an upper bound both ways.
-        epsilon_at: delta to epsilon, an upper bound both ways.
-    """
+    """A whole privacy profile, computed numerically: upper bounds both ways."""
 
     kind: ClassVar[str] = "profile"
 

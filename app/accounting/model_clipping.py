@@ -30,7 +30,6 @@ import math
 from app.accounting import gaussian
 from app.accounting.guarantees import PointGuarantee
 from app.accounting.precision import NONE, Residue, sampling_residue
-from app.accounting.search import meeting, smallest_noise
 from app.accounting.terms import Neighbours, Terms, enforced
 from app.domain.checks import (
     require_delta,
@@ -39,11 +38,10 @@ from app.domain.checks import (
     require_positive,
     require_steps,
 )
-from app.domain.errors import CalibrationError, ParameterError
+from app.domain.errors import CalibrationError
 
 NAME = "model_clipping"
 MOST_STEPS = 1_000_000
-_LEAST_NOISE = 2e-4  # of model_clip
 _HOPELESS = -700.0  # log delta: what is left is not the steps'
 
 TERMS = Terms(
@@ -62,15 +60,7 @@ TERMS = Terms(
 class Odometer:
     """Counts the steps that were actually taken and says what they are worth at one epsilon.
 
-    Args:
-        epsilon: of the point.
-        initial_clip: C0.
-        initial_noise_std: of the noise on the start; may be 0.
-        dimension: numbers in a position; None for real arithmetic. ``separation_of`` gets the same.
-
-    Attributes:
-        log_delta: log delta so far, rounded up, without the total variation of rounding.
-        steps: how many steps were counted.
+    Without a ``dimension`` it counts in real arithmetic; ``separation_of`` gets the same.
     """
 
     __slots__ = ("_dimension", "_draws", "_epsilon", "_log_growth", "log_delta", "steps")
@@ -183,42 +173,6 @@ def steps_needed(
         if odometer.log_delta < _HOPELESS:
             break
     raise CalibrationError("model clipping does not reach delta within a million steps")
-
-
-def calibrate(
-    *,
-    epsilon: float,
-    delta: float,
-    initial_clip: float,
-    model_clip: float,
-    steps: int,
-    initial_noise_std: float = 0.0,
-    dimension: int | None = None,
-) -> float:
-    """Return the smallest noise_std that reaches (epsilon, delta) in ``steps`` steps, rounded up.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: the search did not converge.
-    """
-    delta = require_delta(delta)
-    model_clip = require_positive("model_clip", model_clip)
-    meets = meeting(
-        lambda noise_std: account(
-            epsilon=epsilon,
-            initial_clip=initial_clip,
-            model_clip=model_clip,
-            noise_std=noise_std,
-            steps=steps,
-            initial_noise_std=initial_noise_std,
-            dimension=dimension,
-        ),
-        epsilon=epsilon,
-        delta=delta,
-    )
-    if meets(model_clip * _LEAST_NOISE):
-        raise ParameterError("initial_noise_std", "below the noise that meets the target alone")
-    return smallest_noise(meets, scale=2 * model_clip)
 
 
 def separation_of(model_clip: float, noise_std: float, *, dimension: int | None = None) -> float:

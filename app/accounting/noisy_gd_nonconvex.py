@@ -30,7 +30,6 @@ import math
 from app.accounting.computed_guarantee import computed
 from app.accounting.guarantees import Guarantee, RenyiGuarantee
 from app.accounting.precision import Residue, cell_diagonal, noise_norm, sampling_residue
-from app.accounting.search import meeting, smallest_noise
 from app.accounting.terms import Direction, Neighbours, Terms, asserted, enforced
 from app.domain.checks import require_count, require_noise, require_positive, require_steps
 from app.domain.errors import CalibrationError, ParameterError
@@ -190,47 +189,3 @@ def steps_needed(
     if max(training, request) > MOST_STEPS:
         raise CalibrationError("more than 10^12 steps are needed")
     return max(1, math.ceil(training)), max(1, math.ceil(request))
-
-
-def calibrate(
-    *,
-    epsilon: float,
-    delta: float,
-    learning_rate: float,
-    weight_decay: float,
-    smoothness: float,
-    loss_bound: float,
-    dimension: int,
-    records: int,
-    request_size: int,
-    training_steps: int,
-    unlearning_steps: int,
-    earlier_steps: int = 0,
-) -> float:
-    """Return the smallest noise_std that reaches (epsilon, delta), rounded up.
-
-    Raises:
-        ParameterError: a parameter is out of its range.
-        CalibrationError: no noise reaches the target with these steps and step size.
-    """
-    meets = meeting(
-        lambda noise_std: account(
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            smoothness=smoothness,
-            loss_bound=loss_bound,
-            noise_std=noise_std,
-            dimension=dimension,
-            records=records,
-            request_size=request_size,
-            training_steps=training_steps,
-            unlearning_steps=unlearning_steps,
-            earlier_steps=earlier_steps,
-        ),
-        epsilon=epsilon,
-        delta=delta,
-        refused=frozenset({"noise_std", "learning_rate", "curve"}),
-    )
-    rate = require_positive("learning_rate", learning_rate)
-    scale = math.sqrt(2 * rate * require_positive("loss_bound", loss_bound))
-    return smallest_noise(meets, scale=scale)

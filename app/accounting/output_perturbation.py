@@ -35,13 +35,7 @@ TERMS = Terms(
 def account(
     *, initial_clip: float, noise_std: float, dimension: int | None = None
 ) -> GaussianGuarantee:
-    """Return the guarantee of one release.
-
-    Args:
-        initial_clip: C0.
-        noise_std: per coordinate.
-        dimension: numbers in a release, which is then taken as computed in floats; None for real
-            arithmetic.
+    """Return the guarantee of one release; with a ``dimension``, of one that is computed in floats.
 
     Raises:
         ParameterError: a parameter is not positive, or the noise is too small for float64.

@@ -37,9 +37,7 @@ _BEYOND_EXP: Final = 700.0
 class Residue:
     """How far a computed release is, in each world, from the one of the theorem.
 
-    Attributes:
-        mu: as Gaussian differential privacy.
-        delta: as total variation, beside that.
+    ``mu`` as Gaussian differential privacy, and beside that ``delta`` as total variation.
     """
 
     mu: float
@@ -74,11 +72,7 @@ def noise_norm(*, dimension: int, noise_std: float) -> float:
 def sampling_residue(*, dimension: int, draws: int, reach: float, noise_std: float) -> Residue:
     """Return what the sampler, the addition and the grid leave after ``draws`` noisy steps.
 
-    Args:
-        dimension: numbers drawn at each.
-        draws: how many noisy steps.
-        reach: a bound on the norm of a position before its noise.
-        noise_std: the smallest of all steps.
+    ``reach`` bounds the norm of a position before its noise; ``noise_std`` is the smallest of all.
 
     Raises:
         ParameterError: a number is out of range, or the noise is too small beside ``reach`` for

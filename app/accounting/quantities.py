@@ -1,4 +1,7 @@
-"""Numbers that are not guarantees by themselves, by name: for the command line and for checks."""
+"""Numbers that are not guarantees by themselves, by name: for the command line and for checks.
+
+All raise ``ParameterError`` for a number out of its range, or a schedule of another length.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated
@@ -6,7 +9,9 @@ from typing import Annotated
 from pydantic import Strict
 
 from app.accounting import gaussian, model_clipping
-from app.accounting.chains import noisy_chain, present_records, reflection
+from app.accounting.chains import noisy_chain, present_records
+from app.accounting.chains.noisy_step import NoisyStep
+from app.accounting.chains.reflection import apart_after
 from app.accounting.histories import history_account
 from app.accounting.histories.history import History, Recipe
 from app.accounting.terms import Neighbours
@@ -23,11 +28,7 @@ def chain_mu(
     noise_std: Schedule,
     steps: int,
 ) -> float:
-    """Return mu of a noisy chain, the same maps in both worlds (docs/guarantees.md, section 2).
-
-    Raises:
-        ParameterError: a number is out of range, or a schedule has the wrong length.
-    """
+    """Return mu of a noisy chain, the same maps in both worlds (docs/guarantees.md, section 2)."""
     chain = noisy_chain.NoisyChain(start_distance=start_distance)
     for rate, moved, noise in _steps(contraction, shift, noise_std, steps):
         noisy_chain.check_step(contraction=rate, shift=moved, noise_std=noise)
@@ -47,13 +48,10 @@ def reflection_delta(
     """Return delta of a noisy chain by the reflection coupling (docs/guarantees.md, 3.2).
 
     At epsilon = 0 it is a bound on the total variation.
-
-    Raises:
-        ParameterError: a number is out of range, or a schedule has the wrong length.
     """
     numbers = _steps(contraction, shift, noise_std, steps)
-    run = tuple((reflection.NoisyStep(*step), 1) for step in numbers)
-    return reflection.apart_after(start_distance, run).delta(epsilon=epsilon)
+    run = tuple((NoisyStep(*step), 1) for step in numbers)
+    return apart_after(start_distance, run).delta(epsilon=epsilon)
 
 
 def present_mu(
@@ -67,9 +65,6 @@ def present_mu(
     """Return mu for records still present, whose maps differ at every step.
 
     Source: docs/guarantees.md, section 2.4.
-
-    Raises:
-        ParameterError: a number is out of range, or a schedule has the wrong length.
     """
     contractions, shifts, noise_stds = zip(
         *_steps(contraction, shift, noise_std, steps), strict=True
@@ -96,9 +91,6 @@ def worst_case_drift(
     """Return Z, the drift bound for ``records`` records at the worst position.
 
     Source: docs/guarantees.md, section 6.
-
-    Raises:
-        ParameterError: a number is out of range.
     """
     recipe = Recipe(
         learning_rate=learning_rate,
@@ -113,11 +105,7 @@ def worst_case_drift(
 
 
 def history_drift(*, history: Mapping[str, object]) -> float:
-    """Return how far apart the worlds of a lineage's history are while they share their noise.
-
-    Raises:
-        ParameterError: the history is malformed.
-    """
+    """Return how far apart the worlds of a lineage's history are while they share their noise."""
     return history_account.drift(History.from_json(history))
 
 

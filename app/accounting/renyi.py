@@ -1,4 +1,4 @@
-"""Renyi divergence to (epsilon, delta), by the better of two conversions, and which one it was.
+"""Renyi divergence to (epsilon, delta), by the better of two conversions.
 
 For a pair with D_alpha <= D at one order alpha > 1:
 
@@ -11,9 +11,7 @@ Every order gives a valid bound, so the search over orders may stop anywhere.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 
 from app.domain.checks import require_delta, require_non_negative
 from app.domain.errors import CalibrationError
@@ -27,29 +25,7 @@ _HIGHEST_LOG_EXCESS = math.log(1e10)
 _GRID = 160
 
 
-class Rule(StrEnum):
-    """Which theorem turned a Renyi divergence into (epsilon, delta)."""
-
-    MIRONOV = "mironov"
-    BALLE = "balle"
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """The best conversion found.
-
-    Attributes:
-        value: epsilon, or log delta, rounded up.
-        order: the Renyi order alpha at which it was found.
-        rule: the theorem that gave it.
-    """
-
-    value: float
-    order: float
-    rule: Rule
-
-
-def best_epsilon(*, curve: Curve, delta: float, highest_order: float = math.inf) -> Conversion:
+def best_epsilon(*, curve: Curve, delta: float, highest_order: float = math.inf) -> float:
     """Return the smallest epsilon that ``curve`` (order to divergence) gives at ``delta``.
 
     Raises:
@@ -67,11 +43,10 @@ def best_epsilon(*, curve: Curve, delta: float, highest_order: float = math.inf)
         loss = math.log1p(-1 / order)
         return divergence + loss - gain + _ROUNDING * (divergence + abs(loss) + abs(gain))
 
-    found = _best(curve, {Rule.MIRONOV: mironov, Rule.BALLE: balle}, highest_order)
-    return Conversion(value=max(0.0, found.value), order=found.order, rule=found.rule)
+    return max(0.0, _best(curve, (mironov, balle), highest_order))
 
 
-def best_log_delta(*, curve: Curve, epsilon: float, highest_order: float = math.inf) -> Conversion:
+def best_log_delta(*, curve: Curve, epsilon: float, highest_order: float = math.inf) -> float:
     """Return the smallest log delta that ``curve`` gives at ``epsilon``, at most 0.
 
     Raises:
@@ -90,8 +65,7 @@ def best_log_delta(*, curve: Curve, epsilon: float, highest_order: float = math.
         value = (order - 1) * (divergence - epsilon + loss) - math.log(order)
         return value + _ROUNDING * size
 
-    found = _best(curve, {Rule.MIRONOV: mironov, Rule.BALLE: balle}, highest_order)
-    return Conversion(value=min(0.0, found.value), order=found.order, rule=found.rule)
+    return min(0.0, _best(curve, (mironov, balle), highest_order))
 
 
 def advantage(*, curve: Curve, highest_order: float = math.inf) -> float:
@@ -114,45 +88,41 @@ def advantage(*, curve: Curve, highest_order: float = math.inf) -> float:
             return math.inf
         return order / (order - 1) * math.exp(exponent) * (1 + _ROUNDING) - 1
 
-    rules = {Rule.MIRONOV: hypothesis_test, Rule.BALLE: pinsker}
-    return min(1.0, _best(curve, rules, highest_order).value)
+    return min(1.0, _best(curve, (hypothesis_test, pinsker), highest_order))
 
 
 def _best(
-    curve: Curve, rules: Mapping[Rule, Callable[[float, float], float]], highest_order: float
-) -> Conversion:
+    curve: Curve, rules: Sequence[Callable[[float, float], float]], highest_order: float
+) -> float:
+    """Return the least that any rule gives at any order, from (order, divergence)."""
     top = _HIGHEST_LOG_EXCESS
     if highest_order < 1 + math.exp(top):
         top = math.log(highest_order - 1)
     bottom = min(_LOWEST_LOG_EXCESS, top - 1)
-    best = Conversion(value=math.inf, order=math.nan, rule=Rule.MIRONOV)
-    for rule, formula in rules.items():
+    grid = [bottom + (top - bottom) * i / _GRID for i in range(_GRID + 1)]
+    best = math.inf
+    for rule in rules:
 
-        def at(log_excess: float, formula: Callable[[float, float], float] = formula) -> float:
+        def at(log_excess: float, rule: Callable[[float, float], float] = rule) -> float:
             order = min(1 + math.exp(log_excess), highest_order)
             divergence = curve(order)
             if not 0 <= divergence < math.inf:
                 return math.inf
-            value = formula(order, divergence)
+            value = rule(order, divergence)
             return value if not math.isnan(value) else math.inf
 
-        grid = [bottom + (top - bottom) * i / _GRID for i in range(_GRID + 1)]
         values = [at(point) for point in grid]
         start = min(range(len(grid)), key=values.__getitem__)
-        value, point = values[start], grid[start]
-        if math.isfinite(value):
-            low, high = grid[max(start - 1, 0)], grid[min(start + 1, _GRID)]
-            value, point = min((value, point), _golden(at, low, high))
-        if value < best.value:
-            order = min(1 + math.exp(point), highest_order)
-            best = Conversion(value=value, order=order, rule=rule)
-    if not math.isfinite(best.value):
+        best = min(best, values[start])
+        if math.isfinite(values[start]):
+            best = min(best, _golden(at, grid[max(start - 1, 0)], grid[min(start + 1, _GRID)]))
+    if not math.isfinite(best):
         raise CalibrationError("no Renyi order gives a finite bound")
     return best
 
 
-def _golden(function: Curve, low: float, high: float) -> tuple[float, float]:
-    """Return the smallest value that a golden-section search finds, and its place."""
+def _golden(function: Curve, low: float, high: float) -> float:
+    """Search for the least by golden sections: they come close to where a curve ends."""
     ratio = (math.sqrt(5) - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)
     at_left, at_right = function(left), function(right)
@@ -165,4 +135,4 @@ def _golden(function: Curve, low: float, high: float) -> tuple[float, float]:
             low, left, at_left = left, right, at_right
             right = low + ratio * (high - low)
             at_right = function(right)
-    return min((at_left, left), (at_right, right))
+    return min(at_left, at_right)

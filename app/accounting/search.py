@@ -95,6 +95,24 @@ def smallest(meets: Callable[[float], bool], *, highest: float, width: float = 1
     return high
 
 
+def largest(meets: Callable[[int], bool], *, most: int, guess: int = 0) -> int:
+    """Return the largest whole number up to ``most`` for which ``meets`` holds; 0 if 1 does not.
+
+    ``meets`` goes from true to false once. The search begins at ``guess`` and strides away from it.
+    """
+    low, high = 0, most + 1  # holds, or is 0; does not hold, or is out of range
+    point, stride = min(max(guess, 1), most), 1
+    while high - low > 1:
+        if meets(point):
+            low, point = point, point + stride
+        else:
+            high, point = point, point - stride
+        stride *= 2
+        if not low < point < high:
+            point = (low + high) // 2
+    return low
+
+
 def smallest_noise_by_secant(
     excess: Callable[[float], float], *, scale: float, relative_width: float
 ) -> float:

@@ -44,13 +44,7 @@ class Assumption:
 class Terms:
     """The small print that travels with every guarantee.
 
-    Attributes:
-        neighbours: the neighbouring relation.
-        adaptive: whether requests may depend on earlier releases.
-        assumptions: every condition, enforced or asserted.
-        source: paper and theorem.
-        direction: whether the comparison holds both ways.
-        reference: what the real release is compared with.
+    ``reference`` is what the real release is compared with; ``source`` names paper and theorem.
     """
 
     neighbours: Neighbours

@@ -1,10 +1,12 @@
 """``/v1/backbones``: public weights that models may build on."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import Field, StringConstraints
+from sqlalchemy.orm import Session
 
 from app.api.protocol.access import GuardedRoute, ModelsReader, ModelsWriter, ServicesOf
 from app.api.protocol.bodies import RawBody, file_body
@@ -15,7 +17,8 @@ from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.backbones import repository, service
 from app.backbones.tables import BackboneRow
 from app.domain.architecture import ArchitectureSpec
-from app.models import definitions
+from app.domain.backbone import MOST_LAYERS, FeatureLayer
+from app.models import definitions, endings, whitening
 
 router = APIRouter(prefix="/v1/backbones", tags=["backbones"], route_class=GuardedRoute)
 
@@ -26,6 +29,22 @@ class InputBody(Body):
     """A backbone's input: features in a dataset's encoding."""
 
     shape: list[int] = Field(examples=[[8, 8]], min_length=1, max_length=8)
+
+
+class LayerBody(Body):
+    """A layer whose output, averaged over positions, is a part of the features."""
+
+    module: str = Field(
+        description="Its name in the network's `named_modules()`",
+        examples=["_blocks.10"],
+        min_length=1,
+        max_length=200,
+    )
+    pool: Literal["1x1", "2x2"] = Field(
+        default="1x1",
+        description="Averages over all positions or tokens, or over the four quarters of an image",
+    )
+    std: bool = Field(default=False, description="Whether standard deviations follow")
 
 
 class BackboneBody(Body):
@@ -39,27 +58,76 @@ class BackboneBody(Body):
     architecture: dict[str, Any] = Field(examples=[{"name": "mlp", "options": {"hidden": [32]}}])
     input: InputBody
     classes: int = Field(description="Number of classes of the public task", examples=[10])
+    layers: list[LayerBody] = Field(
+        default=[],
+        description="The features of a frozen backbone, in this order; by default the input of a "
+        "built-in network's last layer, or the output of a factory's network",
+        max_length=MOST_LAYERS,
+    )
+    features: int | None = Field(
+        default=None,
+        description="How many features that makes; workers refuse a network that makes others",
+        ge=1,
+        examples=[32],
+    )
     source: Source = Field(
         description="Where the weights come from",
         examples=["trained on the public half of scikit-learn's digits"],
     )
 
 
+class WhiteningBody(Body):
+    """A whitened backbone, which a worker computes from a public dataset."""
+
+    name: Name | None = Field(
+        default=None,
+        description="Of the new backbone; by default the base's with '-whitened'",
+        examples=["public-digits-whitened"],
+    )
+    dataset: Name = Field(
+        description="A dataset that was defined as public", examples=["open-digits"]
+    )
+    exponent: float = Field(
+        default=whitening.DEFAULT_EXPONENT,
+        ge=0,
+        le=1,
+        description="Of the covariance's eigenvalues: 0 only centres, 0.5 whitens fully",
+    )
+
+
+class WhiteningAnswer(Answer):
+    """By what a backbone's features are whitened.
+
+    ``base_sha256``, ``dataset_sha256`` and ``records`` are what was read; null until then.
+    """
+
+    base: str
+    base_sha256: str | None
+    dataset: str
+    dataset_sha256: str | None
+    records: int | None
+    exponent: float
+    failure: str | None = Field(description="Why there will be no weights")
+
+
 class BackboneAnswer(Answer):
-    """A backbone; ``sha256`` and ``size_bytes`` are null until its weights are uploaded."""
+    """A backbone.
+
+    ``sha256`` and ``size_bytes`` are null until its weights are uploaded or computed.
+    """
 
     name: str
     architecture: dict[str, Any]
     input: InputBody
     classes: int
+    layers: list[LayerBody]
+    features: int | None
     source: str
+    whitening: WhiteningAnswer | None
     sha256: str | None
     size_bytes: int | None
     created_at: datetime
-
-
-class BackbonePage(Page[BackboneAnswer]):
-    """A page of backbones, by name."""
+    archived_at: datetime | None
 
 
 @router.post(
@@ -77,53 +145,110 @@ def define_backbone(
         input_shape=tuple(body.input.shape),
         classes=body.classes,
         source=body.source,
+        layers=FeatureLayer.all_from_json([layer.model_dump() for layer in body.layers]),
+        features=body.features,
     )
     definition.require_parameters(services.settings.max_parameters)
     with services.database.transaction() as session:
         row = service.define_backbone(session, definition)
         session.refresh(row)
         response.headers["Location"] = f"/v1/backbones/{row.name}"
-        return _answer(row)
+        return _answer(session, row)
+
+
+@router.post(
+    "/{name}/whiten",
+    status_code=201,
+    responses=problem_responses(404, 409, 410, 422) | answer_headers(201, "Location"),
+)
+def whiten_backbone(
+    name: str, body: WhiteningBody, services: ServicesOf, _: ModelsWriter, response: Response
+) -> BackboneAnswer:
+    """Define a backbone with whitened features; a worker computes its weights."""
+    asked = whitening.WhiteningDefinition(
+        name=body.name or f"{name}-whitened",
+        base=name,
+        dataset=body.dataset,
+        exponent=body.exponent,
+    )
+    with services.database.transaction() as session:
+        row = whitening.define(session, asked)
+        session.refresh(row)
+        response.headers["Location"] = f"/v1/backbones/{row.name}"
+        return _answer(session, row)
 
 
 @router.get("", responses=problem_responses())
-def list_backbones(services: ServicesOf, _: ModelsReader, page: PageByName) -> BackbonePage:
+def list_backbones(services: ServicesOf, _: ModelsReader, page: PageByName) -> Page[BackboneAnswer]:
     """List backbones by name."""
     with services.database.transaction() as session:
         rows = repository.backbones(session, after=page.after, limit=page.limit + 1)
-        rows, next_cursor = page.cut(rows, lambda row: row.name)
-        return BackbonePage(items=[_answer(row) for row in rows], next_cursor=next_cursor)
+        return page.answer(rows, lambda row: row.name, partial(_answer, session))
 
 
 @router.get("/{name}", responses=problem_responses(404))
 def get_backbone(name: str, services: ServicesOf, _: ModelsReader) -> BackboneAnswer:
     """Show one backbone."""
     with services.database.transaction() as session:
-        return _answer(repository.backbone_named(session, name))
+        return _answer(session, repository.backbone_named(session, name))
+
+
+@router.post("/{name}/archive", responses=problem_responses(404, 409, 410, 422))
+def archive_backbone(name: str, services: ServicesOf, _: ModelsWriter) -> BackboneAnswer:
+    """Shred a backbone's weights for good; no model may stand on it any more."""
+    with services.database.transaction() as session:
+        return _answer(session, endings.archive_backbone(session, services.blobs, name))
+
+
+@router.delete("/{name}", status_code=204, responses=problem_responses(404, 409))
+def delete_backbone(name: str, services: ServicesOf, _: ModelsWriter) -> None:
+    """Delete a backbone that no certificate names; its name is free again."""
+    with services.database.transaction() as session:
+        endings.delete_backbone(session, services.blobs, name)
 
 
 @router.put(
     "/{name}/weights",
-    responses=problem_responses(404, 409, 413, 422),
+    responses=problem_responses(404, 409, 410, 413, 422),
     openapi_extra=file_body("application/octet-stream"),
 )
-def upload_weights(
+def upload_backbone_weights(
     name: str, services: ServicesOf, _: ModelsWriter, content: RawBody
 ) -> BackboneAnswer:
     """Upload a backbone's safetensors weights, once."""
     definitions.check_weights(content)
     with services.database.transaction() as session:
-        return _answer(service.upload_weights(session, services.blobs, name, content))
+        row = service.upload_weights(session, services.blobs, name, content)
+        return _answer(session, row)
 
 
-def _answer(row: BackboneRow) -> BackboneAnswer:
+def _whitening(session: Session, row: BackboneRow) -> WhiteningAnswer | None:
+    if row.base_id is None:
+        return None
+    used = {"base_sha256": None, "dataset_sha256": None, "records": None} | (row.whitening or {})
+    return WhiteningAnswer(
+        base=session.get_one(BackboneRow, row.base_id).name,
+        base_sha256=used["base_sha256"],
+        dataset=row.public_dataset or "",
+        dataset_sha256=used["dataset_sha256"],
+        records=used["records"],
+        exponent=row.exponent or 0.0,
+        failure=row.failure,
+    )
+
+
+def _answer(session: Session, row: BackboneRow) -> BackboneAnswer:
     return BackboneAnswer(
         name=row.name,
         architecture=row.architecture,
         input=InputBody(shape=row.input_shape),
         classes=row.classes,
+        layers=[LayerBody(**layer) for layer in row.layers],
+        features=row.features,
         source=row.source,
+        whitening=_whitening(session, row),
         sha256=row.sha256,
         size_bytes=row.size_bytes,
         created_at=row.created_at,
+        archived_at=row.archived_at,
     )

@@ -70,10 +70,6 @@ class CallbackAnswer(Answer):
     redeliverable: bool = Field(description="Whether the address is still stored.")
 
 
-class CallbackPage(Page[CallbackAnswer]):
-    """A page of callbacks, newest first."""
-
-
 class SecretAnswer(Answer):
     """The secret that signs the callbacks of the requests made with this API key."""
 
@@ -103,27 +99,30 @@ def list_callbacks(
     page: PageByMoment,
     state: EventState | None = None,
     request: str | None = None,
-) -> CallbackPage:
+) -> Page[CallbackAnswer]:
     """List callbacks, newest first; ``state=dead`` lists those that were given up."""
     with services.database.transaction() as session:
         rows = repository.events(
             session, state=state, request_id=request, after=page.after, limit=page.limit + 1
         )
-        rows, next_cursor = page.cut(rows, lambda row: (row[0].created_at, row[0].id))
-        return CallbackPage(items=[_answer(*row) for row in rows], next_cursor=next_cursor)
+        return page.answer(
+            rows, lambda row: (row[0].created_at, row[0].id), lambda row: _answer(*row)
+        )
 
 
 @router.post(
     "/callbacks/{callback_id}/redeliver", status_code=202, responses=problem_responses(404, 410)
 )
-def redeliver(callback_id: str, services: ServicesOf, _: ForgetWriter) -> CallbackAnswer:
+def redeliver_callback(callback_id: str, services: ServicesOf, _: ForgetWriter) -> CallbackAnswer:
     """Deliver a callback now, whatever its state."""
     with services.database.transaction() as session:
         return _answer(*repository.redeliver(session, callback_id))
 
 
 @router.get("/callback-secret", responses=problem_responses())
-def get_secret(services: ServicesOf, caller: ForgetWriter, response: Response) -> SecretAnswer:
+def get_callback_secret(
+    services: ServicesOf, caller: ForgetWriter, response: Response
+) -> SecretAnswer:
     """Show the secret that signs the callbacks of this API key."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:
@@ -133,7 +132,9 @@ def get_secret(services: ServicesOf, caller: ForgetWriter, response: Response) -
 
 
 @router.post("/callback-secret/rotate", responses=problem_responses())
-def rotate_secret(services: ServicesOf, caller: ForgetWriter, response: Response) -> SecretAnswer:
+def rotate_callback_secret(
+    services: ServicesOf, caller: ForgetWriter, response: Response
+) -> SecretAnswer:
     """Replace the secret; callbacks are signed with the previous one as well for a day."""
     response.headers["Cache-Control"] = "no-store"
     with services.database.transaction() as session:

@@ -5,13 +5,16 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
+from sqlalchemy.orm import Session
 
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.schemas import Answer
 from app.certificates.model_signing import ALGORITHM
+from app.certificates.tables import CertificateRow
 from app.domain.errors import NotFoundError
-from app.ledger import bundles, repository
+from app.ledger import repository
+from app.ledger.certificates import bundles
 from app.log import signing_keys
 from app.services import Services
 
@@ -25,6 +28,7 @@ class BundleAnswer(Answer):
     envelope: dict[str, Any]
     log: dict[str, Any]
     request: dict[str, Any] | None = None
+    growth: dict[str, Any] | None = None
 
 
 class PublicKey(Answer):
@@ -54,6 +58,13 @@ Since = Annotated[
     int | None,
     Query(ge=0, description="Size of an older checkpoint, to prove that the log only grew since."),
 ]
+Previous = Annotated[
+    str | None,
+    Query(
+        description="An older certificate of the model, to prove that this one accounts for all "
+        "that it accounts for; by default the one before it.",
+    ),
+]
 
 
 @router.get(
@@ -62,20 +73,44 @@ Since = Annotated[
     response_model_exclude_none=True,
 )
 def get_certificate(
-    certificate_id: str, services: ServicesOf, _: ModelsReader, since: Since = None
+    certificate_id: str,
+    services: ServicesOf,
+    _: ModelsReader,
+    since: Since = None,
+    previous: Previous = None,
 ) -> BundleAnswer:
     """Return the bundle of one certificate of a released version."""
     with services.database.transaction() as session:
         certificate = repository.released_certificate(session, certificate_id)
-        return BundleAnswer(
-            **bundles.bundle_of(
-                session,
-                certificate,
-                signer=services.signer,
-                witnesses=services.witnesses,
-                since=since,
-            )
-        )
+        older = None
+        if previous is not None:
+            older = repository.released_certificate(session, previous)
+        return bundle_answer(services, session, certificate, since=since, previous=older)
+
+
+def bundle_answer(
+    services: Services,
+    session: Session,
+    certificate: CertificateRow,
+    *,
+    since: int | None,
+    request_id: str | None = None,
+    previous: CertificateRow | None = None,
+) -> BundleAnswer:
+    """Return a certificate's bundle as it is shown.
+
+    Without ``previous`` it proves that it takes nothing back of the certificate before it.
+    """
+    bundle = bundles.bundle_of(
+        session,
+        certificate,
+        signer=services.signer,
+        witnesses=services.witnesses,
+        since=since,
+        request_id=request_id,
+        previous=previous or repository.certificate_before(session, certificate),
+    )
+    return BundleAnswer(**bundle)
 
 
 @router.get("/.well-known/expunge-keys.json")

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
+from app.api.encodings import EncodingBody
 from app.api.protocol.access import DataWriter, GuardedRoute, ModelsReader, ServicesOf
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.cursors import PageByName
@@ -18,28 +19,53 @@ from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.datasets import repository, service
 from app.datasets.reading import READERS
 from app.datasets.tables import DatasetRow
+from app.domain.encoding import TableEncoding
+from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
+from app.models import endings
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=GuardedRoute)
+_MOST_ROWS = 1000
 _PUSHES = CapacityLimiter(READERS)
 """Pushes wait for each other, but not in the threads of other calls."""
 
 
 class FeaturesBody(Body):
-    """Shape and encoding of a record's features. Models see (raw - offset) * scale."""
+    """Shape and encoding of a record's features.
+
+    Models see (raw - offset) * scale in float32, or tokens as they are: int32 or int64 from 0 to
+    below vocabulary, without offset and scale.
+    """
 
     shape: list[int] = Field(examples=[[8, 8]], min_length=1, max_length=8)
-    dtype: Literal["uint8", "float32", "float64"] = "float32"
+    dtype: Literal["uint8", "float32", "float64", "int32", "int64"] = "float32"
     offset: float = 0.0
     scale: float = Field(default=1.0, examples=[0.0625])
+    vocabulary: int | None = Field(
+        default=None, description="For int32 and int64: how many different tokens there are."
+    )
 
 
 class DatasetBody(Body):
     """A dataset's definition."""
 
     name: Name = Field(examples=["digits"])
-    features: FeaturesBody
-    classes: int = Field(examples=[10])
+    features: FeaturesBody | None = Field(
+        default=None, description="May be left out if there is an encoding, which implies it."
+    )
+    classes: int | None = Field(
+        default=None,
+        examples=[10],
+        description="The number of classes; may be left out if there is an encoding.",
+    )
+    encoding: EncodingBody | None = Field(
+        default=None, description="How plain tables become records; see docs/tables.md."
+    )
+    public: bool = Field(
+        default=False,
+        description="You assert that nobody can ask for these records to be forgotten; forget "
+        "requests for them are refused. It never changes.",
+    )
 
 
 class DatasetAnswer(Answer):
@@ -48,53 +74,55 @@ class DatasetAnswer(Answer):
     name: str
     features: FeaturesBody
     classes: int
+    encoding: EncodingBody | None
+    public: bool
     records: int
     forgotten_not_yet_erased: int
     erased: int
     created_at: datetime
-
-
-class DatasetPage(Page[DatasetAnswer]):
-    """A page of datasets, by name."""
+    archived_at: datetime | None
 
 
 class PushAnswer(Answer):
-    """The result of a push."""
+    """The result of a push. Rows count from 0."""
 
     added: int
-    already_present: int
+    already_present: int = Field(description="Records that the dataset holds as they are.")
+    changed: int = Field(
+        description="Records with a known id and another label, subject or features. The dataset "
+        "keeps what it has."
+    )
+    changed_rows: list[int] = Field(description="The first 1,000 of these rows.")
+    forgotten: int = Field(description="Records that were forgotten and do not come back.")
+    forgotten_rows: list[int] = Field(description="The first 1,000 of these rows.")
 
 
 @router.post(
     "",
     status_code=201,
-    responses=problem_responses(409, 422) | answer_headers(201, "Location"),
+    responses=problem_responses(409, 410, 422) | answer_headers(201, "Location"),
 )
 def define_dataset(
     body: DatasetBody, services: ServicesOf, _: DataWriter, response: Response
 ) -> DatasetAnswer:
     """Define a dataset. Repeating the same definition changes nothing."""
-    schema = FeatureSchema(
-        shape=tuple(body.features.shape),
-        dtype=body.features.dtype,
-        offset=body.features.offset,
-        scale=body.features.scale,
-        classes=body.classes,
-    )
+    encoding = None if body.encoding is None else body.encoding.encoding()
+    schema = _schema(body, encoding)
     with services.database.transaction() as session:
-        row = service.define_dataset(session, name=body.name, schema=schema)
+        row = service.define_dataset(
+            session, name=body.name, schema=schema, encoding=encoding, public=body.public
+        )
         session.refresh(row)
         response.headers["Location"] = f"/v1/datasets/{row.name}"
         return _answer(session, row)
 
 
 @router.get("", responses=problem_responses())
-def list_datasets(services: ServicesOf, _: ModelsReader, page: PageByName) -> DatasetPage:
+def list_datasets(services: ServicesOf, _: ModelsReader, page: PageByName) -> Page[DatasetAnswer]:
     """List datasets by name."""
     with services.database.transaction() as session:
         rows = repository.datasets(session, after=page.after, limit=page.limit + 1)
-        rows, next_cursor = page.cut(rows, lambda row: row.name)
-        return DatasetPage(items=[_answer(session, row) for row in rows], next_cursor=next_cursor)
+        return page.answer(rows, lambda row: row.name, partial(_answer, session))
 
 
 @router.get("/{name}", responses=problem_responses(404))
@@ -104,17 +132,62 @@ def get_dataset(name: str, services: ServicesOf, _: ModelsReader) -> DatasetAnsw
         return _answer(session, repository.dataset_named(session, name))
 
 
+@router.post("/{name}/archive", responses=problem_responses(404, 409, 410, 422))
+def archive_dataset(name: str, services: ServicesOf, _: DataWriter) -> DatasetAnswer:
+    """Shred a dataset's records for good; its models must have been archived or deleted before."""
+    with services.database.transaction() as session:
+        return _answer(session, endings.archive_dataset(session, services.blobs, name))
+
+
+@router.delete("/{name}", status_code=204, responses=problem_responses(404, 409))
+def delete_dataset(name: str, services: ServicesOf, _: DataWriter) -> None:
+    """Delete a dataset that never held a record; its name is free again."""
+    with services.database.transaction() as session:
+        endings.delete_dataset(session, name)
+
+
 @router.put(
     "/{name}/records",
-    responses=problem_responses(404, 413, 422),
+    responses=problem_responses(404, 410, 413, 422),
     openapi_extra=file_body("application/vnd.apache.parquet"),
 )
 async def push_records(
     name: str, services: ServicesOf, _: DataWriter, content: RawBody
 ) -> PushAnswer:
-    """Add the records of a Parquet file: all of them or, if a row is invalid, none."""
+    """Add the new records of a Parquet file: all of them or, if a row is invalid, none."""
     push = partial(services.records.push, name, content)
-    return PushAnswer.model_validate(await to_thread.run_sync(push, limiter=_PUSHES))
+    result = await to_thread.run_sync(push, limiter=_PUSHES)
+    return PushAnswer(
+        added=result.added,
+        already_present=result.already_present,
+        changed=len(result.changed_rows),
+        changed_rows=list(result.changed_rows[:_MOST_ROWS]),
+        forgotten=len(result.forgotten_rows),
+        forgotten_rows=list(result.forgotten_rows[:_MOST_ROWS]),
+    )
+
+
+def _schema(body: DatasetBody, encoding: TableEncoding | None) -> FeatureSchema:
+    features, classes = body.features, body.classes
+    if encoding is not None:
+        features = features or FeaturesBody.model_validate(
+            {
+                "shape": list(encoding.shape),
+                "dtype": encoding.dtype,
+                "vocabulary": encoding.vocabulary,
+            }
+        )
+        classes = classes or len(encoding.label.classes)
+    if features is None or classes is None:
+        raise InvalidInputError("give features and classes, or an encoding")
+    return FeatureSchema(
+        shape=tuple(features.shape),
+        dtype=features.dtype,
+        offset=features.offset,
+        scale=features.scale,
+        classes=classes,
+        vocabulary=features.vocabulary,
+    )
 
 
 def _answer(session: Session, row: DatasetRow) -> DatasetAnswer:
@@ -128,11 +201,15 @@ def _answer(session: Session, row: DatasetRow) -> DatasetAnswer:
                 "dtype": schema.dtype,
                 "offset": schema.offset,
                 "scale": schema.scale,
+                "vocabulary": schema.vocabulary,
             }
         ),
         classes=schema.classes,
+        encoding=None if row.encoding is None else EncodingBody.model_validate(row.encoding),
+        public=row.public,
         records=remembered,
         forgotten_not_yet_erased=forgotten,
         erased=erased,
         created_at=row.created_at,
+        archived_at=row.archived_at,
     )

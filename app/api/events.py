@@ -39,8 +39,6 @@ class EventStream(StreamingResponse):
 
 
 class _WatchedEvents(EventStream):
-    """A stream of events."""
-
     def __init__(
         self,
         watching: AbstractContextManager[Watch],
@@ -110,13 +108,13 @@ async def _events(
         if progress.has_ended or watch.closed or time.monotonic() > until:
             return
         has_news = await watch.wait(_KEEP_ALIVE_S)
-        if not await _is_let_in(look_again):
+        if not await _may_continue(look_again):
             return
         if not has_news:
             yield format_sse_event(comment="keep-alive")
 
 
-async def _is_let_in(look_again: Callable[[], Awaitable[None]]) -> bool:
+async def _may_continue(look_again: Callable[[], Awaitable[None]]) -> bool:
     try:
         await look_again()
     except UnauthenticatedError:

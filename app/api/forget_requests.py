@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from app.api.certificates import BundleAnswer, Since
+from app.api.certificates import BundleAnswer, Since, bundle_answer
 from app.api.protocol.access import ForgetReader, ForgetWriter, GuardedRoute, ServicesOf
 from app.api.protocol.cursors import PageByMoment
 from app.api.protocol.errors import problem_responses
@@ -22,26 +22,15 @@ from app.database import Database
 from app.database.group_commit import GroupCommit
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
-from app.ledger import bundles, repository, request_views
+from app.ledger import repository, request_views
 from app.ledger.changes import Kind
-from app.ledger.request_views import RequestView
+from app.ledger.request_views import ObligationView, RequestView
 from app.registry.tables import ModelRow
 from app.services import Services
 
 router = APIRouter(prefix="/v1/forget-requests", tags=["forget requests"], route_class=GuardedRoute)
 RETRY_AFTER_S = "2"
 _ENDED = (RequestState.COMPLETED, RequestState.FAILED, RequestState.CANCELLED)
-
-
-class ObligationAnswer(Answer):
-    """What the request is owed by one model."""
-
-    model: str
-    state: str
-    basis: str
-    run: str | None
-    certificate: str | None
-    failure_reason: str | None
 
 
 class ForgetAnswer(Answer):
@@ -60,11 +49,11 @@ class ForgetAnswer(Answer):
     completed_at: datetime | None
     failure_reason: str | None
     receipt_salt: str
-    obligations: list[ObligationAnswer]
-
-
-class ForgetPage(Page[ForgetAnswer]):
-    """A page of requests, newest first."""
+    obligations: list[ObligationView]
+    certificates: str | None = Field(
+        description="Where the certificates are, with the proofs of this request's records; null "
+        "while there is none."
+    )
 
 
 class CertificateOfObligation(Answer):
@@ -98,14 +87,14 @@ async def _polls_of(request: Request) -> Polls:
 
 
 @router.get("", responses=problem_responses(422))
-def list_requests(
+def list_forget_requests(
     services: ServicesOf,
     _: ForgetReader,
     page: PageByMoment,
     state: RequestState | None = None,
     model: str | None = None,
     external_id: ExternalId | None = None,
-) -> ForgetPage:
+) -> Page[ForgetAnswer]:
     """List requests, newest first; an ``external_id`` is recognised, but never stored or shown."""
     external_key = services.forget_requests.external_key(external_id)
     with services.database.transaction() as session:
@@ -119,13 +108,13 @@ def list_requests(
         )
         rows, next_cursor = page.cut(rows, lambda row: (row.received_at, row.id))
         views = request_views.read(session, [row.id for row in rows])
-        return ForgetPage(
+        return Page(
             items=[answer_of(services, view) for view in views.values()], next_cursor=next_cursor
         )
 
 
 @router.get("/{request_id}", response_model=ForgetAnswer, responses=problem_responses(404))
-async def get_request(
+async def get_forget_request(
     request_id: str,
     request: Request,
     services: ServicesOf,
@@ -146,7 +135,7 @@ async def get_request(
 
 
 @router.delete("/{request_id}", responses=problem_responses(404, 409))
-def cancel(
+def cancel_forget_request(
     request_id: str, services: ServicesOf, _: ForgetWriter, *, restore: bool = False
 ) -> ForgetAnswer:
     """Cancel a request that no run has started on.
@@ -165,7 +154,7 @@ def cancel(
     status_code=202,
     responses=problem_responses(404, 409) | answer_headers(202, "Location", "Retry-After"),
 )
-def retry(
+def retry_forget_request(
     request_id: str, services: ServicesOf, _: ForgetWriter, response: Response
 ) -> ForgetAnswer:
     """Give a failed request another run."""
@@ -182,7 +171,7 @@ def retry(
     responses=problem_responses(404),
     response_model_exclude_none=True,
 )
-def get_certificates(
+def list_forget_request_certificates(
     request_id: str, services: ServicesOf, _: ForgetReader, since: Since = None
 ) -> list[CertificateOfObligation]:
     """Return the certificate of each obligation that has one, for use with the receipt."""
@@ -192,15 +181,12 @@ def get_certificates(
             CertificateOfObligation(
                 model=session.get_one(ModelRow, obligation.model_id).name,
                 certificate=obligation.certificate_id,
-                bundle=BundleAnswer(
-                    **bundles.bundle_of(
-                        session,
-                        repository.certificate(session, obligation.certificate_id),
-                        signer=services.signer,
-                        witnesses=services.witnesses,
-                        since=since,
-                        request_id=request_id,
-                    )
+                bundle=bundle_answer(
+                    services,
+                    session,
+                    repository.certificate(session, obligation.certificate_id),
+                    since=since,
+                    request_id=request_id,
                 ),
             )
             for obligation in repository.obligations_of_request(session, request_id)
@@ -213,4 +199,10 @@ def answer_of(
 ) -> ForgetAnswer:
     """Return a request as it is shown."""
     salt = base64.b64encode(services.forget_requests.receipt_salt(view.id)).decode()
-    return ForgetAnswer(**vars(view), external_id=external_id, receipt_salt=salt)
+    certified = any(owed.certificate is not None for owed in view.obligations)
+    return ForgetAnswer(
+        **vars(view),
+        external_id=external_id,
+        receipt_salt=salt,
+        certificates=f"/v1/forget-requests/{view.id}/certificates" if certified else None,
+    )

@@ -5,6 +5,8 @@ Each dataset has its own lane, so that no request waits for another dataset.
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -17,14 +19,17 @@ from app.api.protocol.access import ForgetWriter, GuardedRoute, ServicesOf
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.headers import answer_headers
 from app.api.protocol.idempotency import CallId
-from app.api.protocol.schemas import Body, ExternalId, Name, OwnerId
+from app.api.protocol.leaving import Left
+from app.api.protocol.schemas import Answer, Body, ExternalId, Name, OwnerId
 from app.api.protocol.waiting import json_response
 from app.callbacks.urls import MAX_URL_LENGTH, MAX_URLS
 from app.database.group_commit import Lanes
-from app.domain.states import RequestState
-from app.ledger import request_views
-from app.ledger.accepting import Taken
-from app.ledger.demands import Call, ForgetDemand
+from app.domain.plan import Plan
+from app.domain.states import ObligationState, RequestState
+from app.ledger import previews, request_views
+from app.ledger.accepting import Accepted
+from app.ledger.new_requests import Call, NewForgetRequest
+from app.ledger.previews import Effect
 from app.ledger.request_views import RequestView
 from app.log import actor
 from app.services import Services
@@ -34,6 +39,7 @@ _MAX_IDS = 100_000
 _LINGER_S = 0.005
 _FEW = 1000
 """A request for more ids is handled by itself, so that no other waits for its lookups."""
+_CERTIFIED = (RequestState.CERTIFIED, RequestState.COMPLETED)
 CallbackUrl = Annotated[
     str,
     StringConstraints(min_length=1, max_length=MAX_URL_LENGTH),
@@ -71,18 +77,9 @@ class Forgetting:
         Raises:
             ExpungeError: as ``Acceptance.submit`` does.
         """
-        if call.demand.size > _FEW:
-            view = await run_in_threadpool(self._alone, call)
-        else:
-            view = await asyncio.wrap_future(self._lanes.start(call.demand.dataset, call))
-        if view.state == RequestState.CERTIFIED:
-            return await run_in_threadpool(self._completed, view.id)
-        return view
-
-    def _completed(self, request_id: str) -> RequestView:
-        self._services.complete_at_once(lambda _: [request_id])
-        with self._services.database.transaction() as session:
-            return request_views.one(session, request_id)
+        if call.request.size > _FEW:
+            return await run_in_threadpool(self._alone, call)
+        return await asyncio.wrap_future(self._lanes.start(call.request.dataset, call))
 
     def _alone(self, call: Call) -> RequestView:
         (answer,) = self._submit_all([call])
@@ -92,18 +89,24 @@ class Forgetting:
 
     def _submit_all(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
         try:
-            return self._take_on(calls)
+            return self._accept(calls)
         except IntegrityError:
             # Another lane accepted the same external_id meanwhile: now it is found.
-            return self._take_on(calls)
+            return self._accept(calls)
 
-    def _take_on(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
+    def _accept(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
+        with self._services.database.transaction() as session:
+            for dataset in {call.request.dataset for call in calls}:
+                self._services.acceptance.at_once.warm(session, dataset)
         with self._services.database.transaction() as session:
             answers = self._services.acceptance.submit_all(session, calls)
             session.flush()
-            ids = [taken.request_id for taken in answers if isinstance(taken, Taken)]
+            ids = [accepted.request_id for accepted in answers if isinstance(accepted, Accepted)]
             views = request_views.read(session, ids)
-        return [views[of.request_id] if isinstance(of, Taken) else of for of in answers]
+        return [
+            views[answer.request_id] if isinstance(answer, Accepted) else answer
+            for answer in answers
+        ]
 
 
 async def _forgetting_of(request: Request) -> Forgetting:
@@ -111,24 +114,121 @@ async def _forgetting_of(request: Request) -> Forgetting:
     return forgetting
 
 
+class PreviewBody(Body):
+    """Who or what would have to be forgotten."""
+
+    dataset: Name = Field(examples=["digits"])
+    record_ids: list[OwnerId] = Field(default_factory=list, max_length=_MAX_IDS, fail_fast=True)
+    subject_ids: list[OwnerId] = Field(
+        default_factory=list, max_length=_MAX_IDS, fail_fast=True, examples=[["person-0017"]]
+    )
+
+
+class RunPreview(Answer):
+    """The run that a request would need, by itself; those that come meanwhile share it."""
+
+    mechanism: str
+    epsilon: float
+    gradient_computations: float
+    noise_per_coordinate: float
+
+
+class EffectAnswer(Answer):
+    """What a request would be owed by one model."""
+
+    model: str
+    basis: str
+    certified_at_once: bool
+    run: RunPreview | None = Field(description="What it needs otherwise.")
+    withdrawn: bool = Field(
+        description="Whether the model would be withdrawn: no record would be left to learn from."
+    )
+    problem: str | None = Field(description="Why no run could meet the policy, if none could.")
+
+
+class PreviewAnswer(Answer):
+    """What a forget request would reach and cost. It was not made."""
+
+    dataset: str
+    records: int
+    due_at: datetime
+    certified_at_once: bool
+    models: list[EffectAnswer]
+
+
+@router.post("/preview", responses=problem_responses(404, 422))
+def preview_forget_request(
+    body: PreviewBody, services: ServicesOf, caller: ForgetWriter, left: Left
+) -> PreviewAnswer:
+    """Say which models a forget request would reach and what they would do; nothing changes.
+
+    It is accepted as any other and rolled back, so it needs the same scope and is refused alike.
+    """
+    found = previews.preview(
+        services.database,
+        services.acceptance,
+        NewForgetRequest(**vars(body)),
+        api_key_id=caller.key_id,
+        make=partial(services.planners.plan, left=left),
+    )
+    return PreviewAnswer(
+        dataset=found.view.dataset,
+        records=found.view.records,
+        due_at=found.view.due_at,
+        certified_at_once=found.view.state == RequestState.CERTIFIED,
+        models=[_effect_answer(effect) for effect in found.effects],
+    )
+
+
+def _effect_answer(effect: Effect) -> EffectAnswer:
+    owed, plan = effect.obligation, effect.plan
+    return EffectAnswer(
+        model=owed.model,
+        basis=owed.basis,
+        certified_at_once=owed.state == ObligationState.CERTIFIED,
+        run=None if plan is None else RunPreview(mechanism=plan.mechanism, **_predicted(plan)),
+        withdrawn=effect.withdrawn,
+        problem=effect.problem,
+    )
+
+
+def _predicted(plan: Plan) -> dict[str, float]:
+    names = ("epsilon", "gradient_computations", "noise_per_coordinate")
+    return {name: plan.predicted[name] for name in names}
+
+
 @router.post(
     "",
     status_code=202,
     response_model=ForgetAnswer,
-    responses=problem_responses(404, 422) | answer_headers(202, "Location", "Retry-After"),
+    responses=problem_responses(404, 409, 422)
+    | answer_headers(202, "Location", "Retry-After")
+    | {
+        201: {
+            "model": ForgetAnswer,
+            "description": "No model needs a run: it is certified.",
+            **answer_headers(201, "Location")[201],
+        }
+    },
 )
-async def submit(
+async def create_forget_request(
     body: ForgetBody,
     services: ServicesOf,
     forgetting: Annotated[Forgetting, Depends(_forgetting_of)],
     caller: ForgetWriter,
     call_id: CallId,
 ) -> Response:
-    """Ask that records or subjects be forgotten by every model trained on their dataset."""
-    demand = ForgetDemand(**vars(body), idempotency_key=call_id)
-    view = await forgetting.submit(Call(demand, caller.key_id, actor.current()))
+    """Ask that records or subjects be forgotten by every model trained on their dataset.
+
+    201 says that no model needs a run: the request is certified already, and its stored records
+    are erased next. 202 says that a model has to unlearn first.
+    """
+    new = NewForgetRequest(**vars(body), idempotency_key=call_id)
+    view = await forgetting.submit(Call(new, caller.key_id, actor.current()))
     answer = answer_of(services, view, external_id=body.external_id)
-    response = json_response(answer, 202)
+    waits = view.state not in _CERTIFIED
+    response = json_response(answer, 202 if waits else 201)
     response.headers["Location"] = f"/v1/forget-requests/{view.id}"
-    response.headers["Retry-After"] = RETRY_AFTER_S
+    if waits:
+        response.headers["Retry-After"] = RETRY_AFTER_S
     return response

@@ -47,10 +47,6 @@ class KeyAnswer(Answer):
     revoked_at: datetime | None
 
 
-class KeyPage(Page[KeyAnswer]):
-    """A page of keys, newest first."""
-
-
 class NewKeyAnswer(KeyAnswer):
     """A new key with its secret, which is shown only once."""
 
@@ -58,7 +54,7 @@ class NewKeyAnswer(KeyAnswer):
 
 
 @router.post("", status_code=201, responses=problem_responses(422))
-def create_key(body: KeyBody, services: ServicesOf, _: Admin) -> NewKeyAnswer:
+def create_api_key(body: KeyBody, services: ServicesOf, _: Admin) -> NewKeyAnswer:
     """Create a key."""
     with services.database.transaction() as session:
         row, secret = api_keys.create_key(
@@ -68,17 +64,15 @@ def create_key(body: KeyBody, services: ServicesOf, _: Admin) -> NewKeyAnswer:
 
 
 @router.get("", responses=problem_responses())
-def list_keys(services: ServicesOf, _: Admin, page: PageByMoment) -> KeyPage:
+def list_api_keys(services: ServicesOf, _: Admin, page: PageByMoment) -> Page[KeyAnswer]:
     """List all callers, newest first: API keys, and subjects seen with tokens."""
     with services.database.transaction() as session:
         rows = api_keys.keys(session, after=page.after, limit=page.limit + 1)
-        rows, next_cursor = page.cut(rows, lambda row: (row.created_at, row.id))
-        items = [KeyAnswer.model_validate(row) for row in rows]
-        return KeyPage(items=items, next_cursor=next_cursor)
+        return page.answer(rows, lambda row: (row.created_at, row.id), KeyAnswer.model_validate)
 
 
 @router.delete("/{key_id}", status_code=204, responses=problem_responses(404))
-def revoke_key(key_id: str, services: ServicesOf, _: Admin) -> None:
+def revoke_api_key(key_id: str, services: ServicesOf, _: Admin) -> None:
     """Revoke a key or block a caller's tokens, effective immediately."""
     with services.database.transaction() as session:
         api_keys.revoke(session, key_id)

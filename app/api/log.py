@@ -56,7 +56,7 @@ class ConsistencyAnswer(Answer):
 
 
 @router.get("/checkpoint", response_class=PlainTextResponse, responses=problem_responses(404))
-def get_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
+def get_log_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
     """Return the newest checkpoint, a signed note as C2SP's tlog-checkpoint defines it.
 
     Witnesses' cosignatures are added as lines when they arrive.
@@ -67,7 +67,7 @@ def get_checkpoint(services: ServicesOf, _: LogReader) -> PlainTextResponse:
 
 
 @router.get("/entries", responses=problem_responses())
-def list_entries(
+def list_log_entries(
     services: ServicesOf,
     _: LogReader,
     start: Number = 0,
@@ -81,14 +81,14 @@ def list_entries(
 
 
 @router.get("/entries/{index}", responses=problem_responses(404))
-def get_entry(index: int, services: ServicesOf, _: LogReader) -> EntryAnswer:
+def get_log_entry(index: int, services: ServicesOf, _: LogReader) -> EntryAnswer:
     """Return one entry, counted from 0."""
     with services.database.transaction() as session:
         return _entry(log.entry(session, index))
 
 
 @router.get("/proofs/inclusion", responses=problem_responses())
-def prove_inclusion(
+def prove_log_inclusion(
     services: ServicesOf, _: LogReader, index: Number, size: Number
 ) -> InclusionAnswer:
     """Prove that an entry is among the first ``size``."""
@@ -104,7 +104,7 @@ def prove_inclusion(
 
 
 @router.get("/proofs/consistency", responses=problem_responses())
-def prove_consistency(
+def prove_log_consistency(
     services: ServicesOf,
     _: LogReader,
     old_size: Annotated[int, Query(alias="from", ge=0, le=_MAX_SIZE)],

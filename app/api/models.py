@@ -20,14 +20,16 @@ from app.api.protocol.leaving import Left
 from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.api.protocol.waiting import Found, Prefer, answer_with_news, json_response
 from app.api.protocol.watching import WatcherOf
+from app.api.recipes import RecipeBody
 from app.api.runs import RunAnswer
 from app.api.versions import VersionAnswer, version_answer
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.states import WeightsSource
 from app.ledger import run_views
+from app.ledger.certificates.capacities import capacity_of
 from app.ledger.changes import Kind
-from app.models import definitions, policies, serving
+from app.models import definitions, endings, policies, retraining, serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
 
@@ -37,14 +39,19 @@ router = APIRouter(prefix="/v1/models", tags=["models"], route_class=GuardedRout
 class ModelBody(Body):
     """A model's definition."""
 
-    name: Name = Field(examples=["digits-mlp"])
-    dataset: Name = Field(examples=["digits"])
-    architecture: dict[str, Any] = Field(examples=[{"name": "mlp", "options": {"hidden": [32]}}])
-    recipe: dict[str, Any] = Field(
-        default_factory=dict, examples=[{"epochs": 30, "learning_rate": 0.1}]
+    name: Name = Field(description="Its name, in paths and files.", examples=["digits-mlp"])
+    dataset: Name = Field(description="The dataset that it is trained on.", examples=["digits"])
+    architecture: dict[str, Any] = Field(
+        description="The network: `name`, `options`, `factory` and `backbone`; see docs/models.md.",
+        examples=[{"name": "mlp", "options": {"hidden": [32]}}],
+    )
+    recipe: RecipeBody = Field(
+        default_factory=RecipeBody, examples=[{"epochs": 30, "learning_rate": 0.1}]
     )
     policy: PolicyBody = Field(default_factory=PolicyBody)
-    weights: Literal["train", "upload"] = "train"
+    weights: Literal["train", "upload"] = Field(
+        default="train", description="Whether it is trained here, or its weights are uploaded."
+    )
 
 
 class ModelChange(Body):
@@ -63,18 +70,19 @@ class ModelAnswer(Answer):
     policy: dict[str, Any]
     weights: str
     certified: VersionAnswer | None
+    capacity: int | None = Field(
+        description="How many more records the present version covers without a run, at the worst "
+        "position in its training. Null where a release covers no later request."
+    )
     latest_run: RunAnswer | None
     created_at: datetime
-
-
-class ModelPage(Page[ModelAnswer]):
-    """A page of models, by name."""
+    archived_at: datetime | None
 
 
 @router.post(
     "",
     status_code=201,
-    responses=problem_responses(404, 409, 422) | answer_headers(201, "Location"),
+    responses=problem_responses(404, 409, 410, 422) | answer_headers(201, "Location"),
 )
 def define_model(
     body: ModelBody, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
@@ -84,7 +92,7 @@ def define_model(
         name=body.name,
         dataset=body.dataset,
         architecture=ArchitectureSpec.from_json(body.architecture),
-        recipe=body.recipe,
+        recipe=body.recipe.given(),
         policy=body.policy.to_policy(),
         weights_source=WeightsSource(body.weights),
     )
@@ -94,7 +102,7 @@ def define_model(
         max_parameters=services.settings.max_parameters,
         make=partial(services.planners.plan, left=left),
     )
-    with services.database.transaction() as session:
+    with services.database.snapshot() as session:
         model = session.get_one(ModelRow, defined.id)
         response.headers["Location"] = f"/v1/models/{model.name}"
         return _model_answer(session, model)
@@ -106,13 +114,11 @@ def list_models(
     _: ModelsReader,
     page: PageByName,
     dataset: str | None = None,
-) -> ModelPage:
+) -> Page[ModelAnswer]:
     """List models by name, optionally of one dataset."""
-    with services.database.transaction() as session:
+    with services.database.snapshot() as session:
         rows = registry.models(session, dataset=dataset, after=page.after, limit=page.limit + 1)
-        rows, next_cursor = page.cut(rows, lambda row: row.name)
-        items = [_model_answer(session, model) for model in rows]
-        return ModelPage(items=items, next_cursor=next_cursor)
+        return page.answer(rows, lambda row: row.name, partial(_model_answer, session))
 
 
 @router.get("/{name}", response_model=ModelAnswer, responses=problem_responses(404))
@@ -128,7 +134,7 @@ async def get_model(
     return await answer_with_news(request, watcher, Kind.MODEL, read, prefer=prefer)
 
 
-@router.patch("/{name}", responses=problem_responses(404, 409, 412, 422))
+@router.patch("/{name}", responses=problem_responses(404, 409, 410, 412, 422))
 def change_model(
     name: str,
     body: ModelChange,
@@ -149,17 +155,17 @@ def change_model(
 
     make = partial(services.planners.plan, left=left)
     changed = policies.change_policy(services.database, name, changes, require=require, make=make)
-    with services.database.transaction() as session:
+    with services.database.snapshot() as session:
         return _model_answer(session, session.get_one(ModelRow, changed.id))
 
 
 @router.put(
     "/{name}/weights",
     status_code=202,
-    responses=problem_responses(404, 409, 413, 422),
+    responses=problem_responses(404, 409, 410, 413, 422),
     openapi_extra=file_body("application/octet-stream"),
 )
-def import_weights(
+def upload_model_weights(
     name: str, services: ServicesOf, _: ModelsWriter, content: RawBody, left: Left
 ) -> ModelAnswer:
     """Upload safetensors weights trained elsewhere; a run then certifies their first release."""
@@ -168,12 +174,52 @@ def import_weights(
     imported = definitions.import_weights(
         services.database, services.blobs, name, content, make=make
     )
-    with services.database.transaction() as session:
+    with services.database.snapshot() as session:
         return _model_answer(session, session.get_one(ModelRow, imported.id))
+
+
+@router.post(
+    "/{name}/retrain",
+    status_code=202,
+    responses=problem_responses(404, 409, 410, 422) | answer_headers(202, "Location"),
+)
+def retrain_model(
+    name: str, services: ServicesOf, _: ModelsWriter, left: Left, response: Response
+) -> ModelAnswer:
+    """Train a model anew on the records that are there now; it serves its version until then.
+
+    The new version begins a new history. It is the answer to open forget requests, whose records it
+    never reads; those that come while it is trained are met by the next run.
+    """
+    make = partial(services.planners.plan, left=left)
+    run = retraining.retrain(services.database, name, make=make)
+    response.headers["Location"] = f"/v1/runs/{run.id}"
+    with services.database.snapshot() as session:
+        return _model_answer(session, session.get_one(ModelRow, run.model_id))
+
+
+@router.post("/{name}/archive", responses=problem_responses(404, 409, 410, 422))
+def archive_model(name: str, services: ServicesOf, _: ModelsWriter) -> ModelAnswer:
+    """Take a model out of service for good: its weights are shredded, its certificates stay.
+
+    A run that is going ends, and open forget requests are told that the model is gone.
+    """
+    with services.database.transaction() as session:
+        model = endings.archive_model(session, services.blobs, name)
+    with services.database.snapshot() as session:
+        return _model_answer(session, session.get_one(ModelRow, model.id))
+
+
+@router.delete("/{name}", status_code=204, responses=problem_responses(404, 409, 410))
+def delete_model(name: str, services: ServicesOf, _: ModelsWriter) -> None:
+    """Delete a model that has released nothing; its name is free again."""
+    with services.database.transaction() as session:
+        endings.delete_model(session, services.blobs, name)
 
 
 def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:
     head = serving.find_current_version(session, model)
+    capacity = capacity_of(session, model)
     run = run_views.newest(session, model.id)
     return ModelAnswer(
         name=model.name,
@@ -183,6 +229,8 @@ def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:
         policy=model.policy,
         weights=model.weights_source,
         certified=None if head is None else version_answer(model, head),
+        capacity=None if capacity is None else capacity.left,
         latest_run=None if run is None else RunAnswer.model_validate(run),
         created_at=model.created_at,
+        archived_at=model.archived_at,
     )

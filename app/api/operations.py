@@ -35,13 +35,13 @@ class Ready(Answer):
 
 
 @router.get("/livez")
-def livez() -> Health:
+def check_liveness() -> Health:
     """Answer 200 while the process is running."""
     return Health(status="ok")
 
 
 @router.get("/readyz", responses={503: {"model": Ready, "description": "Not ready"}})
-def readyz(services: ServicesOf, response: Response) -> Ready:
+def check_readiness(services: ServicesOf, response: Response) -> Ready:
     """Answer 200 if requests can be accepted, with the state of each dependency."""
     found = readiness(services)
     if found.status == "unavailable":

@@ -1,6 +1,6 @@
 """``/v1/plans``: every mechanism's quote for a policy and a model."""
 
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -11,8 +11,10 @@ from app.api.protocol.errors import problem_responses
 from app.api.protocol.leaving import Left
 from app.api.protocol.schemas import Answer, Body, Name
 from app.domain.errors import InvalidInputError
-from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
+from app.planning.quote import Declined
+from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape, RidgeShape
 from app.registry import repository as registry
+from app.registry.noise_curves import accuracy_at
 from app.registry.shapes import shape_of
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=GuardedRoute)
@@ -25,6 +27,13 @@ class ConvexBody(Body):
     smoothness: float
     weight_decay: float
     learning_rate: float
+
+
+class RidgeBody(Body):
+    """A ridge head's public range of features, and what is computed from its sums."""
+
+    feature_range: float
+    classifier: Literal["ridge", "class_means", "discriminant"] = "ridge"
 
 
 class DpTrainingBody(Body):
@@ -45,15 +54,17 @@ class ShapeBody(Body):
     dimension: int | None = None
     earlier_releases: int = 0
     convex: ConvexBody | None = None
+    ridge: RidgeBody | None = None
     dp_training: DpTrainingBody | None = None
 
     def to_shape(self) -> ModelShape:
         """Return the validated shape."""
-        sizes = self.model_dump(exclude={"convex", "dp_training"})
+        sizes = self.model_dump(exclude={"convex", "ridge", "dp_training"})
         convex = None if self.convex is None else ConvexShape(**self.convex.model_dump())
+        ridge = None if self.ridge is None else RidgeShape(**self.ridge.model_dump())
         trained = self.dp_training
         dp_training = None if trained is None else DpTrainingShape(**trained.model_dump())
-        return ModelShape(**sizes, convex=convex, dp_training=dp_training)
+        return ModelShape(**sizes, convex=convex, ridge=ridge, dp_training=dp_training)
 
 
 class PlansBody(Body):
@@ -74,13 +85,14 @@ class QuoteAnswer(Answer):
     gradient_computations: float
     noise_per_coordinate: float
     surviving_information_bits: float | None
-
-
-class DeclinedAnswer(Answer):
-    """A mechanism that does not apply, and why."""
-
-    mechanism: str
-    reason: str
+    held_out_accuracy: float | None = Field(
+        description="Of the model's present version with the noise that the quoted release would "
+        "have, as far as its evaluation has measured that; outside of the guarantee."
+    )
+    capacity: int | None = Field(
+        description="How many more records the run's release will cover without another run, at "
+        "the worst position in its training. Null where it covers no later request."
+    )
 
 
 class PlansAnswer(Answer):
@@ -88,7 +100,7 @@ class PlansAnswer(Answer):
 
     choice: str | None
     quotes: list[QuoteAnswer]
-    declined: list[DeclinedAnswer]
+    declined: list[Declined]
 
 
 @router.post("", responses=problem_responses(404, 422))
@@ -96,11 +108,18 @@ def quote_plans(body: PlansBody, services: ServicesOf, _: ModelsReader, left: Le
     """Quote every mechanism, including retraining, with a reason for each that does not apply."""
     if (body.model is None) == (body.shape is None):
         raise InvalidInputError("give either model or shape")
-    policy = body.policy.to_policy()
+    policy, head = body.policy.to_policy(), None
     if body.shape is not None:
         shape = body.shape.to_shape()
     else:
         with services.database.transaction() as session:
-            shape = shape_of(session, registry.model_named(session, str(body.model)))
+            model = registry.model_named(session, str(body.model))
+            shape, head = shape_of(session, model), registry.head_version(session, model)
     quotes = services.planners.quotes(policy=policy, shape=shape, left=left)
+    evaluation = {} if head is None else head.evaluation
+    for quote in quotes["quotes"]:
+        quote["held_out_accuracy"] = None
+        if "history" in quote["parameters"]:
+            noise_std = quote["noise_per_coordinate"]
+            quote["held_out_accuracy"] = accuracy_at(evaluation, noise_std=noise_std)
     return PlansAnswer.model_validate(quotes)

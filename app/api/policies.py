@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
-from app.api.protocol.schemas import Body
+from app.api.protocol.schemas import Body, described_by
 from app.domain.policy import THIRTY_DAYS_S, Policy
 from app.domain.states import FirstRelease, Serving
 
@@ -16,6 +16,8 @@ _MOST_PARAMETERS = 50  # more than any mechanism has
 
 class PolicyBody(Body):
     """The guarantee, deadlines and cost limits of forget requests."""
+
+    model_config = ConfigDict(json_schema_extra=described_by(Policy))
 
     epsilon: float = Field(default=1.0, json_schema_extra=_ABOVE_ZERO)
     delta: float = Field(default=1e-5, json_schema_extra={**_ABOVE_ZERO, "exclusiveMaximum": 1})
@@ -30,6 +32,8 @@ class PolicyBody(Body):
     deadline_s: float = Field(default=THIRTY_DAYS_S, json_schema_extra=_ABOVE_ZERO)
     budget_epochs: float | None = None
     audit: bool = False
+    retrain_every_s: float | None = Field(default=None, json_schema_extra=_ABOVE_ZERO)
+    retrain_after_records: int | None = Field(default=None, json_schema_extra={"minimum": 1})
 
     def to_policy(self) -> Policy:
         """Return the validated policy."""

@@ -31,7 +31,11 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=GuardedRoute)
 
 
 class RunAnswer(Answer):
-    """A run. ``epsilon`` holds for the steps so far; ``loss`` is present once the target is met."""
+    """A run. ``epsilon`` holds for the steps so far; ``loss`` is present once the target is met.
+
+    If the operator's own code failed before a record was read, its traceback follows the first line
+    of ``failure_reason``.
+    """
 
     id: str
     model: str
@@ -51,10 +55,6 @@ class RunAnswer(Answer):
     finished_at: datetime | None
 
 
-class RunPage(Page[RunAnswer]):
-    """A page of runs, newest first."""
-
-
 @router.get("", responses=problem_responses())
 def list_runs(
     services: ServicesOf,
@@ -62,15 +62,13 @@ def list_runs(
     page: PageByMoment,
     model: str | None = None,
     state: RunState | None = None,
-) -> RunPage:
+) -> Page[RunAnswer]:
     """List runs, newest first; optionally filtered by model or state."""
     with services.database.transaction() as session:
         views = run_views.page(
             session, model=model, state=state, after=page.after, limit=page.limit + 1
         )
-    views, next_cursor = page.cut(views, lambda view: (view.created_at, view.id))
-    items = [RunAnswer.model_validate(view) for view in views]
-    return RunPage(items=items, next_cursor=next_cursor)
+    return page.answer(views, lambda view: (view.created_at, view.id), RunAnswer.model_validate)
 
 
 @router.get("/{run_id}", response_model=RunAnswer, responses=problem_responses(404))
@@ -95,7 +93,7 @@ async def get_run(
         204: {"description": "The run has ended, and the caller has its last state"},
     },
 )
-async def stream_events(
+async def stream_run_events(
     run_id: str,
     request: Request,
     services: ServicesOf,
@@ -133,7 +131,7 @@ def cancel_run(run_id: str, services: ServicesOf, _: ModelsWriter) -> RunAnswer:
 @router.post(
     "/{run_id}/retry",
     status_code=202,
-    responses=problem_responses(404, 409, 422) | answer_headers(202, "Location"),
+    responses=problem_responses(404, 409, 410, 422) | answer_headers(202, "Location"),
 )
 def retry_run(
     run_id: str, services: ServicesOf, _: ModelsWriter, left: Left, response: Response

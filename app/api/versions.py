@@ -1,12 +1,13 @@
 """``/v1/models/{name}/versions``: released versions and their downloads."""
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from app.api.certificates import BundleAnswer, Since
+from app.api.certificates import BundleAnswer, Since, bundle_answer
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
 from app.api.protocol.cursors import PageByNumber
 from app.api.protocol.downloads import download
@@ -19,11 +20,12 @@ from app.datasets.service import schema_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import signature_filename, weights_filename
 from app.domain.states import VersionState
-from app.ledger import bundles, repository
+from app.ledger import repository
 from app.models import serving
 from app.registry import repository as registry
 from app.registry.card import model_card
 from app.registry.tables import ModelRow, VersionRow
+from app.services import Services
 
 router = APIRouter(prefix="/v1/models", tags=["versions"], route_class=GuardedRoute)
 
@@ -55,12 +57,8 @@ class VersionAnswer(Answer):
     links: dict[str, str]
 
 
-class VersionPage(Page[VersionAnswer]):
-    """A page of released versions, newest first."""
-
-
 @router.get("/{name}/certified", responses=problem_responses(404, 410))
-def get_certified(name: str, services: ServicesOf, _: ModelsReader) -> VersionAnswer:
+def get_certified_version(name: str, services: ServicesOf, _: ModelsReader) -> VersionAnswer:
     """Show the current certified version."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
@@ -74,7 +72,9 @@ def get_certified(name: str, services: ServicesOf, _: ModelsReader) -> VersionAn
     response_class=RedirectResponse,
     responses=problem_responses(404, 410) | answer_headers(307, "Location"),
 )
-def redirect_to_weights(name: str, services: ServicesOf, _: ModelsReader) -> RedirectResponse:
+def redirect_to_certified_weights(
+    name: str, services: ServicesOf, _: ModelsReader
+) -> RedirectResponse:
     """Redirect to the weights of the current certified version."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
@@ -91,7 +91,7 @@ def list_versions(
     _: ModelsReader,
     page: PageByNumber,
     state: ReleasedState | None = None,
-) -> VersionPage:
+) -> Page[VersionAnswer]:
     """List released versions, newest first, including retired ones."""
     wanted = None if state is None else VersionState(state)
     with services.database.transaction() as session:
@@ -99,9 +99,7 @@ def list_versions(
         rows = registry.released_versions(
             session, model.id, state=wanted, before=page.after, limit=page.limit + 1
         )
-        rows, next_cursor = page.cut(rows, lambda row: row.number)
-        items = [version_answer(model, version) for version in rows]
-        return VersionPage(items=items, next_cursor=next_cursor)
+        return page.answer(rows, lambda row: row.number, partial(version_answer, model))
 
 
 @router.head("/{name}/versions/{number}/weights", include_in_schema=False)
@@ -126,10 +124,15 @@ def list_versions(
         },
     },
 )
-def download_weights(
+def download_version_weights(
     name: str, number: Number, request: Request, services: ServicesOf, _: ModelsReader
 ) -> Response:
     """Download a version's weights or one range of them; a retired version is gone."""
+    return weights_answer(request, services, name, number)
+
+
+def weights_answer(request: Request, services: Services, name: str, number: int) -> Response:
+    """Return the weights of a served version."""
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = serving.served_version(session, model, number)
@@ -157,15 +160,7 @@ def get_version_certificate(
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
         certificate = repository.certificate(session, version.certificate_id)
-        return BundleAnswer(
-            **bundles.bundle_of(
-                session,
-                certificate,
-                signer=services.signer,
-                witnesses=services.witnesses,
-                since=since,
-            )
-        )
+        return bundle_answer(services, session, certificate, since=since)
 
 
 @router.get(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, Select, select
 from sqlalchemy.orm import Session
 
 from app import log
@@ -12,9 +12,11 @@ from app.domain.errors import NotFoundError
 
 
 def backbone_named(session: Session, name: str, *, lock: bool = False) -> BackboneRow:
-    """Return a backbone, or raise ``NotFoundError``."""
-    query = select(BackboneRow).where(BackboneRow.name == name)
-    row = session.scalar(query.with_for_update() if lock else query)
+    """Return a backbone, or raise ``NotFoundError``; ``lock`` locks it and reads it again."""
+    query = _named(name)
+    if lock:
+        query = query.with_for_update().execution_options(populate_existing=True)
+    row = session.scalar(query)
     if row is None:
         raise NotFoundError("backbone", name)
     return row
@@ -22,12 +24,12 @@ def backbone_named(session: Session, name: str, *, lock: bool = False) -> Backbo
 
 def find_backbone(session: Session, name: str) -> BackboneRow | None:
     """Return a backbone or None."""
-    return session.scalar(select(BackboneRow).where(BackboneRow.name == name))
+    return session.scalar(_named(name))
 
 
 def backbones(session: Session, *, after: str | None = None, limit: int) -> Sequence[BackboneRow]:
     """Return a page of backbones by name, starting after the name ``after``."""
-    query = select(BackboneRow)
+    query = select(BackboneRow).where(BackboneRow.deleted_at.is_(None))
     if after is not None:
         query = query.where(BackboneRow.name > after)
     return session.scalars(query.order_by(BackboneRow.name).limit(limit)).all()
@@ -35,4 +37,10 @@ def backbones(session: Session, *, after: str | None = None, limit: int) -> Sequ
 
 def digest_of(row: BackboneRow | Row[Any]) -> str:
     """Digest the part of a backbone that never changes."""
-    return log.digest_of([row.name, row.source, row.architecture, row.input_shape, row.classes])
+    computed = [row.architecture, row.input_shape, row.classes, row.layers, row.features]
+    whitened = [row.base_id, row.public_dataset, row.exponent]
+    return log.digest_of([row.name, row.source, *computed, *whitened])
+
+
+def _named(name: str) -> Select[BackboneRow]:
+    return select(BackboneRow).where(BackboneRow.name == name, BackboneRow.deleted_at.is_(None))

@@ -7,10 +7,12 @@ from sqlalchemy.orm import Session
 from app import log
 from app.backbones import repository
 from app.backbones.tables import BackboneRow
+from app.database.endings import require_live
 from app.domain.architecture import ArchitectureSpec
+from app.domain.backbone import FeatureLayer
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
-from app.domain.parameters import parameters_of, require_parameters
+from app.domain.parameters import features_of, parameters_of, require_parameters
 from app.domain.schema import FeatureSchema
 from app.storage.blobs import Blobs
 
@@ -20,11 +22,10 @@ class BackboneDefinition:
     """The caller's description of a backbone.
 
     Attributes:
-        name: the name that models refer to.
         architecture: the network of these weights; it has no backbone itself.
         input_shape: shape of one record's features, as in a dataset's schema.
-        classes: number of classes of the public task it was trained for.
-        source: where the weights come from.
+        layers: whose outputs are the features of a frozen one; none: the network's own output is.
+        features: how many there are; None: what can be computed without the network, or unknown.
 
     Raises:
         InvalidInputError: the shape, the classes or the architecture is invalid.
@@ -35,6 +36,8 @@ class BackboneDefinition:
     input_shape: tuple[int, ...]
     classes: int
     source: str
+    layers: tuple[FeatureLayer, ...] = ()
+    features: int | None = None
 
     def __post_init__(self) -> None:
         # A backbone reads a dataset's features, so a dataset's limits apply.
@@ -43,6 +46,13 @@ class BackboneDefinition:
         )
         if self.architecture.backbone is not None:
             raise InvalidInputError("architecture: a backbone cannot stand on another backbone")
+        if not self.layers:
+            own = features_of(self.architecture, input_shape=self.input_shape)
+            if own is not None and self.features not in (None, own):
+                raise InvalidInputError(f"features: this network makes {own}, not {self.features}")
+            object.__setattr__(self, "features", self.features if own is None else own)
+        if self.features is not None:
+            FeatureSchema((self.features,), "float32", 0.0, 1.0, self.classes)
 
     def require_parameters(self, most: int) -> None:
         """Raise ``InvalidInputError`` if its network has more than ``most`` parameters."""
@@ -51,11 +61,7 @@ class BackboneDefinition:
 
 
 def define_backbone(session: Session, definition: BackboneDefinition) -> BackboneRow:
-    """Create a backbone without weights.
-
-    Raises:
-        ConflictError: the name is taken.
-    """
+    """Create a backbone without weights; ``ConflictError`` if the name is taken."""
     if repository.find_backbone(session, definition.name) is not None:
         raise ConflictError(f"backbone {definition.name!r} exists already")
     row = BackboneRow(
@@ -64,6 +70,8 @@ def define_backbone(session: Session, definition: BackboneDefinition) -> Backbon
         architecture=definition.architecture.to_json(),
         input_shape=list(definition.input_shape),
         classes=definition.classes,
+        layers=[layer.to_json() for layer in definition.layers],
+        features=definition.features,
         source=definition.source,
     )
     session.add(row)
@@ -78,11 +86,14 @@ def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) ->
     Raises:
         NotFoundError: the backbone does not exist.
         ConflictError: it already has weights.
+        GoneError: it was archived.
     """
     row = repository.backbone_named(session, name)
+    require_live("backbone", row)
     _require_no_weights(row)
     blob = blobs.put(session, "backbone", content)
-    session.refresh(row, with_for_update=True)
+    row = repository.backbone_named(session, name, lock=True)
+    require_live("backbone", row)
     _require_no_weights(row)
     blobs.adopt(session, blob.id)
     row.blob_id = blob.id
@@ -100,7 +111,10 @@ def upload_weights(session: Session, blobs: Blobs, name: str, content: bytes) ->
 
 
 def _require_no_weights(backbone: BackboneRow) -> None:
-    """Reject a second upload with ``ConflictError``."""
+    if backbone.base_id is not None:
+        raise ConflictError(
+            f"backbone {backbone.name!r} is whitened: its weights are computed, not uploaded"
+        )
     if backbone.sha256 is not None:
         raise ConflictError(
             f"backbone {backbone.name!r} has its weights, and they never change: define another"

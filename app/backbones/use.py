@@ -4,45 +4,68 @@ from sqlalchemy.orm import Session
 
 from app.backbones import repository
 from app.backbones.tables import BackboneRow
+from app.database.endings import require_live
 from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import BackboneDigest
+from app.domain.backbone import BackboneDigest, FeatureLayer, Whitening, definition_digest
 from app.domain.errors import ConflictError, InvalidInputError
-from app.domain.parameters import features_of, parameters_of
+from app.domain.parameters import parameters_of
 from app.domain.schema import FeatureSchema
 
 
 def require_usable(
-    session: Session, architecture: ArchitectureSpec, *, input_shape: tuple[int, ...]
+    session: Session, architecture: ArchitectureSpec, records: FeatureSchema
 ) -> None:
     """Check that a model's backbone exists and fits; do nothing if it has none.
-
-    Args:
-        session: a session of the ledger.
-        architecture: the model's architecture.
-        input_shape: shape of the features in the model's dataset.
 
     Raises:
         NotFoundError: the backbone does not exist.
         ConflictError: it has no weights yet.
-        InvalidInputError: its input shape differs, or its network is not the one to train.
+        GoneError: it was archived.
+        InvalidInputError: its input shape differs, its network is not the one to train, or what
+            reads the records cannot read tokens.
     """
     use = architecture.backbone
     if use is None:
+        _refuse_tokens(architecture, records)
         return
     backbone = repository.backbone_named(session, use.name)
+    require_live("backbone", backbone)
     if backbone.sha256 is None:
-        raise ConflictError(f"backbone {use.name!r} has no weights yet: upload them first")
-    if tuple(backbone.input_shape) != input_shape:
+        todo = "upload them first"
+        if backbone.base_id is not None:
+            todo = f"they could not be made: {backbone.failure}" if backbone.failure else "wait"
+        raise ConflictError(f"backbone {use.name!r} has no weights yet: {todo}")
+    if backbone.base_id is not None and not use.frozen:
+        raise InvalidInputError(
+            f"architecture: backbone {use.name!r} is whitened, which is for its features: leave "
+            "frozen true"
+        )
+    if tuple(backbone.input_shape) != records.shape:
         raise InvalidInputError(
             f"backbone {use.name!r} reads features of shape {backbone.input_shape}, "
-            f"the dataset has {list(input_shape)}"
+            f"the dataset has {list(records.shape)}"
         )
     own = ArchitectureSpec.from_json(backbone.architecture)
+    _refuse_tokens(own, records)
     if not use.frozen and architecture.without_backbone != own:
         raise InvalidInputError(
             f"architecture: to train on from backbone {use.name!r} (frozen: false) the model needs "
             "the backbone's own name, options and factory"
         )
+
+
+def _refuse_tokens(reader: ArchitectureSpec, records: FeatureSchema) -> None:
+    if records.tokens and reader.name != "custom":
+        raise InvalidInputError(
+            f"architecture: {reader.name} computes with numbers, and the dataset holds tokens: use "
+            "custom, with a factory whose network begins with an embedding"
+        )
+
+
+def lock_backbone(session: Session, architecture: ArchitectureSpec) -> None:
+    """Lock the backbone of a model that is being defined, if it has one."""
+    if architecture.backbone is not None:
+        repository.backbone_named(session, architecture.backbone.name, lock=True)
 
 
 def parameters_of_model(
@@ -55,11 +78,9 @@ def parameters_of_model(
     shape: tuple[int, ...] = schema.shape
     backbone = backbone_of(session, architecture)
     if backbone is not None and architecture.on_features:
-        own = ArchitectureSpec.from_json(backbone.architecture)
-        features = features_of(own, input_shape=shape)
-        if features is None:
+        if backbone.features is None:
             return None
-        shape = (features,)
+        shape = (backbone.features,)
     return parameters_of(architecture, input_shape=shape, classes=schema.classes)
 
 
@@ -81,4 +102,16 @@ def digest_of(session: Session, architecture: ArchitectureSpec) -> BackboneDiges
         return None
     if row.sha256 is None:
         raise ConflictError(f"backbone {row.name!r} has no weights")
-    return BackboneDigest(name=row.name, sha256=row.sha256, frozen=architecture.backbone.frozen)
+    definition = definition_digest(
+        architecture=ArchitectureSpec.from_json(row.architecture).to_json(),
+        layers=FeatureLayer.all_from_json(row.layers),
+        input_shape=row.input_shape,
+        classes=row.classes,
+    )
+    return BackboneDigest(
+        name=row.name,
+        sha256=row.sha256,
+        definition=definition,
+        frozen=architecture.backbone.frozen,
+        whitening=None if row.whitening is None else Whitening(**row.whitening),
+    )

@@ -58,11 +58,7 @@ _COMPATIBLE = IPv6Network("::/96")
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a name, in the system's order.
-
-    Raises:
-        CallbackError: it has none.
-    """
+    """Return the addresses of a name, in the system's order; ``CallbackError`` if it has none."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
     except (OSError, UnicodeError) as error:
@@ -71,11 +67,7 @@ def resolve(host: str, port: int) -> list[str]:
 
 
 def checked(addresses: Sequence[str], *, allow_private: bool) -> list[str]:
-    """Return the addresses if callbacks may go to all of them.
-
-    Raises:
-        CallbackError: one of them is refused, or there is none.
-    """
+    """Return the addresses if callbacks may go to all of them, or raise ``CallbackError``."""
     for text in addresses:
         reason = why_refused(text, allow_private=allow_private)
         if reason is not None:

@@ -20,13 +20,9 @@ _MAX_ADDRESSES = 4
 
 
 class PinnedBackend(NetworkBackend):
-    """Opens connections for one delivery.
+    """Opens connections for one delivery, until ``deadline`` by ``time.monotonic``.
 
-    Args:
-        resolve: returns a name's addresses; called once for each connection.
-        allow_private: see ``app/callbacks/addresses.py``.
-        deadline: when everything must be finished, by ``time.monotonic``.
-        sockets: connects to an address.
+    ``resolve`` is called once for each connection.
     """
 
     def __init__(
@@ -50,11 +46,7 @@ class PinnedBackend(NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[SOCKET_OPTION] | None = None,
     ) -> NetworkStream:
-        """Connect to the first of the name's addresses that accepts.
-
-        Raises:
-            CallbackError: one of the name's addresses is refused, or it has none.
-        """
+        """Connect to the first of the name's addresses that accepts, or raise ``CallbackError``."""
         found = checked(self._resolve(host, port), allow_private=self._allow_private)
         failure: Exception = CallbackError("its name cannot be resolved")
         for address in found[:_MAX_ADDRESSES]:

@@ -34,14 +34,9 @@ _STOP_S = 5.0
 
 @dataclass(frozen=True)
 class Terms:
-    """Settings of deliveries.
+    """Settings of deliveries. If ``base_url`` is empty, links are paths.
 
-    Attributes:
-        base_url: this service's URL, for links; if empty, links are paths.
-        poll_interval_s: how often to look for due deliveries.
-        claim_s: time after which a claimed delivery is taken from an unresponsive process.
-        dead_retention_s: how long a dead event's address is kept.
-        delivered_retention_s: how long a delivered event is kept.
+    After ``claim_s`` a claimed delivery is taken from an unresponsive process.
     """
 
     base_url: str = ""
@@ -55,10 +50,7 @@ class Deliverer:
     """Claims due deliveries and posts each in its own thread.
 
     A receiver that does not answer delays only events for its own address, and one caller can
-    occupy at most half of the threads.
-
-    Args:
-        signer: returns the OpenDSR signer; called when first needed.
+    occupy at most half of the threads. The OpenDSR ``signer`` is made when it is first needed.
     """
 
     def __init__(
@@ -179,19 +171,11 @@ class Deliverer:
         if delivery.is_opendsr:
             return opendsr_message(facts=delivery.facts, url=url, signer=self._signer())
         now = datetime.now(UTC)
-        return standard_message(
-            event_id=delivery.event_id,
-            event_type=delivery.event_type,
-            occurred_at=delivery.occurred_at,
-            sequence=delivery.sequence,
-            facts=delivery.facts,
-            base_url=self._terms.base_url,
-            secrets=signing(
-                self._keys,
-                delivery.api_key_id,
-                generation=delivery.generation,
-                rotated_at=delivery.rotated_at,
-                now=now,
-            ),
+        secrets = signing(
+            self._keys,
+            delivery.api_key_id,
+            generation=delivery.generation,
+            rotated_at=delivery.rotated_at,
             now=now,
         )
+        return standard_message(delivery, base_url=self._terms.base_url, secrets=secrets, now=now)

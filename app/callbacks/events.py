@@ -36,11 +36,7 @@ class Callbacks:
         request_id: str | None = None,
         subject_request_id: str | None = None,
     ) -> None:
-        """Store a request's addresses, encrypted.
-
-        Raises:
-            InvalidInputError: too many, or one that is not allowed.
-        """
+        """Store a request's addresses, encrypted; ``InvalidInputError`` if one is not allowed."""
         for url in self.check(urls):
             endpoint_id = new_id("cbe")
             session.add(
@@ -65,15 +61,10 @@ def emit(
     subject_request_id: str | None = None,
     final: bool = False,
 ) -> None:
-    """Send an event to a request's addresses after the transaction has committed.
+    """Send an event to the addresses of a request, after the transaction has committed.
 
-    Args:
-        session: the transaction of the reported change.
-        event_type: such as ``forget_request.completed``.
-        facts: the service's own ids, and states, as JSON; never an owner's id.
-        request_id: the request whose addresses get it; or
-        subject_request_id: the data subject request.
-        final: whether this is the last event, after which the addresses can be removed.
+    ``facts`` are the service's own ids, and states, as JSON; never an owner's id. After the
+    ``final`` event the addresses can be removed.
     """
     query = select(CallbackEndpointRow).where(
         CallbackEndpointRow.state == "active",

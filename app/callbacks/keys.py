@@ -44,11 +44,7 @@ class CallbackKeys:
         return nonce + self._cipher.encrypt(nonce, url.encode(), endpoint_id.encode())
 
     def decrypt(self, stored: bytes, *, endpoint_id: str) -> str:
-        """Decrypt an address.
-
-        Raises:
-            CallbackError: it was encrypted under another key, or for another endpoint.
-        """
+        """Decrypt an address; ``CallbackError`` if it is of another key or endpoint."""
         nonce, content = stored[:_NONCE_BYTES], stored[_NONCE_BYTES:]
         try:
             return self._cipher.decrypt(nonce, content, endpoint_id.encode()).decode()

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.callbacks.keys import sign
+from app.callbacks.repository import Delivery
 from app.certificates.processor_signing import ProcessorSigner
 
 
@@ -19,35 +20,28 @@ class Message:
 
 
 def standard_message(
-    *,
-    event_id: str,
-    event_type: str,
-    occurred_at: datetime,
-    sequence: int,
-    facts: Mapping[str, Any],
-    base_url: str,
-    secrets: Sequence[str],
-    now: datetime,
+    delivery: Delivery, *, base_url: str, secrets: Sequence[str], now: datetime
 ) -> Message:
     """Return a message of Standard Webhooks 1.0.0, signed with every given secret."""
-    path = f"{base_url}/v1/forget-requests/{facts['request']}"
+    path = f"{base_url}/v1/forget-requests/{delivery.facts['request']}"
     body = _json(
         {
-            "type": event_type,
-            "timestamp": occurred_at.astimezone(UTC).isoformat(),
+            "type": delivery.event_type,
+            "timestamp": delivery.occurred_at.astimezone(UTC).isoformat(),
             "data": {
-                **facts,
-                "sequence": sequence,
+                **delivery.facts,
+                "sequence": delivery.sequence,
                 "links": {"request": path, "certificates": f"{path}/certificates"},
             },
         }
     )
     timestamp = int(now.timestamp())
     signatures = [
-        sign(secret, message_id=event_id, timestamp=timestamp, body=body) for secret in secrets
+        sign(secret, message_id=delivery.event_id, timestamp=timestamp, body=body)
+        for secret in secrets
     ]
     headers = {
-        "webhook-id": event_id,
+        "webhook-id": delivery.event_id,
         "webhook-timestamp": str(timestamp),
         "webhook-signature": " ".join(signatures),
     }

@@ -32,13 +32,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of an attempt.
-
-    Attributes:
-        result: what happened; ``gone`` if the receiver wants no further callbacks.
-        failure: why it failed, never where; None on success.
-        retry_after_s: the pause that the receiver asked for.
-    """
+    """The outcome of an attempt; ``failure`` says why it failed, never where."""
 
     result: Result
     failure: str | None = None
@@ -48,12 +42,8 @@ class Outcome:
 class Poster:
     """Posts callbacks, ignoring proxies and certificates from the environment.
 
-    Args:
-        timeout_s: for one attempt, from name resolution to the answer's headers.
-        allow_private: whether non-public addresses are allowed.
-        ca_file: additional trusted certificate authorities.
-        resolve: returns a name's addresses.
-        sockets: connects to an address.
+    The time is for one attempt, from name resolution to the answer's headers. ``ca_file`` holds
+    additional trusted certificate authorities.
 
     Raises:
         ConfigurationError: ``ca_file`` cannot be read.

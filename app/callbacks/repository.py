@@ -26,15 +26,9 @@ class EventState(StrEnum):
 
 @dataclass(frozen=True)
 class Delivery:
-    """An attempt claimed by this process.
+    """An attempt claimed by this process; its number is unique to this claim.
 
-    Attributes:
-        event_id, event_type, sequence, facts, occurred_at: the content.
-        attempt: its number, counted from 1; unique to this claim.
-        endpoint_id, url: the destination; the address is encrypted.
-        api_key_id: the caller whose secret signs.
-        is_opendsr: whether the message has OpenDSR's format.
-        generation, rotated_at: which secret of the caller, and since when.
+    The address is encrypted; generation and time say which secret of the caller signs.
     """
 
     event_id: str
@@ -103,8 +97,7 @@ def claim(session: Session, *, claim_s: float, busy: Collection[str] = ()) -> De
 def note(session: Session, delivery: Delivery, outcome: Outcome) -> EventState:
     """Record the outcome of an attempt, unless another process has claimed the event since.
 
-    Returns:
-        The event's state after this.
+    Return the event's state after this.
     """
     if outcome.result is Result.GONE:  # lock order: an address before its events
         session.get_one(CallbackEndpointRow, delivery.endpoint_id, with_for_update=True)

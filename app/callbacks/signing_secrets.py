@@ -16,13 +16,7 @@ OVERLAP = timedelta(hours=24)
 
 @dataclass(frozen=True)
 class SigningSecret:
-    """A caller's secret.
-
-    Attributes:
-        secret: in the format of Standard Webhooks.
-        rotated_at: when it replaced the previous one; None for the first.
-        previous_until: when signing with the previous secret stops.
-    """
+    """A caller's secret, and until when the previous one signs as well."""
 
     secret: str
     rotated_at: datetime | None

@@ -15,12 +15,7 @@ MAX_URL_LENGTH = 2048
 
 @dataclass(frozen=True)
 class UrlRules:
-    """The operator's rules.
-
-    Attributes:
-        allow_http: also allow URLs without TLS.
-        allow_private: also allow non-public addresses; see ``app/callbacks/addresses.py``.
-    """
+    """Whether URLs without TLS, and addresses that are not public, are allowed as well."""
 
     allow_http: bool = False
     allow_private: bool = False

@@ -4,6 +4,7 @@
     log         its entry in the transparency log, the proof that the entry is there, and a signed
                 checkpoint of the log; optionally a proof that it extends an older checkpoint
     request     optional: which of one forget request's records it covers, with the proof
+    growth      optional: that its trees of commitments begin with those of an older certificate
 
 Parsing checks only sizes, depths and encodings; ``verification`` checks the rest.
 """
@@ -25,20 +26,16 @@ MEDIA_TYPE: Final = "application/vnd.expunge.bundle.v1+json"
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_PROOF: Final = 128
 MAX_LEAVES: Final = 200_000
+_SECTIONS: Final = {"media_type", "envelope", "log", "request", "growth"}
 _MAX_INTEGER: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class LogProof:
-    """A certificate's place in the transparency log.
+    """A certificate's place in the transparency log: its entry's exact text, proof and checkpoint.
 
-    Attributes:
-        entry: the entry's exact text.
-        index: its number, counted from 0.
-        inclusion: RFC 6962 inclusion proof in the checkpoint's tree.
-        checkpoint: a signed note.
-        old_size, consistency: the proof that the checkpoint's tree begins with the ``old_size``
-            entries of an older one; None without it.
+    The consistency proof, if any, shows that the checkpoint's tree begins with the ``old_size``
+    entries of an older one.
     """
 
     entry: str
@@ -64,22 +61,14 @@ class LogProof:
 
 @dataclass(frozen=True)
 class LeafProof:
-    """Some of the commitments under a certificate's root.
+    """Some of the commitments in a certificate's tree, by their places, with their multiproof."""
 
-    Attributes:
-        size: the number of commitments under the root.
-        leaves: the request's commitments, by index; 32 bytes each.
-        siblings: the proof, see ``app.domain.multiproof``.
-    """
-
-    size: int
     leaves: Mapping[int, bytes]
     siblings: tuple[bytes, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
-            "size": self.size,
             "indices": sorted(self.leaves),
             "commitments": _to_texts([self.leaves[index] for index in sorted(self.leaves)]),
             "siblings": _to_texts(self.siblings),
@@ -90,13 +79,38 @@ class LeafProof:
 class RequestProof:
     """A certificate's relation to one forget request.
 
-    Attributes:
-        covered: its records that the weights may have learned from.
-        excluded: its records that never influenced the weights.
+    The weights may have learned from the ``covered`` records, never from the ``excluded`` ones.
     """
 
     covered: LeafProof | None
     excluded: LeafProof | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            name: None if proof is None else proof.to_json()
+            for name, proof in (("covered", self.covered), ("excluded", self.excluded))
+        }
+
+
+@dataclass(frozen=True)
+class TreeGrowth:
+    """The proof that a tree of commitments begins with the ``old_size`` first ones."""
+
+    old_size: int
+    hashes: tuple[bytes, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"old_size": self.old_size, "hashes": _to_texts(self.hashes)}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How a certificate's trees grew since an older one of the same lineage."""
+
+    covered: TreeGrowth | None
+    excluded: TreeGrowth | None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -113,10 +127,15 @@ class Bundle:
     envelope: Envelope
     log: LogProof
     request: RequestProof | None
+    growth: Growth | None
 
 
 def bundle_json(
-    *, envelope: str, log: LogProof, request: RequestProof | None = None
+    *,
+    envelope: str,
+    log: LogProof,
+    request: RequestProof | None = None,
+    growth: Growth | None = None,
 ) -> dict[str, Any]:
     """Return a bundle as plain JSON values; ``envelope`` is the DSSE envelope's JSON text."""
     document = {
@@ -126,25 +145,24 @@ def bundle_json(
     }
     if request is not None:
         document["request"] = request.to_json()
+    if growth is not None:
+        document["growth"] = growth.to_json()
     return document
 
 
 def read_bundle(content: bytes) -> Bundle:
-    """Parse a bundle.
-
-    Raises:
-        VerificationError: it is too large, malformed, or not in canonical form.
-    """
+    """Parse a bundle, or raise ``VerificationError``."""
     if len(content) > MAX_BYTES:
         raise VerificationError("bundle", f"larger than {MAX_BYTES} bytes")
     try:
         document = strict_json.loads(content)
-        _require(set(document) <= {"media_type", "envelope", "log", "request"}, "an unknown field")
+        _require(set(document) <= _SECTIONS, "an unknown field")
         _require(document["media_type"] == MEDIA_TYPE, "an unknown media type")
         return Bundle(
             envelope=_envelope(document["envelope"]),
             log=_log(document["log"]),
             request=_request(document.get("request")),
+            growth=_growth(document.get("growth")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError("bundle", "not a bundle") from error
@@ -187,9 +205,27 @@ def _leaves(document: Mapping[str, Any] | None) -> LeafProof | None:
     indices = [_integer(index) for index in document["indices"]]
     commitments = _hashes(document["commitments"], most=MAX_LEAVES)
     return LeafProof(
-        size=_integer(document["size"]),
         leaves=dict(zip(indices, commitments, strict=True)),
         siblings=_hashes(document["siblings"], most=MAX_LEAVES * 64),
+    )
+
+
+def _growth(document: Mapping[str, Any] | None) -> Growth | None:
+    if document is None:
+        return None
+    growth = Growth(
+        covered=_tree_growth(document["covered"]), excluded=_tree_growth(document["excluded"])
+    )
+    _require(growth.to_json() == document, "its growth section is not in the form that was written")
+    return growth
+
+
+def _tree_growth(document: Mapping[str, Any] | None) -> TreeGrowth | None:
+    if document is None:
+        return None
+    return TreeGrowth(
+        old_size=_integer(document["old_size"]),
+        hashes=_hashes(document["hashes"], most=MAX_PROOF),
     )
 
 

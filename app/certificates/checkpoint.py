@@ -24,11 +24,7 @@ _SIZE = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 class Checkpoint:
     """The log's signed state: its first ``size`` entries have this root.
 
-    Attributes:
-        origin: the log's name, which is also the signing key's name.
-        size: the number of entries.
-        root: RFC 6962 root, 32 bytes.
-        extensions: further lines, none of them empty.
+    Its origin, the log's name, is also the signing key's; further lines are extensions.
     """
 
     origin: str
@@ -43,11 +39,7 @@ class Checkpoint:
 
     @classmethod
     def from_text(cls, text: str) -> "Checkpoint":
-        """Parse a text; only the canonical form is accepted.
-
-        Raises:
-            NoteError: it is not a checkpoint.
-        """
+        """Parse a text in its canonical form; ``NoteError`` if it is not a checkpoint."""
         lines = text.split("\n")
         if len(lines) < _LINES + 1:
             raise NoteError("not a checkpoint: it has too few lines")
@@ -86,10 +78,6 @@ def origin_of(note: bytes) -> str:
 
 
 def size_of(note: bytes) -> int:
-    """Return the size in an unverified checkpoint, where a proof must start.
-
-    Raises:
-        NoteError: it is not a checkpoint.
-    """
+    """Return the size in an unverified checkpoint, where a proof starts, or raise ``NoteError``."""
     text, blank, _ = note.decode("utf-8", errors="replace").rpartition("\n\n")
     return Checkpoint.from_text(text + blank[:1]).size

@@ -26,12 +26,6 @@ def claims_of(
 ) -> dict[str, Any]:
     """Return a statement's fields ``guarantee``, ``accountant`` and ``assumptions``.
 
-    Args:
-        mechanism: with its parameters.
-        epsilon: of the target.
-        delta: of the target.
-        backbone: the public weights that the model stands on.
-
     Raises:
         ParameterError, CalibrationError: no guarantee can be computed.
         TargetNotMetError: the resulting guarantee is weaker than the target.
@@ -58,10 +52,25 @@ def claims_of(
     }
 
 
-def exclusion_assumptions(backbone: BackboneDigest | None) -> list[dict[str, str]]:
-    """Return the assumptions behind the statement that records never influenced the weights."""
-    held_out = enforced("the records were held out: no gradient ever read them")
-    return [*(_plain(assumption) for assumption in held_out), *_about(backbone)]
+def exclusion_assumptions(
+    backbone: BackboneDigest | None, *, trained_anew: bool
+) -> list[dict[str, str]]:
+    """Return the assumptions behind the statement that records never influenced the weights.
+
+    Args:
+        backbone: the public weights that the model stands on.
+        trained_anew: whether the weights come from a training that began without the records.
+    """
+    unread = enforced("the records were held out: no gradient ever read them")
+    if trained_anew:  # earlier weights may have read them, and others' requests depend on those
+        unread = (
+            *enforced(
+                "the training of these weights began anew without the records, which were "
+                "forgotten before, held out, or not there yet: none of its gradients read them"
+            ),
+            *asserted("no request was chosen by looking at earlier releases of this model"),
+        )
+    return [*(_plain(assumption) for assumption in unread), *_about(backbone)]
 
 
 def _described(
@@ -92,10 +101,19 @@ def _described(
 def _about(backbone: BackboneDigest | None) -> list[dict[str, str]]:
     if backbone is None:
         return []
-    name = f"the backbone {backbone.name} (sha256 {backbone.sha256})"
+    digests = f"sha256 {backbone.sha256}, definition {backbone.definition}"
+    name = f"the backbone {backbone.name} ({digests})"
     statements = [f"the weights of {name} do not depend on the training data"]
     if backbone.frozen:
         statements.append(f"{name} makes each record's features from that record alone")
+    used = backbone.whitening
+    if used is not None:
+        statements.append(
+            f"the {used.records} records of the dataset {used.dataset} (sha256 "
+            f"{used.dataset_sha256}), by which the features of the backbone {used.base} (sha256 "
+            f"{used.base_sha256}) are whitened with the exponent {used.exponent}, are public: "
+            "nobody can ask for them to be forgotten"
+        )
     return [_plain(assumption) for assumption in asserted(*statements)]
 
 

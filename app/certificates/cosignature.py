@@ -28,11 +28,7 @@ class WitnessKey(NoteKey):
     algorithm: ClassVar[bytes] = b"\x04"
 
     def verify(self, signature: bytes, text: str) -> None:
-        """Check a cosignature of a checkpoint's text.
-
-        Raises:
-            InvalidSignature: it is not this key's.
-        """
+        """Check a cosignature of a checkpoint's text, or raise ``InvalidSignature``."""
         if len(signature) <= _TIME.size:
             raise InvalidSignature
         (time_s,) = _TIME.unpack(signature[: _TIME.size])
@@ -89,13 +85,13 @@ def check_witnesses(note: bytes, witnesses: Sequence[WitnessKey], *, required: i
         raise VerificationError("witnesses", str(error)) from error
     # One key under two names is one witness.
     found = {key.public_key.public_bytes_raw() for key in signed}
-    told = f"{len(found)} of {len(witnesses)} have cosigned its checkpoint"
+    count = f"{len(found)} of {len(witnesses)} have cosigned its checkpoint"
     if len(found) < required:
         raise VerificationError(
             "witnesses",
-            f"{told}, {required} are required: download it again later",
+            f"{count}, {required} are required: download it again later",
         )
-    return told
+    return count
 
 
 def _message(text: str, time_s: int) -> bytes:

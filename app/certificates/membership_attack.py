@@ -21,11 +21,7 @@ def measured_audit(
 ) -> dict[str, Any]:
     """Return the field for an attack on the initial and on the released weights.
 
-    Args:
-        auc_before: area under the ROC curve on the weights that the run started from.
-        auc_after: the same on the released weights.
-        forgotten: number of forgotten records, the members.
-        held_out: number of held-out records, the non-members.
+    Both areas are under the ROC curve; forgotten records are the members, held-out ones are not.
     """
     return {
         "attack": ATTACK,
@@ -51,10 +47,7 @@ def unmeasured_audit(*, forgotten: int, held_out: int) -> dict[str, Any]:
 def check_audit(audit: Audit, *, forgotten: int, held_out: int) -> None:
     """Check a certificate's ``audit`` field; its two figures cannot be recomputed.
 
-    Args:
-        audit: the field.
-        forgotten: how many records the certificate accounts for.
-        held_out: how many records its evaluation read.
+    The certificate accounts for ``forgotten`` records, its evaluation read ``held_out`` ones.
 
     Raises:
         VerificationError: it has neither of the two forms, or other record counts.

@@ -40,11 +40,7 @@ class ModelSigner:
 
     @classmethod
     def from_file(cls, path: Path, *, create: bool = False) -> "ModelSigner":
-        """Read the key from a PEM file of mode 0600; with ``create``, make it if it is missing.
-
-        Raises:
-            ConfigurationError: the file is missing, readable by others, or holds no P-256 key.
-        """
+        """Read or make the key, a P-256 one, as ``load_private_key`` does."""
         key = load_private_key(path, lambda: generate_private_key(SECP256R1()), create=create)
         if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP256R1):
             raise ConfigurationError(f"{path} is not a P-256 key")
@@ -65,12 +61,7 @@ class ModelSigner:
         )
 
     def sign(self, *, name: str, sha256: str) -> dict[str, Any]:
-        """Return the bundle that signs one file; deterministic.
-
-        Args:
-            name: the file's name; informative, verifiers accept any name.
-            sha256: the file's digest, in hex.
-        """
+        """Return the bundle that signs one file; deterministic. Verifiers accept any name."""
         payload = json.dumps(_statement(name, sha256), separators=(",", ":")).encode()
         encoding = Envelope(payload, PAYLOAD_TYPE, {}).pae()
         signature = self._private_key.sign(encoding, ECDSA(SHA256(), deterministic_signing=True))

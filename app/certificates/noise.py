@@ -21,10 +21,8 @@ class Noise:
     """The random numbers that a run drew for its release.
 
     Attributes:
-        generator: the generator's name.
         grid: what the last noisy position was rounded to, a power of two, in the coordinates of the
             noise; None if these depend on more than the parameters.
-        drawn: how many numbers.
     """
 
     generator: str
@@ -33,11 +31,7 @@ class Noise:
 
 
 def draws_of(mechanism: str, parameters: Mapping[str, Any], *, basis: Basis) -> list[Draws]:
-    """Return what a run drew, in order.
-
-    Raises:
-        VerificationError: the mechanism is unknown, or its parameters are malformed.
-    """
+    """Return what a run drew, in order; ``VerificationError`` if its parameters are malformed."""
     read = read_parameters(mechanism, to_json(parameters))
     return read.draws(first=basis is Basis.CERTIFIED_RELEASE)
 

@@ -61,11 +61,7 @@ class NoteKey:
         return key
 
     def verify(self, signature: bytes, text: str) -> None:
-        """Check a signature of a text.
-
-        Raises:
-            InvalidSignature: it is not this key's.
-        """
+        """Check a signature of a text; ``InvalidSignature`` if it is not this key's."""
         self.public_key.verify(signature, text.encode())
 
     def __str__(self) -> str:
@@ -75,12 +71,7 @@ class NoteKey:
 
 
 def sign_note(text: str, *, key: NoteKey, sign: Callable[[bytes], bytes]) -> str:
-    """Return the note of a text with one signature.
-
-    Args:
-        text: the text to sign; it ends in a newline.
-        key: the key that verifies the signature.
-        sign: returns the Ed25519 signature of a message.
+    """Return the note of a text with one signature, made by ``sign`` and verified by ``key``.
 
     Raises:
         NoteError: the text is not valid in a note.

@@ -18,11 +18,7 @@ _FORMS: Final[Mapping[str, TypeAdapter[Mechanism]]] = {
 
 
 def read_parameters(mechanism: str, parameters: Mapping[str, Any]) -> Mechanism:
-    """Return the mechanism of a certificate.
-
-    Raises:
-        VerificationError: it is unknown, or its parameters have another form.
-    """
+    """Return the mechanism of a certificate, or raise ``VerificationError``."""
     if mechanism not in _FORMS:
         raise VerificationError("statement", "no mechanism that this version certifies")
     try:

@@ -26,6 +26,10 @@ _NEIGHBOURS = {
     Neighbours.ADD_REMOVE: "ran the same training without the forgotten records",
 }
 
+_NOT_ADAPTIVE: Final = (
+    "It holds if the requests were not chosen by looking at earlier releases of this model (the "
+    "guarantee is not adaptive)."
+)
 _TELLING_EPSILON: Final = 20.0
 _DIGITS: Final = 4
 # Digits for e^epsilon before it is rounded up.
@@ -41,8 +45,9 @@ def guarantee_in_words(predicate: Mapping[str, Any]) -> list[str]:
         ]
     if predicate["basis"] == Basis.EXCLUDED_FROM_TRAINING:
         return [
-            "**Exact: ε = 0, δ = 0.** No gradient ever read the records of this request: the "
-            "weights were made without them."
+            "**Exact: ε = 0, δ = 0.** No gradient behind these weights read the records of this "
+            "request: the weights were made without them.",
+            *([_NOT_ADAPTIVE] if "trained_anew" in predicate else []),
         ]
     guarantee = predicate["guarantee"]
     if guarantee["kind"] == "exact":
@@ -90,6 +95,15 @@ def assumptions_in_words(predicate: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def asserted_in_words(predicate: Mapping[str, Any]) -> list[str]:
+    """Return the assumptions that rest on the operator's word."""
+    return [
+        str(assumption["statement"])
+        for assumption in predicate.get("assumptions", [])
+        if assumption["support"] == Support.ASSERTED
+    ]
+
+
 def _comparison(guarantee: Mapping[str, Any]) -> str:
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]
     factor = f" ({_factor(epsilon)})" if epsilon < _TELLING_EPSILON else ""
@@ -119,15 +133,18 @@ def _advantage(guarantee: Mapping[str, Any]) -> str:
 
 
 def _adaptivity(guarantee: Mapping[str, Any]) -> str:
+    if guarantee["adaptive"] and guarantee["kind"] == "exact":
+        return (
+            "Requests may have been chosen by looking at earlier releases: for the same requests "
+            "this release is that of a service which never saw the forgotten records. What the "
+            "choice of requests itself gives away, by whom else it names, is not covered."
+        )
     if guarantee["adaptive"]:
         return (
             "Requests may have been chosen by looking at earlier releases; "
             f"{guarantee['releases_before']} earlier releases are accounted for."
         )
-    return (
-        "It holds if the requests were not chosen by looking at earlier releases of this model "
-        "(the guarantee is not adaptive)."
-    )
+    return _NOT_ADAPTIVE
 
 
 def _factor(epsilon: float) -> str:

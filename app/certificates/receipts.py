@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from app.certificates import strict_json
 from app.certificates.bundle import LeafProof, RequestProof
+from app.certificates.schema import Excluded, Forgotten, Tree
 from app.domain import multiproof
-from app.domain.commitments import SALT_BYTES, record_commitment, subject_commitment
+from app.domain.commitments import SALT_BYTES, normal_id, record_commitment, subject_commitment
 from app.domain.errors import ProofError, VerificationError
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -21,13 +22,7 @@ MAX_RECORDS: Final = 200_000
 
 @dataclass(frozen=True)
 class Receipt:
-    """The evidence that the sender of a forget request keeps.
-
-    Attributes:
-        salt: secret; 32 bytes.
-        records: how many records the request names.
-        record_ids, subject_ids: the requested ids.
-    """
+    """The evidence that the sender of a forget request keeps; ``salt`` is secret."""
 
     salt: bytes
     records: int
@@ -82,7 +77,8 @@ class Receipt:
         A subject's records are numbered from 0. A number is missing where a record was named by its
         own id as well, so at most as many are missing as there are such ids.
         """
-        return [self._of_subject(one, commitments) for one in dict.fromkeys(self.subject_ids)]
+        subjects = set(map(normal_id, self.subject_ids))
+        return [self._of_subject(one, commitments) for one in sorted(subjects)]
 
     def _of_subject(self, subject_id: str, commitments: set[bytes]) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
@@ -96,17 +92,11 @@ class Receipt:
 
 
 def check_receipt(
-    receipt: Receipt, proof: RequestProof | None, *, covered_root: str, excluded_root: str | None
+    receipt: Receipt, proof: RequestProof | None, forgotten: Forgotten | Excluded
 ) -> str:
     """Check that a certificate accounts for every record and subject of the request; say how.
 
     How many records a subject had is the operator's word: the receipt's ``records`` repeats it.
-
-    Args:
-        receipt: the requester's.
-        proof: the bundle's proof.
-        covered_root: the certificate's root over the covered records, in hex.
-        excluded_root: its root over records that never influenced the weights; None if absent.
 
     Raises:
         VerificationError: a record is missing, a commitment is foreign, or a proof fails.
@@ -115,8 +105,13 @@ def check_receipt(
         raise VerificationError(
             "receipt", "the bundle was not made for a request: download it from the request"
         )
-    covered = _proven(proof.covered, covered_root)
-    excluded = _proven(proof.excluded, excluded_root)
+    if isinstance(forgotten, Forgotten):
+        covered = _proven(proof.covered, forgotten.covered)
+        excluded = _proven(proof.excluded, forgotten.excluded)
+    else:
+        covered = _proven(proof.covered, None)
+        end = forgotten.first + forgotten.leaves
+        excluded = _proven(proof.excluded, forgotten.excluded, range(forgotten.first, end))
     shown = covered | excluded
     of_records, of_subjects = receipt.of_records, receipt.of_subjects(shown)
     if not shown <= of_records.union(*(found.values() for found in of_subjects)):
@@ -144,18 +139,21 @@ def _require_every_id(
         raise VerificationError("receipt", "records of its subject_ids are not proved")
 
 
-def _proven(proof: LeafProof | None, root: str | None) -> set[bytes]:
+def _proven(proof: LeafProof | None, tree: Tree | None, meant: range | None = None) -> set[bytes]:
+    """Return commitments that are in a tree, all of them at places that are ``meant``."""
     if proof is None:
         return set()
-    if root is None:
-        raise VerificationError("receipt", "the certificate has no root for these commitments")
+    if tree is None:
+        raise VerificationError("receipt", "the certificate has no tree for these commitments")
+    if not all(meant is None or index in meant for index in proof.leaves):
+        raise VerificationError("receipt", "the certificate is not about all of its records")
     try:
         multiproof.verify(
             leaves=proof.leaves,
-            size=proof.size,
+            size=tree.size,
             proof=proof.siblings,
-            expected_root=bytes.fromhex(root),
+            expected_root=bytes.fromhex(tree.root),
         )
-    except (ProofError, ValueError, TypeError) as error:
+    except ProofError as error:
         raise VerificationError("receipt", "its records are not under the certificate") from error
     return set(proof.leaves.values())

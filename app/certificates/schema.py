@@ -8,10 +8,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    model_validator,
+)
 
 from app.certificates import strict_json
 from app.certificates.weights_file import MAX_TENSORS
+from app.domain.backbone import BackboneDigest
 from app.domain.errors import VerificationError
 from app.domain.states import Basis
 
@@ -37,6 +46,7 @@ Text = Annotated[str, Field(min_length=1, max_length=1000)]
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Number = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Moment = Annotated[str, Field(max_length=64), AfterValidator(_moment)]
@@ -61,7 +71,7 @@ class Model(Section):
     """The certified version."""
 
     name: Name
-    version: Annotated[int, Field(ge=1, le=MAX_COUNT)]
+    version: Number
 
 
 class Target(Section):
@@ -92,7 +102,7 @@ class NoiseSection(Section):
 
     generator: Name
     grid: Positive | None
-    drawn: Annotated[int, Field(ge=1, le=MAX_COUNT)]
+    drawn: Number
 
 
 class Mechanism(Section):
@@ -105,23 +115,59 @@ class Mechanism(Section):
     noise: NoiseSection | None
 
 
+class WhiteningSection(Section):
+    """The public data by which a backbone's features are whitened."""
+
+    base: Name
+    base_sha256: Sha256
+    dataset: Name
+    dataset_sha256: Sha256
+    records: Annotated[int, Field(ge=2, le=MAX_COUNT)]
+    exponent: Share
+
+
 class Backbone(Section):
-    """The public weights that the model builds on."""
+    """The public weights that the model builds on, and the digest of what computes with them."""
 
     name: Name
     sha256: Sha256
+    definition: Sha256
     frozen: bool
+    whitening: WhiteningSection | None = None
+
+    def digest(self) -> BackboneDigest:
+        """Return what the service's claims are computed from."""
+        return BackboneDigest.from_json(self.model_dump())
+
+
+class Tree(Section):
+    """A tree of salted commitments (RFC 6962)."""
+
+    size: Count
+    root: Sha256
 
 
 class Forgotten(Section):
-    """The forgotten records that the certificate accounts for."""
+    """The forgotten records that the certificate accounts for, since a version of the model."""
 
+    since_version: Number
     requests: Count
     records: Count
     before_training: Count
-    commitments_root: Sha256
+    covered: Tree
     excluded_records: Count
-    excluded_root: Sha256
+    excluded: Tree
+
+
+class Excluded(Section):
+    """The records that the certificate says never influenced the weights."""
+
+    since_version: Number
+    requests: Number
+    records: Number
+    excluded: Tree
+    first: Count
+    leaves: Number
 
 
 class Audit(Section):
@@ -137,6 +183,13 @@ class Audit(Section):
     not_measured: Text | None = None
 
 
+class NoisePoint(Section):
+    """The accuracy of the released weights with more noise, of this standard deviation in all."""
+
+    noise_std: Annotated[float, Field(gt=0)]
+    held_out_accuracy: Share
+
+
 class Evaluation(Section):
     """Figures outside the guarantee."""
 
@@ -144,38 +197,46 @@ class Evaluation(Section):
     held_out_records: Count
     held_out_accuracy: Share | None = None
     held_out_loss: Annotated[float, Field(ge=0)] | None = None
+    noise_curve: list[NoisePoint] | None = None
     audit: Audit | None = None
 
 
 class Times(Section):
-    """When the run began and when its result was certified."""
+    """When the run began and when its result was certified; the same without a run."""
 
     started_at: Moment
     certified_at: Moment
 
 
 class Software(Section):
-    """Software versions."""
+    """Software versions; ``arithmetic`` where the weights depend on them to the last bit."""
 
     expunge: Name
     torch: Name
     numpy: Name
     scipy: Name
     cryptography: Name
+    arithmetic: Name | None = None
 
 
 class AsTrained(Section):
-    """The predicate of a first version released without noise."""
+    """The predicate of a version released as it was trained, without noise."""
 
     model: Model
     basis: Literal[Basis.RELEASED_AS_TRAINED]
     guarantee: dict[str, Any]
     backbone: Backbone | None = None
     evaluation: Evaluation
-    previous_certificate: None
+    previous_certificate: Sha256 | None
     times: Times
     scope: Literal[SCOPE]  # type: ignore[valid-type]
     software: Software
+
+
+def _only_true(value: bool) -> bool:  # noqa: FBT001 - pydantic calls it so
+    if not value:
+        raise ValueError("left out where it is false")
+    return value
 
 
 class Exclusion(Section):
@@ -186,7 +247,8 @@ class Exclusion(Section):
     guarantee: dict[str, Any]
     assumptions: Annotated[list[dict[str, Any]], Field(max_length=_MAX_ASSUMPTIONS)]
     backbone: Backbone | None = None
-    forgotten: Forgotten
+    trained_anew: Annotated[StrictBool, AfterValidator(_only_true)] | None = None
+    forgotten: Excluded
     previous_certificate: Sha256
     times: Times
     scope: Literal[SCOPE]  # type: ignore[valid-type]
@@ -238,11 +300,7 @@ class Statement(Section):
 
 
 def read_statement(payload: bytes) -> tuple[Statement, dict[str, Any]]:
-    """Parse a payload; also return its predicate as plain JSON values.
-
-    Raises:
-        VerificationError: it does not match the schema.
-    """
+    """Parse a payload, or raise ``VerificationError``; also return its predicate as plain JSON."""
     try:
         document = strict_json.loads(payload)
         return Statement.model_validate(document), document["predicate"]

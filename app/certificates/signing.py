@@ -31,12 +31,7 @@ PAYLOAD_TYPE = "application/vnd.in-toto+json"
 
 @dataclass(frozen=True)
 class SignedStatement:
-    """A signed statement.
-
-    Attributes:
-        envelope: the DSSE envelope as JSON text.
-        sha256: digest of the signed payload, in hex; later certificates refer to it.
-    """
+    """A DSSE envelope, and the digest by which later certificates refer to its payload."""
 
     envelope: str
     sha256: str
@@ -52,11 +47,7 @@ class StatementSigner:
 
     @classmethod
     def from_file(cls, path: Path, *, create: bool = False) -> "StatementSigner":
-        """Read the key from a PEM file of mode 0600; with ``create``, make it if it is missing.
-
-        Raises:
-            ConfigurationError: the file is missing, readable by others, or no Ed25519 key.
-        """
+        """Read or make the key, an Ed25519 one, as ``load_private_key`` does."""
         key = load_private_key(path, Ed25519PrivateKey.generate, create=create)
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigurationError(f"{path} is not an Ed25519 key")

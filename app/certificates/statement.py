@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from app.accounting.terms import Neighbours
 from app.certificates.claims import EXCLUDED, NO_GUARANTEE, claims_of, exclusion_assumptions
-from app.certificates.noise import Noise
+from app.certificates.noise import Noise, draws_of
 from app.certificates.schema import PREDICATE_TYPE, SCOPE, STATEMENT_TYPE, WEIGHTS_NAME
 from app.domain.backbone import BackboneDigest
 from app.domain.plan import Plan
 from app.domain.schedules import to_json
 from app.domain.states import Basis
 from app.planning.mechanisms.catalogue import mechanism_named
+from app.planning.mechanisms.mechanism import Mechanism
 
 _SOFTWARE: Final = ("expunge", "torch", "numpy", "scipy", "cryptography")
 
@@ -32,24 +33,56 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class TreeHead:
+    """A tree of salted commitments: how many there are, and the RFC 6962 root in hex."""
+
+    size: int
+    root: str
+
+
+@dataclass(frozen=True)
 class Coverage:
-    """All records forgotten for a model so far.
+    """All records forgotten for a lineage so far.
+
+    Each request for a record adds one commitment to one of two trees, which only grow.
 
     Attributes:
-        requests, records: their numbers.
-        commitments_root: RFC 6962 root over the sorted salted commitments, in hex.
+        since_version: the version with which the lineage began, and its trees.
+        requests: number of requests for at least one of ``records``.
+        records: number of forgotten records that the weights may have learned from.
+        covered: the tree of commitments to ``records``.
         excluded_records: number of further forgotten records that never influenced the weights.
-        excluded_root: the same root over their commitments.
+        excluded: the tree of commitments to them.
         before_training: number of ``records`` that were forgotten before the training of these
             weights began: 0 unless the lineage was trained again.
     """
 
+    since_version: int
     requests: int
     records: int
-    commitments_root: str
+    covered: TreeHead
     excluded_records: int
-    excluded_root: str
+    excluded: TreeHead
     before_training: int = 0
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Some of the records that never influenced the weights: all of one request, or of several.
+
+    Attributes:
+        records: how many there are.
+        excluded: the lineage's tree of commitments to all such records, as in ``Coverage``.
+        first: the place in that tree of the first commitment that the certificate is about.
+        leaves: how many follow one another from there.
+    """
+
+    since_version: int
+    requests: int
+    records: int
+    excluded: TreeHead
+    first: int
+    leaves: int
 
 
 @dataclass(frozen=True)
@@ -57,12 +90,10 @@ class CertifyingPhase:
     """What a run did to reach its target, as counted at run time.
 
     Attributes:
-        plan: the plan.
         parameters: the accountant's keyword arguments, with the steps actually taken.
         frame: the reference frame's description; None if the rule works on the weights.
         tensors: names of the trained tensors, as in the weight file.
-        noise: the random numbers that the run drew; None if this release needed none.
-        steps: the number of steps taken.
+        arithmetic: the kernels that computed a head that is a function of its records.
     """
 
     plan: Plan
@@ -71,11 +102,12 @@ class CertifyingPhase:
     tensors: tuple[str, ...]
     noise: Noise | None
     steps: int = 0
+    arithmetic: str | None = None
 
 
 @dataclass(frozen=True)
 class Times:
-    """When the run began and when its result was certified, in UTC."""
+    """When the run began and when its result was certified, in UTC; the same without a run."""
 
     started_at: datetime
     certified_at: datetime
@@ -129,6 +161,7 @@ def unlearning_statement(
             "previous_certificate": previous_certificate,
             "times": _times(times),
         },
+        arithmetic=phase.arithmetic,
     )
 
 
@@ -141,10 +174,8 @@ def restated(
 ) -> dict[str, Any]:
     """Return a version's statement for more requests whose records were already forgotten."""
     predicate = statement["predicate"]
-    # Weights that were brought a second time may have learned from records that are named only now.
-    anew = predicate["model"]["version"] > 1 and coverage.records > 0
     changes = {
-        "basis": Basis.UNLEARNED if anew else predicate["basis"],
+        "basis": _basis_again(predicate, coverage),
         "forgotten": _forgotten(
             coverage,
             mechanism=predicate["mechanism"]["name"],
@@ -156,14 +187,63 @@ def restated(
     return {**statement, "predicate": {**predicate, **changes}}
 
 
+def covering_statement(
+    statement: Mapping[str, Any],
+    *,
+    mechanism: Mechanism,
+    epsilon: float,
+    delta: float,
+    coverage: Coverage,
+    previous_certificate: str | None,
+    times: Times,
+) -> dict[str, Any]:
+    """Return a version's statement for more forgotten records, which its weights had read.
+
+    The weights, their backbone, noise and evaluation are the version's; what the noise is worth for
+    all of the records follows from ``mechanism``.
+
+    Raises:
+        ParameterError: a parameter is out of its range.
+        TargetNotMetError: the guarantee is weaker than the target.
+    """
+    predicate = statement["predicate"]
+    parameters = to_json(mechanism.parameters())
+    basis = _basis_again(predicate, coverage)
+    drew = draws_of(mechanism.name, parameters, basis=basis)
+    stated = {
+        **predicate,
+        "target": {"epsilon": epsilon, "delta": delta},
+        **claims_of(mechanism, epsilon=epsilon, delta=delta, backbone=backbone_of(statement)),
+        "mechanism": {
+            **predicate["mechanism"],
+            "name": mechanism.name,
+            "parameters": parameters,
+            "noise": predicate["mechanism"]["noise"] if drew else None,
+        },
+    }
+    return restated(
+        {**statement, "predicate": stated},
+        coverage=coverage,
+        previous_certificate=previous_certificate,
+        times=times,
+    )
+
+
+def backbone_of(statement: Mapping[str, Any]) -> BackboneDigest | None:
+    """Return the backbone that a version stands on, whatever has become of it since."""
+    own = statement["predicate"].get("backbone")
+    return None if own is None else BackboneDigest.from_json(own)
+
+
 def as_trained_statement(
     *,
     subject: Subject,
     evaluation: Mapping[str, Any],
+    previous_certificate: str | None,
     times: Times,
     backbone: BackboneDigest | None = None,
 ) -> dict[str, Any]:
-    """Return the statement of a first release without noise."""
+    """Return the statement of a training's release without noise."""
     return _statement(
         subject,
         {
@@ -171,7 +251,7 @@ def as_trained_statement(
             "guarantee": dict(NO_GUARANTEE),
             **_backbone_field(backbone),
             "evaluation": {"outside_the_guarantee": True, **evaluation},
-            "previous_certificate": None,
+            "previous_certificate": previous_certificate,
             "times": _times(times),
         },
     )
@@ -180,27 +260,47 @@ def as_trained_statement(
 def exclusion_statement(
     *,
     subject: Subject,
-    coverage: Coverage,
+    exclusion: Exclusion,
     previous_certificate: str | None,
     times: Times,
     backbone: BackboneDigest | None = None,
+    trained_anew: bool = False,
 ) -> dict[str, Any]:
-    """Return the statement that a request's records never influenced the weights."""
+    """Return the statement that a request's records never influenced the weights.
+
+    ``trained_anew`` says that a training which began without them is the reason.
+    """
     return _statement(
         subject,
         {
             "basis": Basis.EXCLUDED_FROM_TRAINING,
             "guarantee": dict(EXCLUDED),
-            "assumptions": exclusion_assumptions(backbone),
+            "assumptions": exclusion_assumptions(backbone, trained_anew=trained_anew),
             **_backbone_field(backbone),
-            "forgotten": asdict(coverage),
+            **({"trained_anew": True} if trained_anew else {}),
+            "forgotten": asdict(exclusion),
             "previous_certificate": previous_certificate,
             "times": _times(times),
         },
     )
 
 
-def _statement(subject: Subject, predicate: dict[str, Any]) -> dict[str, Any]:
+def _basis_again(predicate: Mapping[str, Any], coverage: Coverage) -> Basis:
+    """Return the basis of a version's statement for more requests.
+
+    A later version's weights, trained or uploaded anew, may have learned from records that are
+    named only now.
+    """
+    anew = predicate["model"]["version"] > 1 and coverage.records > 0
+    return Basis.UNLEARNED if anew else Basis(predicate["basis"])
+
+
+def _statement(
+    subject: Subject, predicate: dict[str, Any], *, arithmetic: str | None = None
+) -> dict[str, Any]:
+    software = {name: _installed(name) for name in _SOFTWARE}
+    if arithmetic is not None:
+        software["arithmetic"] = arithmetic
     return {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": WEIGHTS_NAME, "digest": {"sha256": subject.weights_sha256}}],
@@ -209,9 +309,17 @@ def _statement(subject: Subject, predicate: dict[str, Any]) -> dict[str, Any]:
             "model": {"name": subject.model, "version": subject.version},
             **predicate,
             "scope": SCOPE,
-            "software": {name: metadata.version(name) for name in _SOFTWARE},
+            "software": software,
         },
     }
+
+
+def _installed(library: str) -> str:
+    """Return a library's version; the API may run without PyTorch."""
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _forgotten(coverage: Coverage, *, mechanism: str, relation: str) -> dict[str, Any]:
@@ -228,7 +336,7 @@ def _forgotten(coverage: Coverage, *, mechanism: str, relation: str) -> dict[str
 
 
 def _backbone_field(backbone: BackboneDigest | None) -> dict[str, Any]:
-    return {} if backbone is None else {"backbone": asdict(backbone)}
+    return {} if backbone is None else {"backbone": backbone.to_json()}
 
 
 def _times(times: Times) -> dict[str, str]:

@@ -38,13 +38,7 @@ _FIELDS: Final = {"key_id", "algorithm", "purpose", "pem", *_DATES}
 
 @dataclass(frozen=True)
 class TrustedKey:
-    """An Ed25519 key.
-
-    Attributes:
-        public_key: the key.
-        valid_from, valid_until: its period of use, in UTC; None for no bound.
-        compromised_since: since when it may have been in other hands.
-    """
+    """An Ed25519 key and its period of use; without a bound, None."""
 
     public_key: Ed25519PublicKey
     valid_from: datetime | None = None
@@ -99,12 +93,7 @@ class TrustedKey:
 
 @dataclass(frozen=True)
 class TrustedKeys:
-    """A verifier's prior knowledge about one service.
-
-    Attributes:
-        origin: its log's name.
-        keys: the current and former keys of its certificates and its log.
-    """
+    """A verifier's prior knowledge about one service: its log's name, and all its keys so far."""
 
     origin: str
     keys: tuple[TrustedKey, ...]
@@ -209,11 +198,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def ed25519_of(pem: str) -> Ed25519PublicKey:
-    """Read a public key in PEM.
-
-    Raises:
-        VerificationError: it is not an Ed25519 key.
-    """
+    """Read a public key in PEM; ``VerificationError`` if it is not an Ed25519 key."""
     try:
         key = load_pem_public_key(pem.encode())
     except (ValueError, UnsupportedAlgorithm) as error:

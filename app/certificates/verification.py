@@ -13,7 +13,8 @@ The steps, named where they run:
               now; it was recorded while the key of step 2 was valid
 8. witnesses  enough of the given witnesses have cosigned that log (if any are given)
 9. history    that log extends an older checkpoint (if one is given)
-10. receipt   the certificate accounts for one forget request's records (if a receipt is given)
+10. previous  the certificate accounts for all that an older one did (if one is given)
+11. receipt   the certificate accounts for one forget request's records (if a receipt is given)
 
 The algorithms are fixed here, never read from the document. ``trusted`` lists what no step checks.
 """
@@ -30,16 +31,25 @@ from securesystemslib.dsse import Envelope
 from app.certificates.bundle import Bundle, read_bundle
 from app.certificates.checkpoint import Checkpoint
 from app.certificates.checks.consistency import check_consistency
+from app.certificates.checks.growth import check_growth
 from app.certificates.checks.guarantee import check_guarantee
 from app.certificates.checks.place import check_history, check_log
 from app.certificates.checks.tensors import check_tensors
 from app.certificates.cosignature import WitnessKey, check_witnesses
 from app.certificates.parameters import read_parameters
 from app.certificates.receipts import Receipt, check_receipt
-from app.certificates.schema import AsTrained, Predicate, Release, Statement, read_statement
+from app.certificates.schema import (
+    AsTrained,
+    Excluded,
+    Forgotten,
+    Predicate,
+    Release,
+    Statement,
+    read_statement,
+)
 from app.certificates.signing import PAYLOAD_TYPE
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys, read_trusted_keys
-from app.certificates.weights_file import opened
+from app.certificates.weights_file import WeightsFile, opened
 from app.domain.errors import VerificationError
 from app.planning.mechanisms.mechanism import Mechanism
 
@@ -63,6 +73,7 @@ def verify(
     consistent_with: bytes | None = None,
     witnesses: Sequence[WitnessKey] = (),
     witnesses_required: int | None = None,
+    previous: bytes | None = None,
     receipt: bytes | None = None,
     now: datetime | None = None,
     report: Report = lambda _: None,
@@ -76,6 +87,7 @@ def verify(
         consistent_with: an older checkpoint of the same log.
         witnesses: the witnesses that may have cosigned the log.
         witnesses_required: how many of them must have cosigned; by default all.
+        previous: the bundle of an older certificate of the same model.
         receipt: the receipt of a forget request that the certificate should cover.
         now: the current time; by default this machine's clock.
         report: called with each passed step.
@@ -96,10 +108,21 @@ def verify(
     if consistent_with is not None:
         finding = check_history(parts.log, checkpoint, consistent_with, keys)
         report(VerifiedStep("history", finding))
+    if previous is not None:
+        report(VerifiedStep("previous", _check_growth(parts, predicate, previous, keys)))
     if receipt is not None:
-        finding = check_receipt(Receipt.from_json(receipt), parts.request, **_roots(predicate))
+        finding = check_receipt(Receipt.from_json(receipt), parts.request, _forgotten(predicate))
         report(VerifiedStep("receipt", finding))
     return stated
+
+
+def _check_growth(parts: Bundle, predicate: Predicate, older: bytes, keys: TrustedKeys) -> str:
+    try:
+        payload = _signed(older, keys)[0].envelope.payload
+        old = _read(payload)[0].predicate
+    except VerificationError as error:
+        raise VerificationError("previous", f"the older certificate: {error}") from error
+    return check_growth(predicate, old, parts.growth, old_payload=payload)
 
 
 def check_place(*, bundle: bytes, trusted: bytes) -> None:
@@ -117,35 +140,39 @@ def check_place(*, bundle: bytes, trusted: bytes) -> None:
 def check_statement(
     payload: bytes,
     *,
-    weights: Path | bytes,
+    weights: Path | bytes | WeightsFile | None,
     report: Report = lambda _: None,
 ) -> tuple[Predicate, dict[str, Any]]:
     """Check a certificate's content, independent of its signature: steps 3 to 6.
 
-    Args:
-        payload: the statement, signed or to be signed.
-        weights: the safetensors file that it should be about, or its content.
-        report: called with each passed step.
+    Without ``weights``, steps 4 and 5 are left out: they passed for the same claims before.
 
-    Returns:
-        The predicate, and the same as plain JSON values.
+    Return the predicate, and the same as plain JSON values.
 
     Raises:
         VerificationError: with the first step that failed.
     """
+    statement, stated, mechanism = _read(payload)
+    predicate = statement.predicate
+    report(VerifiedStep("statement", f"a certificate of basis {predicate.basis}"))
+    if weights is not None:
+        with opened(weights) as file:
+            _check_digest(statement, file.sha256())
+            report(VerifiedStep("digest", "the weights are the certificate's subject"))
+            report(VerifiedStep("weights", check_tensors(predicate, mechanism, file)))
+    report(VerifiedStep("guarantee", check_guarantee(predicate, stated, mechanism)))
+    return predicate, stated
+
+
+def _read(payload: bytes) -> tuple[Statement, dict[str, Any], Mechanism | None]:
+    """Return a consistent statement, its predicate as plain JSON values, and its mechanism."""
     statement, stated = read_statement(payload)
     predicate = statement.predicate
     mechanism: Mechanism | None = None
     if isinstance(predicate, Release):
         mechanism = read_parameters(predicate.mechanism.name, predicate.mechanism.parameters)
     check_consistency(predicate, mechanism)
-    report(VerifiedStep("statement", f"a certificate of basis {predicate.basis}"))
-    with opened(weights) as file:
-        _check_digest(statement, file.sha256())
-        report(VerifiedStep("digest", "the weights are the certificate's subject"))
-        report(VerifiedStep("weights", check_tensors(predicate, mechanism, file)))
-    report(VerifiedStep("guarantee", check_guarantee(predicate, stated, mechanism)))
-    return predicate, stated
+    return statement, stated, mechanism
 
 
 def _signed(
@@ -196,11 +223,7 @@ def _check_digest(statement: Statement, digest: str) -> None:
         raise VerificationError("digest", "these are not the weights that were certified")
 
 
-def _roots(predicate: Predicate) -> dict[str, str]:
+def _forgotten(predicate: Predicate) -> Forgotten | Excluded:
     if isinstance(predicate, AsTrained):
         raise VerificationError("receipt", "the certificate covers no forgotten record")
-    forgotten = predicate.forgotten
-    return {
-        "covered_root": forgotten.commitments_root,
-        "excluded_root": forgotten.excluded_root,
-    }
+    return predicate.forgotten

@@ -7,6 +7,8 @@ Source: https://github.com/huggingface/safetensors#format
 
 import hashlib
 import math
+import sys
+from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,17 +16,16 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import numpy as np
-
 from app.certificates import strict_json
-from app.domain.errors import VerificationError
+from app.domain.description import ModelDescription
+from app.domain.errors import InvalidInputError, VerificationError
 
 MAX_HEADER_BYTES: Final = 100_000_000
 MAX_TENSORS: Final = 100_000
 _MAX_RANK: Final = 16
 _LENGTH_BYTES: Final = 8
 _METADATA: Final = "__metadata__"
-_BYTES_AT_ONCE: Final = 1 << 23
+_BYTES_AT_ONCE: Final = 1 << 20
 _ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("F64", "I64", "U64"), 8),
     **dict.fromkeys(("F32", "I32", "U32"), 4),
@@ -35,13 +36,7 @@ _ITEM_BYTES: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a file.
-
-    Attributes:
-        dtype: the safetensors type, such as F32.
-        shape: its shape.
-        start, end: its bytes, counted from the beginning of the file.
-    """
+    """One tensor of a file: its safetensors type, such as F32, its shape, and its bytes' place."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -55,11 +50,7 @@ class StoredTensor:
 
 
 class WeightsFile:
-    """An open safetensors file.
-
-    Args:
-        file: readable and seekable.
-    """
+    """An open safetensors file, readable and seekable."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -70,13 +61,9 @@ class WeightsFile:
         return hashlib.file_digest(self._file, "sha256").hexdigest()  # type: ignore[arg-type]
 
     def tensors(self) -> dict[str, StoredTensor]:
-        """Return the tensors by name.
-
-        Raises:
-            VerificationError: it is not a safetensors file, or not filled exactly.
-        """
+        """Return the tensors by name, or raise ``VerificationError``."""
+        header, data_start, size = self._header_or_refuse()
         try:
-            header, data_start, size = self._header()
             tensors = {
                 name: _tensor(entry, data_start)
                 for name, entry in header.items()
@@ -87,6 +74,26 @@ class WeightsFile:
         _require_filled(tensors, start=data_start, end=size)
         return tensors
 
+    def description(self) -> ModelDescription | None:
+        """Return what the file says of its model; None if it says nothing.
+
+        Raises:
+            VerificationError: it is not a safetensors file, or its description is malformed.
+        """
+        header, _, _ = self._header_or_refuse()
+        metadata = header.get(_METADATA, {})
+        if not isinstance(metadata, dict):
+            raise VerificationError("weights", "its metadata is malformed")
+        try:
+            return ModelDescription.from_metadata(metadata)
+        except InvalidInputError as error:
+            raise VerificationError("weights", "its description is malformed") from error
+
+    def content(self, tensor: StoredTensor) -> bytes:
+        """Return a tensor's bytes."""
+        self._file.seek(tensor.start)
+        return self._file.read(tensor.end - tensor.start)
+
     def is_on_grid(self, tensor: StoredTensor, grid: float) -> bool:
         """Return whether every number of an F64 tensor is a finite multiple of a power of two."""
         self._file.seek(tensor.start)
@@ -95,11 +102,19 @@ class WeightsFile:
             content = self._file.read(min(left, _BYTES_AT_ONCE))
             if not content or len(content) % 8:
                 raise VerificationError("weights", "the file changed while it was read")
-            multiples = np.frombuffer(content, dtype="<f8") / grid
-            if not bool((np.isfinite(multiples) & (multiples == np.rint(multiples))).all()):
+            numbers = array("d", content)
+            if sys.byteorder == "big":
+                numbers.byteswap()
+            if not all((number / grid).is_integer() for number in numbers):
                 return False
             left -= len(content)
         return True
+
+    def _header_or_refuse(self) -> tuple[dict[str, Any], int, int]:
+        try:
+            return self._header()
+        except (ValueError, TypeError, RecursionError) as error:
+            raise VerificationError("weights", "not a safetensors file") from error
 
     def _header(self) -> tuple[dict[str, Any], int, int]:
         size = self._file.seek(0, 2)
@@ -115,12 +130,11 @@ class WeightsFile:
 
 
 @contextmanager
-def opened(weights: Path | bytes) -> Iterator[WeightsFile]:
-    """Open weights on disk or in memory.
-
-    Raises:
-        VerificationError: they cannot be read.
-    """
+def opened(weights: Path | bytes | WeightsFile) -> Iterator[WeightsFile]:
+    """Open weights on disk or in memory; ``VerificationError`` if they cannot be read."""
+    if isinstance(weights, WeightsFile):
+        yield weights
+        return
     if isinstance(weights, bytes):
         yield WeightsFile(BytesIO(weights))
         return
@@ -129,6 +143,12 @@ def opened(weights: Path | bytes) -> Iterator[WeightsFile]:
             yield WeightsFile(file)
     except OSError as error:
         raise VerificationError("digest", "the weights cannot be read") from error
+
+
+def tensors_sha256(content: bytes) -> str:
+    """Return the digest of a safetensors file's tensors alone, without what its header says."""
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    return hashlib.sha256(memoryview(content)[_LENGTH_BYTES + length :]).hexdigest()
 
 
 def _tensor(entry: dict[str, Any], data_start: int) -> StoredTensor:

@@ -1,18 +1,17 @@
 """The service's URL and key for the command line, and the output of errors."""
 
-import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import typer
-from pydantic import ValidationError
-from sqlalchemy.exc import DBAPIError
 
+from app.cli.output import fail
 from app.client import ApiError, ExpungeClient
-from app.domain.errors import ConfigurationError, ExpungeError
+from app.domain.errors import ConfigurationError, ExpungeError, TableError
+from app.key_files import admin_key_file
 from app.settings import Settings
 from app.storage.keyfiles import read_key_file
 
@@ -23,7 +22,7 @@ def connect() -> Iterator[ExpungeClient]:
     settings = Settings()
     url = settings.api_url or f"http://{settings.host}:{settings.port}"
     if settings.api_key is not None:
-        key = settings.api_key.get_secret_value()
+        key = settings.api_key.get_secret_value().strip()
     else:
         try:
             key = read_key_file(admin_key_file(settings)).decode().strip()
@@ -33,11 +32,6 @@ def connect() -> Iterator[ExpungeClient]:
         yield client
 
 
-def admin_key_file(settings: Settings) -> Path:
-    """The file of the first API key, written by ``expunge init``."""
-    return settings.data_dir / "keys" / "admin-api-key"
-
-
 @contextmanager
 def service() -> Iterator[ExpungeClient]:
     """Open a client as ``connect`` does; print expected errors."""
@@ -45,47 +39,65 @@ def service() -> Iterator[ExpungeClient]:
         yield client
 
 
-def show(document: object) -> None:
-    """Print an answer as JSON."""
-    typer.echo(json.dumps(document, indent=2))
-
-
 @contextmanager
 def errors_in_words() -> Iterator[None]:
     """Print an expected error as one line, with its details below, and exit with 1."""
     try:
         yield
-    except tuple(_IN_WORDS) as error:
-        lines = next(of for kind, of in _IN_WORDS.items() if isinstance(error, kind))(error)
-        for line in lines:
-            typer.secho(line, fg=None if line.startswith(" ") else "red", err=True)
+    except (*_IN_WORDS, *_of_databases()) as error:
+        words = (words for kind, words in _IN_WORDS.items() if isinstance(error, kind))
+        for line in next(words, lambda _: [_NO_DATABASE])(error):
+            fail(line)
         raise typer.Exit(1) from error
 
 
 def _problem(error: ApiError) -> Iterator[str]:
     yield f"error: {error}"
-    for problem in error.problem.get("problems", []):
-        where = problem.get("field") or f"row {problem['row']}, column {problem['column']}"
-        yield f"  {where}: {problem['reason']}"
+    problems = error.problem.get("problems", [])
+    for problem in problems if len(problems) != 1 or not _is_said(problems[0], error) else ():
+        more = f" (and in {problem['rows'] - 1} more)" if problem.get("rows", 1) > 1 else ""
+        yield f"  {_place(problem)}: {problem['reason']}{more}"
     for unknown in error.problem.get("unknown", []):
         yield f"  unknown id: {unknown}"
 
 
-def _settings(error: ValidationError) -> Iterator[str]:
-    for fault in error.errors(include_input=False):
-        name = "_".join(("EXPUNGE", *(str(part).upper() for part in fault["loc"])))
-        yield f"error: {name}: {fault['msg']}"
+def _is_said(problem: Mapping[str, Any], error: ApiError) -> bool:
+    return str(error) == f"{_place(problem)}: {problem['reason']}"
 
 
+def _place(problem: Mapping[str, Any]) -> str:
+    if "field" in problem:
+        return str(problem["field"])
+    row = "" if problem["row"] is None else f"row {problem['row']}, "
+    return f"{row}column {problem['column']}"
+
+
+def _own(error: ExpungeError) -> Iterator[str]:
+    return (f"error: {line}" for line in str(error).splitlines())
+
+
+def _system(error: OSError) -> Iterator[str]:
+    yield ": ".join(
+        str(part) for part in ("error", error.strerror or error, error.filename) if part
+    )
+
+
+def _of_databases() -> tuple[type[Exception], ...]:
+    """Return a database's errors where one is used: clients have no library for it."""
+    found = sys.modules.get("sqlalchemy.exc")
+    return () if found is None else (found.DBAPIError,)
+
+
+_NO_DATABASE = "error: the database does not answer"
 _AWAY = "error: the service cannot be reached; start it with 'expunge up' or set EXPUNGE_API_URL"
 _IN_WORDS: Mapping[type[Exception], Callable[[Any], Iterable[str]]] = {
     ApiError: _problem,
-    ExpungeError: lambda error: [f"error: {error}"],
+    TableError: lambda error: [f"error: {line}" for line in error.lines],
+    ExpungeError: _own,
     TimeoutError: lambda error: [f"error: {error}"],
-    ValidationError: _settings,
-    DBAPIError: lambda _: ["error: the database does not answer"],
-    OSError: lambda error: [f"error: {error.strerror}: {error.filename}"],
+    BrokenPipeError: lambda _: [],
+    OSError: _system,
     httpx.TransportError: lambda _: [_AWAY],
-    httpx.InvalidURL: lambda _: [_AWAY],
+    httpx.InvalidURL: lambda error: [f"error: {error}"],
 }
 """The first kind that fits decides."""

@@ -45,6 +45,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "expunge verify proof.json --weights model.safetensors --trusted trusted-keys.json "
         "--witness witness.example.org+f1bbdc7a+BDoUGmYkuApo4R1g6fS4sWXSCtJgCJ0zCE4AgR9QXcbs",
     ),
+    "predict": (
+        "expunge predict release/digits-mlp-v2.safetensors --input digits.npz --out scores.parquet",
+        "expunge predict model.safetensors --certificate proof.json --trusted trusted-keys.json "
+        "--input rows.csv --decimal , --out scores.parquet",
+    ),
     "witness": (
         "expunge witness --name witness.example.org --trusted trusted-keys.json --state seen.json",
     ),
@@ -60,19 +65,61 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "dataset push": (
         "expunge dataset push digits digits.npz --scale 0.0625",
-        "expunge dataset push customers customers.parquet --classes 2",
+        "expunge dataset push churn churn.csv --label churned --subject customer --drop signup "
+        "--missing age=45 --accept-values",
+        "expunge dataset push churn churn-march.csv",
+        "expunge dataset push reviews reviews.npz --vocabulary 5000",
+        "expunge dataset push open-digits open-digits.npz --public",
+    ),
+    "dataset inspect": (
+        "expunge dataset inspect churn.csv",
+        "expunge dataset inspect churn.csv --label churned --write-mapping churn.json",
     ),
     "dataset show": ("expunge dataset show digits",),
     "dataset list": ("expunge dataset list",),
+    "dataset archive": ("expunge dataset archive digits",),
+    "dataset delete": ("expunge dataset delete digits",),
     "backbone define": ("expunge backbone define examples/backbone.json",),
     "backbone upload": ("expunge backbone upload random-features random-features.safetensors",),
+    "backbone add": (
+        "expunge backbone add pictures --factory expunge.backbones:efficientnet_lite0 "
+        "--shape 32,32,3 --option size=128 --layer _blocks.10:2x2 --layer _avg_pooling",
+        "expunge backbone add resnet --factory expunge.backbones:torchvision --option "
+        "network=resnet18 --shape 3,64,64 --weights resnet18.pth --source 'torchvision, ImageNet'",
+    ),
+    "backbone whiten": (
+        "expunge backbone whiten random-features --dataset open-digits --wait",
+        "expunge backbone whiten random-features --dataset open-digits --exponent 0.5 --as white",
+    ),
+    "backbone show": ("expunge backbone show pictures",),
     "backbone list": ("expunge backbone list",),
+    "model check": (
+        "expunge model check my_models:build --shape 8,8 --classes 10 --option width=48",
+        "expunge model check my_models:text --shape 64 --classes 2 --vocabulary 5000",
+    ),
+    "backbone archive": ("expunge backbone archive random-features",),
+    "backbone delete": ("expunge backbone delete random-features",),
     "model create": ("expunge model create examples/model.json --wait",),
-    "model upload": ("expunge model upload digits-net weights.safetensors --wait",),
+    "model upload": (
+        "expunge model upload digits-net weights.safetensors --wait",
+        "expunge model upload digits-net last.ckpt --key state_dict",
+    ),
     "model show": ("expunge model show digits-mlp", "expunge model show digits-mlp --wait"),
     "model list": ("expunge model list",),
+    "model versions": (
+        "expunge model versions digits-mlp",
+        "expunge model versions digits-mlp --state certified",
+    ),
+    "model retrain": ("expunge model retrain digits-mlp --wait",),
+    "model archive": ("expunge model archive digits-mlp",),
+    "model delete": ("expunge model delete digits-mlp",),
+    "model export": (
+        "expunge model export release/digits-mlp-v2.safetensors --format onnx --out digits.onnx",
+    ),
     "model policy": ("expunge model policy digits-mlp policy.json",),
+    "model recompute": ("expunge model recompute digits-ridge",),
     "run list": ("expunge run list", "expunge run list --state failed --model digits-mlp"),
+    "run show": ("expunge run show run_0123456789abcdef",),
     "run cancel": ("expunge run cancel run_0123456789abcdef",),
     "run retry": ("expunge run retry run_0123456789abcdef",),
     "api-key create": (

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 
 @contextmanager
@@ -33,6 +33,18 @@ def run_progress() -> Iterator[Callable[[Mapping[str, Any] | None, str], None]]:
             )
 
         yield update
+
+
+@contextmanager
+def rows_progress(rows: int, *, parts: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar for an upload of several parts; yield a function to call with rows sent."""
+    if parts == 1:
+        yield lambda _: None
+        return
+    columns = (TextColumn("pushing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("pushing", total=rows)
+        yield lambda sent: progress.advance(task, sent)
 
 
 def _note(run: Mapping[str, Any]) -> str:

@@ -3,29 +3,50 @@
 from collections.abc import Mapping
 from typing import Any
 
-import typer
+from app.cli.output import say
+from app.domain.policy import AUTO
 
 
-def show_quotes(answer: Mapping[str, Any]) -> None:
-    """Print the quotes, the choice, and the reasons of mechanisms that do not apply."""
+def show_quotes(answer: Mapping[str, Any], *, named: str = AUTO) -> None:
+    """Print the quotes, the choice, and the reasons of mechanisms that do not apply.
+
+    Args:
+        answer: of the service, or of the same function here.
+        named: a mechanism whose quote alone is asked for.
+    """
     for quote in answer["quotes"]:
+        if named not in (AUTO, quote["mechanism"]):
+            continue
         chosen = "  <- auto" if quote["mechanism"] == answer["choice"] else ""
-        typer.secho(quote["mechanism"] + chosen, bold=True)
+        say(quote["mechanism"] + chosen, bold=True)
         bits = quote["surviving_information_bits"]
         facts = {
             "epsilon": quote["guarantee"]["epsilon"],
             "gradients": quote["gradient_computations"],
             "noise per coordinate": quote["noise_per_coordinate"],
         } | ({} if bits is None else {"bits that survive": bits})
-        typer.echo("    " + ", ".join(f"{name} {_short(fact)}" for name, fact in facts.items()))
-        parameters = ", ".join(f"{k}={_short(v)}" for k, v in quote["parameters"].items())
+        for name in ("capacity", "held_out_accuracy"):
+            if quote.get(name) is not None:
+                facts |= {name.replace("_", " "): quote[name]}
+        say("    " + ", ".join(f"{name} {_short(fact)}" for name, fact in facts.items()))
+        parameters = ", ".join(
+            f"{name}={_short(value)}"
+            for name, value in quote["parameters"].items()
+            if not isinstance(value, Mapping)  # a history is for programs
+        )
         if parameters:
-            typer.echo("    " + parameters)
+            say("    " + parameters)
+    reasons: dict[str, list[str]] = {}
     for declined in answer["declined"]:
-        typer.echo(f"{declined['mechanism']}: declines, {declined['reason']}")
+        if named in (AUTO, declined["mechanism"]):
+            reasons.setdefault(declined["reason"], []).append(declined["mechanism"])
+    for reason, names in reasons.items():
+        say(f"{', '.join(names)}: not offered, {reason}")
 
 
 def _short(number: float | str | list[float]) -> str:
     if isinstance(number, list):
         return f"[{_short(number[0])} … {_short(number[-1])}]"
+    if isinstance(number, float) and abs(number) >= 1000:
+        return f"{number:,.0f}"
     return f"{number:.5g}" if isinstance(number, float) else str(number)

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from app.certificates.verification import VerifiedStep
-from app.client.connection import ApiError, Json, checked, error_of
+from app.client.connection import ApiError, Json, at, checked, error_of
 from app.client.waiting import Waiting
 from app.domain.errors import DownloadError, VerificationError
 from app.download import (
@@ -21,6 +20,9 @@ from app.download import (
     target_of,
 )
 from app.kept_checkpoint import CHECKPOINT_FILENAME, KeptCheckpoint, kept_checkpoint
+
+if TYPE_CHECKING:
+    from app.certificates.verification import VerifiedStep
 
 _LARGEST_PAGE = 200
 
@@ -36,22 +38,45 @@ class ExpungeClient(Waiting):
         transport: for tests.
     """
 
-    def define_dataset(self, name: str, *, features: Mapping[str, Any], classes: int) -> Json:
+    def define_dataset(
+        self,
+        name: str,
+        *,
+        features: Mapping[str, Any],
+        classes: int,
+        encoding: Mapping[str, Any] | None = None,
+        public: bool = False,
+    ) -> Json:
         """Define a dataset; the same definition again changes nothing."""
-        body = {"name": name, "features": dict(features), "classes": classes}
+        body = {
+            "name": name,
+            "features": dict(features),
+            "classes": classes,
+            "public": public,
+        }
+        if encoding is not None:
+            body["encoding"] = dict(encoding)
         return self._object("POST", "/v1/datasets", json=body)
 
     def dataset(self, name: str) -> Json:
         """Return a dataset and its counts."""
-        return self._object("GET", f"/v1/datasets/{name}")
+        return self._object("GET", at("datasets", name))
 
     def datasets(self) -> list[Json]:
         """Return all datasets, by name."""
         return self._list("/v1/datasets")
 
+    def archive_dataset(self, name: str) -> Json:
+        """Shred a dataset's records for good."""
+        return self._object("POST", at("datasets", name, "archive"))
+
+    def delete_dataset(self, name: str) -> None:
+        """Delete a dataset that never held a record."""
+        self._answer("DELETE", at("datasets", name))
+
     def push_records(self, name: str, parquet: bytes) -> Json:
-        """Add records from a Parquet file's content."""
-        return self._object("PUT", f"/v1/datasets/{name}/records", content=parquet)
+        """Add the new records of a Parquet file's content."""
+        return self._object("PUT", at("datasets", name, "records"), content=parquet)
 
     def define_backbone(self, definition: Mapping[str, Any]) -> Json:
         """Define a public backbone; see ``POST /v1/backbones``."""
@@ -59,15 +84,32 @@ class ExpungeClient(Waiting):
 
     def upload_backbone(self, name: str, safetensors: bytes) -> Json:
         """Give a backbone its weights, once."""
-        return self._object("PUT", f"/v1/backbones/{name}/weights", content=safetensors)
+        return self._object("PUT", at("backbones", name, "weights"), content=safetensors)
+
+    def whiten_backbone(
+        self, base: str, *, dataset: str, exponent: float = 0.35, name: str | None = None
+    ) -> Json:
+        """Define a backbone whose features are whitened by a public dataset."""
+        body: Json = {"dataset": dataset, "exponent": exponent}
+        if name is not None:
+            body["name"] = name
+        return self._object("POST", at("backbones", base, "whiten"), json=body)
 
     def backbone(self, name: str) -> Json:
         """Return a backbone."""
-        return self._object("GET", f"/v1/backbones/{name}")
+        return self._object("GET", at("backbones", name))
 
     def backbones(self) -> list[Json]:
         """Return all backbones, by name."""
         return self._list("/v1/backbones")
+
+    def archive_backbone(self, name: str) -> Json:
+        """Shred a backbone's weights for good."""
+        return self._object("POST", at("backbones", name, "archive"))
+
+    def delete_backbone(self, name: str) -> None:
+        """Delete a backbone that no certificate names."""
+        self._answer("DELETE", at("backbones", name))
 
     def define_model(self, definition: Mapping[str, Any]) -> Json:
         """Define a model; see ``POST /v1/models``."""
@@ -75,7 +117,7 @@ class ExpungeClient(Waiting):
 
     def model(self, name: str, *, wait_s: int = 0) -> Json:
         """Return a model, its current version and its newest run; see ``request``."""
-        return self._news(f"/v1/models/{name}", wait_s)
+        return self._news(at("models", name), wait_s)
 
     def models(self, **filters: str | None) -> list[Json]:
         """Return all models that match ``dataset``, by name."""
@@ -83,27 +125,39 @@ class ExpungeClient(Waiting):
 
     def change_policy(self, name: str, changes: Mapping[str, Any]) -> Json:
         """Change fields of a model's policy from its next run on."""
-        return self._object("PATCH", f"/v1/models/{name}", json={"policy": dict(changes)})
+        return self._object("PATCH", at("models", name), json={"policy": dict(changes)})
+
+    def retrain(self, name: str) -> Json:
+        """Train a model anew on the records that are there now."""
+        return self._object("POST", at("models", name, "retrain"))
+
+    def archive_model(self, name: str) -> Json:
+        """Take a model out of service for good; its certificates stay."""
+        return self._object("POST", at("models", name, "archive"))
+
+    def delete_model(self, name: str) -> None:
+        """Delete a model that has released nothing."""
+        self._answer("DELETE", at("models", name))
 
     def upload_weights(self, name: str, safetensors: bytes) -> Json:
-        """Bring weights trained elsewhere."""
-        return self._object("PUT", f"/v1/models/{name}/weights", content=safetensors)
+        """Upload weights trained elsewhere."""
+        return self._object("PUT", at("models", name, "weights"), content=safetensors)
 
     def certified(self, name: str) -> Json:
         """Return the current certified version."""
-        return self._object("GET", f"/v1/models/{name}/certified")
+        return self._object("GET", at("models", name, "certified"))
 
     def versions(self, name: str, **filters: str | None) -> list[Json]:
         """Return all released versions that match ``state``, newest first."""
-        return self._list(f"/v1/models/{name}/versions", **filters)
+        return self._list(at("models", name, "versions"), **filters)
 
     def model_card(self, name: str, number: int) -> str:
         """Return a version's model card, in Markdown."""
-        return self._answer("GET", f"/v1/models/{name}/versions/{number}/card").text
+        return self._answer("GET", at("models", name, "versions", number, "card")).text
 
     def model_signature(self, name: str, number: int) -> Json:
         """Return the OpenSSF Model Signing v1 signature of a version's weights."""
-        answer = self._answer("GET", f"/v1/models/{name}/versions/{number}/model.sig")
+        answer = self._answer("GET", at("models", name, "versions", number, "model.sig"))
         return dict(answer.json())
 
     def version_bundle(self, name: str, number: int, *, since: int | None = None) -> Json:
@@ -112,12 +166,12 @@ class ExpungeClient(Waiting):
         With ``since``, the size of an older checkpoint, it proves that the log only grew since.
         """
         params = {} if since is None else {"since": since}
-        path = f"/v1/models/{name}/versions/{number}/certificate"
+        path = at("models", name, "versions", number, "certificate")
         return self._object("GET", path, params=params)
 
     def certificate(self, certificate_id: str) -> Json:
         """Return a certificate bundle."""
-        return self._object("GET", f"/v1/certificates/{certificate_id}")
+        return self._object("GET", at("certificates", certificate_id))
 
     def trusted_keys(self) -> bytes:
         """Return the service's own dated list of keys; compare it with another source."""
@@ -144,9 +198,16 @@ class ExpungeClient(Waiting):
         }
         return self._object("POST", "/v1/forget-requests", json=body, headers=headers)
 
+    def preview_forget(
+        self, dataset: str, *, record_ids: Sequence[str] = (), subject_ids: Sequence[str] = ()
+    ) -> Json:
+        """Return what a forget request would reach and cost; nothing changes."""
+        body = {"dataset": dataset, "record_ids": [*record_ids], "subject_ids": [*subject_ids]}
+        return self._object("POST", "/v1/forget-requests/preview", json=body)
+
     def request(self, request_id: str, *, wait_s: int = 0) -> Json:
         """Return a forget request; with ``wait_s``, at most 60, as soon as its state changes."""
-        return self._news(f"/v1/forget-requests/{request_id}", wait_s)
+        return self._news(at("forget-requests", request_id), wait_s)
 
     def requests(self, **filters: str | None) -> list[Json]:
         """Return all requests that match ``state``, ``model`` and ``external_id``, newest first."""
@@ -157,8 +218,8 @@ class ExpungeClient(Waiting):
         return self._list("/v1/callbacks", **filters)
 
     def redeliver(self, callback_id: str) -> Json:
-        """Have a callback delivered now, whatever its state is."""
-        return self._object("POST", f"/v1/callbacks/{callback_id}/redeliver")
+        """Deliver a callback now, whatever its state."""
+        return self._object("POST", at("callbacks", callback_id, "redeliver"))
 
     def callback_secret(self) -> Json:
         """Return the secret that signs this key's callbacks."""
@@ -170,13 +231,13 @@ class ExpungeClient(Waiting):
 
     def retry(self, request_id: str) -> Json:
         """Give a failed request another run."""
-        return self._object("POST", f"/v1/forget-requests/{request_id}/retry")
+        return self._object("POST", at("forget-requests", request_id, "retry"))
 
     def cancel(self, request_id: str, *, restore: bool = False) -> Json:
         """Cancel a request that no run has started on."""
         return self._object(
             "DELETE",
-            f"/v1/forget-requests/{request_id}",
+            at("forget-requests", request_id),
             params={"restore": restore},
         )
 
@@ -185,11 +246,11 @@ class ExpungeClient(Waiting):
 
         With ``since``, the size of an older checkpoint, each proves that the log only grew since.
         """
-        return self._list(f"/v1/forget-requests/{request_id}/certificates", since=since)
+        return self._list(at("forget-requests", request_id, "certificates"), since=since)
 
     def run(self, run_id: str, *, wait_s: int = 0) -> Json:
         """Return a run; see ``request``."""
-        return self._news(f"/v1/runs/{run_id}", wait_s)
+        return self._news(at("runs", run_id), wait_s)
 
     def runs(self, **filters: str | None) -> list[Json]:
         """Return all runs that match ``model`` and ``state``, newest first."""
@@ -197,15 +258,15 @@ class ExpungeClient(Waiting):
 
     def cancel_run(self, run_id: str) -> Json:
         """End a run that is queued or going; its obligations wait for the model's next run."""
-        return self._object("POST", f"/v1/runs/{run_id}/cancel")
+        return self._object("POST", at("runs", run_id, "cancel"))
 
     def retry_run(self, run_id: str) -> Json:
         """Start a new run like one that failed or was cancelled."""
-        return self._object("POST", f"/v1/runs/{run_id}/retry")
+        return self._object("POST", at("runs", run_id, "retry"))
 
     def follow_run(self, run_id: str) -> Iterator[Json]:
         """Yield a run's state, phase, step and epsilon each time that they change, to its end."""
-        with self._http.stream("GET", f"/v1/runs/{run_id}/events") as answer:
+        with self._http.stream("GET", at("runs", run_id, "events")) as answer:
             if answer.is_error:
                 answer.read()
             for line in checked(answer).iter_lines():
@@ -227,7 +288,7 @@ class ExpungeClient(Waiting):
 
     def revoke_key(self, key_id: str) -> None:
         """Revoke an API key."""
-        self._answer("DELETE", f"/v1/api-keys/{key_id}")
+        self._answer("DELETE", at("api-keys", key_id))
 
     def audit(
         self, *, caller: str | None = None, kind: str | None = None, limit: int
@@ -256,7 +317,7 @@ class ExpungeClient(Waiting):
 
     def log_entry(self, index: int) -> Json:
         """Return one entry of the log; they count from 0."""
-        return self._object("GET", f"/v1/log/entries/{index}")
+        return self._object("GET", at("log", "entries", index))
 
     def prove_inclusion(self, index: int, size: int) -> Json:
         """Return the proof that an entry is among the first ``size``."""
@@ -273,10 +334,10 @@ class ExpungeClient(Waiting):
         name: str,
         directory: Path,
         *,
-        trusted: bytes,
+        trusted: bytes | str | Path,
         kept: Path | None = None,
         number: int | None = None,
-        report: Callable[[VerifiedStep], None] = lambda _step: None,
+        report: "Callable[[VerifiedStep], None]" = lambda _step: None,
     ) -> Downloaded:
         """Download a version's weights and certificate, and verify them.
 
@@ -286,7 +347,8 @@ class ExpungeClient(Waiting):
         Args:
             name: the model.
             directory: where the files go.
-            trusted: the operator's list of trusted keys, not received from this service.
+            trusted: the operator's ``trusted-keys.json``, or its content, not received from this
+                service.
             kept: where the log's newest checkpoint is kept from one download to the next; a file in
                 ``directory`` if not given. The log must have only grown since.
             number: the version; the current certified one if not given.
@@ -297,6 +359,7 @@ class ExpungeClient(Waiting):
             DownloadError: interrupted, or not what was announced; the message says what to do.
             VerificationError: the certificate does not hold.
         """
+        keys = trusted if isinstance(trusted, bytes) else Path(trusted).read_bytes()
         version = Announced.from_answer(name, self._version(name, number))
         if number is None:
             discard_older(version, directory)
@@ -309,7 +372,7 @@ class ExpungeClient(Waiting):
                 part,
                 target,
                 bundle=bundle_bytes(bundle),
-                trusted=trusted,
+                trusted=keys,
                 consistent_with=checkpoint.note,
                 report=report,
             )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any, Self
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
@@ -15,6 +16,16 @@ _HOLD_S = 20
 
 Json = dict[str, Any]
 """An answer, as docs/api.md describes it."""
+
+
+def at(*parts: object) -> str:
+    """Return the path of a resource; names are quoted, so that none leads to another resource."""
+    return "/v1/" + "/".join(_quoted(str(part)) for part in parts)
+
+
+def _quoted(part: str) -> str:
+    # Dots alone would be taken for steps up the path.
+    return part.replace(".", "%2E") if part in (".", "..") else quote(part, safe="")
 
 
 class ApiError(Exception):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import httpx
 
-from app.client.connection import ApiError, Connection, Json
+from app.client.connection import ApiError, Connection, Json, at
 
 _POLL_S = 0.2
 _ENDED = {"completed", "failed", "cancelled"}
@@ -30,7 +30,7 @@ class Waiting(Connection):
         Raises:
             TimeoutError: it has not ended in time.
         """
-        path = f"/v1/forget-requests/{request_id}"
+        path = at("forget-requests", request_id)
 
         def look(left_s: float) -> Json:
             if on_change is None:
@@ -38,7 +38,7 @@ class Waiting(Connection):
                 return self._once(path, headers=held)
             request = self._once(path)
             run_ids = [o["run"] for o in request["obligations"] if o["run"] is not None]
-            run = self._once(f"/v1/runs/{run_ids[-1]}") if run_ids else None
+            run = self._once(at("runs", run_ids[-1])) if run_ids else None
             on_change(request, run)
             return request
 
@@ -54,22 +54,38 @@ class Waiting(Connection):
         timeout_s: float,
         on_change: Callable[[Json], None] = lambda _run: None,
     ) -> Json:
-        """Poll a model until its newest run has ended.
+        """Poll a model until its newest run has ended; wait while the service is away.
 
-        A service that is away for a while is waited for. Raises:
+        A model that waits for its weights has no run, and is returned as it is.
+
+        Raises:
             TimeoutError: it has not ended in time.
         """
 
         def look(_: float) -> Json:
-            return self._once(f"/v1/models/{name}")
+            return self._once(at("models", name))
 
         for model in _seen_until(timeout_s, look):
             run = model["latest_run"]
+            if run is None and model["weights"] == "upload":
+                return model
             if run is not None:
                 on_change(run)
                 if run["state"] in ("published", "failed", "cancelled"):
                     return model
         raise TimeoutError(f"model {name} has no version within {timeout_s:g} s")
+
+    def wait_for_backbone(self, name: str, *, timeout_s: float) -> Json:
+        """Poll a whitened backbone until its weights are there, or there will be none.
+
+        Raises:
+            TimeoutError: neither happened in time.
+        """
+        for backbone in _seen_until(timeout_s, lambda _: self._once(f"/v1/backbones/{name}")):
+            used = backbone["whitening"]
+            if used is None or used["failure"] or backbone["sha256"] or backbone["archived_at"]:
+                return backbone
+        raise TimeoutError(f"backbone {name} has no weights within {timeout_s:g} s")
 
 
 def _seen_until(timeout_s: float, look: Callable[[float], Json]) -> Iterator[Json]:

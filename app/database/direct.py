@@ -27,11 +27,11 @@ def copy_rows(session: Session, statement: str, rows: Iterable[tuple[object, ...
                 copy.write_row(row)
     except psycopg.Error as error:
         # The server's context of the error is the row that failed.
-        told = type(error)(error.diag.message_primary or str(error))
+        reported = type(error)(error.diag.message_primary or str(error))
         raise DBAPIError.instance(
             None,
             None,
-            told,
+            reported,
             psycopg.Error,
             hide_parameters=True,
             connection_invalidated=driver.closed,

@@ -44,6 +44,7 @@ class Base(DeclarativeBase):
         dict[str, Any]: JSONB,
         list[str]: JSONB,
         list[int]: JSONB,
+        list[dict[str, Any]]: JSONB,
         bytes: LargeBinary,
     }
 
@@ -75,12 +76,24 @@ class Database:
         self.engine = _engine(url, limit_ms, connections=most_connections)
         self._beside = _engine(url, limit_ms, connections=_BESIDE)
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+        self._snapshots = sessionmaker(
+            self.engine.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            ),
+            expire_on_commit=False,
+        )
         self._autocommitting = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
         """Open a session that commits when the block ends and rolls back when it raises."""
         with self._sessions.begin() as session:
+            yield session
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Session]:
+        """Open a session that reads, and whose statements all see the same moment."""
+        with self._snapshots.begin() as session:
             yield session
 
     @contextmanager

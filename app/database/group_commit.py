@@ -110,10 +110,7 @@ class GroupCommit(Generic[Call, Result]):
 class Lanes(Generic[Call, Result]):
     """A lane for each name: its calls are carried out together, and never wait for another lane.
 
-    Args:
-        carry_out: as of ``GroupCommit``; it is given calls of one lane at a time.
-        linger_s: as of ``GroupCommit``.
-        at_once: how many lanes are carried out at the same time.
+    The function is given calls of one lane at a time, for ``at_once`` lanes at the same time.
     """
 
     def __init__(

@@ -26,45 +26,52 @@ class FeatureSource:
     Attributes:
         shard_id: the shard.
         shard_blob_id: its records at the time of the lookup.
-        features_blob_id: the backbone's features of them; None if not computed yet.
+        backbone_id: which backbone's features.
+        weights_sha256: made with which of its weights.
+        features_blob_id: the features; None if not computed yet.
     """
 
     shard_id: str
     shard_blob_id: str
+    backbone_id: str
+    weights_sha256: str
     features_blob_id: str | None
 
 
-def source_of(session: Session, shard_id: str, backbone_id: str) -> FeatureSource:
+def source_of(
+    session: Session, shard_id: str, *, backbone_id: str, weights_sha256: str
+) -> FeatureSource:
     """Return where one shard's features are now."""
     shard = session.get_one(ShardRow, shard_id)
-    cached = _find(session, shard_id, backbone_id)
+    cached = _find(session, shard_id, backbone_id, weights_sha256)
     return FeatureSource(
         shard_id=shard_id,
         shard_blob_id=shard.blob_id,
+        backbone_id=backbone_id,
+        weights_sha256=weights_sha256,
         features_blob_id=None if cached is None else cached.blob_id,
     )
 
 
-def add(
-    session: Session, blobs: Blobs, source: FeatureSource, backbone_id: str, content: bytes
-) -> bool:
-    """Store features computed from ``source``; return False if the shard has changed since.
+def add(session: Session, blobs: Blobs, source: FeatureSource, content: bytes) -> bool:
+    """Store features computed from ``source``; return False if others count.
 
-    Nothing is stored in that case: the content may hold erased records. If another worker stored
-    features first, those stay.
+    If the shard has changed since, nothing is stored: the content may hold erased records. If
+    another worker stored features first, those stay.
     """
     shard = session.get_one(ShardRow, source.shard_id, with_for_update=True)
-    if shard.blob_id != source.shard_blob_id:
+    if shard.blob_id != source.shard_blob_id or not shard.rows:  # without rows it was given up
         return False
-    if _find(session, source.shard_id, backbone_id) is not None:
-        return True
+    if _find(session, source.shard_id, source.backbone_id, source.weights_sha256) is not None:
+        return False
     blob = blobs.put(session, _KIND, content, dataset_id=shard.dataset_id)
     blobs.adopt(session, blob.id)
     session.add(
         FeatureShardRow(
             id=new_id("feat"),
             shard_id=source.shard_id,
-            backbone_id=backbone_id,
+            backbone_id=source.backbone_id,
+            weights_sha256=source.weights_sha256,
             blob_id=blob.id,
         )
     )
@@ -83,9 +90,25 @@ def erase(session: Session, blobs: Blobs, shard: ShardRow, seqs: Sequence[int]) 
         row.blob_id = rewritten.id
 
 
-def _find(session: Session, shard_id: str, backbone_id: str) -> FeatureShardRow | None:
+def give_up(
+    session: Session, blobs: Blobs, *, backbone_id: str | None = None, shard_id: str | None = None
+) -> None:
+    """Give up all features that a backbone made, or all of a shard."""
+    of_shard = FeatureShardRow.shard_id == shard_id
+    mine = of_shard if backbone_id is None else FeatureShardRow.backbone_id == backbone_id
+    for row in session.scalars(select(FeatureShardRow).where(mine)).all():
+        blobs.doom(session, row.blob_id)
+        session.delete(row)
+    session.flush()
+
+
+def _find(
+    session: Session, shard_id: str, backbone_id: str, weights_sha256: str
+) -> FeatureShardRow | None:
     return session.scalar(
         select(FeatureShardRow).where(
-            FeatureShardRow.shard_id == shard_id, FeatureShardRow.backbone_id == backbone_id
+            FeatureShardRow.shard_id == shard_id,
+            FeatureShardRow.backbone_id == backbone_id,
+            FeatureShardRow.weights_sha256 == weights_sha256,
         )
     )

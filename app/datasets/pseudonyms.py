@@ -8,6 +8,7 @@ import hmac
 import os
 from pathlib import Path
 
+from app.domain.commitments import normal_id
 from app.storage.keyfiles import create_key_file, read_key_file
 
 KEY_BYTES = 32
@@ -32,11 +33,11 @@ class Pseudonyms:
 
     def record(self, dataset_id: str, record_id: str) -> bytes:
         """Return the 32-byte key of a record id within a dataset."""
-        return self._digest("record", dataset_id, record_id.encode())
+        return self._digest("record", dataset_id, normal_id(record_id).encode())
 
     def subject(self, dataset_id: str, subject_id: str) -> bytes:
         """Return the 32-byte key of a subject id within a dataset."""
-        return self._digest("subject", dataset_id, subject_id.encode())
+        return self._digest("subject", dataset_id, normal_id(subject_id).encode())
 
     def upload(self, dataset_id: str, content: bytes) -> bytes:
         """Return a 32-byte keyed digest of an upload."""

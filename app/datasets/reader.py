@@ -9,11 +9,13 @@ import contextlib
 import json
 import resource
 import sys
+from dataclasses import astuple
 from typing import IO, Any, Final
 
 import pyarrow as pa
 
 from app.datasets.uploads import checked_parts
+from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
 from app.domain.schema import FeatureSchema
 from app.processes.hardening import harden
@@ -64,12 +66,14 @@ def _confine(memory_bytes: int) -> None:
 def _carry_out(order: dict[str, Any], content: bytearray, answers: IO[bytes]) -> None:
     shape = tuple(order["schema"].pop("shape"))
     schema = FeatureSchema(shape=shape, **order["schema"])
+    encoding = None if order["encoding"] is None else TableEncoding.from_json(order["encoding"])
+    most = order["max_bytes"]
     try:
-        for part in checked_parts(content, schema, max_bytes=order["max_bytes"]):
+        for part in checked_parts(content, schema, encoding, max_bytes=most):
             send(answers, part.serialize())
         verdict = b""
     except InvalidRecordsError as error:
-        problems = [[problem.row, problem.column, problem.reason] for problem in error.problems]
+        problems = [astuple(problem) for problem in error.problems]
         verdict = json.dumps({"problems": problems, "count": error.count}).encode()
     except PayloadTooLargeError as error:
         verdict = json.dumps({"too_large": str(error)}).encode()

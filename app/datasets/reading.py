@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from app.datasets.reader import receive, send
 from app.datasets.uploads import Upload, joined, part_schema
+from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.domain.schema import FeatureSchema
 from app.processes import confined
@@ -41,8 +42,10 @@ class Readers:
         self._turns = threading.BoundedSemaphore(READERS)
         self._idle: list[_Reader] = []
 
-    def read(self, content: bytes, schema: FeatureSchema) -> Upload:
-        """Read and check a Parquet file.
+    def read(
+        self, content: bytes, schema: FeatureSchema, encoding: TableEncoding | None = None
+    ) -> Upload:
+        """Read and check a Parquet file, whose columns may be those that ``encoding`` encodes.
 
         Raises:
             InvalidRecordsError: with the row and column of each of the first errors.
@@ -52,7 +55,12 @@ class Readers:
             reader = self._taken()
             does_well = False
             try:
-                upload = joined(reader.parts(content, schema, max_bytes=self._max_bytes))
+                order = {
+                    "schema": asdict(schema),
+                    "encoding": None if encoding is None else encoding.to_json(),
+                    "max_bytes": self._max_bytes,
+                }
+                upload = joined(reader.parts(content, order, part_schema(schema)))
                 does_well = len(content) + upload.features.nbytes < _FEW_BYTES
             except InvalidRecordsError:
                 does_well = len(content) < _FEW_BYTES
@@ -103,15 +111,15 @@ class _Reader:
             self._process.communicate()
 
     def parts(
-        self, content: bytes, schema: FeatureSchema, *, max_bytes: int
+        self, content: bytes, order: dict[str, Any], columns: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the parts of a file."""
+        """Yield the parts of a file, which have these columns."""
         self.is_done = False
         alarm = threading.Timer(LONGEST_S, self._process.kill)
         alarm.daemon = True
         alarm.start()
         try:
-            yield from self._read(content, schema, max_bytes)
+            yield from self._read(content, order, columns)
         except (EOFError, BrokenPipeError) as error:
             raise PayloadTooLargeError(
                 f"reading the file of {len(content)} bytes took more than {WORKING_BYTES} bytes of "
@@ -121,15 +129,14 @@ class _Reader:
             alarm.cancel()
 
     def _read(
-        self, content: bytes, schema: FeatureSchema, max_bytes: int
+        self, content: bytes, order: dict[str, Any], columns: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         orders, answers = self._process.stdin, self._process.stdout
         if orders is None or answers is None:
             raise EOFError
-        send(orders, json.dumps({"schema": asdict(schema), "max_bytes": max_bytes}).encode())
+        send(orders, json.dumps(order).encode())
         send(orders, content)
-        columns = part_schema(schema)
-        while frame := receive(answers, most=max_bytes + _PART_OVERHEAD_BYTES):
+        while frame := receive(answers, most=order["max_bytes"] + _PART_OVERHEAD_BYTES):
             if frame[:1] == b"{":
                 self.is_done = True
                 _refuse(json.loads(frame))

@@ -9,16 +9,18 @@ from sqlalchemy import (
     ARRAY,
     ColumnElement,
     LargeBinary,
+    Select,
     any_,
     func,
     literal,
+    or_,
     select,
     update,
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.database.direct import copy_rows
-from app.datasets.tables import DatasetRow, RecordRow, ShardRow
+from app.datasets.tables import CHANGED_EPOCH, DatasetRow, RecordRow, ShardRow
 from app.domain.errors import NotFoundError
 
 _PARAMETERS_AT_ONCE = 10_000
@@ -28,7 +30,7 @@ T = TypeVar("T")
 
 def dataset_named(session: Session, name: str) -> DatasetRow:
     """Return a dataset, or raise ``NotFoundError``."""
-    row = session.scalar(select(DatasetRow).where(DatasetRow.name == name))
+    row = find_dataset(session, name)
     if row is None:
         raise NotFoundError("dataset", name)
     return row
@@ -47,7 +49,7 @@ def lock_dataset(session: Session, dataset_id: str) -> DatasetRow:
 
 def lock_dataset_named(session: Session, name: str) -> DatasetRow:
     """Do as ``lock_dataset`` does, by name; or raise ``NotFoundError``."""
-    query = select(DatasetRow).where(DatasetRow.name == name).with_for_update(key_share=True)
+    query = _named(name).with_for_update(key_share=True)
     row = session.scalar(query, execution_options={"populate_existing": True})
     if row is None:
         raise NotFoundError("dataset", name)
@@ -56,26 +58,17 @@ def lock_dataset_named(session: Session, name: str) -> DatasetRow:
 
 def find_dataset(session: Session, name: str) -> DatasetRow | None:
     """Return a dataset or None."""
-    return session.scalar(select(DatasetRow).where(DatasetRow.name == name))
+    return session.scalar(_named(name))
 
 
 def datasets(
     session: Session, *, after: str | None = None, limit: int | None = None
 ) -> Sequence[DatasetRow]:
     """Return the datasets by name, or a page of them, starting after the name ``after``."""
-    query = select(DatasetRow)
+    query = select(DatasetRow).where(DatasetRow.deleted_at.is_(None))
     if after is not None:
         query = query.where(DatasetRow.name > after)
     return session.scalars(query.order_by(DatasetRow.name).limit(limit)).all()
-
-
-def shard_of_upload(session: Session, dataset_id: str, upload_digest: bytes) -> ShardRow | None:
-    """Return the shard of an identical upload, if its rows are still complete."""
-    return session.scalar(
-        select(ShardRow).where(
-            ShardRow.dataset_id == dataset_id, ShardRow.upload_digest == upload_digest
-        )
-    )
 
 
 def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
@@ -87,13 +80,25 @@ def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
     ).all()
 
 
-def known_keys(session: Session, dataset_id: str, keys: Collection[bytes]) -> set[bytes]:
-    """Return those record keys that the dataset holds or has held."""
+class HeldRecord(NamedTuple):
+    """A record's person and place; it has no shard once it is erased."""
+
+    seq: int
+    subject_key: bytes | None
+    shard_id: str | None
+    forgotten_epoch: int | None
+
+
+def held_records(
+    session: Session, dataset_id: str, keys: Collection[bytes]
+) -> dict[bytes, HeldRecord]:
+    """Return, by their keys, those records that the dataset holds or has held."""
+    columns = [getattr(RecordRow, name) for name in HeldRecord._fields]
     return {
-        key
+        key: HeldRecord(*record)
         for batch in batches(list(keys))
-        for key in session.scalars(
-            select(RecordRow.record_key).where(
+        for key, *record in session.execute(
+            select(RecordRow.record_key, *columns).where(
                 RecordRow.dataset_id == dataset_id, _is_any(RecordRow.record_key, batch)
             )
         )
@@ -233,6 +238,17 @@ def records_through(session: Session, dataset_id: str, seq: int) -> list[DatedRe
     return [DatedRecord(*row) for row in session.execute(query)]
 
 
+def changed_since(session: Session, dataset_id: str, epoch: int) -> list[DatedRecord]:
+    """Return every record that was forgotten or restored after an epoch."""
+    columns = [getattr(RecordRow, name) for name in DatedRecord._fields]
+    query = select(*columns).where(
+        RecordRow.dataset_id == dataset_id,
+        or_(RecordRow.forgotten_epoch.is_not(None), RecordRow.absences.is_not(None)),
+        epoch < CHANGED_EPOCH,
+    )
+    return [DatedRecord(*row) for row in session.execute(query)]
+
+
 def remembered_through(
     session: Session, dataset_id: str, seq: int
 ) -> Generator[DatedRecord, None, None]:
@@ -257,6 +273,40 @@ def counts(session: Session, dataset_id: str) -> tuple[int, int, int]:
     ).where(RecordRow.dataset_id == dataset_id)
     remembered_count, pending, erased = session.execute(query).one()
     return remembered_count, pending, erased
+
+
+def count_later(session: Session, dataset_id: str, seq: int) -> int:
+    """Return how many records that are not forgotten came after the one with this number."""
+    query = select(func.count()).where(
+        RecordRow.dataset_id == dataset_id,
+        RecordRow.seq > seq,
+        RecordRow.forgotten_epoch.is_(None),
+    )
+    return session.scalar(query) or 0
+
+
+def erase_all(session: Session, dataset_id: str, *, epoch: int) -> tuple[int, list[int]]:
+    """Mark all records of a dataset as erased, and as forgotten at ``epoch`` unless they were.
+
+    Returns:
+        How many were not erased before, and the numbers of those that were not forgotten.
+    """
+    left = (RecordRow.dataset_id == dataset_id, RecordRow.erased_at.is_(None))
+    # In the order in which erasing locks them.
+    session.execute(select(RecordRow.seq).where(*left).order_by(RecordRow.seq).with_for_update())
+    statement = (
+        update(RecordRow)
+        .where(*left)
+        .values(
+            forgotten_epoch=func.coalesce(RecordRow.forgotten_epoch, epoch),
+            shard_id=None,
+            erased_at=func.now(),
+        )
+        .returning(RecordRow.seq, RecordRow.forgotten_epoch)
+        .execution_options(synchronize_session=False)
+    )
+    erased = session.execute(statement).all()
+    return len(erased), [seq for seq, forgotten in erased if forgotten == epoch]
 
 
 def mark_forgotten(session: Session, seqs: Collection[int], *, epoch: int) -> None:
@@ -289,3 +339,7 @@ def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def _is_any(column: InstrumentedAttribute[Any], keys: Sequence[bytes]) -> ColumnElement[bool]:
     return column == any_(literal(keys, ARRAY(LargeBinary)))
+
+
+def _named(name: str) -> Select[DatasetRow]:
+    return select(DatasetRow).where(DatasetRow.name == name, DatasetRow.deleted_at.is_(None))

@@ -8,13 +8,15 @@ from sqlalchemy.orm import Session
 
 from app import log
 from app.database import Database
+from app.database.endings import require_live
 from app.datasets import digests, features, repository
+from app.datasets.comparison import KeyedUpload, compare
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.reading import Readers
 from app.datasets.shards import encode_shard, without_rows
 from app.datasets.tables import DatasetRow, ShardRow
-from app.datasets.uploads import MAX_REPORTED_PROBLEMS, Upload
-from app.domain.errors import ConflictError, InvalidRecordsError, RowProblem
+from app.domain.encoding import TableEncoding
+from app.domain.errors import ConflictError, GoneError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.schema import FeatureSchema
 from app.storage.blobs import Blobs
@@ -24,10 +26,19 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class PushResult:
-    """How many records a push added; 0 for a repeated upload."""
+    """What became of an upload's rows, which count from 0.
+
+    Attributes:
+        added: how many were new.
+        already_present: how many the dataset holds as they are.
+        changed_rows: those that it holds otherwise; it keeps what it has.
+        forgotten_rows: those that were forgotten; they do not come back.
+    """
 
     added: int
     already_present: int
+    changed_rows: Sequence[int] = ()
+    forgotten_rows: Sequence[int] = ()
 
 
 def schema_of(dataset: DatasetRow) -> FeatureSchema:
@@ -38,19 +49,51 @@ def schema_of(dataset: DatasetRow) -> FeatureSchema:
         offset=dataset.feature_offset,
         scale=dataset.feature_scale,
         classes=dataset.classes,
+        vocabulary=dataset.feature_vocabulary,
     )
 
 
-def define_dataset(session: Session, *, name: str, schema: FeatureSchema) -> DatasetRow:
+def encoding_of(dataset: DatasetRow) -> TableEncoding | None:
+    """Return how the plain tables of a dataset are read, if it says so."""
+    return None if dataset.encoding is None else TableEncoding.from_json(dataset.encoding)
+
+
+def define_dataset(
+    session: Session,
+    *,
+    name: str,
+    schema: FeatureSchema,
+    encoding: TableEncoding | None = None,
+    public: bool = False,
+) -> DatasetRow:
     """Create an empty dataset; repeating the same definition returns the existing one.
 
+    Args:
+        session: the caller's transaction.
+        name: the dataset's.
+        schema: of its features and classes.
+        encoding: how plain tables get this schema.
+        public: whether nobody can ask for its records to be forgotten. A dataset never becomes
+            public, and a public one never ceases to be.
+
     Raises:
-        ConflictError: the name is taken by a dataset with another schema.
+        ConflictError: the name is taken by a dataset with another schema, or that is public if
+            this is not, or the other way round.
+        GoneError: the name is that of a dataset that was archived.
+        InvalidInputError: the encoding gives another schema.
     """
+    if encoding is not None:
+        _require_fit(encoding, schema)
     existing = repository.find_dataset(session, name)
     if existing is not None:
-        if schema_of(existing) != schema:
+        require_live("dataset", existing)
+        if (schema_of(existing), encoding_of(existing)) != (schema, encoding):
             raise ConflictError(f"dataset {name!r} exists with another schema")
+        if existing.public != public:
+            kind = "public" if existing.public else "not public"
+            raise ConflictError(
+                f"dataset {name!r} exists and is {kind}; that never changes: define another"
+            )
         return existing
     row = DatasetRow(
         id=new_id("ds"),
@@ -59,12 +102,43 @@ def define_dataset(session: Session, *, name: str, schema: FeatureSchema) -> Dat
         feature_dtype=schema.dtype,
         feature_offset=schema.offset,
         feature_scale=schema.scale,
+        feature_vocabulary=schema.vocabulary,
         classes=schema.classes,
+        encoding=None if encoding is None else encoding.to_json(),
+        public=public,
     )
     session.add(row)
     session.flush()
     log.append(session, "dataset.defined", dataset=row.id, definition=digests.of_dataset(row))
     return row
+
+
+def give_up_records(session: Session, blobs: Blobs, dataset: DatasetRow) -> None:
+    """Give up all records of a dataset, which is locked; no model may learn from them any more.
+
+    They count as forgotten and erased. The next sweep after the commit shreds what held them.
+    """
+    dataset.forget_epoch += 1
+    epoch = dataset.forget_epoch
+    session.flush()
+    erased, marked = repository.erase_all(session, dataset.id, epoch=epoch)
+    if marked:
+        log.append(
+            session,
+            "records.given_up",
+            dataset=dataset.id,
+            epoch=epoch,
+            mark=f"{dataset.id}:{epoch}",
+            **digests.marks(marked),
+        )
+    for shard in repository.shards(session, dataset.id):
+        session.refresh(shard, with_for_update=True)
+        features.give_up(session, blobs, shard_id=shard.id)
+        if shard.rows:
+            blobs.doom(session, shard.blob_id)
+        shard.rows = 0
+    log.append(session, "records.erased", dataset=dataset.id, records=erased)
+    session.flush()
 
 
 class Records:
@@ -96,19 +170,19 @@ class Records:
         self._learned_through = learned_through
 
     def push(self, name: str, content: bytes) -> PushResult:
-        """Check a Parquet upload and add its records as one shard, atomically.
+        """Check a Parquet upload and add its new records as one shard, atomically.
 
         Raises:
             NotFoundError: the dataset does not exist.
-            InvalidRecordsError: a row is invalid, or its id is taken or was forgotten.
+            GoneError: it was archived.
+            InvalidRecordsError: a row is invalid.
             PayloadTooLargeError: the unpacked file exceeds the limit.
         """
         with self._database.transaction() as session:
-            dataset_id, schema = _definition(repository.dataset_named(session, name))
-        upload = self._readers.read(content, schema)
-        records = _Keyed(
+            dataset_id, schema, encoding = _definition(repository.dataset_named(session, name))
+        upload = self._readers.read(content, schema, encoding)
+        pushed = KeyedUpload(
             upload,
-            digest=self._pseudonyms.upload(dataset_id, content),
             record_keys=[self._pseudonyms.record(dataset_id, i) for i in upload.record_ids],
             subject_keys=[
                 None if subject is None else self._pseudonyms.subject(dataset_id, subject)
@@ -116,16 +190,21 @@ class Records:
             ],
         )
         for _ in range(_ATTEMPTS):
-            with self._database.transaction() as session:
-                repeated = repository.shard_of_upload(session, dataset_id, records.digest)
-                if repeated is not None:
-                    return PushResult(added=0, already_present=repeated.rows)
-                _refuse_known(session, dataset_id, records.record_keys)
-            if self._add(dataset_id, records):
-                return PushResult(added=len(records.record_keys), already_present=0)
+            try:
+                with self._database.transaction() as session:
+                    found = compare(session, self._blobs, dataset_id, pushed)
+            except GoneError:
+                continue
+            if not found.new or self._add(dataset_id, pushed.rows(found.new)):
+                return PushResult(
+                    added=len(found.new),
+                    already_present=len(found.equal),
+                    changed_rows=found.changed,
+                    forgotten_rows=found.forgotten,
+                )
         raise ConflictError("concurrent pushes and trainings kept interfering: push again")
 
-    def _add(self, dataset_id: str, records: "_Keyed") -> bool:
+    def _add(self, dataset_id: str, records: KeyedUpload) -> bool:
         """Add records in one transaction that locks the dataset at its very end.
 
         They become visible with the commit. Returns False if it must be retried: another push has
@@ -135,7 +214,7 @@ class Records:
         try:
             with self._database.transaction() as session:
                 first = self._write(session, dataset_id, records)
-                repository.lock_dataset(session, dataset_id)
+                require_live("dataset", repository.lock_dataset(session, dataset_id))
                 self._require_ahead(session, dataset_id, first)
                 count = len(records.record_keys)
                 log.append(session, "records.pushed", dataset=dataset_id, records=count)
@@ -148,7 +227,7 @@ class Records:
         if self._learned_through(session, dataset_id) >= first:
             raise _OvertakenError
 
-    def _write(self, session: Session, dataset_id: str, records: "_Keyed") -> int:
+    def _write(self, session: Session, dataset_id: str, records: KeyedUpload) -> int:
         """Write the shard and its records; return the first one's sequence number."""
         count = len(records.record_keys)
         blob = self._blobs.reserve(session, "shard", dataset_id=dataset_id)
@@ -157,7 +236,6 @@ class Records:
             dataset_id=dataset_id,
             blob_id=blob,
             rows=count,
-            upload_digest=records.digest,
         )
         session.add(shard)
         session.flush()
@@ -194,34 +272,25 @@ class Records:
             self._blobs.adopt(session, rewritten.id)
             shard.blob_id = rewritten.id
             shard.rows -= len(erased)
-            shard.upload_digest = None
             features.erase(session, self._blobs, shard, erased)
             repository.mark_erased(session, erased)
         return sum(len(erased) for erased in by_shard.values())
-
-
-@dataclass(frozen=True)
-class _Keyed:
-    """An upload with the pseudonyms of its ids, by row."""
-
-    upload: Upload
-    digest: bytes
-    record_keys: list[bytes]
-    subject_keys: list[bytes | None]
 
 
 class _OvertakenError(Exception):
     """A training has read later numbers than this push's own."""
 
 
-def _definition(dataset: DatasetRow) -> tuple[str, FeatureSchema]:
-    return dataset.id, schema_of(dataset)
+def _definition(dataset: DatasetRow) -> tuple[str, FeatureSchema, TableEncoding | None]:
+    require_live("dataset", dataset)
+    return dataset.id, schema_of(dataset), encoding_of(dataset)
 
 
-def _refuse_known(session: Session, dataset_id: str, record_keys: list[bytes]) -> None:
-    known = repository.known_keys(session, dataset_id, record_keys)
-    faulty = [row for row, key in enumerate(record_keys) if key in known]
-    if faulty:
-        reason = "is in the dataset already, or was forgotten and must not come back"
-        problems = [RowProblem(row, "record_id", reason) for row in faulty[:MAX_REPORTED_PROBLEMS]]
-        raise InvalidRecordsError(problems, len(faulty))
+def _require_fit(encoding: TableEncoding, schema: FeatureSchema) -> None:
+    given = (encoding.shape, encoding.dtype, encoding.vocabulary, len(encoding.label.classes))
+    if given != (schema.shape, schema.dtype, schema.vocabulary, schema.classes):
+        raise InvalidInputError(
+            f"encoding: it gives features of shape {list(encoding.shape)} and type "
+            f"{encoding.dtype}, and {len(encoding.label.classes)} classes, unlike features and "
+            "classes"
+        )

@@ -4,6 +4,7 @@ Owners' ids are never stored: ``record_key`` and ``subject_key`` are keyed hashe
 """
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     ARRAY,
@@ -13,29 +14,38 @@ from sqlalchemy import (
     Identity,
     Index,
     UniqueConstraint,
+    false,
     func,
+    text,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
+from app.database.endings import Ending, unique_name
 
 
-class DatasetRow(Base):
+class DatasetRow(Ending, Base):
     """A named set of records with one schema."""
 
     __tablename__ = "datasets"
     __table_args__ = (
         CheckConstraint("classes >= 2", name="classes"),
         CheckConstraint("forget_epoch >= 0", name="forget_epoch"),
+        unique_name("datasets"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(unique=True)
     feature_shape: Mapped[list[int]]
     feature_dtype: Mapped[str]
     feature_offset: Mapped[float]
     feature_scale: Mapped[float]
+    feature_vocabulary: Mapped[int | None]
     classes: Mapped[int]
+    encoding: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """How plain tables are read (``TableEncoding``); None if records come encoded only."""
+    public: Mapped[bool] = mapped_column(server_default=false())
+    """Whether its owner asserts that nobody can ask for its records to be forgotten."""
     forget_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
     """Counts accepted forget requests and restorations; each takes the next number."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -50,8 +60,6 @@ class ShardRow(Base):
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
     blob_id: Mapped[str] = mapped_column(ForeignKey("blobs.id"))
     rows: Mapped[int]
-    upload_digest: Mapped[bytes | None]
-    """Keyed digest of the upload, which makes repeating it a no-op."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -62,11 +70,13 @@ class FeatureShardRow(Base):
     """
 
     __tablename__ = "feature_shards"
-    __table_args__ = (UniqueConstraint("shard_id", "backbone_id"),)
+    __table_args__ = (UniqueConstraint("shard_id", "backbone_id", "weights_sha256"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
     shard_id: Mapped[str] = mapped_column(ForeignKey("shards.id"))
     backbone_id: Mapped[str] = mapped_column(ForeignKey("backbones.id"), index=True)
+    weights_sha256: Mapped[str]
+    """Of the weights that made them: others may take the place of weights that were lost."""
     blob_id: Mapped[str] = mapped_column(ForeignKey("blobs.id"))
 
 
@@ -77,6 +87,12 @@ class RecordRow(Base):
     __table_args__ = (
         Index("uq_records_dataset_id_record_key", "dataset_id", "record_key", unique=True),
         Index("ix_records_dataset_id_subject_key", "dataset_id", "subject_key"),
+        Index(
+            "ix_records_changed",
+            "dataset_id",
+            text("GREATEST(forgotten_epoch, absences[cardinality(absences)])"),
+            postgresql_where="forgotten_epoch IS NOT NULL OR absences IS NOT NULL",
+        ),
         CheckConstraint("(shard_id IS NULL) = (erased_at IS NOT NULL)", name="erased"),
         CheckConstraint("erased_at IS NULL OR forgotten_epoch IS NOT NULL", name="forgotten"),
         CheckConstraint(
@@ -96,3 +112,9 @@ class RecordRow(Base):
     absences: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
     """Earlier periods in which it was forgotten, oldest first (see ``lives.py``)."""
     erased_at: Mapped[datetime | None]
+
+
+CHANGED_EPOCH = func.greatest(
+    RecordRow.forgotten_epoch, RecordRow.absences[func.cardinality(RecordRow.absences)]
+)
+"""When a record was forgotten or restored last; None while it never was."""

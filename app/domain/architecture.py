@@ -6,7 +6,7 @@ if the worker's settings allow it.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -14,9 +14,17 @@ from typing import Any, Final
 from app.domain.backbone import BackboneUse
 from app.domain.errors import InvalidInputError
 
-NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "custom")
+NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "ridge_head", "custom")
+CLASSIFIERS: Final = ("ridge", "class_means", "discriminant")
+"""What a ridge head may be, all from the same sums."""
 _FIELDS: Final = frozenset({"name", "options", "factory", "backbone"})
 _MOST_LAYERS: Final = 64
+_SMALLEST_RANGE: Final = 1e-6
+SHIPPED: Final = tuple(
+    f"expunge.backbones:{name}"
+    for name in ("torchvision", "timm", "transformers", "efficientnet_lite0", "resemblyzer")
+)
+"""Our own factories, which need no allow-list: see ``expunge/backbones``."""
 _FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
@@ -25,11 +33,13 @@ class ArchitectureSpec:
     """A network's description.
 
     Attributes:
-        name: ``logistic``, ``mlp``, ``cnn``, ``linear_head`` or ``custom``.
+        name: ``logistic``, ``mlp``, ``cnn``, ``linear_head``, ``ridge_head`` or ``custom``.
         options: ``mlp``: ``hidden``, the widths of its hidden layers. ``cnn``: ``channels``, one
             convolution and halving per entry. ``linear_head``: ``bias``, the value of the constant
             feature, at least 0 and below 1 (default 0.1), and ``feature_norm``, a public bound that
-            divides the features; without it each record is scaled to the same norm. ``custom``: the
+            divides the features; without it each record is scaled to the same norm. ``ridge_head``:
+            ``feature_range``, a public bound to which features are clipped, and ``classifier``:
+            ``ridge`` (default), ``class_means`` or ``discriminant``. ``custom``: the
             factory's keyword arguments.
         factory: import path ``package.module:factory``; only for ``custom``.
         backbone: the public weights that the network builds on, if any.
@@ -88,11 +98,7 @@ class ArchitectureSpec:
 
     @classmethod
     def from_json(cls, document: object) -> "ArchitectureSpec":
-        """Parse ``to_json`` output or user input; a preset's name expands.
-
-        Raises:
-            InvalidInputError: the document is malformed.
-        """
+        """Parse JSON, where a preset's name expands; ``InvalidInputError`` if it is malformed."""
         if not isinstance(document, Mapping):
             raise InvalidInputError("architecture: must be an object")
         unknown = sorted(str(key) for key in set(document) - _FIELDS)
@@ -121,6 +127,11 @@ class ArchitectureSpec:
         if self.backbone is not None:
             document["backbone"] = self.backbone.to_json()
         return document
+
+
+def is_allowed(factory: str, allowed: Sequence[str]) -> bool:
+    """Return whether a factory is ours, or a list has its path, or by ``module:*`` its module."""
+    return factory in (*SHIPPED, *allowed) or f"{factory.partition(':')[0]}:*" in allowed
 
 
 def _check_no_options(options: Mapping[str, Any]) -> None:
@@ -155,6 +166,20 @@ def _check_linear_head(options: Mapping[str, Any]) -> None:
         raise InvalidInputError("architecture: feature_norm must be a number above 0")
 
 
+def _check_ridge_head(options: Mapping[str, Any]) -> None:
+    for option in options:
+        if option not in ("feature_range", "classifier"):
+            raise InvalidInputError(f"architecture: ridge_head takes no option {option!r}")
+    if options.get("classifier", "ridge") not in CLASSIFIERS:
+        raise InvalidInputError(f"architecture: classifier must be one of {', '.join(CLASSIFIERS)}")
+    bound = options.get("feature_range", 1.0)
+    if not (_is_number(bound) and _SMALLEST_RANGE <= bound <= 1 / _SMALLEST_RANGE):
+        raise InvalidInputError(
+            f"architecture: feature_range must be a number from {_SMALLEST_RANGE:g} to "
+            f"{1 / _SMALLEST_RANGE:g}"
+        )
+
+
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
 
@@ -164,6 +189,7 @@ _OPTION_CHECKS: Final[Mapping[str, Callable[[Mapping[str, Any]], None]]] = {
     "mlp": lambda options: _check_widths("mlp", "hidden", options, fewest=0),
     "cnn": lambda options: _check_widths("cnn", "channels", options, fewest=1),
     "linear_head": _check_linear_head,
+    "ridge_head": _check_ridge_head,
 }
 
 PRESETS: Mapping[str, ArchitectureSpec] = {}

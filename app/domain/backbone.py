@@ -4,13 +4,17 @@ The uploader asserts this and nothing can check it, so every certificate of a mo
 backbone labels it as asserted.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from app.domain.errors import InvalidInputError
 
 _FIELDS: Final = frozenset({"name", "frozen"})
+MOST_LAYERS: Final = 64
+POOLS: Final = ("1x1", "2x2")
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,6 @@ class BackboneUse:
     """How a model uses a backbone.
 
     Attributes:
-        name: the backbone's name.
         frozen: true: the model is a head on the backbone's fixed features. False: the whole
             network is trained, starting from the backbone's weights.
 
@@ -37,11 +40,7 @@ class BackboneUse:
 
     @classmethod
     def from_json(cls, document: object) -> "BackboneUse":
-        """Parse ``to_json`` output or user input.
-
-        Raises:
-            InvalidInputError: the document is malformed.
-        """
+        """Parse ``to_json`` output or user input, or raise ``InvalidInputError``."""
         if not isinstance(document, Mapping):
             raise InvalidInputError("architecture: backbone must be an object")
         unknown = sorted(str(key) for key in set(document) - _FIELDS)
@@ -57,15 +56,122 @@ class BackboneUse:
 
 
 @dataclass(frozen=True)
+class Whitening:
+    """By which public data a backbone's features are whitened, as named in certificates.
+
+    Attributes:
+        base, base_sha256: the backbone whose features these were.
+        dataset: the public dataset's name.
+        dataset_sha256: of its records as they were read (``app/datasets/content.py``).
+        records: how many these were.
+        exponent: of the eigenvalues.
+    """
+
+    base: str
+    base_sha256: str
+    dataset: str
+    dataset_sha256: str
+    records: int
+    exponent: float
+
+
+@dataclass(frozen=True)
+class FeatureLayer:
+    """A layer whose output, averaged over positions, is a part of a frozen backbone's features.
+
+    Attributes:
+        module: its name in the network's ``named_modules()``.
+        pool: ``1x1``: the average over all positions of an image [n, C, H, W] or all tokens
+            [n, T, C]; an output [n, C] stays as it is. ``2x2``: the averages over the four quarters
+            of an image.
+        std: whether the standard deviations over all positions follow, one for each channel.
+
+    Raises:
+        InvalidInputError: a field has the wrong type.
+    """
+
+    module: str
+    pool: str = POOLS[0]
+    std: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, str) or not self.module:
+            raise InvalidInputError("layers: module must be the name of a module")
+        if self.pool not in POOLS:
+            raise InvalidInputError(f"layers: pool must be one of {', '.join(POOLS)}")
+        if not isinstance(self.std, bool):
+            raise InvalidInputError("layers: std must be true or false")
+
+    @classmethod
+    def all_from_json(cls, document: object) -> "tuple[FeatureLayer, ...]":
+        """Parse a list of layers, or raise ``InvalidInputError``."""
+        if not isinstance(document, list) or len(document) > MOST_LAYERS:
+            raise InvalidInputError(f"layers: must be a list of at most {MOST_LAYERS} layers")
+        layers = []
+        for layer in document:
+            if not isinstance(layer, Mapping) or "module" not in layer:
+                raise InvalidInputError("layers: each must be an object with the name of a module")
+            for field in sorted(str(key) for key in set(layer) - {"module", "pool", "std"}):
+                raise InvalidInputError(f"layers: unknown field {field!r}")
+            layers.append(cls(**layer))
+        if len(set(layers)) < len(layers):
+            raise InvalidInputError("layers: one is named twice")
+        return tuple(layers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the layer as plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class BackboneDigest:
     """The exact public weights that a model builds on, as named in its certificates.
 
     Attributes:
-        name: the backbone's name.
-        sha256: SHA-256 of its weight file, in hex.
-        frozen: see ``BackboneUse``.
+        sha256: of the weights' file; a whitened backbone's contains mean and transform.
+        definition: of what computes with these weights; see ``definition_digest``.
+        frozen: as in ``BackboneUse``.
+        whitening: None: its features are as the network makes them.
     """
 
     name: str
     sha256: str
+    definition: str
     frozen: bool
+    whitening: Whitening | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; without a whitening there is no such field."""
+        fields = asdict(self)
+        if self.whitening is None:
+            del fields["whitening"]
+        return fields
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "BackboneDigest":
+        """Read what ``to_json`` wrote."""
+        whitening = document.get("whitening")
+        return cls(
+            **{**document, "whitening": None if whitening is None else Whitening(**whitening)}
+        )
+
+
+def definition_digest(
+    *,
+    architecture: Mapping[str, Any],
+    layers: Sequence[FeatureLayer],
+    input_shape: Sequence[int],
+    classes: int,
+) -> str:
+    """Return the SHA-256 of what computes with a backbone's weights, in hex.
+
+    The same weights make other features in another network, with other options, from other layers.
+    """
+    document = {
+        "architecture": architecture,
+        "layers": [layer.to_json() for layer in layers],
+        "input_shape": list(input_shape),
+        "classes": classes,
+    }
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -42,13 +42,6 @@ def require_fraction(name: str, number: float) -> float:
     return float(number)
 
 
-def require_above_one(name: str, number: float) -> float:
-    """Return ``number`` as a float, or raise ``ParameterError`` unless it is above 1."""
-    if require_finite(name, number) <= 1:
-        raise ParameterError(name, "above 1")
-    return float(number)
-
-
 def require_noise(name: str, noise_std: float) -> float:
     """Return ``noise_std``, or raise ``ParameterError`` unless its square is a normal float64."""
     if not 1e-140 <= require_finite(name, noise_std) <= 1e140:

@@ -66,12 +66,7 @@ class OverloadedError(ExpungeError):
 
 
 class NotFoundError(ExpungeError):
-    """A named resource does not exist.
-
-    Attributes:
-        kind: its kind, such as ``model``.
-        name: the name or id given by the caller.
-    """
+    """A named resource does not exist."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"no {kind} named {name!r}")
@@ -83,12 +78,18 @@ class ConflictError(ExpungeError):
     """The request conflicts with the current state."""
 
 
-class CallInFlightError(ConflictError):
-    """An earlier call with the same idempotency key has not finished.
+class PublicDatasetError(ConflictError):
+    """Records of a public dataset are not forgotten: features may be whitened by them."""
 
-    Attributes:
-        retry_after_s: when to try again.
-    """
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"dataset {name!r} is public: its owner asserts that nobody can ask for its records to "
+            "be forgotten, and certificates may rest on that"
+        )
+
+
+class CallInFlightError(ConflictError):
+    """An earlier call with the same idempotency key has not finished."""
 
     def __init__(self, retry_after_s: int) -> None:
         super().__init__("a call with this Idempotency-Key is still in progress")
@@ -104,11 +105,7 @@ class PreconditionError(ExpungeError):
 
 
 class RangeError(ExpungeError):
-    """The requested range begins after the end of the content.
-
-    Attributes:
-        size: size of the content in bytes.
-    """
+    """The requested range begins after the end of the content."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"the content has {size} bytes; the range begins after its end")
@@ -128,20 +125,23 @@ class InvalidInputError(ExpungeError, ValueError):
 
 @dataclass(frozen=True)
 class RowProblem:
-    """One error in an uploaded table. ``row`` counts from 0; None means the whole column."""
+    """One error in a table.
+
+    Attributes:
+        row: the first row that has it, counted from 0; None means the whole column.
+        column: the column.
+        reason: what is wrong with it; never a value.
+        rows: how many rows have it.
+    """
 
     row: int | None
     column: str
     reason: str
+    rows: int = 1
 
 
 class InvalidRecordsError(InvalidInputError):
-    """Uploaded records were rejected as a whole.
-
-    Attributes:
-        problems: the first errors found, by row and column.
-        count: the total number of errors.
-    """
+    """Uploaded records were rejected as a whole; ``problems`` are the first of ``count`` errors."""
 
     def __init__(self, problems: Sequence[RowProblem], count: int) -> None:
         first = problems[0]
@@ -153,16 +153,26 @@ class InvalidRecordsError(InvalidInputError):
         self.count = count
 
 
+class TableError(InvalidInputError):
+    """A table on the owner's side cannot be used.
+
+    Attributes:
+        lines: each fault in a line, with file, row and column where they are known.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+
 class UnknownRecordsError(InvalidInputError):
     """A forget request names records or subjects that the dataset never held.
 
-    Attributes:
-        count: how many of the ids are unknown.
-        examples: up to 20 of them, as the caller wrote them; only for the answer to that caller.
+    ``examples`` are up to 20 of them, as the caller wrote them; only for the answer to that caller.
     """
 
     def __init__(self, count: int, examples: Sequence[str]) -> None:
-        super().__init__(f"{count} of the ids are unknown to this dataset")
+        super().__init__(f"ids that are unknown to this dataset: {count}")
         self.count = count
         self.examples = tuple(examples)
 
@@ -203,11 +213,7 @@ class IssuerUnavailableError(ExpungeError):
 
 
 class TooManyRequestsError(ExpungeError):
-    """A limit of calls or of failed attempts has been reached.
-
-    Attributes:
-        retry_after_s: when to try again, in whole seconds from now.
-    """
+    """A limit of calls or of failed attempts has been reached."""
 
     def __init__(self, message: str, *, retry_after_s: int) -> None:
         super().__init__(message)
@@ -219,11 +225,7 @@ class SlowRequestError(ExpungeError):
 
 
 class ForbiddenError(ExpungeError):
-    """The caller is known but lacks a scope.
-
-    Attributes:
-        scope: the missing scope.
-    """
+    """The caller is known but lacks a scope."""
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"this caller lacks the scope {scope}")
@@ -251,6 +253,20 @@ class RunFailedError(ExpungeError):
 
 class ConfigurationError(ExpungeError):
     """A setting, key or server is missing. The message says how to supply it."""
+
+
+class MissingExtraError(ExpungeError):
+    """A library is not installed.
+
+    Attributes:
+        library: which one.
+        extra: the extra of the package that brings it.
+    """
+
+    def __init__(self, library: str, extra: str) -> None:
+        super().__init__(f"{library} is not installed: pip install 'expunge[{extra}]'")
+        self.library = library
+        self.extra = extra
 
 
 # Storing
@@ -298,11 +314,7 @@ class CorruptLogError(ExpungeError):
 
 
 class VerificationError(ExpungeError):
-    """A certificate did not pass.
-
-    Attributes:
-        step: the verification step that failed.
-    """
+    """A certificate did not pass."""
 
     def __init__(self, step: str, reason: str) -> None:
         super().__init__(f"{step}: {reason}")

@@ -1,4 +1,4 @@
-"""Opaque identifiers: a prefix for the kind, and 128 random bits."""
+"""The service's own ids, which are opaque."""
 
 from uuid import uuid4
 

@@ -11,7 +11,13 @@ from app.domain.errors import InvalidInputError
 from app.domain.recipe import TrainingRecipe
 
 NAME = "linear_head"
-DEFAULT_WEIGHT_DECAY = 0.01
+DEFAULT_WEIGHT_DECAY = 0.0001
+"""Without noise, less decay is better: docs/models.md has what was measured."""
+
+TRACKED_WEIGHT_DECAY = 0.01
+"""The default under a mechanism that counts drift: with less, steps forget more slowly."""
+
+_WITHOUT_NOISE = frozenset({"auto", "exact_training", "retraining"})
 DEFAULT_BIAS = 0.1
 
 
@@ -25,8 +31,10 @@ def lipschitz(classes: int) -> float:
     return 1.0 if classes == 2 else math.sqrt(2)
 
 
-def recipe_of(document: object, classes: int) -> TrainingRecipe:
+def recipe_of(document: object, classes: int, *, mechanism: str) -> TrainingRecipe:
     """Return the recipe of a JSON object; what it leaves out becomes plain descent.
+
+    The weight decay depends on the mechanism that the policy names, and on no record.
 
     Raises:
         InvalidInputError: a field is unknown, out of its range, or not for a linear head.
@@ -34,7 +42,9 @@ def recipe_of(document: object, classes: int) -> TrainingRecipe:
     plain: dict[str, Any] = {
         "momentum": 0.0,
         "schedule": "constant",
-        "weight_decay": DEFAULT_WEIGHT_DECAY,
+        "weight_decay": DEFAULT_WEIGHT_DECAY
+        if mechanism in _WITHOUT_NOISE
+        else TRACKED_WEIGHT_DECAY,
     }
     given = TrainingRecipe.fields_of(document)
     decayed = TrainingRecipe(**{**plain, **given})

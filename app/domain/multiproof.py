@@ -5,15 +5,15 @@ verifier walks the same tree, takes these roots from the list and computes the o
 this is the inclusion proof in another order.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from app.domain.errors import ProofError
-from app.domain.merkle import HASH_BYTES, leaf_hash, node_hash, root
+from app.domain.merkle import HASH_BYTES, leaf_hash, node_hash
 
 
-def prove(leaves: Sequence[bytes], indices: Sequence[int]) -> list[bytes]:
-    """Return the proof for the leaves at ``indices``, given the contents of all leaves."""
-    return list(_siblings(leaves, sorted(set(indices)), 0, len(leaves)))
+def sibling_ranges(indices: Collection[int], size: int) -> list[tuple[int, int]]:
+    """Return the leaf ranges whose roots are the proof for the leaves at ``indices``."""
+    return list(_siblings(sorted(set(indices)), 0, size))
 
 
 def verify(
@@ -36,17 +36,15 @@ def verify(
         raise ProofError("the leaves are not in the tree with this root")
 
 
-def _siblings(
-    leaves: Sequence[bytes], indices: Sequence[int], start: int, end: int
-) -> Iterator[bytes]:
+def _siblings(indices: Sequence[int], start: int, end: int) -> Iterator[tuple[int, int]]:
     if not indices:
         if end > start:
-            yield root(leaves[start:end])
+            yield start, end
         return
-    if end - start > 1:
+    if end - start > len(indices):  # else each of them is one of the leaves
         split = _split(start, end)
-        yield from _siblings(leaves, [i for i in indices if i < split], start, split)
-        yield from _siblings(leaves, [i for i in indices if i >= split], split, end)
+        yield from _siblings([i for i in indices if i < split], start, split)
+        yield from _siblings([i for i in indices if i >= split], split, end)
 
 
 def _root(

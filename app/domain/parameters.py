@@ -29,6 +29,8 @@ def parameters_of(
         case "linear_head":
             columns = size + (1 if options.get("bias", DEFAULT_BIAS) > 0 else 0)
             return (1 if classes == 2 else classes) * columns
+        case "ridge_head":
+            return _dense([size, classes])
     return None
 
 
@@ -58,5 +60,4 @@ def require_parameters(count: int | None, *, most: int) -> None:
 
 
 def _dense(widths: list[int]) -> int:
-    """Return the weights and biases of layers of these widths."""
     return sum(a * b + b for a, b in itertools.pairwise(widths))

@@ -17,6 +17,8 @@ class TrainingKind(StrEnum):
     """By descent on fixed batches, so that every step can be counted."""
     PRIVATE = "private"
     """With DP-SGD."""
+    EXACT = "exact"
+    """As a deterministic function of the retained records, anew in every run."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Plan:
     @property
     def is_tracked(self) -> bool:
         """Whether the lineage must remember how it was trained."""
-        return self.training is not TrainingKind.RECIPE
+        return self.training in (TrainingKind.DESCENT, TrainingKind.PRIVATE)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

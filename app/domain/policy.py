@@ -8,12 +8,14 @@ from app.domain.checks import (
     require_delta,
     require_non_negative,
     require_positive,
+    require_steps,
 )
 from app.domain.errors import InvalidInputError, ParameterError
 from app.domain.recipe import MOST_EPOCHS
 from app.domain.schedules import Schedule, require_schedules, to_json
 from app.domain.states import FirstRelease, Serving
 
+AUTO = "auto"
 THIRTY_DAYS_S = 30 * 24 * 3600
 _LONGEST_DEADLINE_S = 10 * 365 * 24 * 3600
 
@@ -23,7 +25,8 @@ class Policy:
     """Target, mechanism, deadline and budget.
 
     Attributes:
-        epsilon, delta: the certified target.
+        epsilon: the certified target's ε, with ``delta``: how well two worlds may be told apart.
+        delta: the certified target's δ.
         mechanism: a mechanism's name, or ``auto``.
         parameters: mechanism parameters fixed by the operator, each one number or, if the mechanism
             supports schedules, one number per step; planning chooses the others.
@@ -33,9 +36,12 @@ class Policy:
         window_s: how long to wait for more requests before a run starts.
         deadline_s: time from receipt after which a request is overdue.
         budget_epochs: gradient budget of one run in passes over the retained records, noisy steps
-            included; None means as many as the training recipe has.
+            included; without it, as many as the training recipe has.
         audit: whether a run also measures a membership attack on the records to forget, before and
             after. This reads them once more; the figures are not part of the guarantee.
+        retrain_every_s: how long after the beginning of a training the next one begins by itself;
+            None for never.
+        retrain_after_records: how many new records start a training by themselves; None for never.
     """
 
     epsilon: float = 1.0
@@ -49,6 +55,8 @@ class Policy:
     deadline_s: float = THIRTY_DAYS_S
     budget_epochs: float | None = None
     audit: bool = False
+    retrain_every_s: float | None = None
+    retrain_after_records: int | None = None
 
     def __post_init__(self) -> None:
         """Reject numbers that no plan could meet."""
@@ -65,6 +73,17 @@ class Policy:
             raise ParameterError("budget_epochs", f"at most {MOST_EPOCHS}")
         if self.window_s > self.deadline_s:
             raise InvalidInputError("window_s must not exceed deadline_s")
+        if self.retrain_every_s is not None and not (
+            require_positive("retrain_every_s", self.retrain_every_s) <= _LONGEST_DEADLINE_S
+        ):
+            raise ParameterError("retrain_every_s", f"at most {_LONGEST_DEADLINE_S} (ten years)")
+        if self.retrain_after_records is not None:
+            require_steps("retrain_after_records", self.retrain_after_records)
+
+    @property
+    def retrains(self) -> bool:
+        """Whether the model is to be trained again by itself."""
+        return self.retrain_every_s is not None or self.retrain_after_records is not None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -26,7 +26,7 @@ class TrainingRecipe:
         batch_size: records per step.
         schedule: ``one_cycle`` (linear up over the first 30 % of the steps, linear down) or
             ``constant``.
-        held_out_fraction: share of the records held out of training, for evaluation; 0 to 0.9.
+        held_out_fraction: share of the records held out of training, for evaluation.
 
     Raises:
         InvalidInputError: a field is out of its range.
@@ -72,11 +72,7 @@ class TrainingRecipe:
 
     @classmethod
     def fields_of(cls, document: object) -> dict[str, Any]:
-        """Return the fields that a JSON object names.
-
-        Raises:
-            InvalidInputError: it is not an object, or a field is unknown.
-        """
+        """Return the fields that a JSON object names, or raise ``InvalidInputError``."""
         if not isinstance(document, Mapping):
             raise InvalidInputError("recipe: must be an object")
         known = {field.name for field in fields(cls)}

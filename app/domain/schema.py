@@ -6,21 +6,26 @@ from dataclasses import dataclass
 from app.domain.checks import require_finite
 from app.domain.errors import InvalidInputError
 
-FEATURE_DTYPES = ("uint8", "float32", "float64")
+NUMBER_DTYPES = ("uint8", "float32", "float64")
+TOKEN_DTYPES = ("int32", "int64")
+MOST_TOKENS = 10_000_000
 
 
 @dataclass(frozen=True)
 class FeatureSchema:
     """Shape and encoding of one record's features, and the number of classes.
 
-    Models see ``(raw - offset) * scale`` in float32. Both numbers are declared, never computed from
-    the records: a statistic of the data would carry forgotten records into later models.
+    Models see ``(raw - offset) * scale`` in float32, or tokens as they are, in int64. All numbers
+    are declared, never computed from the records: a statistic of the data would carry forgotten
+    records into later models.
 
     Attributes:
         shape: the shape of one record's features; rows are stored flat in C order.
-        dtype: ``uint8``, ``float32`` or ``float64``, as uploaded.
+        dtype: ``uint8``, ``float32`` or ``float64``, as uploaded; of tokens, ``int32`` or
+            ``int64``.
         offset, scale: public constants.
         classes: labels are 0 … classes - 1.
+        vocabulary: tokens are 0 … vocabulary - 1; None for features that are not tokens.
     """
 
     shape: tuple[int, ...]
@@ -28,6 +33,7 @@ class FeatureSchema:
     offset: float
     scale: float
     classes: int
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         """Reject impossible shapes and numbers."""
@@ -35,13 +41,28 @@ class FeatureSchema:
             raise InvalidInputError("features.shape must list positive sizes")
         if self.size > 10_000_000:
             raise InvalidInputError("features.shape must have at most 10,000,000 elements")
-        if self.dtype not in FEATURE_DTYPES:
-            raise InvalidInputError(f"features.dtype must be one of {', '.join(FEATURE_DTYPES)}")
+        dtypes = TOKEN_DTYPES if self.tokens else NUMBER_DTYPES
+        if self.dtype not in dtypes:
+            kind = "with" if self.tokens else "without"
+            raise InvalidInputError(
+                f"features.dtype must be one of {', '.join(dtypes)} {kind} a vocabulary"
+            )
         if not 2 <= self.classes <= 1_000_000:
             raise InvalidInputError("classes must lie between 2 and 1,000,000")
         require_finite("features.offset", self.offset)
         if require_finite("features.scale", self.scale) == 0:
             raise InvalidInputError("features.scale must not be 0")
+        if self.vocabulary is None:
+            return
+        if not 2 <= self.vocabulary <= MOST_TOKENS:
+            raise InvalidInputError(f"features.vocabulary must lie between 2 and {MOST_TOKENS:,}")
+        if (self.offset, self.scale) != (0, 1):
+            raise InvalidInputError("tokens have no features.offset and no features.scale")
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the features are tokens: numbers of words, not quantities."""
+        return self.vocabulary is not None
 
     @property
     def size(self) -> int:

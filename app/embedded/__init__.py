@@ -19,29 +19,25 @@ class EmbeddedServers:
     """
 
     def __init__(self, data_dir: Path) -> None:
-        """Name the directory. Nothing is created or started.
-
-        Args:
-            data_dir: where PostgreSQL keeps its files and both servers their logs.
-        """
+        """Name the directory. Nothing is created or started."""
         self._home = Home(data_dir)
-        self._postgres = Postgres(self._home)
-        self._redis = Redis(self._home)
+        self.postgres = Postgres(self._home)
+        self.redis = Redis(self._home)
 
     @property
     def database_url(self) -> str:
         """The service's URL for SQLAlchemy; it depends only on the directory."""
-        return self._postgres.url
+        return self.postgres.url
 
     @property
     def migration_url(self) -> str:
         """The URL of the role that owns the tables and may change the schema."""
-        return self._postgres.owner_url
+        return self.postgres.owner_url
 
     @property
     def redis_url(self) -> str:
         """The URL for redis-py, with the password created at the first start."""
-        return self._redis.url
+        return self.redis.url
 
     def start(self) -> None:
         """Ensure that both servers run and that the database ``expunge`` exists."""
@@ -57,38 +53,22 @@ class EmbeddedServers:
         """Ensure that PostgreSQL accepts connections, after crash recovery if needed (60 s)."""
         with self._home.exclusive():
             # The next process may need Redis' URL before Redis was ever started.
-            self._redis.make_password()
-            self._postgres.start()
+            self.redis.make_password()
+            self.postgres.start()
 
     def start_redis(self) -> None:
         """Ensure that Redis answers. A Redis that hangs is replaced; its content is disposable."""
         with self._home.exclusive():
-            self._redis.start()
+            self.redis.start()
 
     def stop_postgres(self) -> None:
         """Disconnect clients, write a checkpoint and stop."""
         if self._home.exists():
             with self._home.exclusive():
-                self._postgres.stop()
+                self.postgres.stop()
 
     def stop_redis(self) -> None:
         """Stop Redis and discard its content."""
         if self._home.exists():
             with self._home.exclusive():
-                self._redis.stop()
-
-    def postgres_running(self) -> bool:
-        """Return whether PostgreSQL accepts connections now."""
-        return self._postgres.running()
-
-    def redis_running(self) -> bool:
-        """Return whether Redis answers a PING now."""
-        return self._redis.running()
-
-    def postgres_pid(self) -> int | None:
-        """Return the process id of this directory's live PostgreSQL, if any."""
-        return self._postgres.pid()
-
-    def redis_pid(self) -> int | None:
-        """Return the process id of this directory's live Redis, if any."""
-        return self._redis.pid()
+                self.redis.stop()

@@ -79,11 +79,7 @@ def cover(closed: Iterable[Path], folders: Iterable[Path]) -> None:
 
 
 def mount(source: str, target: Path, kind: str, flags: int, options: str = "") -> None:
-    """Mount a file system.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Mount a file system; ``OSError`` if the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     words = (source.encode(), os.fsencode(target), kind.encode())
     if libc.mount(*words, ctypes.c_ulong(flags), options.encode()) != 0:

@@ -27,14 +27,7 @@ SHORT_DIR = Path("/tmp")  # noqa: S108  # ownership is checked before use
 
 
 class Home:
-    """One data directory.
-
-    Attributes:
-        data_dir: the directory, resolved.
-        identity: a word that identifies this directory on its servers' command lines.
-        sockets: the directory of the unix sockets.
-        log: the directory of the logs.
-    """
+    """One data directory; ``identity`` names it on its servers' command lines."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir.expanduser().resolve()
@@ -46,11 +39,7 @@ class Home:
         self.sockets = inside if fits and plain else SHORT_DIR / self.identity
 
     def exists(self) -> bool:
-        """Return whether servers may ever have run here.
-
-        Raises:
-            ConfigurationError: the directory cannot be read.
-        """
+        """Return whether servers may have run here; ``ConfigurationError`` if it cannot be read."""
         try:
             return (self.data_dir / "embedded.lock").exists()
         except OSError as error:

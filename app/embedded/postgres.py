@@ -31,7 +31,7 @@ STOP_TIMEOUT_S = 60
 REMOVE_TIMEOUT_S = 5.0
 LOST_SOCKET_AFTER_S = 5.0
 # No process has this id: the largest is 2^22 on Linux, 99999 on macOS.
-NOBODYS_PID = 2**31 - 1
+UNUSED_PID = 2**31 - 1
 # On the command line, where neither ALTER SYSTEM nor an old configuration file can override it.
 SETTINGS = {
     "listen_addresses": "",
@@ -116,11 +116,7 @@ class Postgres:
         self._ensure_database()
 
     def stop(self) -> None:
-        """Stop it (mode fast), and kill the leftovers of a killed postmaster.
-
-        Raises:
-            ConfigurationError: it does not stop.
-        """
+        """Stop it (mode fast), and kill the leftovers of a killed postmaster."""
         if (pid := self.pid()) is not None:
             send(pid, signal.SIGINT)
             if not wait_until(lambda: self.pid() is None, STOP_TIMEOUT_S):
@@ -189,7 +185,7 @@ class Postgres:
                     path.unlink()
                 elif str(self._cluster) not in " ".join(argv_of(abs(int(first)))):
                     # One write, at least as long as the old content, so a kill cannot tear it.
-                    os.pwrite(handle, b"%d\n%s" % (NOBODYS_PID, rest), 0)
+                    os.pwrite(handle, b"%d\n%s" % (UNUSED_PID, rest), 0)
             finally:
                 os.close(handle)
 

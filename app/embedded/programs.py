@@ -19,11 +19,7 @@ ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
 
 
 def wheel_folder(package: str) -> Path:
-    """Return the folder of an installed package without importing it.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
+    """Return a package's folder without importing it; ``ConfigurationError`` if it is missing."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(
@@ -87,5 +83,5 @@ def run_program(
             raise ConfigurationError(f"cannot run {command[0]}: {error}; see {log}") from error
         if done.returncode != 0:
             output.seek(0)
-            said = " ".join(output.read().decode(errors="replace").split())[-500:]
-            raise ConfigurationError(f"{name} failed: {said or done.returncode}; see {log}")
+            printed = " ".join(output.read().decode(errors="replace").split())[-500:]
+            raise ConfigurationError(f"{name} failed: {printed or done.returncode}; see {log}")

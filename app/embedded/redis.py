@@ -45,11 +45,7 @@ class Redis:
         return f"unix://{user}{quote(str(self._socket))}?db=0"
 
     def make_password(self) -> None:
-        """Create the password if it does not exist.
-
-        Raises:
-            ConfigurationError: others may read it.
-        """
+        """Create the password if it is missing; ``ConfigurationError`` if others may read it."""
         create_key_file(self._password_file, lambda: secrets.token_hex(32).encode())
 
     def pid(self) -> int | None:

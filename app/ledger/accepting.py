@@ -1,7 +1,8 @@
 """Accepting forget requests: any number of them in one transaction, one statement for each step.
 
-Each demand is decided as if it had been the only one, in the order of the demands: each has its own
-epoch, salt and answer, and a refused one leaves no trace.
+Each is accepted or refused as if it had been the only one, in the order of their arrival: each has
+its own epoch, salt and answer, and a refused one leaves no trace. A model's present version covers
+all of them or none.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,19 +21,21 @@ from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.repository import KeyedRecord
 from app.datasets.tables import RecordRow
-from app.domain.errors import ExpungeError, InvalidInputError
+from app.domain.errors import ExpungeError, InvalidInputError, PublicDatasetError
 from app.domain.ids import new_id
-from app.domain.policy import THIRTY_DAYS_S, Policy
+from app.domain.policy import THIRTY_DAYS_S
 from app.domain.states import Basis, ObligationState, RequestState
 from app.ledger import outbox, repository
-from app.ledger.demands import Call, ForgetDemand, Known, Named, Recognition
+from app.ledger.certificates.at_once import AtOnce, Covering
+from app.ledger.certificates.reissue import Answer, Asked, certify
+from app.ledger.concern import Model, Part
+from app.ledger.new_requests import Call, DedupKeys, Known, Named, NewForgetRequest
 from app.ledger.obligations import record as record_obligation
-from app.ledger.reissue import Settled, certify
+from app.ledger.obligations import settle_request
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.ledger.transitions import enter
 from app.log import actor
-from app.registry.membership import Membership, membership_of
-from app.registry.standing import Standing, standings
+from app.registry.standing import standings
 
 
 def utc_now() -> datetime:
@@ -41,8 +44,8 @@ def utc_now() -> datetime:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A demand that was accepted: its request, a new one or an earlier one that it repeats."""
+class Accepted:
+    """The stored request: a new one, or the earlier one that was repeated."""
 
     request_id: str
     is_new: bool
@@ -50,152 +53,142 @@ class Taken:
 
 @dataclass(frozen=True)
 class _New:
-    """A new request, and what comes with it.
-
-    Attributes:
-        row: as it is stored.
-        actor: who is named in the log.
-        records: each record that it names, with its commitment.
-        callback_urls: where to send changes.
-        owed: what models owe it.
-        settled: what can be certified at once; the certificates are not issued yet.
-    """
+    """A new request as it will be stored, and what comes with it; ``owed`` waits for runs."""
 
     row: ForgetRequestRow
     actor: str
     records: list[tuple[KeyedRecord, bytes]]
     callback_urls: Sequence[str]
     owed: list[ObligationRow] = field(default_factory=list)
-    settled: list[Settled] = field(default_factory=list)
+
+    @property
+    def asked(self) -> Asked:
+        """Return what certificates are told of it."""
+        return Asked(self.row, self.actor)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Acceptance:
-    """Accepts demands.
+    """Accepts new requests; the signer signs the certificates that can be issued at once."""
 
-    Args:
-        pseudonyms: recognise ids.
-        signer: signs the certificates that can be issued at once.
-        callbacks: stores addresses.
-        clock: the present moment.
-    """
-
-    def __init__(
-        self,
-        *,
-        pseudonyms: Pseudonyms,
-        signer: StatementSigner,
-        callbacks: Callbacks,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._pseudonyms = pseudonyms
-        self._signer = signer
-        self._callbacks = callbacks
-        self._clock = clock
+    pseudonyms: Pseudonyms
+    signer: StatementSigner
+    callbacks: Callbacks
+    at_once: AtOnce
+    clock: Callable[[], datetime] = utc_now
 
     def submit(
-        self, session: Session, demand: ForgetDemand, *, api_key_id: str
+        self, session: Session, request: NewForgetRequest, *, api_key_id: str
     ) -> tuple[ForgetRequestRow, bool]:
         """Accept a request: from the commit on, no run reads its records.
 
-        Returns:
-            The request, and whether it is new (False: an earlier answer is replayed).
+        Return the request, and whether it is new (False: an earlier answer is replayed).
 
         Raises:
             NotFoundError: the dataset does not exist.
+            PublicDatasetError: nobody can ask for its records to be forgotten.
             UnknownRecordsError: ids that the dataset never held.
             InvalidInputError: no ids, a reused key with another body, or a bad callback.
         """
-        call = Call(demand, api_key_id=api_key_id, actor=actor.current())
-        (taken,) = self.submit_all(session, [call])
-        if isinstance(taken, ExpungeError):
-            raise taken
-        return repository.request(session, taken.request_id), taken.is_new
+        call = Call(request, api_key_id=api_key_id, actor=actor.current())
+        (accepted,) = self.submit_all(session, [call])
+        if isinstance(accepted, ExpungeError):
+            raise accepted
+        return repository.request(session, accepted.request_id), accepted.is_new
 
-    def submit_all(self, session: Session, calls: Sequence[Call]) -> list[Taken | ExpungeError]:
+    def submit_all(self, session: Session, calls: Sequence[Call]) -> list[Accepted | ExpungeError]:
         """Accept requests, each as ``submit`` does; a refused one has its error in its place."""
-        answers: dict[int, Taken | ExpungeError] = {}
-        ranked = sorted(range(len(calls)), key=lambda i: calls[i].demand.dataset)
-        for name, indices in groupby(ranked, key=lambda i: calls[i].demand.dataset):
-            of = list(indices)
-            batch = _Batch(session, self._pseudonyms, self._callbacks, self._clock())
-            answers |= zip(of, batch.take(name, [calls[i] for i in of]), strict=True)
+        answers: dict[int, Accepted | ExpungeError] = {}
+        ranked = sorted(range(len(calls)), key=lambda i: calls[i].request.dataset)
+        for name, indices in groupby(ranked, key=lambda i: calls[i].request.dataset):
+            places = list(indices)
+            batch = _Batch(session, self, self.clock())
+            answers |= zip(places, batch.accept(name, [calls[i] for i in places]), strict=True)
+            for answer in batch.answers:
+                certify(session, self.signer, answer, now=self.clock())
+            answered = {asked.row.id for answer in batch.answers for asked in answer.asked}
             for new in batch.new:
-                if new.settled or not new.owed:
+                if new.row.id in answered or not new.owed:
                     with actor.acting_as(new.actor):
-                        certify(session, self._signer, new.row, new.settled, now=self._clock())
+                        settle_request(session, new.row)
         return [answers[i] for i in range(len(calls))]
 
 
 class _Batch:
-    """The demands on one dataset.
+    """The new requests for one dataset.
 
     Attributes:
         new: the requests that were accepted, in the order of their epochs.
+        answers: what the models answer at once; these certificates are not issued yet.
     """
 
-    def __init__(
-        self, session: Session, pseudonyms: Pseudonyms, callbacks: Callbacks, now: datetime
-    ) -> None:
+    def __init__(self, session: Session, acceptance: Acceptance, now: datetime) -> None:
         self.new: list[_New] = []
+        self.answers: list[Answer] = []
         self._session = session
-        self._pseudonyms = pseudonyms
-        self._callbacks = callbacks
+        self._pseudonyms = acceptance.pseudonyms
+        self._callbacks = acceptance.callbacks
+        self._at_once = acceptance.at_once
         self._now = now
 
-    def take(self, name: str, calls: Sequence[Call]) -> list[Taken | ExpungeError]:
+    def accept(self, name: str, calls: Sequence[Call]) -> list[Accepted | ExpungeError]:
         session = self._session
         try:
             dataset = datasets.lock_dataset_named(session, name)
         except ExpungeError as error:
             return [error for _ in calls]
         self._dataset = dataset
-        named = [Named.by(call.demand, dataset.id, self._pseudonyms) for call in calls]
-        signs = [Recognition.of(call.demand, dataset.id, self._pseudonyms) for call in calls]
-        self._earlier = self._earlier_requests(calls, signs)
+        named = [Named.by(call.request, dataset.id, self._pseudonyms) for call in calls]
+        dedup_keys = [DedupKeys.of(call.request, dataset.id, self._pseudonyms) for call in calls]
+        self._earlier = self._earlier_requests(calls, dedup_keys)
         self._known = Known.read(session, dataset.id, named)
-        self._models = [_Model.of(standing) for standing in standings(session, dataset.id)]
+        models = standings(session, dataset.id)  # before the trainings: these wait for the locks
+        trainings = repository.trainings(session, dataset.id)
+        self._models = [Model.of(standing, trainings.get(standing.id)) for standing in models]
         deadlines_s = [model.policy.deadline_s for model in self._models]
         self._deadline = self._now + timedelta(seconds=min(deadlines_s, default=THIRTY_DAYS_S))
-        answers = [self._answer(*of) for of in zip(calls, signs, named, strict=True)]
+        answers = [self._answer(*each) for each in zip(calls, dedup_keys, named, strict=True)]
         if self.new:
             self._store()
         return answers
 
     def _earlier_requests(
-        self, calls: Sequence[Call], signs: Sequence[Recognition]
+        self, calls: Sequence[Call], dedup_keys: Sequence[DedupKeys]
     ) -> dict[tuple[str, str, bytes], tuple[str, bytes]]:
         """Return id and digest of the callers' earlier requests, by the names that they gave."""
         wanted = [
             name
-            for call, sign in zip(calls, signs, strict=True)
-            for name in sign.names(call.api_key_id)
+            for call, keys in zip(calls, dedup_keys, strict=True)
+            for name in keys.names(call.api_key_id)
         ]
         found: dict[tuple[str, str, bytes], tuple[str, bytes]] = {}
         for row in repository.earlier_requests(self._session, wanted):
-            sign = Recognition(row.external_key, row.idempotency_key, row.request_digest)
-            found |= dict.fromkeys(sign.names(row.api_key_id), (row.id, row.request_digest))
+            keys = DedupKeys(row.external_key, row.idempotency_key, row.request_digest)
+            found |= dict.fromkeys(keys.names(row.api_key_id), (row.id, row.request_digest))
         return found
 
-    def _answer(self, call: Call, sign: Recognition, named: Named) -> Taken | ExpungeError:
+    def _answer(self, call: Call, keys: DedupKeys, named: Named) -> Accepted | ExpungeError:
         try:
-            return self._replayed(call, sign) or self._taken_on(call, sign, named)
+            return self._replayed(call, keys) or self._accept(call, keys, named)
         except ExpungeError as error:
             return error
 
-    def _replayed(self, call: Call, sign: Recognition) -> Taken | None:
-        names = sign.names(call.api_key_id)
+    def _replayed(self, call: Call, keys: DedupKeys) -> Accepted | None:
+        names = keys.names(call.api_key_id)
         earlier = [self._earlier[name] for name in names if name in self._earlier]
-        if any(digest != sign.digest for _, digest in earlier):
+        if any(digest != keys.digest for _, digest in earlier):
             raise InvalidInputError(
                 "external_id or Idempotency-Key was used before with another body"
             )
-        return Taken(earlier[0][0], is_new=False) if earlier else None
+        return Accepted(earlier[0][0], is_new=False) if earlier else None
 
-    def _taken_on(self, call: Call, sign: Recognition, named: Named) -> Taken:
-        demand = call.demand
-        if not demand.size:
+    def _accept(self, call: Call, keys: DedupKeys, named: Named) -> Accepted:
+        asked = call.request
+        if self._dataset.public:
+            raise PublicDatasetError(self._dataset.name)
+        if not asked.size:
             raise InvalidInputError("name at least one of record_ids and subject_ids")
-        callback_urls = self._callbacks.check(demand.status_callback_urls)
+        callback_urls = self._callbacks.check(asked.status_callback_urls)
         request_id = new_id("fr")
         records = self._known.resolve(named, self._pseudonyms.receipt_salt(request_id))
         self._dataset.forget_epoch += 1
@@ -203,21 +196,21 @@ class _Batch:
             id=request_id,
             dataset_id=self._dataset.id,
             api_key_id=call.api_key_id,
-            external_key=sign.external_key,
-            idempotency_key=sign.idempotency_key,
-            request_digest=sign.digest,
+            external_key=keys.external_key,
+            idempotency_key=keys.idempotency_key,
+            request_digest=keys.digest,
             state=RequestState.ACCEPTED,
             forget_epoch=self._dataset.forget_epoch,
             record_count=len(records),
             received_at=self._now,
             due_at=self._deadline,
-            subject_request_id=demand.subject_request_id,
+            subject_request_id=asked.subject_request_id,
             callback_count=len(callback_urls),
         )
-        for name in sign.names(call.api_key_id):
-            self._earlier[name] = (row.id, sign.digest)
+        for name in keys.names(call.api_key_id):
+            self._earlier[name] = (row.id, keys.digest)
         self.new.append(_New(row, call.actor, records, callback_urls))
-        return Taken(row.id, is_new=True)
+        return Accepted(row.id, is_new=True)
 
     def _store(self) -> None:
         session, epochs = self._session, self._epochs()
@@ -232,7 +225,7 @@ class _Batch:
             session.execute(insert(ForgottenRecordRow), commitments)
         _mark_forgotten(session, epochs)
         for model in self._models:
-            if model.membership is not None and self._decide(model, model.membership, epochs):
+            if self._decide(model, epochs):
                 topic = outbox.Topic.SCHEDULE_MODEL
                 outbox.post(session, topic, model.standing.id, delay_s=model.policy.window_s)
         session.add_all(obligation for new in self.new for obligation in new.owed)
@@ -251,7 +244,7 @@ class _Batch:
                     record_obligation(session, obligation)
 
     def _epochs(self) -> dict[int, int]:
-        """Return the epoch of forgetting of records: that of the first demand that names each."""
+        """Return the epoch of forgetting of records: that of the first request that names each."""
         epochs: dict[int, int] = {}
         for new in self.new:
             for record, _ in new.records:
@@ -259,27 +252,54 @@ class _Batch:
                     epochs.setdefault(record.seq, new.row.forget_epoch)
         return epochs
 
-    def _decide(self, model: "_Model", membership: Membership, epochs: Mapping[int, int]) -> bool:
+    def _decide(self, model: Model, epochs: Mapping[int, int]) -> bool:
         """Note what a model owes each request; return whether that needs a run."""
-        waits = [_decide_one(new, model.standing, membership, epochs) for new in self.new]
-        return any(waits)
+        parts: dict[Part, list[_New]] = {part: [] for part in Part}
+        for new in self.new:
+            parts[Part.of(list(_as_forgotten(new, epochs)), model)].append(new)
+        covered, covering = self._cover(model.standing.id, parts)
+        ids = {new.row.id for new in covered}
+        for new in (*parts[Part.UNCOVERED], *parts[Part.UNLEARNED]):
+            if new.row.id not in ids:
+                new.owed.append(
+                    ObligationRow(
+                        id=new_id("ob"),
+                        request_id=new.row.id,
+                        model_id=model.standing.id,
+                        state=ObligationState.OPEN,
+                        basis=Basis.UNLEARNED,
+                    )
+                )
+        groups = (covered, parts[Part.HELD_OUT], parts[Part.LEFT_OUT])
+        asked = ([new.asked for new in some] for some in groups)
+        self.answers.append(Answer(model.standing.id, covering, *asked))
+        return len(covered) < len(parts[Part.UNCOVERED]) + len(parts[Part.UNLEARNED])
 
-
-@dataclass(frozen=True)
-class _Model:
-    """A model, with what is read of it once for all demands."""
-
-    standing: Standing
-    policy: Policy
-    membership: Membership | None
-
-    @classmethod
-    def of(cls, standing: Standing) -> "_Model":
-        return cls(standing, Policy.from_json(standing.policy), membership_of(standing))
+    def _cover(
+        self, model_id: str, parts: Mapping[Part, list[_New]]
+    ) -> tuple[list[_New], Covering | None]:
+        """Return the requests that the present version covers, and the certificate for them."""
+        uncovered, unlearned = parts[Part.UNCOVERED], parts[Part.UNLEARNED]
+        excluded = (parts[Part.HELD_OUT], parts[Part.LEFT_OUT])
+        covering = None
+        if uncovered:
+            covering = self._at_once.more(
+                self._session,
+                model_id,
+                through_epoch=self._dataset.forget_epoch,
+                excluded=[[new.row.id for new in some] for some in excluded],
+                now=self._now,
+            )
+        if covering is not None:
+            return [*uncovered, *unlearned], covering
+        if unlearned:
+            ids = [new.row.id for new in unlearned]
+            covering = self._at_once.again(self._session, model_id, ids, now=self._now)
+        return ([] if covering is None else unlearned), covering
 
 
 def _mark_forgotten(session: Session, epochs: Mapping[int, int]) -> None:
-    columns = (literal(list(of), ARRAY(BigInteger)) for of in (epochs, epochs.values()))
+    columns = (literal(list(each), ARRAY(BigInteger)) for each in (epochs, epochs.values()))
     marks = func.unnest(*columns).table_valued("seq", "epoch", name="marks").render_derived()
     session.execute(
         update(RecordRow)
@@ -287,37 +307,6 @@ def _mark_forgotten(session: Session, epochs: Mapping[int, int]) -> None:
         .values(forgotten_epoch=marks.c.epoch)
         .execution_options(synchronize_session=False)
     )
-
-
-def _decide_one(
-    new: _New, standing: Standing, membership: Membership, epochs: Mapping[int, int]
-) -> bool:
-    """Note what a model owes a request; return whether that needs a run."""
-    included = [
-        (record, life.forgotten)
-        for record in _as_forgotten(new, epochs)
-        if (life := membership.life_of(record)) is not None
-    ]
-    touched = [
-        epoch
-        for record, epoch in included
-        if epoch is not None and membership.learned_from(record.record_key)
-    ]
-    if touched and (standing.covers_epoch is None or max(touched) > standing.covers_epoch):
-        new.owed.append(
-            ObligationRow(
-                id=new_id("ob"),
-                request_id=new.row.id,
-                model_id=standing.id,
-                state=ObligationState.OPEN,
-                basis=Basis.UNLEARNED,
-            )
-        )
-        return True
-    if included and standing.covers_epoch is not None:
-        basis = Basis.UNLEARNED if touched else Basis.EXCLUDED_FROM_TRAINING
-        new.settled.append(Settled(standing.id, basis))
-    return False
 
 
 def _as_forgotten(new: _New, epochs: Mapping[int, int]) -> Iterator[KeyedRecord]:

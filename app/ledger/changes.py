@@ -46,12 +46,7 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class Facts:
-    """A snapshot of one thing.
-
-    Attributes:
-        state: callers wait for its change.
-        progress: a run's progress within its state.
-    """
+    """A snapshot of one thing: callers wait until its state changes."""
 
     state: tuple[object, ...]
     progress: RunProgress | None = None
@@ -112,8 +107,8 @@ def _state(row: Row[Any]) -> Facts:
 
 def progress_of(run: RunRow | Row[Any]) -> RunProgress:
     """Return a run's progress; NaN and infinite numbers are left out."""
-    said = [getattr(run, name) for name in RunProgress.__dataclass_fields__]
-    values: list[Any] = [None if _has_diverged(value) else value for value in said]
+    columns = [getattr(run, name) for name in RunProgress.__dataclass_fields__]
+    values: list[Any] = [None if _has_diverged(value) else value for value in columns]
     return RunProgress(*values)
 
 

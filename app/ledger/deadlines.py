@@ -29,13 +29,7 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True)
 class DeadlineWarning:
-    """One warning that was recorded.
-
-    Attributes:
-        kind: ``DUE_SOON`` or ``OVERDUE``.
-        request_id: of which request.
-        due_at: its deadline.
-    """
+    """One warning that was recorded; ``kind`` is ``DUE_SOON`` or ``OVERDUE``."""
 
     kind: str
     request_id: str
@@ -46,12 +40,8 @@ def note_deadlines(session: Session, *, warning_s: float) -> Sequence[DeadlineWa
     """Record which requests are near or past their deadlines; a hundred at once, oldest first.
 
     A request that is overdue before the first warning gets both warnings. Requests that another
-    transaction holds are left for the next time.
-
-    Args:
-        session: log entries and warnings are written in its transaction.
-        warning_s: how long before its deadline the first warning comes; a request whose whole time
-            is shorter than twice that is warned of after half of it.
+    transaction holds are left for the next time. The first warning comes ``warning_s`` before the
+    deadline, or after half of a time that is shorter than twice that.
     """
     request = ForgetRequestRow
     whole_s = func.extract("epoch", request.due_at - request.received_at)
@@ -87,7 +77,7 @@ def _warn(session: Session, kind: str, row: ForgetRequestRow) -> DeadlineWarning
             outbox.post(session, outbox.Topic.SCHEDULE_MODEL, obligation.model_id)
     due_at = row.due_at.astimezone(UTC).isoformat(timespec="seconds")
     log.append(session, kind, request=row.id, due_at=due_at)
-    transitions.tell(session, row, kind.removeprefix("request."))
+    transitions.notify(session, row, kind.removeprefix("request."))
     return DeadlineWarning(kind, row.id, row.due_at)
 
 

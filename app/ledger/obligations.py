@@ -1,11 +1,11 @@
 """State changes of obligations, and so of the requests that they belong to."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sqlalchemy.orm import Session
 
 from app import log
-from app.domain.states import ObligationState, RequestState
+from app.domain.states import Basis, ObligationState, RequestState
 from app.ledger import repository, transitions
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 
@@ -54,6 +54,40 @@ def certify_obligations(session: Session, run: RunRow, certificate_id: str) -> i
     return len(obligations)
 
 
+def meet(session: Session, obligations: Sequence[ObligationRow], certificate_id: str) -> None:
+    """End unmet obligations with a certificate that covers their requests' records, too."""
+    met = _locked(session, obligations)
+    for obligation in met:
+        obligation.certificate_id = certificate_id
+        obligation.failure_reason = None
+        enter(session, obligation, ObligationState.CERTIFIED)
+    _settle_requests_of(session, met)
+
+
+def exclude(
+    session: Session,
+    obligations: Sequence[ObligationRow],
+    run: RunRow,
+    issue: Callable[[ForgetRequestRow], str],
+) -> None:
+    """End unmet obligations to which a training was the answer: it read none of their records.
+
+    Args:
+        session: of the transaction.
+        obligations: what is owed.
+        run: the training.
+        issue: makes the certificate of a request that says so, and returns its id.
+    """
+    excluded = _locked(session, obligations)
+    for obligation in excluded:
+        obligation.certificate_id = issue(repository.request(session, obligation.request_id))
+        obligation.basis = Basis.EXCLUDED_FROM_TRAINING
+        obligation.run_id = run.id
+        obligation.failure_reason = None
+        enter(session, obligation, ObligationState.CERTIFIED)
+    _settle_requests_of(session, excluded)
+
+
 def fail_obligations(session: Session, obligations: Sequence[ObligationRow], reason: str) -> None:
     """End obligations in failure, cancelled ones apart; the reason reaches the requests."""
     failed = _locked(session, obligations)
@@ -82,10 +116,9 @@ def reopen(
     return reopened
 
 
-def void_obligations(session: Session, model_id: str, reason: str) -> None:
-    """End a model's unsettled obligations because no weights of it exist any more."""
-    unmet = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
-    voided = _locked(session, repository.obligations_of_model(session, model_id, unmet))
+def void(session: Session, obligations: Sequence[ObligationRow], reason: str) -> None:
+    """End unmet obligations because no weights that have to forget exist any more."""
+    voided = _locked(session, obligations)
     for obligation in voided:
         obligation.failure_reason = reason
         enter(session, obligation, ObligationState.CANCELLED)

@@ -4,7 +4,7 @@ Version, certificate, obligations and the model's head change together or not at
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -22,20 +22,25 @@ from app.certificates.statement import (
     unlearning_statement,
 )
 from app.domain.architecture import ArchitectureSpec
-from app.domain.errors import DraftOutdatedError, TargetNotMetError
+from app.domain.errors import DraftOutdatedError, LeaseLostError, TargetNotMetError
 from app.domain.ids import new_id
 from app.domain.policy import Policy
 from app.domain.states import Basis, FirstRelease, ObligationState, RunKind, RunState, VersionState
 from app.failpoints import reach
-from app.ledger import certifying, outbox, repository
-from app.ledger.bundles import bundle_of
+from app.ledger import outbox, repository
+from app.ledger.certificates import certifying
+from app.ledger.certificates.accounts import Account, Lineage
+from app.ledger.certificates.bundles import bundle_of
+from app.ledger.certificates.reissue import exclude_before
 from app.ledger.obligations import certify_obligations
 from app.ledger.runs import holder
 from app.ledger.tables import RunRow
+from app.ledger.training import membership_of_run, unconcerned
 from app.ledger.withdrawal import retire
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.tracking import Tracking, history_of_run
 from app.registry import repository as registry
+from app.registry.membership import membership_facts, membership_of
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs, StoredBlob, doom_attempt
 
@@ -48,30 +53,35 @@ class RunResult:
     """The result of a run.
 
     Attributes:
-        weights: the stored checkpoint.
+        tensors_sha256: digest of its tensors alone, which differs wherever a weight does.
         phase: how the target was met; None for weights published as they were trained.
-        evaluation: figures outside the guarantee.
         certified_at: when the target was met.
-        phase_seconds: how long each phase took.
+        statistics: the stored sums over the retained records, of a model that is made of them.
     """
 
     weights: StoredBlob
+    tensors_sha256: str
     phase: CertifyingPhase | None
     evaluation: Mapping[str, Any]
     certified_at: datetime
     phase_seconds: Mapping[str, float]
+    statistics: StoredBlob | None = None
 
 
-def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any]:
+def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any] | None:
     """Return the statement that ``publish`` would sign now; takes no lock.
 
-    Checking it may take seconds, and no lock should be held meanwhile.
+    Checking it may take seconds, and no lock should be held meanwhile. None if the run has been
+    published, so that nothing is left to sign.
     """
     run = repository.run(session, run_id)
+    if run.state == RunState.PUBLISHED:
+        return None
     model = session.get_one(ModelRow, run.model_id)
     basis = _basis(session, run, model, result)
     version = _new_version(session, run, model, basis, result)
-    return _statement(session, run, model, version, result, basis=basis)
+    account = _account(session, run, model, version)
+    return _statement(session, run, model, version, account, result, basis=basis)
 
 
 def publish(
@@ -82,23 +92,16 @@ def publish(
     run_id: str,
     fencing_token: int,
     result: RunResult,
-    checked: Mapping[str, Any],
+    checked: Mapping[str, Any] | None,
     examine: Examiner,
 ) -> VersionRow:
     """Publish a run's result: version, certificate, obligations and head in one transaction.
 
     Calling it again after a commit whose answer was lost returns what was published.
 
-    Args:
-        session: its transaction publishes.
-        blobs: hold the weights.
-        signer: signs the certificate.
-        run_id: which run.
-        fencing_token: of the attempt.
-        result: of the run.
-        checked: the drafted statement, which the offline verifier has accepted.
-        examine: receives the certificate's bundle before the commit, while the log is locked: it
-            checks what is new in it, the signature and its place in the log.
+    ``checked`` is the drafted statement, which the offline verifier has accepted. ``examine``
+    receives the certificate's bundle before the commit, while the log is locked: it checks what is
+    new in it, the signature and its place in the log.
 
     Raises:
         LeaseLostError: another worker holds the run; nothing is published.
@@ -112,14 +115,17 @@ def publish(
     run = holder(session, run_id, fencing_token)
     model = session.get_one(ModelRow, run.model_id, with_for_update=True)
     basis = _basis(session, run, model, result)
+    trains = run.kind == RunKind.TRAIN
     previous = registry.head_version(session, model)
     version = _new_version(session, run, model, basis, result)
     _refuse_unchanged(previous, version, result.phase)
-    statement = _statement(session, run, model, version, result, basis=basis)
+    account = _account(session, run, model, version)
+    statement = _statement(session, run, model, version, account, result, basis=basis)
     if statement != checked:
         raise DraftOutdatedError("another certificate of the model was issued meanwhile")
+    account.store()
     certificate = certifying.issue(
-        session, signer, model=model, version_id=version.id, basis=basis, statement=statement
+        session, signer, model=model, version_id=version.id, statement=statement
     )
     version.certificate_id = certificate.id
     log.examine_at_commit(
@@ -130,10 +136,14 @@ def publish(
     session.flush()
     session.add(version)
     blobs.adopt(session, version.blob_id)
+    if version.statistics_blob_id is not None:
+        blobs.adopt(session, version.statistics_blob_id)
     session.flush()
     doom_attempt(session, run.id)  # reserved twice, as after a commit without an answer
     model.head_version_id = version.id
     model.tracking = _tracking(run, model, result.phase)
+    model.trained_through = version.trained_through
+    model.trained_after_epoch = version.trained_after_epoch
     if model.imported_blob_id is not None:
         blobs.doom(session, model.imported_blob_id)
         model.imported_blob_id = None
@@ -146,18 +156,24 @@ def publish(
         session,
         "version.published",
         version=version.id,
-        model=model.id,
         run=run.id,
         number=version.number,
         state=version.state,
         certificate=certificate.id,
         sha256=version.sha256,
+        tensors_sha256=version.tensors_sha256,
         blob=version.blob_id,
+        statistics=version.statistics_blob_id,
         size_bytes=version.size_bytes,
         covers_epoch=version.covers_epoch,
+        since_version=version.since_version,
         tracking=log.digest_of(model.tracking),
+        **membership_facts(model),
     )
-    certify_obligations(session, run, certificate.id)
+    if trains:
+        exclude_before(session, signer, run, model=model, head=version)
+    else:
+        certify_obligations(session, run, certificate.id)
     if repository.obligations_of_model(session, model.id, (ObligationState.OPEN,)):
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
     reach("before_commit")
@@ -168,12 +184,13 @@ def _tracking(run: RunRow, model: ModelRow, phase: CertifyingPhase | None) -> di
     """Return what the lineage knows of its training after the run."""
     if phase is None or not phase.plan.is_tracked:
         return None
-    plan = phase.plan
-    begun = Tracking(plan.mechanism, begun_at_epoch=run.forget_epoch or 0)
+    plan, begun_at_epoch = phase.plan, run.forget_epoch or 0
     anew = run.kind == RunKind.TRAIN or mechanism_named(plan.mechanism).trains_anew
-    before = begun if anew or model.tracking is None else Tracking.from_json(model.tracking)
-    return replace(
-        before,
+    if not anew and model.tracking is not None:
+        begun_at_epoch = Tracking.from_json(model.tracking).begun_at_epoch
+    return Tracking(
+        plan.mechanism,
+        begun_at_epoch=begun_at_epoch,
         settings=plan.settings,
         training=plan.training,
         history=None if plan.history is None else history_of_run(plan, steps=phase.steps),
@@ -184,7 +201,7 @@ def _refuse_unchanged(
     previous: VersionRow | None, version: VersionRow, phase: CertifyingPhase | None
 ) -> None:
     claims_noise = phase is not None and phase.noise is not None
-    if previous is not None and claims_noise and version.sha256 == previous.sha256:
+    if previous is not None and claims_noise and version.tensors_sha256 == previous.tensors_sha256:
         raise TargetNotMetError("the weights are those of the version before: nothing was added")
 
 
@@ -196,11 +213,11 @@ def _published_before(session: Session, run_id: str, fencing_token: int) -> Vers
 
 
 def _basis(session: Session, run: RunRow, model: ModelRow, result: RunResult) -> Basis:
-    policy = Policy.from_json(model.policy)
-    is_first = registry.next_number(session, model.id) == 1
-    if run.kind == RunKind.UNLEARN or (not is_first and _are_tainted(session, run, model)):
+    openly = Policy.from_json(model.policy).first_release is FirstRelease.AS_TRAINED
+    number = registry.next_number(session, model.id)
+    if run.kind == RunKind.UNLEARN or (number > 1 and _are_tainted(session, run, model, number)):
         basis = Basis.UNLEARNED
-    elif is_first and policy.first_release is FirstRelease.AS_TRAINED:
+    elif run.kind == RunKind.TRAIN and openly:
         basis = Basis.RELEASED_AS_TRAINED
     else:
         basis = Basis.CERTIFIED_RELEASE
@@ -209,31 +226,54 @@ def _basis(session: Session, run: RunRow, model: ModelRow, result: RunResult) ->
     return basis
 
 
-def _are_tainted(session: Session, run: RunRow, model: ModelRow) -> bool:
-    """Return whether a run's weights were brought and may have learned from forgotten records."""
-    if run.kind != RunKind.CERTIFY:
+def _account(session: Session, run: RunRow, model: ModelRow, version: VersionRow) -> Account:
+    """Return what a version's certificate accounts for: all up to the epoch that it covers."""
+    begun = 0 if run.kind == RunKind.TRAIN else certifying.begun_at(model)
+    account = Account(session, Lineage.of(model, version), begun_at_epoch=begun)
+    account.sweep(version.covers_epoch)
+    return account
+
+
+def _are_tainted(session: Session, run: RunRow, model: ModelRow, number: int) -> bool:
+    """Return whether a run's weights were uploaded and may have learned from forgotten records."""
+    membership = membership_of(model)
+    if run.kind != RunKind.CERTIFY or membership is None:
         return False
-    accounted = certifying.accounted_for(session, model, through_epoch=run.forget_epoch or 0)
-    return accounted.records > 0
+    account = Account(session, Lineage(model.id, model.dataset_id, number, membership))
+    account.sweep(run.forget_epoch or 0)
+    return account.totals.records > 0
 
 
 def _new_version(
     session: Session, run: RunRow, model: ModelRow, basis: Basis, result: RunResult
 ) -> VersionRow:
+    membership = membership_of_run(model, run)
+    if membership is None:
+        raise LeaseLostError("the run is over: its model has no weights any more")
     withheld = (
         Policy.from_json(model.policy).first_release is FirstRelease.NONE
         and basis is Basis.CERTIFIED_RELEASE
+        and not registry.released_versions(session, model.id, limit=1)
+        and not unconcerned(session, model.id, membership)
     )
+    number = registry.next_number(session, model.id)
+    head = registry.head_version(session, model) if run.kind == RunKind.UNLEARN else None
     return VersionRow(
         id=new_id("ver"),
         model_id=model.id,
         run_id=run.id,
-        number=registry.next_number(session, model.id),
+        number=number,
         state=VersionState.PRIVATE if withheld else VersionState.CERTIFIED,
         blob_id=result.weights.id,
+        statistics_blob_id=None if result.statistics is None else result.statistics.id,
         sha256=result.weights.sha256,
+        tensors_sha256=result.tensors_sha256,
         size_bytes=result.weights.size_bytes,
         covers_epoch=run.forget_epoch,
+        trained_through=membership.through,
+        trained_after_epoch=membership.after_epoch,
+        since_version=number if head is None else head.since_version,
+        withheld=withheld,
         evaluation=dict(result.evaluation),
     )
 
@@ -243,6 +283,7 @@ def _statement(
     run: RunRow,
     model: ModelRow,
     version: VersionRow,
+    account: Account,
     result: RunResult,
     *,
     basis: Basis,
@@ -254,14 +295,16 @@ def _statement(
     backbone = digest_of(session, ArchitectureSpec.from_json(model.architecture))
     if result.phase is None:
         return as_trained_statement(
-            subject=subject, evaluation=result.evaluation, times=times, backbone=backbone
+            subject=subject,
+            evaluation=result.evaluation,
+            previous_certificate=certifying.previous_digest(session, model.id),
+            times=times,
+            backbone=backbone,
         )
     return unlearning_statement(
         basis=basis,
         subject=subject,
-        coverage=certifying.accounted_for(
-            session, model, through_epoch=version.covers_epoch
-        ).coverage(),
+        coverage=account.coverage(through_epoch=version.covers_epoch),
         phase=result.phase,
         evaluation=result.evaluation,
         previous_certificate=certifying.previous_digest(session, model.id),
@@ -274,6 +317,8 @@ def _retirement_reason(run: RunRow, successor: VersionRow) -> str:
     reason = f"replaced by version {successor.number}"
     if run.kind == RunKind.UNLEARN:
         return f"{reason}, to meet forget requests"
+    if run.kind == RunKind.TRAIN:
+        return f"{reason}, of a new training"
     return reason
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import (
     ARRAY,
@@ -30,7 +30,6 @@ from app.domain.states import (
     RequestState,
     RunKind,
     RunState,
-    VersionState,
 )
 from app.ledger.tables import (
     ForgetRequestRow,
@@ -38,6 +37,7 @@ from app.ledger.tables import (
     ObligationRow,
     RunRow,
 )
+from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 
 
@@ -115,10 +115,9 @@ def requests_of_subject(session: Session, subject_request_id: str) -> Sequence[F
 
 
 def restore_records(session: Session, cancelled: ForgetRequestRow, *, epoch: int) -> int:
-    """Restore, at ``epoch``, the records that only this cancelled request names.
+    """Restore, at ``epoch``, the records that only this cancelled request names; return how many.
 
-    Returns:
-        How many there are. Erased records cannot be restored.
+    Erased records cannot be restored.
     """
     named_elsewhere = (
         select(ForgottenRecordRow.record_seq)
@@ -182,32 +181,6 @@ def commitments_of(session: Session, request_id: str) -> Sequence[bytes]:
     return session.scalars(query.where(ForgottenRecordRow.request_id == request_id)).all()
 
 
-class NamedRecord(NamedTuple):
-    """A record as one request names it."""
-
-    record: RecordRow
-    request_id: str
-    request_epoch: int
-    commitment: bytes
-
-
-def named_records(
-    session: Session, dataset_id: str, *, through_epoch: int, later_request: str | None = None
-) -> list[NamedRecord]:
-    """Return all that requests up to an epoch name, cancelled ones included, and one later one."""
-    request = ForgetRequestRow
-    query = (
-        select(RecordRow, request.id, request.forget_epoch, ForgottenRecordRow.commitment)
-        .join(ForgottenRecordRow, ForgottenRecordRow.record_seq == RecordRow.seq)
-        .join(ForgetRequestRow, ForgetRequestRow.id == ForgottenRecordRow.request_id)
-        .where(
-            request.dataset_id == dataset_id,
-            or_(request.forget_epoch <= through_epoch, request.id == later_request),
-        )
-    )
-    return [NamedRecord(*row) for row in session.execute(query)]
-
-
 def obligations_of_request(session: Session, request_id: str) -> Sequence[ObligationRow]:
     """Return what a request is owed."""
     query = select(ObligationRow).where(ObligationRow.request_id == request_id)
@@ -215,13 +188,17 @@ def obligations_of_request(session: Session, request_id: str) -> Sequence[Obliga
 
 
 def obligations_of_model(
-    session: Session, model_id: str, states: Collection[ObligationState]
+    session: Session,
+    model_id: str,
+    states: Collection[ObligationState],
+    *,
+    limit: int | None = None,
 ) -> Sequence[ObligationRow]:
     """Return a model's obligations in the given states, in the order to lock their requests."""
     query = select(ObligationRow).where(
         ObligationRow.model_id == model_id, ObligationRow.state.in_(states)
     )
-    return session.scalars(query.order_by(ObligationRow.request_id)).all()
+    return session.scalars(query.order_by(ObligationRow.request_id).limit(limit)).all()
 
 
 def obligations_of_run(session: Session, run_id: str) -> Sequence[ObligationRow]:
@@ -259,12 +236,9 @@ def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
     """Lock and return the queued run to carry out first; None if there is none.
 
     Runs that a request waits for come first, by the earliest deadline; then other unlearning, then
-    trainings in the order of their creation.
-
-    Args:
-        session: of the transaction.
-        waiting: a run that was just handed to a worker; others count once the dispatcher has
-            recorded that it queued them, so that a run that failed is not tried again too soon.
+    trainings in the order of their creation. ``waiting`` was just handed to a worker; others count
+    once the dispatcher has recorded that it queued them, so that a run that failed is not tried
+    again too soon.
     """
     unmet = (ObligationState.OPEN, ObligationState.RUNNING)
     deadline = (
@@ -291,10 +265,39 @@ def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
     return session.scalar(query.with_for_update(of=RunRow, skip_locked=True))
 
 
+def trainings(session: Session, dataset_id: str) -> dict[str, RunRow]:
+    """Return the trainings on a dataset that have read its records and are going, by model."""
+    query = (
+        select(RunRow)
+        .join(ModelRow, ModelRow.id == RunRow.model_id)
+        .where(
+            ModelRow.dataset_id == dataset_id,
+            RunRow.kind == RunKind.TRAIN,
+            RunRow.state == RunState.RUNNING,
+        )
+        .execution_options(populate_existing=True)
+    )
+    return {run.model_id: run for run in session.scalars(query)}
+
+
 def active_run(session: Session, model_id: str) -> RunRow | None:
     """Return the model's run that is queued or going, if any."""
     query = select(RunRow).where(RunRow.model_id == model_id, RunRow.state.in_(ACTIVE_RUN_STATES))
     return session.scalar(query)
+
+
+def newest_training(session: Session, model_id: str) -> RunRow | None:
+    """Return the model's newest training, whatever became of it."""
+    query = select(RunRow).where(RunRow.model_id == model_id, RunRow.kind == RunKind.TRAIN)
+    return session.scalar(query.order_by(RunRow.created_at.desc(), RunRow.id).limit(1))
+
+
+def has_shown_certificate(session: Session, model_id: str) -> bool:
+    """Return whether a model has released a version, or answered a request with a certificate."""
+    answered = exists().where(
+        ObligationRow.model_id == model_id, ObligationRow.certificate_id.is_not(None)
+    )
+    return bool(session.scalar(select(or_(registry.has_released(model_id), answered))))
 
 
 def latest_run(session: Session, model_id: str) -> RunRow | None:
@@ -352,12 +355,21 @@ def released_certificate(session: Session, certificate_id: str) -> CertificateRo
     query = (
         select(CertificateRow)
         .join(VersionRow, VersionRow.id == CertificateRow.version_id)
-        .where(CertificateRow.id == certificate_id, VersionRow.state != VersionState.PRIVATE)
+        .where(CertificateRow.id == certificate_id, registry.is_shown())
     )
     row = session.scalar(query)
     if row is None:
         raise NotFoundError("certificate", certificate_id)
     return row
+
+
+def certificate_before(session: Session, certificate: CertificateRow) -> CertificateRow | None:
+    """Return the certificate of the same model that a certificate names as the one before it."""
+    query = select(CertificateRow).where(
+        CertificateRow.model_id == certificate.model_id,
+        CertificateRow.number == certificate.number - 1,
+    )
+    return session.scalar(query)
 
 
 def last_certificate(session: Session, model_id: str) -> CertificateRow | None:

@@ -26,7 +26,7 @@ from app.registry.tables import ModelRow
 
 
 @dataclass(frozen=True)
-class OwedView:
+class ObligationView:
     """What a request is owed by one model, with the model's name."""
 
     model: str
@@ -39,7 +39,7 @@ class OwedView:
 
 @dataclass(frozen=True)
 class RequestView:
-    """A forget request, its dataset's name, and its obligations ordered by id."""
+    """A forget request, its dataset's name, and its obligations by the models' names."""
 
     id: str
     dataset: str
@@ -49,7 +49,7 @@ class RequestView:
     due_at: datetime
     completed_at: datetime | None
     failure_reason: str | None
-    obligations: tuple[OwedView, ...]
+    obligations: tuple[ObligationView, ...]
 
     def is_overdue(self, now: datetime) -> bool:
         """Say whether the deadline passed and the request is still open."""
@@ -80,7 +80,7 @@ _QUERY = (
     .outerjoin(ObligationRow, ObligationRow.request_id == ForgetRequestRow.id)
     .outerjoin(ModelRow, ModelRow.id == ObligationRow.model_id)
     .where(ForgetRequestRow.id == any_(bindparam("ids", type_=ARRAY(String))))
-    .order_by(ObligationRow.id)
+    .order_by(ModelRow.name)
 )
 
 
@@ -111,5 +111,5 @@ def most_urgent(
 
 def _view(rows: list[Row[*tuple[Any, ...]]]) -> RequestView:
     width = len(_ROW)
-    owed = tuple(OwedView(*row[width:]) for row in rows if row[width] is not None)
+    owed = tuple(ObligationView(*row[width:]) for row in rows if row[width] is not None)
     return RequestView(*(*rows[0][:width], owed))

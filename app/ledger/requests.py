@@ -1,6 +1,7 @@
 """Forget requests once they are accepted: cancelled, tried again, completed."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,33 +16,27 @@ from app.domain.errors import ConflictError
 from app.domain.states import ObligationState, RequestState
 from app.ledger import obligations, outbox, repository
 from app.ledger.accepting import utc_now
-from app.ledger.demands import hashed
+from app.ledger.new_requests import hashed
 from app.ledger.tables import ForgetRequestRow
 from app.ledger.transitions import enter
 from app.storage.blobs import is_being_written
 
 
+@dataclass(frozen=True, kw_only=True)
 class ForgetRequests:
     """The service behind ``/v1/forget-requests``, except for accepting them."""
 
-    def __init__(
-        self,
-        *,
-        pseudonyms: Pseudonyms,
-        records: Records,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._pseudonyms = pseudonyms
-        self._records = records
-        self._clock = clock
+    pseudonyms: Pseudonyms
+    records: Records
+    clock: Callable[[], datetime] = utc_now
 
     def external_key(self, external_id: str | None) -> bytes | None:
-        """Return what is stored of a caller's own id of a request; None of None."""
-        return hashed(self._pseudonyms.external_id, external_id)
+        """Return what is stored of a caller's own id of a request, or None for None."""
+        return hashed(self.pseudonyms.external_id, external_id)
 
     def receipt_salt(self, request_id: str) -> bytes:
         """Return what a request's sender needs to find its records among the commitments."""
-        return self._pseudonyms.receipt_salt(request_id)
+        return self.pseudonyms.receipt_salt(request_id)
 
     def erase(self, session: Session, request_id: str, *, wait: bool) -> bool:
         """Erase what is stored of a certified request's records; False if it is not certified.
@@ -53,7 +48,7 @@ class ForgetRequests:
         if request is None:
             return False
         seqs = [record.seq for record in repository.records_of(session, request.id)]
-        erased = self._records.erase(session, seqs)
+        erased = self.records.erase(session, seqs)
         if erased:
             log.append(
                 session,
@@ -75,7 +70,7 @@ class ForgetRequests:
             session, request.dataset_id, since=request.received_at
         ):
             return False
-        request.completed_at = self._clock()
+        request.completed_at = self.clock()
         completed_at = request.completed_at.astimezone(UTC).isoformat()
         enter(session, request, RequestState.COMPLETED, completed_at=completed_at)
         return True

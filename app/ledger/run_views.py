@@ -20,7 +20,8 @@ class RunView(RunProgress):
     """A run, with its model's name.
 
     Attributes:
-        retryable: it failed, and its model has had no other run since.
+        retryable: it failed or was cancelled, and its model is there and has had no other run
+            since.
     """
 
     id: str
@@ -39,7 +40,7 @@ class RunView(RunProgress):
         return float(self.plan["epsilon"])
 
 
-_OF_ROW = [getattr(RunRow, of.name) for of in fields(RunView)[:-2]]
+_OF_ROW = [getattr(RunRow, field.name) for field in fields(RunView)[:-2]]
 
 
 def one(session: Session, run_id: str) -> RunView:
@@ -60,8 +61,8 @@ def active(session: Session) -> Sequence[RunView]:
 
 
 def failed(session: Session, *, limit: int) -> Sequence[RunView]:
-    """Return failed runs after which their model had no other, the newest first."""
-    return _read(session, RunRow.state == RunState.FAILED, ~_has_later_run(), limit=limit)
+    """Return failed runs that can be tried again, the newest first."""
+    return _read(session, RunRow.state == RunState.FAILED, _is_current(), limit=limit)
 
 
 def page(
@@ -86,8 +87,7 @@ def page(
 def _read(
     session: Session, *wanted: ColumnElement[bool], limit: int | None = None
 ) -> Sequence[RunView]:
-    """Return runs, the newest first."""
-    retryable = and_(RunRow.state.in_(RETRYABLE_RUN_STATES), ~_has_later_run())
+    retryable = and_(RunRow.state.in_(RETRYABLE_RUN_STATES), _is_current())
     query: Select[Any] = (
         select(*_OF_ROW, ModelRow.name, retryable)
         .join(ModelRow, ModelRow.id == RunRow.model_id)
@@ -98,10 +98,12 @@ def _read(
     return [RunView(*row) for row in session.execute(query)]
 
 
-def _has_later_run() -> ColumnElement[bool]:
+def _is_current() -> ColumnElement[bool]:
+    """Whether a run is the newest one of a model that was neither archived nor deleted."""
     later = aliased(RunRow)
-    return (
+    superseded = (
         select(later.id)
         .where(later.model_id == RunRow.model_id, later.created_at > RunRow.created_at)
         .exists()
     )
+    return and_(ModelRow.archived_at.is_(None), ModelRow.deleted_at.is_(None), ~superseded)

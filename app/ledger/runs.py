@@ -3,18 +3,15 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from sqlalchemy import Connection, func, update
 from sqlalchemy.orm import Session
 
 from app import log
 from app.database import Database
+from app.database.endings import require_live
 from app.datasets import repository as datasets
-from app.domain.errors import (
-    ConflictError,
-    LeaseLostError,
-)
+from app.domain.errors import ConflictError, LeaseLostError
 from app.domain.ids import new_id
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import (
@@ -30,9 +27,9 @@ from app.ledger.obligations import (
     fail_obligations,
     reopen_obligations,
     start_obligations,
-    void_obligations,
 )
 from app.ledger.tables import RunRow
+from app.ledger.training import drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.planning.planner import make_plan
 from app.registry.forecasts import Forecast, Occasion, PlanMaker
@@ -87,26 +84,20 @@ def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
 
 
 def holder(session: Session, run_id: str, fencing_token: int) -> RunRow:
-    """Lock and return a run that is still held under ``fencing_token``.
-
-    Raises:
-        LeaseLostError: another worker holds it, or it is over.
-    """
+    """Lock and return a run still held under ``fencing_token``, or raise ``LeaseLostError``."""
     row = repository.run(session, run_id, lock=True)
     if row.fencing_token != fencing_token or row.state not in (RunState.LEASED, RunState.RUNNING):
         raise LeaseLostError("the run is held by another worker or is over")
     return row
 
 
-def reserve_weights(session: Session, blobs: Blobs, run_id: str, fencing_token: int) -> str:
-    """Return the id of the blob for an attempt's weights.
-
-    Raises:
-        LeaseLostError: another worker holds the run, or it is over.
-    """
+def reserve_blob(
+    session: Session, blobs: Blobs, run_id: str, fencing_token: int, *, kind: str = "weights"
+) -> str:
+    """Return the id of the blob for a result of an attempt; raises what ``holder`` raises."""
     row = holder(session, run_id, fencing_token)
     dataset_id = session.get_one(ModelRow, row.model_id).dataset_id
-    return blobs.reserve_for_run(session, "weights", run_id=run_id, dataset_id=dataset_id)
+    return blobs.reserve_for_run(session, kind, run_id=run_id, dataset_id=dataset_id)
 
 
 @dataclass(frozen=True)
@@ -143,15 +134,9 @@ def begin(
     forget, push or read meanwhile do not wait, and are answered as if the run were going.
 
     A ``train`` run starts from nothing each time it begins: the weights of an earlier attempt are
-    gone, so nothing is owed for records that this attempt leaves out.
-
-    Args:
-        database: the ledger.
-        blobs: hold the model's weights.
-        run_id: which run.
-        fencing_token: of the attempt.
-        dimension: how many weights the network trains.
-        shards: of the dataset, that were read; a training leaves out the records of others.
+    gone, so it owes nothing for records that this attempt leaves out: those of other ``shards``
+    than these, which were read. What it reads is its own matter until it publishes: what the
+    version before owes stays owed.
 
     Raises:
         LeaseLostError: another worker holds the run, or it is over, as it is where every record
@@ -161,10 +146,12 @@ def begin(
     with database.transaction() as session:
         run, model = _fix(session, run_id, fencing_token, shards)
     with database.transaction() as session:
-        training_set = TrainingSet(session, model, as_of=run.forget_epoch)
+        trains = run.kind == RunKind.TRAIN
+        membership = membership_of_run(model, run)
+        training_set = TrainingSet(session, model, membership, as_of=run.forget_epoch)
         retain, held_out = _remembered(training_set.records), _remembered(training_set.held_out)
-        emptied = run.kind != RunKind.TRAIN and not retain and training_set.is_emptied
-        occasion = Occasion.of(session, model, training_set, dimension=dimension)
+        emptied = not trains and not retain and training_set.is_emptied
+        occasion = Occasion.of(session, model, training_set, dimension=dimension, anew=trains)
         forgotten = audited_records(session, run, model, training_set.membership)
     if emptied:
         _withdraw(database, blobs, run_id, fencing_token)
@@ -196,9 +183,8 @@ def _fix(
     row.state = RunState.RUNNING
     row.forget_epoch = dataset.forget_epoch
     if row.kind == RunKind.TRAIN:
-        model.trained_through = datasets.read_through(session, dataset.id, shards)
-        model.trained_after_epoch = dataset.forget_epoch
-        void_obligations(session, model.id, "training began without these records")
+        row.trained_through = datasets.read_through(session, dataset.id, shards)
+        drop_attempt(session, model, "training began without these records")
     else:
         start_obligations(session, row)
     log.append(
@@ -206,7 +192,7 @@ def _fix(
         "run.running",
         run=row.id,
         forget_epoch=row.forget_epoch,
-        **(membership_facts(model) if row.kind == RunKind.TRAIN else {}),
+        trained_through=row.trained_through,
     )
     return row, model
 
@@ -233,11 +219,7 @@ def heartbeat(
     lease_s: float,
     progress: dict[str, object],
 ) -> None:
-    """Prolong a lease and record progress.
-
-    Raises:
-        LeaseLostError: another worker holds the run, or it is over.
-    """
+    """Prolong a lease and record progress; ``LeaseLostError`` if another worker holds the run."""
     alive = connection.execute(
         update(RunRow)
         .where(
@@ -285,34 +267,29 @@ def _requeue(session: Session, row: RunRow, *, delay_s: float) -> None:
 def give_up_attempt(
     session: Session, row: RunRow, *, reason: str, permanent: bool, max_attempts: int
 ) -> None:
-    """End one attempt: queue the run again while attempts are left, else fail it."""
+    """End one attempt: queue the run again while attempts are left, else fail it.
+
+    The reason's further lines are a traceback of the operator's code; requests get the first one.
+    """
     if not permanent and row.attempt < max_attempts:
         _requeue(session, row, delay_s=_RETRY_DELAY_S * (row.attempt - 1))
         return
     _end(session, row, RunState.FAILED)
     row.failure_reason = reason
-    if row.kind == RunKind.TRAIN:
-        return
-    fail_obligations(session, repository.obligations_of_run(session, row.id), reason)
-    # Obligations that came too late for this run would otherwise wait for ever.
+    if row.kind != RunKind.TRAIN:
+        summary = reason.partition("\n")[0]
+        fail_obligations(session, repository.obligations_of_run(session, row.id), summary)
+    # Obligations that did not wait for this run would otherwise wait for ever.
     outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)
-
-
-def membership_facts(model: ModelRow) -> dict[str, Any]:
-    """Return what the log says about which records are part of a model."""
-    return {
-        "model": model.id,
-        "trained_through": model.trained_through,
-        "trained_after_epoch": model.trained_after_epoch,
-    }
 
 
 def cancel_run(session: Session, run_id: str) -> RunRow:
     """End a run that is queued or going: its worker stops at its next step or heartbeat.
 
     Its obligations, and those that came meanwhile, wait again: for another try of this run, another
-    policy, the model's next request, or the deadline's next warning, whichever comes first. A model
-    whose training was cancelled has no weights until the run is tried again.
+    policy, the model's next request, or the deadline's next warning, whichever comes first. What
+    waited for a training is unlearned from the version before, if there is one; without one, the
+    model has no weights until the run is tried again.
 
     Raises:
         NotFoundError: the run does not exist.
@@ -322,9 +299,26 @@ def cancel_run(session: Session, run_id: str) -> RunRow:
     if row.state not in ACTIVE_RUN_STATES:
         raise ConflictError(f"the run is {row.state}; it can no longer be cancelled")
     _end(session, row, RunState.CANCELLED)
-    if row.kind != RunKind.TRAIN:
+    if row.kind == RunKind.TRAIN:
+        outbox.post(session, outbox.Topic.SCHEDULE_MODEL, row.model_id)
+    else:
         reopen_obligations(session, row)
     return row
+
+
+def end_for_good(session: Session, model_id: str, *, reason: str) -> None:
+    """End the run of a model that is to have no weights; nothing is tried again.
+
+    What it owes is for the caller to end, who locks the model afterwards.
+    """
+    active = repository.active_run(session, model_id)
+    if active is None:
+        return
+    row = repository.run(session, active.id, lock=True)
+    if row.state in ACTIVE_RUN_STATES:
+        _end(session, row, RunState.CANCELLED)
+        row.failure_reason = reason
+        session.flush()
 
 
 def _end(session: Session, row: RunRow, state: RunState) -> None:
@@ -332,41 +326,35 @@ def _end(session: Session, row: RunRow, state: RunState) -> None:
     _end_attempt(session, row)
     row.state = state
     row.finished_at = func.clock_timestamp()
-    untrained = _forget_training(session, row) if row.kind == RunKind.TRAIN else {}
-    log.append(session, f"run.{state}", run=row.id, attempt=row.attempt, **untrained)
-
-
-def _forget_training(session: Session, row: RunRow) -> dict[str, Any]:
-    """Record that no weights of a model exist: during a training they are only in memory."""
-    model = session.get_one(ModelRow, row.model_id, with_for_update=True, populate_existing=True)
-    model.trained_through = None
-    model.trained_after_epoch = None
-    how = "failed" if row.state == RunState.FAILED else "was cancelled"
-    void_obligations(session, model.id, f"training {how}, so no weights of this model exist")
-    return membership_facts(model)
+    log.append(session, f"run.{state}", run=row.id, attempt=row.attempt)
+    if row.kind == RunKind.TRAIN:
+        model = session.get_one(
+            ModelRow, row.model_id, with_for_update=True, populate_existing=True
+        )
+        how = "failed" if state == RunState.FAILED else "was cancelled"
+        drop_attempt(
+            session, model, f"training {how}, so no weights that learned from its records exist"
+        )
 
 
 def retry_run(database: Database, run_id: str, *, make: PlanMaker = make_plan) -> RunRow:
     """Create a new run like one that failed or was cancelled.
 
     A model that was withdrawn is trained from nothing instead, whatever became of its last run.
-
-    Args:
-        database: where the run is created.
-        run_id: of the earlier one.
-        make: makes the plan, while nothing is locked.
+    Nothing is locked while ``make`` makes the plan.
 
     Raises:
         NotFoundError: the run does not exist.
         ConflictError: it has not failed or been cancelled, or its model has had a later run, or
             waits for its weights.
+        GoneError: the model was archived.
         PlanError, ParameterError, CalibrationError: the policy cannot be met any more.
     """
     with database.transaction() as session:
         row = repository.run(session, run_id)
         model = session.get_one(ModelRow, row.model_id)
-        _kind_of_retry(session, row, model)
-        occasion = Occasion.of(session, model)
+        kind = _kind_of_retry(session, row, model)
+        occasion = Occasion.of(session, model, anew=kind is RunKind.TRAIN)
     forecast = occasion.forecast(make)
     with database.transaction() as session:
         model = session.get_one(ModelRow, model.id, with_for_update=True)
@@ -378,6 +366,7 @@ def retry_run(database: Database, run_id: str, *, make: PlanMaker = make_plan) -
 
 def _kind_of_retry(session: Session, row: RunRow, model: ModelRow) -> RunKind:
     """Return what another try of a run does; raise ``ConflictError`` if there can be none."""
+    require_live("model", model)
     trains = model.head_version_id is None and model.weights_source == WeightsSource.TRAIN
     withdrawn = trains and row.state == RunState.PUBLISHED
     if row.state not in RETRYABLE_RUN_STATES and not withdrawn:

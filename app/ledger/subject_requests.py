@@ -17,27 +17,25 @@ from app.callbacks.events import Callbacks
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.tables import DatasetRow
-from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.commitments import normal_id
+from app.domain.errors import ConflictError, InvalidInputError, PublicDatasetError
 from app.domain.ids import new_id
 from app.ledger import repository
 from app.ledger.accepting import Acceptance, utc_now
-from app.ledger.demands import ForgetDemand
+from app.ledger.new_requests import NewForgetRequest
 from app.ledger.requests import ForgetRequests
 from app.ledger.subject_status import find, settle
 from app.ledger.tables import SubjectRequestRow
 
 
 @dataclass(frozen=True)
-class SubjectDemand:
+class NewSubjectRequest:
     """What a controller asks for.
 
     Attributes:
         subject_request_id: the controller's own UUID; unique per caller; repeats the first answer.
-        subject_ids: the person's ids, any of which may be known.
-        datasets: names of the datasets to look into; empty: all.
+        datasets: names of the datasets to look into; empty: all that are not public.
         regulation: ``gdpr`` or ``ccpa``.
-        submitted_at: when the person asked the controller.
-        status_callback_urls: where to send changes.
     """
 
     subject_request_id: str
@@ -48,34 +46,24 @@ class SubjectDemand:
     status_callback_urls: Sequence[str] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
 class SubjectRequests:
-    """The service behind ``/opendsr``.
+    """The service behind ``/opendsr``."""
 
-    Args:
-        pseudonyms: recognises ids.
-        callbacks: stores addresses.
-        acceptance: accepts the forget requests.
-        forget_requests: cancels them.
-        clock: the present moment.
-    """
+    pseudonyms: Pseudonyms
+    callbacks: Callbacks
+    acceptance: Acceptance
+    forget_requests: ForgetRequests
+    clock: Callable[[], datetime] = utc_now
 
-    def __init__(
-        self,
-        *,
-        pseudonyms: Pseudonyms,
-        callbacks: Callbacks,
-        acceptance: Acceptance,
-        forget_requests: ForgetRequests,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._pseudonyms = pseudonyms
-        self._callbacks = callbacks
-        self._acceptance = acceptance
-        self._forget_requests = forget_requests
-        self._clock = clock
+    def warm(self, session: Session, asked: NewSubjectRequest) -> None:
+        """Read beforehand, without a lock, what ``submit`` will need; raises what it raises."""
+        for dataset in self._datasets(session, asked):
+            if self._known(session, dataset, asked.subject_ids):
+                self.acceptance.at_once.warm(session, dataset.name)
 
     def submit(
-        self, session: Session, demand: SubjectDemand, *, api_key_id: str
+        self, session: Session, asked: NewSubjectRequest, *, api_key_id: str
     ) -> SubjectRequestRow:
         """Have a person forgotten by every dataset that knows them; replays the earlier answer.
 
@@ -83,18 +71,19 @@ class SubjectRequests:
 
         Raises:
             NotFoundError: a dataset that is named does not exist.
+            PublicDatasetError: one that is named is public.
             InvalidInputError: the id was used before with another body, or a bad address.
         """
-        digest = self._digest(demand)
-        now = self._clock()
+        digest = self._digest(asked)
+        now = self.clock()
         # Of two that come at once, the second waits here until the first is committed.
         mine = insert(SubjectRequestRow).values(
             id=new_id("dsr"),
             api_key_id=api_key_id,
-            subject_request_id=demand.subject_request_id,
+            subject_request_id=asked.subject_request_id,
             request_digest=digest,
-            regulation=demand.regulation,
-            submitted_at=demand.submitted_at,
+            regulation=asked.regulation,
+            submitted_at=asked.submitted_at,
             received_at=now,
             due_at=now,
         )
@@ -102,13 +91,13 @@ class SubjectRequests:
             mine.on_conflict_do_nothing().returning(SubjectRequestRow)
         )
         if row is None:
-            earlier = find(session, demand.subject_request_id, api_key_id=api_key_id)
+            earlier = find(session, asked.subject_request_id, api_key_id=api_key_id)
             if earlier.request_digest != digest:
                 raise InvalidInputError("subject_request_id was used before with another body")
             return earlier
-        self._callbacks.register(
+        self.callbacks.register(
             session,
-            demand.status_callback_urls,
+            asked.status_callback_urls,
             api_key_id=api_key_id,
             subject_request_id=row.id,
         )
@@ -119,16 +108,16 @@ class SubjectRequests:
             key=api_key_id,
             received_at=now.astimezone(UTC).isoformat(),
         )
-        for dataset in self._datasets(session, demand):
-            known = self._known(session, dataset, demand.subject_ids)
+        for dataset in self._datasets(session, asked):
+            known = self._known(session, dataset, asked.subject_ids)
             if known:
-                forget = ForgetDemand(
+                forget = NewForgetRequest(
                     dataset=dataset.name,
                     subject_ids=known,
-                    external_id=f"{demand.subject_request_id}/{dataset.name}",
+                    external_id=f"{asked.subject_request_id}/{dataset.name}",
                     subject_request_id=row.id,
                 )
-                request, _ = self._acceptance.submit(session, forget, api_key_id=api_key_id)
+                request, _ = self.acceptance.submit(session, forget, api_key_id=api_key_id)
                 row.due_at = max(row.due_at, request.due_at)
         session.flush()
         settle(session, row)
@@ -150,29 +139,34 @@ class SubjectRequests:
         for request in requests:  # all lanes before anything else: locks have one order
             datasets.lock_dataset(session, request.dataset_id)
         for request in requests:
-            self._forget_requests.cancel(session, request.id, restore=True)
+            self.forget_requests.cancel(session, request.id, restore=True)
         return row
 
-    def _digest(self, demand: SubjectDemand) -> bytes:
+    def _digest(self, asked: NewSubjectRequest) -> bytes:
         body = [
-            sorted(set(demand.subject_ids)),
-            sorted(set(demand.datasets)),
-            demand.regulation,
-            demand.submitted_at.isoformat(),
-            sorted(set(demand.status_callback_urls)),
+            sorted(set(map(normal_id, asked.subject_ids))),
+            sorted(set(asked.datasets)),
+            asked.regulation,
+            asked.submitted_at.isoformat(),
+            sorted(set(asked.status_callback_urls)),
         ]
-        return self._pseudonyms.upload("opendsr", json.dumps(body).encode())
+        return self.pseudonyms.upload("opendsr", json.dumps(body).encode())
 
-    def _datasets(self, session: Session, demand: SubjectDemand) -> Sequence[DatasetRow]:
+    def _datasets(self, session: Session, asked: NewSubjectRequest) -> Sequence[DatasetRow]:
         """Return the datasets to look into, in the order in which requests lock them."""
-        if not demand.datasets:  # the database may sort names in another order than Python
-            return sorted(datasets.datasets(session), key=lambda dataset: dataset.name)
-        return [datasets.dataset_named(session, name) for name in sorted(set(demand.datasets))]
+        if not asked.datasets:  # the database may sort names in another order than Python
+            private = (each for each in datasets.datasets(session) if not each.public)
+            return sorted(private, key=lambda dataset: dataset.name)
+        named = [datasets.dataset_named(session, name) for name in sorted(set(asked.datasets))]
+        for dataset in named:
+            if dataset.public:
+                raise PublicDatasetError(dataset.name)
+        return named
 
     def _known(
         self, session: Session, dataset: DatasetRow, subject_ids: Sequence[str]
     ) -> list[str]:
-        keys = {self._pseudonyms.subject(dataset.id, i): i for i in subject_ids}
+        keys = {self.pseudonyms.subject(dataset.id, i): i for i in subject_ids}
         found = datasets.records_by_key(session, dataset.id, subject_keys=list(keys))
         held = {record.subject_key for record in found}
         return [subject_id for key, subject_id in keys.items() if key in held]

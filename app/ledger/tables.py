@@ -18,7 +18,7 @@ from app.database import Base
 
 
 class SubjectRequestRow(Base):
-    """A controller's demand for one person, over all datasets; see OpenDSR 2.0."""
+    """A controller's request about one person, over all datasets; see OpenDSR 2.0."""
 
     __tablename__ = "subject_requests"
     __table_args__ = (
@@ -41,7 +41,7 @@ class SubjectRequestRow(Base):
 
 
 class ForgetRequestRow(Base):
-    """The demand that some records or subjects be forgotten."""
+    """The request that some records or subjects be forgotten."""
 
     __tablename__ = "forget_requests"
     __table_args__ = (
@@ -51,6 +51,7 @@ class ForgetRequestRow(Base):
             "state IN ('accepted', 'unlearning', 'certified', 'completed', 'failed', 'cancelled')",
             name="state",
         ),
+        Index("ix_forget_requests_dataset_id_forget_epoch", "dataset_id", "forget_epoch"),
         Index("ix_forget_requests_received_at_id", "received_at", "id"),
         Index(
             "ix_forget_requests_open_due_at",
@@ -60,7 +61,7 @@ class ForgetRequestRow(Base):
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"))
     api_key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id"))
     external_key: Mapped[bytes | None]
     """Keyed hash of the caller's own id of the request, which may name a person."""
@@ -94,6 +95,40 @@ class ForgottenRecordRow(Base):
     commitment: Mapped[bytes]
 
 
+class AccountedRequestRow(Base):
+    """A request that the certificates of a lineage account for, and all of them up to it.
+
+    A lineage is what became of one training, or of one upload: a model's versions since one of
+    them. The other columns count all requests up to this one: ``covered_size`` and
+    ``excluded_size`` are where its commitments end in the lineage's trees; see ``accounts``.
+    """
+
+    __tablename__ = "accounted_requests"
+    __table_args__ = (
+        UniqueConstraint("model_id", "since_version", "request_id"),
+        CheckConstraint("covered_size >= records", name="covered_size"),
+        CheckConstraint("excluded_size >= excluded_records", name="excluded_size"),
+        CheckConstraint("records >= before_training", name="before_training"),
+    )
+
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    since_version: Mapped[int] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    """Counts a lineage's requests from 1, in the order in which they were certified."""
+    request_id: Mapped[str] = mapped_column(ForeignKey("forget_requests.id"))
+    covered_size: Mapped[int] = mapped_column(BigInteger)
+    excluded_size: Mapped[int] = mapped_column(BigInteger)
+    requests: Mapped[int] = mapped_column(BigInteger)
+    """How many of them have a record that the weights may have learned from."""
+    records: Mapped[int] = mapped_column(BigInteger)
+    excluded_records: Mapped[int] = mapped_column(BigInteger)
+    forgotten_through: Mapped[int] = mapped_column(BigInteger)
+    """The newest epoch at which one of ``records`` was forgotten."""
+    begun_at_epoch: Mapped[int] = mapped_column(BigInteger)
+    before_training: Mapped[int] = mapped_column(BigInteger)
+    """How many of ``records`` were forgotten at ``begun_at_epoch``."""
+
+
 class RunRow(Base):
     """One piece of worker work on one model."""
 
@@ -125,6 +160,8 @@ class RunRow(Base):
     enqueued_at: Mapped[datetime | None]
     forget_epoch: Mapped[int | None] = mapped_column(BigInteger)
     """Everything forgotten up to this epoch is left out and covered; fixed when data is read."""
+    trained_through: Mapped[int | None] = mapped_column(BigInteger)
+    """Of a training: the last record that it reads, fixed with the epoch."""
     phase: Mapped[str | None]
     step: Mapped[int | None]
     total_steps: Mapped[int | None]
@@ -154,7 +191,7 @@ class ObligationRow(Base):
     request_id: Mapped[str] = mapped_column(ForeignKey("forget_requests.id"))
     model_id: Mapped[str] = mapped_column(ForeignKey("models.id"))
     run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id"), index=True)
-    certificate_id: Mapped[str | None] = mapped_column(ForeignKey("certificates.id"))
+    certificate_id: Mapped[str | None] = mapped_column(ForeignKey("certificates.id"), index=True)
     state: Mapped[str]
     basis: Mapped[str]
     failure_reason: Mapped[str | None]

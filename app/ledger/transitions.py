@@ -27,11 +27,11 @@ def enter(
     """
     request.state = state
     log.append(session, f"request.{state}", request=request.id, **facts)
-    tell(session, request, str(state), final=state in ENDED_REQUEST_STATES)
+    notify(session, request, str(state), final=state in ENDED_REQUEST_STATES)
     follow(session, request)
 
 
-def tell(session: Session, request: ForgetRequestRow, what: str, *, final: bool = False) -> None:
+def notify(session: Session, request: ForgetRequestRow, what: str, *, final: bool = False) -> None:
     """Make an event ``forget_request.<what>`` for each of the request's addresses."""
     if request.callback_count:
         facts = {

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from app import log
 from app.domain.states import VersionState
-from app.ledger.obligations import void_obligations
+from app.ledger import training
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs
@@ -16,25 +16,21 @@ EMPTIED: Final = "every record that it could be trained on was forgotten, so it 
 
 
 def retire(session: Session, blobs: Blobs, version: VersionRow, *, reason: str) -> None:
-    """Stop serving a version, and give its weights up to be shredded."""
+    """Stop serving a version, and give up its weights and statistics to be shredded."""
     version.state = VersionState.RETIRED
     version.retired_at = func.clock_timestamp()
     version.reason = reason
     blobs.doom(session, version.blob_id)
+    if version.statistics_blob_id is not None:
+        blobs.doom(session, version.statistics_blob_id)
     log.append(session, "version.retired", version=version.id)
 
 
 def withdraw(session: Session, blobs: Blobs, model: ModelRow, *, reason: str) -> None:
     """Leave a model, which is locked, without weights: it serves nothing and owes nothing.
 
-    It does so until it is trained again, or its weights are brought again. No run of it may be
-    going.
-
-    Args:
-        session: of the transaction.
-        blobs: hold its weights, which are given up to be shredded.
-        model: which model.
-        reason: shown with its last version, and with what it owed.
+    It does so until it is trained again, or its weights are uploaded again. No run of it may be
+    going. The reason is shown with its last version, and with what it owed.
     """
     head = registry.head_version(session, model)
     if head is not None:
@@ -44,5 +40,6 @@ def withdraw(session: Session, blobs: Blobs, model: ModelRow, *, reason: str) ->
     model.head_version_id = model.imported_blob_id = model.tracking = None
     model.trained_through = model.trained_after_epoch = None
     log.append(session, "model.withdrawn", model=model.id)
-    void_obligations(session, model.id, reason)
+    session.flush()
+    training.drop_attempt(session, model, reason)
     session.flush()

@@ -31,28 +31,11 @@ def origin_from(first_body: str) -> str:
 
 
 def latest(session: Session) -> LogCheckpointRow:
-    """Return the newest checkpoint.
-
-    Raises:
-        NotReadyError: none has been signed yet.
-    """
+    """Return the newest checkpoint; ``NotReadyError`` if none has been signed yet."""
     query = select(LogCheckpointRow).order_by(LogCheckpointRow.size.desc()).limit(1)
     row = session.scalar(query)
     if row is None:
         raise NotReadyError("the log has no signed checkpoint yet")
-    return row
-
-
-def covering(session: Session, index: int) -> LogCheckpointRow:
-    """Return the oldest checkpoint that covers an entry.
-
-    Raises:
-        NotReadyError: none has been signed yet.
-    """
-    query = select(LogCheckpointRow).where(LogCheckpointRow.size > index)
-    row = session.scalar(query.order_by(LogCheckpointRow.size).limit(1))
-    if row is None:
-        raise NotReadyError("no signed checkpoint covers this entry yet")
     return row
 
 

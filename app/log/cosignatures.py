@@ -69,14 +69,8 @@ def best_checkpoint(
 ) -> tuple[int, str]:
     """Return the checkpoint to show: the newest of the recent ones that most witnesses cosigned.
 
-    Args:
-        session: a session of the ledger.
-        least_size: how many entries it must cover.
-        in_use: the key in use, which must have signed it.
-        witnesses: whose cosignatures count.
-
-    Returns:
-        How many entries it covers, and its note as ``note_of`` returns it.
+    It covers at least ``least_size`` entries and is signed by the key in use. Returned are how many
+    it covers, and its note as ``note_of`` returns it.
 
     Raises:
         NotReadyError: none has been signed yet.

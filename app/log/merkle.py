@@ -1,47 +1,17 @@
-"""The log's Merkle tree in Postgres: appending and proving in O(log n) rows.
-
-Only the roots of complete subtrees are stored; they never change. Any other root is computed from
-at most 2 log n of them.
-"""
+"""The log's Merkle tree in Postgres: appending and proving in O(log n) rows; see ``nodes``."""
 
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    SmallInteger,
-    bindparam,
-    func,
-    insert,
-    select,
-    text,
-)
+from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session
 
 from app.domain import merkle
-from app.domain.errors import CorruptLogError, InvalidInputError
-from app.domain.merkle import Coordinates, Frontier
-from app.log.tables import LogEntryRow, LogNodeRow
+from app.domain.errors import InvalidInputError
+from app.domain.merkle import Frontier
+from app.log import nodes
+from app.log.tables import LogEntryRow
 
-# Leaf hashes are computed here, like merkle.leaf_hash, so that one query reads the entries once.
-_SUBTREES = text(
-    """
-    SELECT 0, index, sha256('\\x00'::bytea || convert_to(body, 'UTF8'))
-    FROM log_entries WHERE index = ANY(:leaves)
-    UNION ALL
-    SELECT node.level, node.position, node.hash
-    FROM unnest(:levels, :positions) AS wanted (level, position)
-    CROSS JOIN LATERAL (
-        SELECT level, position, hash FROM log_nodes
-        WHERE level = wanted.level AND position = wanted.position
-    ) AS node
-    """
-).bindparams(
-    bindparam("leaves", type_=ARRAY(BigInteger)),
-    bindparam("levels", type_=ARRAY(SmallInteger)),
-    bindparam("positions", type_=ARRAY(BigInteger)),
-)
 # One statement, because the lock is held: the clock, the log's size, and the complete subtrees that
 # wait for their neighbours: one of 2^k leaves for each bit k that is set in the size.
 _EDGE = text(
@@ -55,8 +25,8 @@ _EDGE = text(
         SELECT height, node.hash
         FROM generate_series(1, 62) AS height
         CROSS JOIN LATERAL (
-            SELECT hash FROM log_nodes
-            WHERE level = height AND position = (log.size >> height) - 1
+            SELECT hash FROM tree_nodes
+            WHERE tree = 'log' AND level = height AND position = (log.size >> height) - 1
         ) AS node
         WHERE (log.size >> height) % 2 = 1
     ) AS waiting ON true
@@ -83,7 +53,7 @@ def frontier(session: Session) -> tuple[datetime, Frontier]:
     now, size, _, _ = edge[0]
     waiting = {level: digest for _, _, level, digest in edge if digest is not None}
     if len(waiting) != size.bit_count():
-        raise CorruptLogError("a node of the log is missing; run 'expunge log fsck'")
+        raise nodes.missing()
     return now, Frontier(size, waiting)
 
 
@@ -97,14 +67,8 @@ def extend(
         {"index": first + i, "kind": kind, "body": body}
         for i, (kind, body) in enumerate(zip(kinds, bodies, strict=True))
     ]
-    nodes = [
-        {"level": run.level, "position": run.position + i, "hash": digest}
-        for run in runs
-        for i, digest in enumerate(run.hashes)
-    ]
     session.execute(insert(LogEntryRow), entries)
-    if nodes:
-        session.execute(insert(LogNodeRow), nodes)
+    nodes.add(session, [(nodes.LOG, run) for run in runs])
 
 
 def root(session: Session, size: int) -> bytes:
@@ -115,7 +79,7 @@ def root(session: Session, size: int) -> bytes:
         CorruptLogError: a node is missing.
     """
     _require_size("size", size, session)
-    (digest,) = _range_roots(session, [(0, size)])
+    (digest,) = nodes.range_roots(session, nodes.LOG, [(0, size)])
     return digest
 
 
@@ -129,7 +93,7 @@ def inclusion_proof(session: Session, *, index: int, size: int) -> list[bytes]:
     _require_size("size", size, session)
     if not 0 <= index < size:
         raise InvalidInputError(f"index: must be from 0 to {size - 1}, below the tree's size")
-    return _range_roots(session, merkle.inclusion_ranges(index, size))
+    return nodes.range_roots(session, nodes.LOG, merkle.inclusion_ranges(index, size))
 
 
 def consistency_proof(session: Session, *, old_size: int, new_size: int) -> list[bytes]:
@@ -146,34 +110,10 @@ def consistency_proof(session: Session, *, old_size: int, new_size: int) -> list
         raise InvalidInputError(f"from: must be from 0 to {new_size}, the newer tree's size")
     if old_size == 0:
         return []
-    return _range_roots(session, merkle.consistency_ranges(old_size, new_size))
+    return nodes.range_roots(session, nodes.LOG, merkle.consistency_ranges(old_size, new_size))
 
 
 def _require_size(field: str, asked: int, session: Session) -> None:
     present = size(session)
     if not 0 <= asked <= present:
         raise InvalidInputError(f"{field}: must be from 0 to {present}, the log's size")
-
-
-def _range_roots(session: Session, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    wanted = [subtree for start, end in ranges for subtree in merkle.complete_subtrees(start, end)]
-    hashes = _hashes(session, wanted)
-    return [merkle.range_root(start, end, hashes) for start, end in ranges]
-
-
-def _hashes(session: Session, wanted: Sequence[Coordinates]) -> dict[Coordinates, bytes]:
-    if not wanted:
-        return {}
-    inner = [(level, position) for level, position in wanted if level > 0]
-    rows = session.execute(
-        _SUBTREES,
-        {
-            "leaves": [position for level, position in wanted if level == 0],
-            "levels": [level for level, _ in inner],
-            "positions": [position for _, position in inner],
-        },
-    )
-    found = {(level, position): bytes(hashed) for level, position, hashed in rows}
-    if len(found) != len(set(wanted)):
-        raise CorruptLogError("a node of the log is missing; run 'expunge log fsck'")
-    return found

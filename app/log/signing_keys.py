@@ -75,13 +75,9 @@ def rotate(
 def succeed_lost(session: Session, new: StatementSigner, known: TrustedKeys | None = None) -> bool:
     """Replace a key in use whose private half is gone; False if nothing had to be done.
 
-    This happens when a ledger is restored from a backup taken before a rotation.
-
-    Args:
-        session: of the ledger.
-        new: holds the key that is to be in use.
-        known: what was told to verifiers after the rotation. If the new key is in use there, its
-            keys are taken over with their dates: what was compromised stays so.
+    This happens when a ledger is restored from a backup taken before a rotation. ``known`` is what
+    verifiers were given after it. If the new key is in use there, its keys are taken over with
+    their dates: what was compromised stays so.
 
     Raises:
         ConfigurationError: the new key was used before.
@@ -124,7 +120,6 @@ def _succeed(
 def _end(
     session: Session, key_id: str, valid_until: datetime, compromised_since: datetime | None
 ) -> None:
-    """Record the end of the key in use."""
     row = session.get_one(SigningKeyRow, key_id, with_for_update=True)
     row.valid_until, row.compromised_since = valid_until, compromised_since
     session.flush()
@@ -151,11 +146,7 @@ def trusted(session: Session) -> TrustedKeys:
 
 
 def note_key(session: Session) -> NoteKey:
-    """Return the key in use as a key for checking the log's notes.
-
-    Raises:
-        NotReadyError: nothing was signed yet.
-    """
+    """Return the key in use as a key for checking the log's notes, or raise ``NotReadyError``."""
     in_use = _in_use(session)
     if in_use is None:
         raise NotReadyError("nothing was signed yet")

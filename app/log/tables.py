@@ -1,4 +1,4 @@
-"""The log's tables: entries, tree, checkpoints, cosignatures and signing keys."""
+"""The log's tables: entries, trees, checkpoints, cosignatures and signing keys."""
 
 from datetime import datetime
 
@@ -36,16 +36,17 @@ class LogEntryRow(Base):
     body: Mapped[str]
 
 
-class LogNodeRow(Base):
-    """The root of a complete subtree of 2^level leaves; leaves are not stored again."""
+class TreeNodeRow(Base):
+    """The root of a complete subtree of 2^level leaves of a tree; see ``app/log/nodes.py``."""
 
-    __tablename__ = "log_nodes"
+    __tablename__ = "tree_nodes"
     __table_args__ = (
-        CheckConstraint("level BETWEEN 1 AND 62", name="level"),
+        CheckConstraint("level BETWEEN 0 AND 62", name="level"),
         CheckConstraint("position >= 0", name="position"),
         CheckConstraint("length(hash) = 32", name="hash"),
     )
 
+    tree: Mapped[str] = mapped_column(primary_key=True)
     level: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
     position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     hash: Mapped[bytes]

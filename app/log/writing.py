@@ -23,7 +23,7 @@ from app.log.tables import LogEntryRow
 _MAX_INDEX = 2**63 - 1
 _PENDING = "expunge.log.pending"
 _SIGNER = "expunge.log.signer"
-_EXAMINER = "expunge.log.examiner"
+_EXAMINERS = "expunge.log.examiners"
 
 
 def append(session: Session, kind: str, **facts: Any) -> None:  # noqa: ANN401
@@ -48,7 +48,7 @@ def examine_at_commit(session: Session, examine: Callable[[Session], None]) -> N
 
     If it raises, the transaction is rolled back.
     """
-    session.info[_EXAMINER] = examine
+    session.info.setdefault(_EXAMINERS, []).append(examine)
 
 
 def entry(session: Session, index: int) -> LogEntryRow:
@@ -92,7 +92,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any JSON
 def _write_pending(session: Session) -> None:
     pending = session.info.pop(_PENDING, [])
     signer = session.info.pop(_SIGNER, None)
-    examine = session.info.pop(_EXAMINER, None)
+    examiners = session.info.pop(_EXAMINERS, [])
     if not pending and signer is None:
         return
     now, frontier = merkle.frontier(session)
@@ -105,7 +105,7 @@ def _write_pending(session: Session) -> None:
         merkle.extend(session, frontier, kinds=kinds, bodies=bodies)
     if signer is not None:
         checkpoints.issue(session, signer, frontier)
-    if examine is not None:
+    for examine in examiners:
         examine(session)
 
 
@@ -121,4 +121,4 @@ def _announce(session: Session, pending: list[dict[str, Any]], size: int) -> Non
 def _drop_pending(session: Session, _previous: object) -> None:
     session.info.pop(_PENDING, None)
     session.info.pop(_SIGNER, None)
-    session.info.pop(_EXAMINER, None)
+    session.info.pop(_EXAMINERS, None)

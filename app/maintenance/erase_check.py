@@ -10,9 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from redis import Redis
 from redis.exceptions import RedisError
-from sqlalchemy import select
+from sqlalchemy import Executable, select
 from sqlalchemy.orm import Session
 
 from app.database import Database
@@ -26,10 +28,13 @@ from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow
 from app.maintenance.findings import Finding, Verdict
 from app.maintenance.raw_search import search_files, search_postgres, search_redis
 from app.maintenance.spellings import LEAST_BYTES, Spellings
+from app.registry.statistics_file import StatisticsFile
+from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs
 from app.storage.tables import BlobRow
 
 _RAW = "the id, or a longer one that contains it,"
+SeqsOf = Callable[[bytes], NDArray[np.int64]]
 _UNREADABLE = (CorruptObjectError, KeyStoreError, ObjectStoreError)
 
 
@@ -49,12 +54,6 @@ def check(
 ) -> bool:
     """Report all remains of a record's or subject's id; return whether there is no fault.
 
-    Args:
-        stores: the stores to search.
-        dataset: the name of the id's dataset.
-        owners_id: a record's or a subject's id, as its owner writes it.
-        report: called with each finding.
-
     Raises:
         NotFoundError: the dataset does not exist.
     """
@@ -66,8 +65,6 @@ def check(
 
 
 class _Check:
-    """One search, store by store."""
-
     def __init__(self, stores: Stores, dataset: str, owners_id: str) -> None:
         self._stores = stores
         self._owners_id = owners_id
@@ -143,11 +140,11 @@ class _Check:
             ]
 
     def _rows(self) -> Iterator[Finding]:
-        """Search every shard of the dataset, and the features that backbones computed from it."""
+        """Search every shard, the features that backbones computed from it, and models' sums."""
         sought = {record.seq for record in self._records}
-        for where, blob_id in self._tables() if sought else ():
+        for where, blob_id, seqs_of in self._tables() if sought else ():
             try:
-                held = sought & set(decode_shard(self._stores.blobs.read(blob_id))[0].tolist())
+                held = sought & set(seqs_of(self._stores.blobs.read(blob_id)).tolist())
             except GoneError:
                 continue  # it was rewritten meanwhile
             except _UNREADABLE as error:
@@ -159,7 +156,7 @@ class _Check:
                 else:
                     yield Finding(Verdict.PENDING, where, f"holds record {seq}")
 
-    def _tables(self) -> list[tuple[str, str]]:
+    def _tables(self) -> list[tuple[str, str, SeqsOf]]:
         shards = select(ShardRow.id, ShardRow.blob_id).where(
             ShardRow.dataset_id == self._dataset_id
         )
@@ -168,10 +165,22 @@ class _Check:
             .join(ShardRow, ShardRow.id == FeatureShardRow.shard_id)
             .where(ShardRow.dataset_id == self._dataset_id)
         )
+        sums = (
+            select(VersionRow.id, VersionRow.statistics_blob_id)
+            .join(ModelRow, ModelRow.head_version_id == VersionRow.id)
+            .where(
+                ModelRow.dataset_id == self._dataset_id, VersionRow.statistics_blob_id.is_not(None)
+            )
+        )
+        tables: list[tuple[str, Executable, SeqsOf]] = [
+            ("shard", shards, _seqs_of_shard),
+            ("cached features", features, _seqs_of_shard),
+            ("statistics of version", sums, _seqs_of_statistics),
+        ]
         with self._stores.database.transaction() as session:
             return [
-                (f"{what} {name}", blob_id)
-                for what, query in (("shard", shards), ("cached features", features))
+                (f"{what} {name}", blob_id, seqs_of)
+                for what, query, seqs_of in tables
                 for name, blob_id in session.execute(query).all()
             ]
 
@@ -213,6 +222,14 @@ class _Check:
                     yield Finding(Verdict.UNSEARCHED, f"file {path}", meaning)
                 else:
                     yield _raw(f"file {path}", how)
+
+
+def _seqs_of_shard(content: bytes) -> NDArray[np.int64]:
+    return decode_shard(content)[0]
+
+
+def _seqs_of_statistics(content: bytes) -> NDArray[np.int64]:
+    return StatisticsFile.from_bytes(content).seqs
 
 
 def _of_request(record: RecordRow, request: ForgetRequestRow) -> Finding:

@@ -25,9 +25,11 @@ from app.domain import merkle
 from app.domain.errors import NoteError
 from app.domain.merkle import Frontier, NodeRun
 from app.log.checkpoints import origin_from
-from app.log.tables import LogCheckpointRow, LogEntryRow, LogNodeRow
+from app.log.nodes import LOG
+from app.log.tables import LogCheckpointRow, LogEntryRow, TreeNodeRow
 from app.maintenance.fsck_certificates import KINDS, CertificateCheck
 from app.maintenance.fsck_cosignatures import check_cosignatures
+from app.maintenance.fsck_lineages import check_lineages
 from app.maintenance.replay import Replay
 from app.maintenance.stories import STORIES
 
@@ -37,11 +39,12 @@ _STRAY_NODES = text(
     SELECT node.level, node.position
     FROM generate_series(1, 62) AS height
     CROSS JOIN LATERAL (
-        SELECT level, position FROM log_nodes
-        WHERE level = height AND (position >= CAST(:size AS bigint) >> height OR position < 0)
+        SELECT level, position FROM tree_nodes
+        WHERE tree = 'log' AND level = height
+        AND (position >= CAST(:size AS bigint) >> height OR position < 0)
     ) AS node
     UNION ALL
-    SELECT level, position FROM log_nodes WHERE level < 1 OR level > 62
+    SELECT level, position FROM tree_nodes WHERE tree = 'log' AND (level < 1 OR level > 62)
     """
 )
 
@@ -53,7 +56,7 @@ class Fault:
     Attributes:
         where: such as ``entry 17``, ``node 3/2`` (level 3, position 2) or ``certificate cert_…``.
         reason: what contradicts what.
-        is_harmless: whether it is merely told: nothing contradicts anything.
+        is_harmless: whether it is only a remark: nothing contradicts anything.
     """
 
     where: str
@@ -67,8 +70,6 @@ class Summary:
 
     Attributes:
         size: number of entries up to the first gap.
-        root: root of the tree over them.
-        checkpoints, certificates: how many are stored.
         rows: how many other rows the log describes.
         faults: how many faults were reported, without harmless ones.
     """
@@ -100,14 +101,10 @@ def check(
     kept: Sequence[Checkpoint] = (),
     witnesses: Sequence[WitnessKey] = (),
 ) -> Summary:
-    """Check a snapshot of the log; the service may keep running.
+    """Check a snapshot of the log, reporting each fault; the service may keep running.
 
-    Args:
-        database: the ledger; SELECT is enough.
-        keys: the keys that sign checkpoints and certificates.
-        report: called with each fault.
-        kept: verified checkpoints from elsewhere, which the log must still agree with.
-        witnesses: whose cosignatures the service shows; those of others are merely told.
+    The log must still agree with the ``kept`` checkpoints. The cosignatures of other witnesses than
+    these are only remarked on.
     """
     engine = database.engine.execution_options(
         isolation_level="REPEATABLE READ", postgresql_readonly=True
@@ -158,12 +155,15 @@ class _Check:
         for level, position in strays:
             self._fault(f"node {level}/{position}", "this subtree does not exist")
         check_cosignatures(self._connection, witnesses, fault=self._fault, remark=self._remark)
+        certificates = self._certificates.finish()
+        compared = Replay(self._connection, self._fault).run(STORIES)
+        check_lineages(self._connection, self._fault)
         return Summary(
             size=self._frontier.size,
             root=self._frontier.root(),
             checkpoints=self._checkpoints,
-            certificates=self._certificates.finish(),
-            rows=Replay(self._connection, self._fault).run(STORIES),
+            certificates=certificates,
+            rows=compared,
             faults=self._faults,
         )
 
@@ -225,14 +225,16 @@ class _Check:
 
     def _check_nodes(self, runs: list[NodeRun]) -> None:
         """Compare the nodes completed by one chunk of entries, level by level."""
-        node = LogNodeRow
+        node = TreeNodeRow
         by_place = attrgetter("level", "position")
         for level, group in groupby(sorted(runs, key=by_place), key=attrgetter("level")):
             parts = list(group)
             first = parts[0].position
             hashes = [hashed for part in parts for hashed in part.hashes]
             query = select(node.position, node.hash).where(
-                node.level == level, node.position.between(first, first + len(hashes) - 1)
+                node.tree == LOG,
+                node.level == level,
+                node.position.between(first, first + len(hashes) - 1),
             )
             stored = {row[0]: row[1] for row in self._connection.execute(query).all()}
             for position, hashed in enumerate(hashes, first):

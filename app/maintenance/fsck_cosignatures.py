@@ -20,14 +20,7 @@ def check_cosignatures(
     fault: Callable[[str, str], None],
     remark: Callable[[str, str], None],
 ) -> None:
-    """Check each cosignature, and name the witnesses whose cosignatures are not shown.
-
-    Args:
-        connection: to the ledger.
-        witnesses: whose cosignatures are shown.
-        fault: called with each line that is not a cosignature of its checkpoint.
-        remark: called with each other witness: it may be one that was asked earlier.
-    """
+    """Check each cosignature, and remark on the witnesses whose cosignatures are not shown."""
     row, checkpoint = LogCosignatureRow, LogCheckpointRow
     query = (
         select(row.witness, row.size, row.line, checkpoint.note)
@@ -47,8 +40,8 @@ def check_cosignatures(
                 elif not is_cosignature(line, note, key):
                     fault(where, "this witness did not sign it")
             if key is not None and witness not in known:
-                told = "EXPUNGE_WITNESSES does not name it: its cosignatures are not shown"
-                remark(f"witness {witness!a}", told)
+                meaning = "EXPUNGE_WITNESSES does not name it: its cosignatures are not shown"
+                remark(f"witness {witness!a}", meaning)
 
 
 def _key(witness: str) -> WitnessKey | None:

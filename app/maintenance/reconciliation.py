@@ -27,7 +27,7 @@ from app import log
 from app.backbones.tables import BackboneRow
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import TrustedKeys
-from app.datasets import digests
+from app.datasets import digests, features
 from app.datasets import repository as datasets
 from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
@@ -84,11 +84,7 @@ def reconcile(
 ) -> Findings:
     """Change the ledger to match the stores; no other part of the service may be running.
 
-    Args:
-        session: of the ledger.
-        blobs: the stores.
-        signer: holds the present signing key.
-        known: the keys that verifiers were told to trust, rotated away ones among them.
+    ``signer`` holds the present key; verifiers trust the ``known`` ones, which may be older.
 
     Raises:
         ObjectStoreError, KeyStoreError: a store does not answer, so a comparison is impossible.
@@ -145,7 +141,7 @@ def _take_in_rewritten_shards(
         successor = min(successors, key=lambda i: len(seqs_of[i]), default=None)
         left = set() if successor is None else seqs_of[successor]
         tainted |= _forget(session, shard.dataset_id, held - left, found)
-        shard.rows, shard.upload_digest = len(left), None
+        shard.rows = len(left)
         if successor is None:
             found.shards_lost += 1
             found.attention.append(
@@ -221,7 +217,6 @@ def _begin_anew(
 
 
 def _withdraw(session: Session, blobs: Blobs, model: ModelRow) -> None:
-    """End a model's run and withdraw it."""
     active = repository.active_run(session, model.id)
     if active is not None:
         runs.give_up_attempt(session, active, reason=REASON, permanent=True, max_attempts=1)
@@ -230,11 +225,17 @@ def _withdraw(session: Session, blobs: Blobs, model: ModelRow) -> None:
 
 
 def _drop_others(session: Session, blobs: Blobs, lost: Collection[str], found: Findings) -> None:
-    """Give up features, imported weights and backbones that cannot be read."""
-    for features in session.scalars(select(FeatureShardRow)).all():
-        if features.blob_id in lost:
-            session.delete(features)
+    """Give up features, statistics, imported weights and backbones that cannot be read."""
+    for kept in session.scalars(select(FeatureShardRow)).all():
+        if kept.blob_id in lost:
+            session.delete(kept)
             found.other_objects += 1
+    for version in session.scalars(
+        select(VersionRow).where(VersionRow.statistics_blob_id.in_(lost))
+    ).all():  # the next run makes them anew
+        version.statistics_blob_id = None
+        log.append(session, "statistics.lost", version=version.id)
+        found.other_objects += 1
     for model in session.scalars(select(ModelRow)).all():
         if model.imported_blob_id in lost:
             _withdraw(session, blobs, model)
@@ -243,6 +244,12 @@ def _drop_others(session: Session, blobs: Blobs, lost: Collection[str], found: F
     for backbone in session.scalars(select(BackboneRow)).all():
         if backbone.blob_id in lost:
             backbone.blob_id = backbone.sha256 = backbone.size_bytes = None
+            backbone.whitening = None
+            # Other weights may take their place: features of both must not meet in one model.
+            features.give_up(session, blobs, backbone_id=backbone.id)
             log.append(session, "backbone.lost", backbone=backbone.id)
             found.other_objects += 1
-            found.attention.append(f"backbone {backbone.name!r}: upload its weights again")
+            if backbone.base_id is None:
+                found.attention.append(f"backbone {backbone.name!r}: upload its weights again")
+            else:  # a worker does it
+                backbone.attempts = 0

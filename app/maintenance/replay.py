@@ -64,42 +64,42 @@ class Replay:
         for row_id, entries in groupby(self._entries(story), key=attrgetter("id")):
             where = f"{story.name} {_shown(row_id)}"
             while row is not None and row.id < row_id:
-                self._untold(story, row)
+                self._undescribed(story, row)
                 row, seen = next(rows, None), seen + 1
-            told = self._tell(story, where, entries)
+            expected = self._expected(story, where, entries)
             if row is None or row.id != row_id:
                 self._fault(where, "the log describes it, but it is missing")
                 continue
-            self._check(story, where, told, row)
+            self._check(story, where, expected, row)
             row, seen = next(rows, None), seen + 1
         for left in chain(() if row is None else (row,), rows):
-            self._untold(story, left)
+            self._undescribed(story, left)
             seen += 1
         return seen
 
-    def _tell(self, story: Story, where: str, entries: Iterator[Row[Any]]) -> Columns:
+    def _expected(self, story: Story, where: str, entries: Iterator[Row[Any]]) -> Columns:
         """Return the row that results from all of its entries."""
-        told: Columns = {}
+        expected: Columns = {}
         ended = False
         for entry in entries:
-            if ended or (not told and entry.kind not in story.births):
+            if ended or (not expected and entry.kind not in story.births):
                 when = "after its end" if ended else "before its beginning"
                 self._fault(where, f"entry {entry.index}, {_shown(entry.kind)}, comes {when}")
                 continue
             try:
-                told.update(story.rules[entry.kind](json.loads(entry.body), told))
+                expected.update(story.rules[entry.kind](json.loads(entry.body), expected))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 self._fault(where, f"entry {entry.index} does not fit those before it")
             ended = entry.kind in story.ends
-        return told
+        return expected
 
-    def _check(self, story: Story, where: str, told: Columns, row: Row[Any]) -> None:
+    def _check(self, story: Story, where: str, expected: Columns, row: Row[Any]) -> None:
         actual = story.read(row)
-        for column, value in told.items():
+        for column, value in expected.items():
             if actual[column] != value:
                 self._fault(where, f"its {column} differs from the log")
 
-    def _untold(self, story: Story, row: Row[Any]) -> None:
+    def _undescribed(self, story: Story, row: Row[Any]) -> None:
         self._fault(f"{story.name} {_shown(row.id)}", "no entry describes it")
 
     def _entries(self, story: Story) -> Iterator[Row[Any]]:

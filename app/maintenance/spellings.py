@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import unicodedata
 from collections.abc import Iterable
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -13,21 +14,22 @@ LEAST_BYTES = 6
 class Spellings:
     """One id as UTF-8, in JSON, quoted by PostgreSQL, in hexadecimal and in base64.
 
-    Attributes:
-        longest: length of the longest spelling, in bytes.
+    Accented letters may be one character or two, as the sender wrote them.
     """
 
     def __init__(self, owners_id: str) -> None:
-        raw = owners_id.encode()
-        quoted = owners_id.replace("\\", "\\\\").replace('"', '""')
-        in_json = json.dumps(owners_id)[1:-1]
+        forms = {owners_id, *(unicodedata.normalize(form, owners_id) for form in ("NFC", "NFD"))}
+        raw = {form.encode() for form in forms}
+        quoted = {form.replace("\\", "\\\\").replace('"', '""').encode() for form in forms}
+        in_json = {json.dumps(form)[1:-1].encode() for form in forms}
+        in_hex = {each.hex() for each in raw}
         self._spellings = {
-            "as it is": {raw},
-            "escaped": {quoted.encode(), in_json.encode()} - {raw},
-            "in hexadecimal": {raw.hex().encode(), raw.hex().upper().encode()},
+            "as it is": raw,
+            "escaped": (quoted | in_json) - raw,
+            "in hexadecimal": {word.encode() for each in in_hex for word in (each, each.upper())},
         }
-        self._base64 = [_Base64(raw, shift) for shift in range(3)]
-        self.is_searchable = len(raw) >= LEAST_BYTES
+        self._base64 = [_Base64(each, shift) for each in raw for shift in range(3)]
+        self.is_searchable = min(map(len, raw)) >= LEAST_BYTES
         words = [len(word) for words in self._spellings.values() for word in words]
         self.longest = max(*words, *(word.length for word in self._base64))
 

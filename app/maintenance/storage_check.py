@@ -11,21 +11,18 @@ from datetime import timedelta
 from sqlalchemy import ARRAY, String, any_, func, literal, select
 from sqlalchemy.orm import Session
 
-# Imported for their tables: a blob that none of these refers to is an orphan.
-import app.backbones.tables
-import app.datasets.tables
-import app.registry.tables  # noqa: F401
-from app.database import Base, Database
+from app.database import Database
 from app.domain.errors import CorruptObjectError, GoneError
 from app.domain.states import BlobState
 from app.maintenance.findings import Finding, Verdict
+from app.schema import all_tables
 from app.storage.encryption import stored_size
 from app.storage.keystore import KeyStore
 from app.storage.objects import ObjectStore
 from app.storage.tables import BlobRow
 
 _OVERDUE_AFTER = timedelta(hours=1)
-_STRANGE = "no row of the database names it: left by a restored database, or not ours"
+_UNKNOWN = "no row of the database names it: left by a restored database, or not ours"
 
 
 @dataclass(frozen=True)
@@ -58,8 +55,8 @@ def check(stores: Stores, *, report: Callable[[Finding], None]) -> Counts:
         ledger = _Ledger.read(session, objects | keys)
     comparison = _Comparison(stores, ledger)
     for finding in (
-        *comparison.strangers("object", objects),
-        *comparison.strangers("key", keys),
+        *comparison.unknown("object", objects),
+        *comparison.unknown("key", keys),
         *comparison.survivors(objects, keys),
         *comparison.rows(),
     ):
@@ -107,9 +104,10 @@ class _Ledger:
 
 
 def _referred(session: Session) -> set[str]:
+    """Return the blobs that any row refers to; others are orphans."""
     return {
         name
-        for table in Base.metadata.tables.values()
+        for table in all_tables().tables.values()
         for reference in table.foreign_keys
         if reference.column.table is BlobRow.__table__
         for name in session.scalars(select(reference.parent).where(reference.parent.is_not(None)))
@@ -117,16 +115,14 @@ def _referred(session: Session) -> set[str]:
 
 
 class _Comparison:
-    """One comparison, finding by finding."""
-
     def __init__(self, stores: Stores, ledger: _Ledger) -> None:
         self._stores = stores
         self._ledger = ledger
 
-    def strangers(self, what: str, names: set[str]) -> Iterator[Finding]:
+    def unknown(self, what: str, names: set[str]) -> Iterator[Finding]:
         """Yield objects and keys that no row names."""
         for name in sorted(names - self._ledger.stored.keys() - self._ledger.shredded.keys()):
-            yield Finding(Verdict.FAULT, f"{what} {name}", _STRANGE)
+            yield Finding(Verdict.FAULT, f"{what} {name}", _UNKNOWN)
 
     def survivors(self, objects: set[str], keys: set[str]) -> Iterator[Finding]:
         """Yield objects and keys that should have been deleted with their blob."""

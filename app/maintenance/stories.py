@@ -7,34 +7,47 @@ from typing import Any
 from sqlalchemy import select
 
 from app import log
-from app.access.api_keys import fingerprint
-from app.access.tables import ApiKeyRow
 from app.backbones import repository as backbones
 from app.backbones.tables import BackboneRow
-from app.callbacks.tables import CallbackSecretRow
 from app.datasets import digests
-from app.domain.states import ObligationState, RequestState, RunState, SubjectRequestStatus
+from app.domain.states import (
+    ObligationState,
+    RequestState,
+    RunState,
+    SubjectRequestStatus,
+    VersionState,
+)
 from app.ledger.tables import ObligationRow, RunRow, SubjectRequestRow
-from app.log.tables import SigningKeyRow
 from app.maintenance import story_rows
+from app.maintenance.key_stories import API_KEYS, CALLBACK_SECRETS, SIGNING_KEYS
 from app.maintenance.replay import Columns, Rule, Story
-from app.maintenance.story_rules import both, columns, moment, once, sets, takes
+from app.maintenance.story_rules import (
+    LIVE,
+    both,
+    columns,
+    ended,
+    endings,
+    moment,
+    once,
+    sets,
+    takes,
+)
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 
 # Datasets and their records
 
 
-def _counted(facts: Mapping[str, Any], told: Columns, column: str) -> Columns:
-    return {column: told[column] + facts["records"]}
+def _counted(facts: Mapping[str, Any], row: Columns, column: str) -> Columns:
+    return {column: row[column] + facts["records"]}
 
 
-def _at_epoch(facts: Mapping[str, Any], told: Columns) -> Columns:
-    return {"forget_epoch": max(told["forget_epoch"], facts["epoch"])}
+def _at_epoch(facts: Mapping[str, Any], row: Columns) -> Columns:
+    return {"forget_epoch": max(row["forget_epoch"], facts["epoch"])}
 
 
-def _returned_at(facts: Mapping[str, Any], told: Columns) -> Columns:
-    return {"forget_epoch": max(told["forget_epoch"], facts.get("returned_at", 0))}
+def _returned_at(facts: Mapping[str, Any], row: Columns) -> Columns:
+    return {"forget_epoch": max(row["forget_epoch"], facts.get("returned_at", 0))}
 
 
 _DATASETS = Story(
@@ -43,15 +56,21 @@ _DATASETS = Story(
     rows=story_rows.DATASETS,
     read=lambda row: {
         "definition": digests.of_dataset(row),
+        **ended(row),
         **columns("forget_epoch", "records", "erased")(row),
     },
     rules={
         "dataset.defined": once(
-            both(takes(definition="definition"), sets(forget_epoch=0, records=0, erased=0))
+            both(
+                takes(definition="definition"),
+                sets(forget_epoch=0, records=0, erased=0, **LIVE),
+            )
         ),
-        "records.pushed": lambda facts, told: _counted(facts, told, "records"),
-        "records.erased": lambda facts, told: _counted(facts, told, "erased"),
+        "records.pushed": lambda facts, row: _counted(facts, row, "records"),
+        "records.erased": lambda facts, row: _counted(facts, row, "erased"),
         "records.lost": _at_epoch,
+        "records.given_up": _at_epoch,
+        **endings("dataset"),
         "request.accepted": _at_epoch,
         "request.cancelled": _returned_at,
     },
@@ -63,8 +82,11 @@ _LOST_RECORDS = Story(
     field="mark",
     rows=story_rows.MARKS_OF_NO_REQUEST,
     read=columns("marked", "marks"),
-    rules={"records.lost": once(takes(marked="marked", marks="marks"))},
-    births=frozenset({"records.lost"}),
+    rules={
+        kind: once(takes(marked="marked", marks="marks"))
+        for kind in ("records.lost", "records.given_up")
+    },
+    births=frozenset({"records.lost", "records.given_up"}),
 )
 
 _RETURNS_OF_NO_REQUEST = Story(
@@ -90,8 +112,8 @@ _REQUEST_FACTS = {
 }
 
 
-def _accepted(facts: Mapping[str, Any], told: Columns) -> Columns:
-    if told:
+def _accepted(facts: Mapping[str, Any], row: Columns) -> Columns:
+    if row:
         if "epoch" in facts:
             raise ValueError("accepted twice")
         return {"state": RequestState.ACCEPTED}
@@ -110,14 +132,14 @@ def _accepted(facts: Mapping[str, Any], told: Columns) -> Columns:
     }
 
 
-def _completed(facts: Mapping[str, Any], _told: Columns) -> Columns:
+def _completed(facts: Mapping[str, Any], _row: Columns) -> Columns:
     at = moment(facts["completed_at"])
     return {"state": RequestState.COMPLETED, "completed_at": at, "left": 0}
 
 
-def _cancelled(facts: Mapping[str, Any], _told: Columns) -> Columns:
-    told = ("restored", "returned_at", "returns", "marked", "marks") if facts["restored"] else ()
-    return {"state": RequestState.CANCELLED, **{name: facts[name] for name in told}}
+def _cancelled(facts: Mapping[str, Any], _row: Columns) -> Columns:
+    kept = ("restored", "returned_at", "returns", "marked", "marks") if facts["restored"] else ()
+    return {"state": RequestState.CANCELLED, **{name: facts[name] for name in kept}}
 
 
 _REQUESTS = Story(
@@ -146,13 +168,20 @@ _REQUESTS = Story(
 
 
 def _owed(state: str) -> Rule:
-    def rule(facts: Mapping[str, Any], told: Columns) -> Columns:
+    def rule(facts: Mapping[str, Any], row: Columns) -> Columns:
         fixed = {"request_id": facts["request"], "model_id": facts["model"]}
-        fixed["basis"] = facts["basis"]
-        if told and any(told[column] != value for column, value in fixed.items()):
+        if state != ObligationState.CERTIFIED:  # which may be for another reason than was expected
+            fixed["basis"] = facts["basis"]
+        if row and any(row[column] != value for column, value in fixed.items()):
             raise ValueError("another request's or model's")
         run, certificate = facts["run"], facts["certificate"]
-        return {**fixed, "state": state, "run_id": run, "certificate_id": certificate}
+        return {
+            **fixed,
+            "basis": facts["basis"],
+            "state": state,
+            "run_id": run,
+            "certificate_id": certificate,
+        }
 
     return rule
 
@@ -168,14 +197,14 @@ _OBLIGATIONS = Story(
 )
 
 
-def _received(facts: Mapping[str, Any], _told: Columns) -> Columns:
+def _received(facts: Mapping[str, Any], _row: Columns) -> Columns:
     at = moment(facts["received_at"])
     return {"api_key_id": facts["key"], "received_at": at, "due_at": at}
 
 
-def _due_with(facts: Mapping[str, Any], told: Columns) -> Columns:
+def _due_with(facts: Mapping[str, Any], row: Columns) -> Columns:
     """A subject request is due with the last of its forget requests."""
-    return {"due_at": max(told["due_at"], datetime.fromisoformat(facts["due_at"]))}
+    return {"due_at": max(row["due_at"], datetime.fromisoformat(facts["due_at"]))}
 
 
 _SUBJECT_REQUESTS = Story(
@@ -201,7 +230,7 @@ _WITHOUT_WEIGHTS = {
 }
 
 
-def _policy(facts: Mapping[str, Any], _told: Columns) -> Columns:
+def _policy(facts: Mapping[str, Any], _row: Columns) -> Columns:
     return {"policy": log.plain(facts["policy"])}
 
 
@@ -215,24 +244,26 @@ _MODELS = Story(
         "tracking": log.digest_of(row.tracking),
         **columns("trained_through", "trained_after_epoch", "head_version_id")(row),
         "imported_blob_id": row.imported_blob_id,
+        **ended(row),
     },
     rules={
         "model.defined": once(
             both(
                 takes(definition="definition"),
                 _policy,
-                sets(**_WITHOUT_WEIGHTS),
+                sets(**_WITHOUT_WEIGHTS, **LIVE),
             )
         ),
         "policy.changed": _policy,
         "weights.imported": both(_MEMBERSHIP, takes(imported_blob_id="blob")),
-        "run.running": _MEMBERSHIP,
-        "run.failed": _MEMBERSHIP,
-        "run.cancelled": _MEMBERSHIP,
         "version.published": both(
-            takes(head_version_id="version", tracking="tracking"), sets(imported_blob_id=None)
+            _MEMBERSHIP,
+            takes(head_version_id="version", tracking="tracking"),
+            sets(imported_blob_id=None),
         ),
+        "version.covers": takes(tracking="tracking"),
         "model.withdrawn": sets(**_WITHOUT_WEIGHTS),
+        **endings("model"),
     },
     births=frozenset({"model.defined"}),
 )
@@ -243,17 +274,20 @@ _RUNS = Story(
     rows=select(*RunRow.__table__.columns),
     read=lambda row: {
         "plan": log.digest_of(row.plan),
-        **columns("model_id", "kind", "state", "attempt", "forget_epoch")(row),
+        **columns("model_id", "kind", "state", "attempt", "forget_epoch", "trained_through")(row),
     },
     rules={
         "run.queued": once(
             both(
                 takes(model_id="model", kind="run_kind", plan="plan"),
-                sets(state=RunState.QUEUED, attempt=0, forget_epoch=None),
+                sets(state=RunState.QUEUED, attempt=0, forget_epoch=None, trained_through=None),
             )
         ),
         "run.leased": both(takes(attempt="attempt"), sets(state=RunState.LEASED)),
-        "run.running": both(takes(forget_epoch="forget_epoch"), sets(state=RunState.RUNNING)),
+        "run.running": both(
+            takes(forget_epoch="forget_epoch", trained_through="trained_through"),
+            sets(state=RunState.RUNNING),
+        ),
         "run.planned": takes(plan="plan"),
         "run.requeued": both(takes(attempt="attempt"), sets(state=RunState.QUEUED)),
         **{
@@ -273,17 +307,32 @@ _VERSION_FACTS = {
     "state": "state",
     "certificate_id": "certificate",
     "sha256": "sha256",
+    "tensors_sha256": "tensors_sha256",
     "blob_id": "blob",
+    "statistics_blob_id": "statistics",
     "size_bytes": "size_bytes",
     "covers_epoch": "covers_epoch",
+    "trained_through": "trained_through",
+    "trained_after_epoch": "trained_after_epoch",
+    "since_version": "since_version",
 }
+
+
+def _withheld(facts: Mapping[str, Any], _row: Columns) -> Columns:
+    return {"withheld": facts["state"] == VersionState.PRIVATE}
+
+
 _VERSIONS = Story(
     name="version",
     field="version",
-    rows=select(VersionRow.id, *(getattr(VersionRow, name) for name in _VERSION_FACTS)),
-    read=columns(*_VERSION_FACTS),
+    rows=select(
+        VersionRow.id, VersionRow.withheld, *(getattr(VersionRow, name) for name in _VERSION_FACTS)
+    ),
+    read=columns(*_VERSION_FACTS, "withheld"),
     rules={
-        "version.published": once(takes(**_VERSION_FACTS)),
+        "version.published": once(both(takes(**_VERSION_FACTS), _withheld)),
+        "version.covers": takes(covers_epoch="covers_epoch", certificate_id="certificate"),
+        "statistics.lost": sets(statistics_blob_id=None),
         "version.retired": sets(state="retired"),
         "version.shredded": sets(state="shredded"),
     },
@@ -292,90 +341,25 @@ _VERSIONS = Story(
 )
 
 _WEIGHTS = {"blob_id": "blob", "sha256": "sha256", "size_bytes": "size_bytes"}
-_NO_WEIGHTS = dict.fromkeys(_WEIGHTS)
+_WHITENED = {**_WEIGHTS, "whitening": "whitening"}
+_NO_WEIGHTS = dict.fromkeys(_WHITENED)
 _BACKBONES = Story(
     name="backbone",
     field="backbone",
     rows=select(*BackboneRow.__table__.columns),
-    read=lambda row: {"definition": backbones.digest_of(row), **columns(*_WEIGHTS)(row)},
+    read=lambda row: {
+        "definition": backbones.digest_of(row),
+        **columns(*_WHITENED)(row),
+        **ended(row),
+    },
     rules={
-        "backbone.defined": once(both(takes(definition="definition"), sets(**_NO_WEIGHTS))),
+        "backbone.defined": once(both(takes(definition="definition"), sets(**_NO_WEIGHTS, **LIVE))),
         "backbone.uploaded": takes(**_WEIGHTS),
+        "backbone.whitened": takes(**_WHITENED),
         "backbone.lost": sets(**_NO_WEIGHTS),
+        **endings("backbone"),
     },
     births=frozenset({"backbone.defined"}),
-)
-
-# Keys
-
-
-def _key_created(facts: Mapping[str, Any], _told: Columns) -> Columns:
-    return {
-        "kind": "key",
-        "fingerprint": facts["fingerprint"],
-        "scopes": facts["scopes"],
-        "expires_at": moment(facts.get("expires_at")),
-        "revoked": False,
-    }
-
-
-_API_KEYS = Story(
-    name="API key",
-    field="key",
-    rows=select(*ApiKeyRow.__table__.columns),
-    read=lambda row: {
-        "fingerprint": fingerprint(row.key_hash),
-        "revoked": row.revoked_at is not None,
-        **columns("kind", "scopes", "expires_at")(row),
-    },
-    rules={
-        "key.created": once(_key_created),
-        "caller.added": once(
-            both(
-                takes(fingerprint="fingerprint"),
-                sets(kind="oidc", scopes=[], expires_at=None, revoked=False),
-            )
-        ),
-        "key.revoked": sets(revoked=True),
-    },
-    births=frozenset({"key.created", "caller.added"}),
-    ends=frozenset({"key.revoked"}),
-)
-
-
-def _key_activated(facts: Mapping[str, Any], _told: Columns) -> Columns:
-    since = moment(facts["valid_from"])
-    ahead = {"valid_until": None, "compromised_since": None}
-    return {"pem": facts["pem"], "valid_from": since, **ahead}
-
-
-_SIGNING_KEYS = Story(
-    name="signing key",
-    field="key",
-    rows=select(*SigningKeyRow.__table__.columns),
-    read=columns("pem", "valid_from", "valid_until", "compromised_since"),
-    rules={
-        "key.activated": once(_key_activated),
-        "key.retired": lambda facts, _told: {
-            "valid_until": moment(facts["valid_until"]),
-            "compromised_since": moment(facts.get("compromised_since")),
-        },
-    },
-    births=frozenset({"key.activated"}),
-    ends=frozenset({"key.retired"}),
-)
-
-_CALLBACK_SECRETS = Story(
-    name="callback secret of",
-    field="key",
-    rows=select(CallbackSecretRow.api_key_id.label("id"), CallbackSecretRow.generation),
-    read=columns("generation"),
-    rules={
-        "callback_secret.rotated": lambda _facts, told: {
-            "generation": told.get("generation", 0) + 1
-        }
-    },
-    births=frozenset({"callback_secret.rotated"}),
 )
 
 STORIES = (
@@ -389,8 +373,8 @@ STORIES = (
     _RUNS,
     _VERSIONS,
     _BACKBONES,
-    _API_KEYS,
-    _SIGNING_KEYS,
-    _CALLBACK_SECRETS,
+    API_KEYS,
+    SIGNING_KEYS,
+    CALLBACK_SECRETS,
 )
 """Every table that the log describes, except certificates: those carry signatures."""

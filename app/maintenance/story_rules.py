@@ -11,19 +11,19 @@ from app.maintenance.replay import Columns, Rule
 
 def sets(**values: object) -> Rule:
     """Return a rule that sets columns to constants."""
-    return lambda _facts, _told: values
+    return lambda _facts, _row: values
 
 
 def takes(**names: str) -> Rule:
     """Return a rule that sets columns to facts."""
-    return lambda facts, _told: {column: facts[name] for column, name in names.items()}
+    return lambda facts, _row: {column: facts[name] for column, name in names.items()}
 
 
 def both(*rules: Rule) -> Rule:
     """Return a rule that combines several rules."""
 
-    def combined(facts: Mapping[str, Any], told: Columns) -> Columns:
-        return {column: value for rule in rules for column, value in rule(facts, told).items()}
+    def combined(facts: Mapping[str, Any], row: Columns) -> Columns:
+        return {column: value for rule in rules for column, value in rule(facts, row).items()}
 
     return combined
 
@@ -31,10 +31,10 @@ def both(*rules: Rule) -> Rule:
 def once(rule: Rule) -> Rule:
     """Return a rule that creates a row, which no earlier entry may have created."""
 
-    def making(facts: Mapping[str, Any], told: Columns) -> Mapping[str, Any]:
-        if told:
+    def making(facts: Mapping[str, Any], row: Columns) -> Mapping[str, Any]:
+        if row:
             raise ValueError("made twice")
-        return rule(facts, told)
+        return rule(facts, row)
 
     return making
 
@@ -47,3 +47,16 @@ def moment(text: str | None) -> datetime | None:
 def columns(*names: str) -> Callable[[Row[Any]], Columns]:
     """Return a reader of these columns of a row."""
     return lambda row: {name: getattr(row, name) for name in names}
+
+
+LIVE: Mapping[str, bool] = {"archived": False, "deleted": False}
+
+
+def endings(kind: str) -> dict[str, Rule]:
+    """Return the rules for the end of a model, dataset or backbone."""
+    return {f"{kind}.archived": sets(archived=True), f"{kind}.deleted": sets(deleted=True)}
+
+
+def ended(row: Row[Any]) -> Columns:
+    """Read whether one has ended."""
+    return {"archived": row.archived_at is not None, "deleted": row.deleted_at is not None}

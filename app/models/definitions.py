@@ -10,12 +10,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app import log
-from app.backbones.use import parameters_of_model, require_usable
+from app.backbones.use import lock_backbone, parameters_of_model, require_usable
 from app.database import Database
+from app.database.endings import require_live
 from app.datasets import repository as datasets
 from app.datasets.service import schema_of
 from app.datasets.tables import DatasetRow
-from app.domain import linear_head
+from app.domain import linear_head, ridge_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, PayloadTooLargeError
 from app.domain.ids import new_id
@@ -24,10 +25,13 @@ from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import FirstRelease, RunKind, WeightsSource
 from app.ledger import repository
-from app.ledger.runs import create_run, membership_facts
+from app.ledger.runs import create_run
+from app.models.endings import is_free, replace_failed_model
+from app.models.policies import require_trained_here
 from app.planning.planner import make_plan
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion, PlanMaker
+from app.registry.membership import membership_facts
 from app.registry.tables import ModelRow
 from app.storage.blobs import Blobs
 
@@ -68,7 +72,9 @@ def define_model(
 
     Raises:
         NotFoundError: the dataset or the backbone does not exist.
-        ConflictError: the name is taken, the dataset is empty, or the backbone has no weights.
+        ConflictError: the name is taken, the dataset is empty, or the backbone has no weights. The
+            name of a model whose first training failed is free: that model is deleted.
+        GoneError: the dataset or the backbone was archived.
         PlanError, ParameterError: the policy cannot be met.
         InvalidInputError: the recipe does not suit the architecture, the architecture is too large,
             the backbone does not fit, or the policy contradicts the weights' source or the
@@ -85,6 +91,10 @@ def define_model(
         raise ConflictError(f"dataset {definition.dataset!r} has no records: push some first")
     try:
         with database.transaction() as session:
+            # Neither dataset nor backbone may be archived meanwhile.
+            datasets.lock_dataset_named(session, definition.dataset)
+            lock_backbone(session, definition.architecture)
+            replace_failed_model(session, definition.name)
             model = _definable(session, definition)
             session.add(model)
             session.flush()
@@ -108,10 +118,12 @@ def _definable(
 ) -> ModelRow:
     """Return the model that a definition describes, not yet added to the session."""
     dataset = datasets.dataset_named(session, definition.dataset)
-    if registry.find_model(session, definition.name) is not None:
-        raise _name_taken(definition)
+    require_live("dataset", dataset)
+    if not is_free(session, definition.name):
+        present = registry.model_named(session, definition.name)
+        raise _name_taken(definition, archived=present.archived_at is not None)
     _refuse_contradictions(definition)
-    require_usable(session, definition.architecture, input_shape=schema_of(dataset).shape)
+    require_usable(session, definition.architecture, schema_of(dataset))
     recipe = _recipe(definition, dataset.classes)
     if max_parameters is not None:
         require_parameters(
@@ -122,7 +134,7 @@ def _definable(
         id=new_id("model"),
         name=definition.name,
         dataset_id=dataset.id,
-        architecture=definition.architecture.to_json(),
+        architecture=ridge_head.with_range(definition.architecture, schema_of(dataset)).to_json(),
         recipe=recipe.to_json(),
         policy=definition.policy.to_json(),
         weights_source=definition.weights_source,
@@ -130,19 +142,32 @@ def _definable(
     )
 
 
-def _name_taken(definition: ModelDefinition) -> ConflictError:
-    return ConflictError(f"model {definition.name!r} exists already")
+def _name_taken(definition: ModelDefinition, *, archived: bool = False) -> ConflictError:
+    ended = ": it was archived, and keeps its name" if archived else ""
+    return ConflictError(f"model {definition.name!r} exists already{ended}")
 
 
 def _recipe(definition: ModelDefinition, classes: int) -> TrainingRecipe:
     if definition.architecture.name == linear_head.NAME:
-        return linear_head.recipe_of(definition.recipe, classes)
+        return linear_head.recipe_of(
+            definition.recipe, classes, mechanism=definition.policy.mechanism
+        )
+    if definition.architecture.name == ridge_head.NAME:
+        return ridge_head.recipe_of(definition.recipe)
     return TrainingRecipe.from_json(definition.recipe)
 
 
 def _refuse_contradictions(definition: ModelDefinition) -> None:
     uploaded = definition.weights_source is WeightsSource.UPLOAD
-    if uploaded and definition.policy.first_release is FirstRelease.AS_TRAINED:
+    as_trained = definition.policy.first_release is FirstRelease.AS_TRAINED
+    if uploaded and definition.architecture.name == ridge_head.NAME:
+        raise InvalidInputError("a ridge_head is solved from its records: it takes no weights")
+    if as_trained and definition.architecture.name == ridge_head.NAME:
+        raise InvalidInputError(
+            "a ridge_head is exact from its first release on: use first_release certify or none"
+        )
+    require_trained_here(definition.policy, definition.weights_source)
+    if uploaded and as_trained:
         raise InvalidInputError(
             "first_release as_trained needs weights that were trained here; use certify or none"
         )
@@ -163,7 +188,7 @@ def check_weights(content: bytes) -> None:
     try:  # safetensors checks the whole header against the content before it copies any of it
         tensors = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
     except (safetensors.SafetensorError, ValueError) as error:
-        raise InvalidInputError("the body is not a safetensors file") from error
+        raise InvalidInputError(_not_safetensors(content)) from error
     if not tensors:
         raise InvalidInputError("the file holds no tensor")
     foreign = {tensor["dtype"] for _, tensor in tensors} - _DTYPES
@@ -171,6 +196,15 @@ def check_weights(content: bytes) -> None:
         raise InvalidInputError(
             f"no model has tensors of type {min(foreign)}: use {', '.join(sorted(_DTYPES))}"
         )
+
+
+def _not_safetensors(content: bytes) -> str:
+    if content.startswith((b"PK\x03\x04", b"\x80")):
+        return (
+            "the body is a PyTorch file, not safetensors: 'expunge model upload' converts it, or "
+            "save it with safetensors.torch.save_file"
+        )
+    return "the body is not a safetensors file"
 
 
 def import_weights(
@@ -191,6 +225,7 @@ def import_weights(
     Raises:
         NotFoundError: the model does not exist.
         ConflictError: the model trains here, has a version, or is being certified.
+        GoneError: it was archived.
         PlanError, ParameterError: the policy cannot be met.
     """
     with database.transaction() as session:
@@ -217,6 +252,7 @@ def import_weights(
 
 
 def _require_awaits_weights(session: Session, model: ModelRow) -> None:
+    require_live("model", model)
     if model.weights_source != WeightsSource.UPLOAD:
         raise ConflictError(f"model {model.name!r} is trained here and takes no weights")
     if model.head_version_id is not None:

@@ -7,9 +7,10 @@ from sqlalchemy.orm import Session
 
 from app import log
 from app.database import Database
+from app.database.endings import require_live
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.policy import Policy
-from app.domain.states import ObligationState, RunState
+from app.domain.states import ObligationState, RunState, WeightsSource
 from app.ledger import outbox, repository
 from app.planning.planner import make_plan
 from app.registry import repository as registry
@@ -44,6 +45,7 @@ def change_policy(
         ParameterError: a field is out of its range.
         ConflictError: a run is active, which follows the policy it began with, or another call
             changed the model meanwhile.
+        GoneError: the model was archived.
         PlanError: the model cannot be unlearned under such a policy.
     """
     with database.transaction() as session:
@@ -75,7 +77,18 @@ def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> P
     ]
     if fixed:
         raise InvalidInputError(f"{fixed[0]} is fixed with the model's definition")
+    require_live("model", model)
     run = repository.active_run(session, model.id)
     if run is not None and run.state != RunState.QUEUED:
         raise ConflictError("a run is active under the current policy: change it when it has ended")
-    return Policy.from_json({**model.policy, **changes})
+    policy = Policy.from_json({**model.policy, **changes})
+    require_trained_here(policy, WeightsSource(model.weights_source))
+    return policy
+
+
+def require_trained_here(policy: Policy, source: WeightsSource) -> None:
+    """Raise ``InvalidInputError`` if a policy wants trainings of weights that are brought."""
+    if policy.retrains and source is not WeightsSource.TRAIN:
+        raise InvalidInputError(
+            "retrain_every_s and retrain_after_records are for models that are trained here"
+        )

@@ -2,6 +2,7 @@
 
 from sqlalchemy.orm import Session
 
+from app.database.endings import archived_on
 from app.domain.errors import GoneError, NotReadyError
 from app.domain.policy import Policy
 from app.domain.states import ObligationState, Serving, VersionState
@@ -17,11 +18,14 @@ def current_version(session: Session, model: ModelRow) -> VersionRow:
 
     Raises:
         NotReadyError: no version was released yet, or another one is being made from nothing.
-        GoneError: the model was withdrawn, by its policy until open requests are met.
+        GoneError: the model was archived, or withdrawn: by its policy until open requests are met.
     """
+    if model.archived_at is not None:
+        raise GoneError(f"model {model.name!r} {archived_on(model.archived_at)}")
     head = registry.head_version(session, model)
     if head is None and repository.active_run(session, model.id) is None:
-        for last in registry.released_versions(session, model.id, limit=1):
+        last = registry.newest_version(session, model.id)
+        if last is not None:
             raise _gone(model, last)
     if head is None or head.state != VersionState.CERTIFIED:
         raise NotReadyError(f"model {model.name!r} has no released version yet")

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Float, cast, func, select
 from sqlalchemy.orm import Session
 
 from app.domain.states import ACTIVE_RUN_STATES, BlobState, RequestState
+from app.ledger.certificates.capacities import capacities
 from app.ledger.deadlines import IS_OPEN
 from app.ledger.outbox import Topic
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
@@ -34,6 +35,7 @@ def ledger_metrics(session: Session) -> Iterator[Metric]:
         _ages,
         _deadlines,
         _obligations,
+        _capacities,
         _runs,
         _active_runs,
         _outbox,
@@ -127,6 +129,17 @@ def _obligations(session: Session) -> Iterator[Metric]:
     yield family
 
 
+def _capacities(session: Session) -> Iterator[Metric]:
+    family = _gauge(
+        "expunge_model_capacity_records",
+        "How many more records the present version covers without a run.",
+        "model",
+    )
+    for name, capacity in capacities(session):
+        family.add_metric((name,), capacity.left)
+    yield family
+
+
 def _runs(session: Session) -> Iterator[Metric]:
     runs = _gauge("expunge_runs", "Runs.", "kind", "state")
     attempts = _gauge("expunge_run_attempts", "Attempts at runs, in total.", "kind", "state")
@@ -177,7 +190,7 @@ def _outbox(session: Session) -> Iterator[Metric]:
     )
     late_s = _seconds(func.clock_timestamp() - func.min(OutboxRow.available_at))
     query = select(OutboxRow.topic, func.count(), func.greatest(late_s, 0.0))
-    found = {topic: of for topic, *of in session.execute(query.group_by(OutboxRow.topic))}
+    found = {topic: numbers for topic, *numbers in session.execute(query.group_by(OutboxRow.topic))}
     for topic in sorted({*Topic, *found}):
         count, oldest_s = found.get(topic, (0, 0.0))
         depth.add_metric((topic,), count)

@@ -53,13 +53,7 @@ class WorkerState:
 
 @dataclass(frozen=True)
 class QueueState:
-    """A snapshot of Redis.
-
-    Attributes:
-        depth: number of queued runs.
-        workers: the live workers.
-        dispatchers: number of live dispatchers.
-    """
+    """A snapshot of Redis: queued runs, live workers, live dispatchers."""
 
     depth: int
     workers: Sequence[WorkerState]
@@ -77,11 +71,7 @@ class QueueState:
 
 
 def queue_state(connection: Redis) -> QueueState:
-    """Read the queue and the live processes.
-
-    Raises:
-        RedisError: Redis does not answer.
-    """
+    """Read the queue and the live processes; ``RedisError`` if Redis does not answer."""
     queue = Queue(QUEUE, connection=connection, serializer=JSONSerializer)
     known = [_state_of(worker) for worker in Worker.all(queue=queue, serializer=JSONSerializer)]
     alive = [worker for worker in known if worker.silent_s < _WORKER_SILENT_AFTER_S]

@@ -4,10 +4,12 @@ The accountant discretises the privacy loss of one step and composes that numeri
 wide that it takes about a second at most. Very wide ones tell nothing any more.
 """
 
+from typing import Any
+
 from app.accounting import dp_sgd
-from app.accounting.dp_sgd_resolution import range_of_loss, resolution
 from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.errors import PlanError
+from app.domain.extras import ACCOUNTING, loaded
 
 MOST_STEPS = 1_000_000
 # Nats: what a cell may add to epsilon for each step of a release that takes few.
@@ -32,12 +34,12 @@ def refuse_slow_accounting(
     group = dp_sgd.require_group(group_size)
     if rate == 1:  # one Gaussian: a formula
         return
-    width = resolution(noise_multiplier=noise, sampling_rate=rate, steps=steps, group_size=group)
+    width = _width(noise, rate, steps, group)
     _refuse_roundings(noise, rate, steps, group)
     if not width <= _COARSEST:
         raise PlanError(
             "accounting for so little noise and so many forgotten records takes too long for a "
-            "quote: raise the noise or lower group_size"
+            "quote: raise the noise or lower capacity"
         )
 
 
@@ -66,13 +68,24 @@ def refuse_slow_calibration(
 def _refuse_roundings(noise: float, rate: float, steps: int, group: int) -> None:
     if rate == 1:
         return
-    width = resolution(noise_multiplier=noise, sampling_rate=rate, steps=steps, group_size=group)
-    cells = range_of_loss(noise, rate, group) / width
+    width = _width(noise, rate, steps, group)
+    cells = float(_resolutions().range_of_loss(noise, rate, group)) / width
     if steps * cells * _ROUNDING_PER_CELL > width:
         raise PlanError(
             "so many steps, each with so little chance to take a record, cannot be accounted for "
             "in floats: train in fewer steps, with larger batches"
         )
+
+
+def _width(noise: float, rate: float, steps: int, group: int) -> float:
+    width = _resolutions().resolution(
+        noise_multiplier=noise, sampling_rate=rate, steps=steps, group_size=group
+    )
+    return float(width)
+
+
+def _resolutions() -> Any:  # noqa: ANN401 - a module
+    return loaded("app.accounting.dp_sgd_resolution", extra=ACCOUNTING)
 
 
 def _checked_steps(steps: int) -> int:

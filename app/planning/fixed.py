@@ -41,7 +41,7 @@ def whole_steps(fixed: Mapping[str, float], default: int, *, name: str = "steps"
     """Return a fixed whole number, or ``default``; ``PlanError`` if it is not whole."""
     number = fixed.get(name, default)
     if number != int(number) or number < 0:
-        raise PlanError(f"{name} must be a whole number")
+        raise PlanError(f"{name} must be a whole number, and not negative")
     return int(number)
 
 
@@ -77,4 +77,5 @@ def refuse_unless_named(
 def _refuse_unlisted(fixed: Mapping[str, Schedule], known: Sequence[str]) -> None:
     for name in fixed:
         if name not in known:
-            raise PlanError(f"unknown parameter {name!r}; expected {', '.join(known)}")
+            expected = f"expected {', '.join(known)}" if known else "none is taken here"
+            raise PlanError(f"unknown parameter {name!r}; {expected}")

@@ -21,7 +21,6 @@ class TrackedLineage:
     """A lineage of a linear head: a new one with its training ahead, or one that goes on.
 
     Attributes:
-        history: what happened, up to the new request; of a new lineage, nothing.
         training_steps: how many steps a new lineage's training takes; 0 for one that goes on.
     """
 
@@ -84,11 +83,7 @@ def lineage_of(
 ) -> TrackedLineage:
     """Return the lineage that goes on, or the one that would begin.
 
-    Args:
-        shape: the model.
-        full_batch: whether the mechanism takes the whole data as one batch.
-        learning_rate: the mechanism's own; None takes the recipe's.
-        radius: of a new lineage's projection.
+    The learning rate is the mechanism's own, or None for the recipe's.
 
     Raises:
         PlanError: the model is not a linear head, or its lineage was trained in another way.

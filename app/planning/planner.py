@@ -1,22 +1,35 @@
 """From a policy to a plan: every mechanism is asked for a quote, retraining included.
 
 ``auto`` takes the offer with the fewest gradient computations; at equal cost the one with the
-smaller epsilon; then the first by name.
+smaller epsilon; then the first by name. For a head, an offer that computes the minimum of its loss
+comes before all others: none reaches that accuracy for less. Then come other exact ones, those
+without a step, which leave the model as it is, and those that add noise. It never discards uploaded
+weights: for a model that began with them, training from nothing is offered, and taken only where
+the policy names it.
 """
 
 from dataclasses import replace
 
-from app.accounting.guarantees import GaussianGuarantee
-from app.domain.errors import CalibrationError, ExpungeError, ParameterError, PlanError
+from app.accounting.guarantees import ExactGuarantee, GaussianGuarantee
+from app.domain.errors import (
+    CalibrationError,
+    ExpungeError,
+    MissingExtraError,
+    ParameterError,
+    PlanError,
+)
 from app.domain.plan import Plan
-from app.domain.policy import Policy
+from app.domain.policy import AUTO, Policy
+from app.planning.capacity import quoted_capacity
 from app.planning.lineage import head_of
 from app.planning.mechanisms.catalogue import MECHANISMS
+from app.planning.mechanisms.deterministic import Deterministic
 from app.planning.mechanisms.mechanism import Needs
 from app.planning.quote import Declined, Quote, Quotes
 from app.planning.shape import ModelShape
 
-AUTO = "auto"
+_FOR_RIDGE_HEADS = "needs a ridge_head"
+_NOT_FOR_RIDGE_HEADS = "a ridge_head is solved, not trained by gradients"
 
 
 def quote_all(*, policy: Policy, shape: ModelShape) -> Quotes:
@@ -34,18 +47,20 @@ def quote_all(*, policy: Policy, shape: ModelShape) -> Quotes:
     declined: list[Declined] = []
     for name in MECHANISMS:
         try:
-            offers.append(_quote(policy, shape, name))
-        except (PlanError, ParameterError, CalibrationError) as error:
+            quote = _quote(policy, shape, name)
+            offers.append(replace(quote, capacity=quoted_capacity(quote, policy, shape)))
+        except (PlanError, ParameterError, CalibrationError, MissingExtraError) as error:
             declined.append(Declined(name, str(error)))
-    return Quotes(tuple(offers), tuple(declined), _choose(policy, offers))
+    choosable = [
+        offer
+        for offer in offers
+        if shape.trained_here or not MECHANISMS[offer.mechanism].trains_anew
+    ]
+    return Quotes(tuple(offers), tuple(declined), _choose(policy, shape, choosable))
 
 
 def make_plan(*, policy: Policy, shape: ModelShape) -> Plan:
-    """Return the plan of one run.
-
-    Raises:
-        PlanError: no mechanism that the workers can run satisfies the policy; it says why.
-    """
+    """Return the plan of one run, or raise ``PlanError``."""
     quote = _chosen_quote(policy, shape)
     predicted = {
         "epsilon": quote.guarantee.epsilon(delta=policy.delta),
@@ -72,13 +87,27 @@ def make_plan(*, policy: Policy, shape: ModelShape) -> Plan:
 
 def _chosen_quote(policy: Policy, shape: ModelShape) -> Quote:
     if policy.mechanism in MECHANISMS:
-        return _quote(policy, shape, policy.mechanism, of_run=True)
+        try:
+            return _quote(policy, shape, policy.mechanism, of_run=True)
+        except PlanError as error:
+            raise PlanError(f"{policy.mechanism}: {error}") from error
     quotes = quote_all(policy=policy, shape=shape)
     quote = None if quotes.choice is None else quotes.offer(quotes.choice)
     if quote is None:
-        reasons = "; ".join(f"{name}: {quotes.reason(name)}" for name in sorted(MECHANISMS))
+        reasons = "; ".join(f"{name}: {_reason(quotes, name)}" for name in sorted(MECHANISMS))
         raise PlanError(f"no plan satisfies the policy. {reasons}")
     return quote
+
+
+def _reason(quotes: Quotes, name: str) -> str:
+    """Return why a mechanism was not taken where none was."""
+    offer = quotes.offer(name)
+    if offer is None:
+        return quotes.reason(name)
+    return (
+        f"it would meet the policy with {offer.gradient_computations:,.0f} gradients, but trains "
+        "from nothing, without the uploaded weights; name it in the policy to have that"
+    )
 
 
 def _quote(policy: Policy, shape: ModelShape, name: str, *, of_run: bool = False) -> Quote:
@@ -90,6 +119,8 @@ def _quote(policy: Policy, shape: ModelShape, name: str, *, of_run: bool = False
         )
     if policy.mechanism not in (AUTO, name):
         policy = replace(policy, parameters={})
+    if (shape.ridge is None) == (mechanism.needs is Needs.RIDGE_HEAD):
+        raise PlanError(_FOR_RIDGE_HEADS if shape.ridge is None else _NOT_FOR_RIDGE_HEADS)
     if mechanism.needs is Needs.LINEAR_HEAD:
         head_of(shape)
     try:
@@ -100,10 +131,11 @@ def _quote(policy: Policy, shape: ModelShape, name: str, *, of_run: bool = False
         raise PlanError("these numbers leave the range of floating point") from error
 
 
-def _choose(policy: Policy, offers: list[Quote]) -> str | None:
+def _choose(policy: Policy, shape: ModelShape, offers: list[Quote]) -> str | None:
     best = min(
         offers,
         key=lambda quote: (
+            _rank(quote) if shape.is_head else 0,
             quote.gradient_computations,
             quote.guarantee.epsilon(delta=policy.delta),
             quote.mechanism,
@@ -111,3 +143,12 @@ def _choose(policy: Policy, offers: list[Quote]) -> str | None:
         default=None,
     )
     return None if best is None else best.mechanism
+
+
+def _rank(quote: Quote) -> int:
+    """Return where an offer for a head stands among others, whatever it costs."""
+    if issubclass(MECHANISMS[quote.mechanism], Deterministic):
+        return 0
+    if isinstance(quote.guarantee, ExactGuarantee):
+        return 1
+    return 2 if quote.gradient_computations == 0 else 3

@@ -18,10 +18,6 @@ class Planners:
 
     Every method raises ``OverloadedError`` where too many calls wait, the caller has left or the
     service stops, and ``TooCostlyError`` where one takes more than it may.
-
-    Args:
-        processes: how many plans are made at once.
-        time_limit_s: for each.
     """
 
     def __init__(self, *, processes: int, time_limit_s: float) -> None:
@@ -37,26 +33,13 @@ class Planners:
     def plan(
         self, *, policy: Policy, shape: ModelShape, left: threading.Event | None = None
     ) -> Plan:
-        """Return the plan of one run.
-
-        Args:
-            policy: to satisfy.
-            shape: of the model.
-            left: set as soon as the caller does not wait for the plan any more.
-
-        Raises:
-            PlanError: no mechanism that the workers can run satisfies the policy; it says why.
-        """
+        """Return the plan of one run; ``left`` is set when the caller does not wait any more."""
         return self._pool.call(left, make_plan, policy=policy, shape=shape)
 
     def quotes(
         self, *, policy: Policy, shape: ModelShape, left: threading.Event | None = None
     ) -> dict[str, Any]:
-        """Return every mechanism's answer as plain JSON values; arguments are those of ``plan``.
-
-        Raises:
-            PlanError: the policy names an unknown mechanism.
-        """
+        """Return every mechanism's answer as plain JSON values; arguments are those of ``plan``."""
         return self._pool.call(left, _described, policy=policy, shape=shape)
 
     def close(self) -> None:

@@ -25,6 +25,8 @@ class Quote:
         surviving_information_bits: what the release can tell of the original model, where the
             guarantee bounds that: under ``any_start`` for GDP, and 0 for retraining.
         settings: what the update rule needs and the guarantee does not depend on.
+        capacity: how many more records the run's release will cover without another run; None
+            where it covers no later request.
         training: how the lineage is, or was, trained.
         history: the lineage's up to the new request; None where none is tracked.
     """
@@ -36,6 +38,7 @@ class Quote:
     gradient_computations: float
     noise_per_coordinate: float
     surviving_information_bits: float | None = None
+    capacity: int | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
     training: TrainingKind = TrainingKind.RECIPE
     history: History | None = None
@@ -58,6 +61,7 @@ class Quote:
             "gradient_computations": self.gradient_computations,
             "noise_per_coordinate": self.noise_per_coordinate,
             "surviving_information_bits": self.surviving_information_bits,
+            "capacity": self.capacity,
         }
 
 
@@ -71,13 +75,7 @@ class Declined:
 
 @dataclass(frozen=True)
 class Quotes:
-    """Every mechanism's answer.
-
-    Attributes:
-        offers: the mechanisms that meet the policy.
-        declined: the others, each with its reason.
-        choice: the mechanism that ``auto`` takes; None if none applies.
-    """
+    """Every mechanism's answer, and the choice of ``auto``, if any applies."""
 
     offers: tuple[Quote, ...]
     declined: tuple[Declined, ...]

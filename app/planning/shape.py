@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from app.domain import ridge_head
+from app.domain.architecture import CLASSIFIERS
 from app.domain.checks import (
     require_count,
     require_positive,
@@ -17,14 +19,7 @@ MOST_WEIGHTS = 10**12
 
 @dataclass(frozen=True)
 class ConvexShape:
-    """A linear head whose constants the service enforces.
-
-    Attributes:
-        lipschitz: M, the largest gradient of one record's loss.
-        smoothness: L of one record's loss, without the regulariser.
-        weight_decay: lambda of the training loss.
-        learning_rate: eta; at most 1 / (smoothness + weight_decay).
-    """
+    """A linear head whose constants the service enforces."""
 
     lipschitz: float
     smoothness: float
@@ -38,13 +33,27 @@ class ConvexShape:
 
 
 @dataclass(frozen=True)
-class DpTrainingShape:
-    """A model that was trained with DP-SGD.
+class RidgeShape:
+    """A ridge head.
 
     Attributes:
-        noise_multiplier, sampling_rate, steps: of that training.
-        forgotten: how many of its records are forgotten, the new ones included.
+        feature_range: public bound to which features are clipped.
+        classifier: what is computed from the sums.
     """
+
+    feature_range: float
+    classifier: str = ridge_head.RIDGE
+
+    def __post_init__(self) -> None:
+        """Refuse a range that no head has."""
+        require_positive("feature_range", self.feature_range)
+        if self.classifier not in CLASSIFIERS:
+            raise ParameterError("classifier", f"one of {', '.join(CLASSIFIERS)}")
+
+
+@dataclass(frozen=True)
+class DpTrainingShape:
+    """A model that was trained with DP-SGD, and how many of its records are forgotten by now."""
 
     noise_multiplier: float
     sampling_rate: float
@@ -68,7 +77,8 @@ class ModelShape:
         newly_forgotten: how many of them no certificate covers yet.
         begins_again: whether the weights of all earlier releases are gone.
         trained_here: whether the lineage's training is, or will be, the service's own.
-        convex: given for linear heads only.
+        convex: given for linear heads that are trained here only.
+        ridge: given for ridge heads only.
         dp_training: given for models trained with DP-SGD only.
         tracking: of a lineage whose training was tracked, with the new request in its history; None
             before training, and where nothing is known.
@@ -85,6 +95,7 @@ class ModelShape:
     begins_again: bool = False
     trained_here: bool = True
     convex: ConvexShape | None = None
+    ridge: RidgeShape | None = None
     dp_training: DpTrainingShape | None = None
     tracking: Tracking | None = None
 
@@ -117,6 +128,11 @@ class ModelShape:
     def is_new(self) -> bool:
         """Whether the lineage is still to be trained, here and from nothing."""
         return self.trained_here and (self.earlier_releases == 0 or self.begins_again)
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it is a linear model that can be trained anew exactly and fast."""
+        return self.convex is not None or self.ridge is not None
 
     @property
     def steps_per_epoch(self) -> int:

@@ -17,10 +17,8 @@ class Tracking:
     """How a lineage was trained, and what was forgotten since.
 
     Attributes:
-        mechanism: for which it was trained.
+        mechanism: of the newest release.
         begun_at_epoch: records forgotten at or before this epoch were never part of the training.
-        settings: of the training, as in its plan.
-        training: how it was done.
         history: up to the head; None where the mechanism counts otherwise.
     """
 
@@ -53,6 +51,21 @@ class Tracking:
         )
 
 
+@dataclass(frozen=True)
+class Present:
+    """A lineage as its released head stands.
+
+    Attributes:
+        version: the head's number: how many releases the model has made, other trainings included.
+        forgotten: records that its weights had read, forgotten since their training began and
+            covered by its newest certificate.
+    """
+
+    tracking: Tracking
+    version: int
+    forgotten: int = 0
+
+
 def history_of_run(plan: Plan, *, steps: int) -> History:
     """Return a lineage's history after a run that took ``steps`` steps behind its training, if any.
 
@@ -68,11 +81,7 @@ def history_of_run(plan: Plan, *, steps: int) -> History:
 
 
 def trained_history(plan: Plan) -> History:
-    """Return a lineage's history before the run's own steps: with its training, if that is ahead.
-
-    Raises:
-        ParameterError: the plan has no history, or a malformed one.
-    """
+    """Return a lineage's history before the run's own steps, with its training if that is ahead."""
     return History.from_json(plan.history).after_steps(
         int(plan.settings["training_steps"]), noise_std=plan.settings.get("noise_std", 0.0)
     )

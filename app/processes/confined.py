@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from app.processes.python import python_command
+
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV")
 _FIXED = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -23,18 +25,11 @@ def start(
     pipe: int = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Run a module with these arguments.
-
-    Args:
-        module: its name.
-        arguments: of its command line.
-        pipe: what standard input and output are.
-        pass_fds: the files that it may use.
-    """
+    """Run a module; ``pipe`` is its standard input and output, ``pass_fds`` are files for it."""
     kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     paths = os.pathsep.join(path for path in sys.path if path)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *map(str, arguments)],
+        python_command(module, *arguments),
         env={**kept, **_FIXED, "PYTHONPATH": paths},
         cwd=os.sep,
         pass_fds=pass_fds,

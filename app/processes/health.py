@@ -12,7 +12,9 @@ import urllib.request
 
 import psutil  # type: ignore[import-untyped]
 
+from app.domain.errors import ConfigurationError
 from app.processes.hardening import harden
+from app.processes.python import python_command
 from app.settings import Settings
 
 PARTS = ("api", "dispatcher", "worker")
@@ -42,7 +44,7 @@ def _process_lives(part: str) -> bool:
 def _is_part(process: psutil.Process, part: str) -> bool:
     try:
         return (
-            process.cmdline()[-3:] == ["-m", "workers", part]
+            process.cmdline()[-3:] == python_command("workers", part)[-3:]
             and process.status() != psutil.STATUS_ZOMBIE
             and time.time() - process.create_time() >= MIN_AGE_S
             and _has_our_settings(process)
@@ -65,7 +67,10 @@ def main() -> None:
     harden()
     if len(sys.argv) != 2 or sys.argv[1] not in PARTS:
         sys.exit(f"usage: python -m app.processes.health {'|'.join(PARTS)}")
-    sys.exit(0 if is_well(sys.argv[1]) else 1)
+    try:
+        sys.exit(0 if is_well(sys.argv[1]) else 1)
+    except ConfigurationError as error:
+        sys.exit("error: " + str(error).replace("\n", "\nerror: "))
 
 
 if __name__ == "__main__":

@@ -70,11 +70,7 @@ class ProcessPool:
     ) -> Returned:
         """Call a function of a module in a pooled process; arguments and result are pickled.
 
-        Args:
-            left: set when the caller disconnects.
-            function: the function.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
+        ``left`` is set when the caller disconnects.
 
         Raises:
             OverloadedError: too many calls wait, the caller disconnected, or the pool was closed.

@@ -9,7 +9,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -107,11 +106,8 @@ def supervise(
 ) -> None:
     """Run children until asked to stop, then stop them.
 
-    Args:
-        children: started in this order, and restarted when they end.
-        stop: set to stop supervising.
-        keep_up: called twice a second, for servers that are not children. Failures of this call and
-            of starting a child are retried.
+    They are started in this order, and restarted when they end. ``keep_up`` is called twice a
+    second, for servers that are not children; its failures are retried.
     """
     try:
         while not stop.is_set():
@@ -133,8 +129,3 @@ def stop_with_supervisor() -> None:
     supervisor = os.environ.pop(_SUPERVISOR, None)
     if supervisor is not None:
         stop_with_parent(int(supervisor))
-
-
-def python_command(*arguments: str) -> list[str]:
-    """Return the command that runs a module with this Python."""
-    return [sys.executable, "-m", *arguments]

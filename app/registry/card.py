@@ -24,14 +24,7 @@ from app.registry.tables import ModelRow, VersionRow
 def model_card(
     model: ModelRow, version: VersionRow, *, schema: FeatureSchema, predicate: Mapping[str, Any]
 ) -> str:
-    """Return the card of a model's version.
-
-    Args:
-        model: the model.
-        version: one of its versions.
-        schema: of the records.
-        predicate: of the version's certificate.
-    """
+    """Return the card of a model's version."""
     name, number = model.name, version.number
     return _TEMPLATE.render(
         model=model,

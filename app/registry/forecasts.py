@@ -29,13 +29,7 @@ class PlanMaker(Protocol):
 
 @dataclass(frozen=True)
 class Occasion:
-    """The input for planning a model's next run.
-
-    Attributes:
-        policy: the policy to meet.
-        shape: the run's size.
-        head_version_id: the version that it starts from, if any.
-    """
+    """The input for planning a model's next run; ``head_version_id`` is what it starts from."""
 
     policy: Policy
     shape: ModelShape
@@ -50,28 +44,21 @@ class Occasion:
         *,
         policy: Policy | None = None,
         dimension: int | None = None,
+        anew: bool = False,
     ) -> "Occasion":
         """Read it; no lock is needed.
 
-        Args:
-            session: the reading transaction.
-            model: the model.
-            training_set: the model's, if the caller has it.
-            policy: the policy to try; by default the model's own.
-            dimension: how many weights the network trains; without it the plan counts them in real
-                arithmetic.
+        Without a ``dimension`` the plan counts weights in real arithmetic; ``anew`` is for a run
+        that trains a new lineage, whatever there is.
         """
         return cls(
             policy or Policy.from_json(model.policy),
-            shape_of(session, model, training_set, dimension=dimension),
+            shape_of(session, model, training_set, dimension=dimension, anew=anew),
             model.head_version_id,
         )
 
     def forecast(self, make: PlanMaker = make_plan) -> "Forecast":
         """Make the plan; this may take seconds.
-
-        Args:
-            make: makes the plan, in this process or elsewhere.
 
         Raises:
             PlanError, ParameterError, CalibrationError: the policy cannot be met.
@@ -101,18 +88,13 @@ class Forecast:
         """
         occasion, plan = self.occasion, self.plan
         as_trained = occasion.policy.first_release is FirstRelease.AS_TRAINED
-        first = occasion.shape.earlier_releases == 0
-        if first and plan.is_tracked and as_trained:
+        if occasion.shape.is_new and plan.is_tracked and as_trained:
             raise InvalidInputError(
                 f"{plan.mechanism} tracks its lineage from the start: use first_release certify or "
                 "none"
             )
 
     def require_fit(self, model: ModelRow) -> None:
-        """Check that the locked model is unchanged since the plan was made.
-
-        Raises:
-            ConflictError: another call or run changed it.
-        """
+        """Check that the model is unchanged since the plan was made, or raise ``ConflictError``."""
         if not self.occasion.fits(model):
             raise ConflictError(f"model {model.name!r} has changed meanwhile: try again")

@@ -1,9 +1,9 @@
 """Which records influenced a model, decided from numbers that never change.
 
 A dataset's records are numbered in upload order. Its forget requests, and the restorations after
-cancelled ones, are numbered in order of arrival (the epochs of ``app/datasets/lives.py``). A model
-stores both counts as of when its training data were read. This decides for ever which records are
-in the lineage, without a list of records per model.
+cancelled ones, are numbered in order of arrival (the epochs of ``app/datasets/lives.py``). A
+training stores both counts as of when its data were read. This decides for ever which records are
+in the lineage that it begins, without a list of records per lineage.
 
 A record is part of a model in one of its lives: the one it had at that moment. When that life ends,
 the model has to forget the record. A later life counts as a new record uploaded at its start: it is
@@ -13,9 +13,9 @@ part of the models trained since.
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from app.datasets.lives import Life, life_at
-from app.datasets.repository import DatedRecord, KeyedRecord
+from app.datasets.lives import Life, Lived, life_at
 from app.datasets.tables import RecordRow
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
@@ -23,6 +23,14 @@ from app.registry.standing import Standing
 from app.registry.tables import ModelRow
 
 _TWO_TO_64 = 2**64
+
+
+class Numbered(Lived, Protocol):
+    """A record's number and epochs; see ``RecordRow``."""
+
+    @property
+    def seq(self) -> int:
+        """Its number in the order of upload."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,11 @@ class Membership:
         digest = hashlib.sha256(self.split_salt + record_key).digest()
         return int.from_bytes(digest[:8]) < self.held_out_fraction * _TWO_TO_64
 
-    def life_of(self, record: DatedRecord | KeyedRecord | RecordRow) -> Life | None:
+    def holds_out(self, record_keys: Iterable[bytes]) -> bool:
+        """Return whether all of the records are held out."""
+        return all(map(self.is_held_out, record_keys))
+
+    def life_of(self, record: Numbered) -> Life | None:
         """Return the life in which a record is part of the model, for training or evaluation.
 
         None for all other records. Later events can end this life, but not change which one it is.
@@ -72,31 +84,44 @@ class Membership:
 def fixed_batches(
     membership: Membership, records: Iterable[tuple[int, bytes]], *, batch_size: int
 ) -> dict[int, int]:
-    """Return the batch of every training record by its sequence number.
+    """Return the batch of every training record, forgotten ones included, by its sequence number.
 
     The partition is drawn by a salted hash of the records' keys. It looks at no content and never
-    changes, because rows outlive erasure.
-
-    Args:
-        membership: the model's.
-        records: sequence number and key of all training records, including forgotten ones.
-        batch_size: records per batch; the last may have fewer.
+    changes, because rows outlive erasure. The last batch may have fewer records.
     """
-    ranked = sorted(
-        (hashlib.sha256(membership.split_salt + b"batch" + key).digest(), seq)
-        for seq, key in records
-    )
+    ranked = sorted((batch_digest(membership, key), seq) for seq, key in records)
     return {seq: rank // batch_size for rank, (_, seq) in enumerate(ranked)}
 
 
+def batch_digest(membership: Membership, record_key: bytes) -> bytes:
+    """Return the number by which a record is ranked; batches are cut from that order."""
+    return hashlib.sha256(membership.split_salt + b"batch" + record_key).digest()
+
+
 def membership_of(model: ModelRow | Standing) -> Membership | None:
-    """Return a model's membership, or None before its training data were first read."""
+    """Return the membership of a model's head or imported weights, or None if it has neither."""
     if model.trained_through is None or model.trained_after_epoch is None:
         return None
+    return membership_at(
+        model, through=model.trained_through, after_epoch=model.trained_after_epoch
+    )
+
+
+def membership_at(model: ModelRow | Standing, *, through: int, after_epoch: int) -> Membership:
+    """Return what a training of a model reads, or read, up to a record and after an epoch."""
     return Membership(
-        through=model.trained_through,
-        after_epoch=model.trained_after_epoch,
+        through=through,
+        after_epoch=after_epoch,
         split_salt=model.split_salt,
         held_out_fraction=TrainingRecipe.from_json(model.recipe).held_out_fraction,
         is_imported=model.weights_source == WeightsSource.UPLOAD,
     )
+
+
+def membership_facts(model: ModelRow) -> dict[str, str | int | None]:
+    """Return what the log says about which records are part of a model."""
+    return {
+        "model": model.id,
+        "trained_through": model.trained_through,
+        "trained_after_epoch": model.trained_after_epoch,
+    }

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Row, and_, exists, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from app import log
 from app.datasets.tables import DatasetRow
@@ -16,7 +16,7 @@ from app.storage.tables import BlobRow
 
 def model_named(session: Session, name: str, *, lock: bool = False) -> ModelRow:
     """Return a model, or raise ``NotFoundError``; ``lock`` locks it and reads it afterwards."""
-    query = select(ModelRow).where(ModelRow.name == name)
+    query = select(ModelRow).where(ModelRow.name == name, ModelRow.deleted_at.is_(None))
     if lock:
         query = query.with_for_update().execution_options(populate_existing=True)
     row = session.scalar(query)
@@ -27,7 +27,8 @@ def model_named(session: Session, name: str, *, lock: bool = False) -> ModelRow:
 
 def find_model(session: Session, name: str) -> ModelRow | None:
     """Return a model or None."""
-    return session.scalar(select(ModelRow).where(ModelRow.name == name))
+    query = select(ModelRow).where(ModelRow.name == name, ModelRow.deleted_at.is_(None))
+    return session.scalar(query)
 
 
 def models(
@@ -38,7 +39,7 @@ def models(
     limit: int | None = None,
 ) -> Sequence[ModelRow]:
     """Return the models by name, or a page of them, starting after the name ``after``."""
-    query = select(ModelRow)
+    query = select(ModelRow).where(ModelRow.deleted_at.is_(None))
     if dataset is not None:
         query = query.join(DatasetRow, DatasetRow.id == ModelRow.dataset_id)
         query = query.where(DatasetRow.name == dataset)
@@ -53,10 +54,33 @@ def models_of_dataset(session: Session, dataset_id: str) -> Sequence[ModelRow]:
     return session.scalars(query.with_for_update()).all()
 
 
-def learned_through(session: Session, dataset_id: str) -> int:
-    """Return the highest sequence number that any model of a dataset has read, 0 if none."""
-    query = select(func.max(ModelRow.trained_through)).where(ModelRow.dataset_id == dataset_id)
-    return session.scalar(query) or 0
+def models_on(
+    session: Session,
+    *,
+    dataset_id: str | None = None,
+    backbone: str | None = None,
+    archived: bool = False,
+) -> Sequence[str]:
+    """Return the names of the models on a dataset or a backbone that are live, or archived."""
+    ended = ModelRow.archived_at.is_not(None) if archived else ModelRow.archived_at.is_(None)
+    query = select(ModelRow.name).where(ended, ModelRow.deleted_at.is_(None))
+    if dataset_id is not None:
+        query = query.where(ModelRow.dataset_id == dataset_id)
+    if backbone is not None:
+        query = query.where(ModelRow.architecture["backbone"]["name"].astext == backbone)
+    return session.scalars(query.order_by(ModelRow.name)).all()
+
+
+def models_to_retrain(session: Session) -> Sequence[ModelRow]:
+    """Return the live models whose policies ask for new trainings."""
+    asked = [
+        ModelRow.policy[name].as_string().is_not(None)
+        for name in ("retrain_every_s", "retrain_after_records")
+    ]
+    query = select(ModelRow).where(
+        or_(*asked), ModelRow.archived_at.is_(None), ModelRow.deleted_at.is_(None)
+    )
+    return session.scalars(query.order_by(ModelRow.id)).all()
 
 
 def head_version(session: Session, model: ModelRow) -> VersionRow | None:
@@ -66,13 +90,35 @@ def head_version(session: Session, model: ModelRow) -> VersionRow | None:
     return session.get_one(VersionRow, model.head_version_id)
 
 
+def tracked_heads(session: Session, dataset: str) -> list[tuple[ModelRow, VersionRow]]:
+    """Return a dataset's models whose training is tracked, with their heads."""
+    query = (
+        select(ModelRow, VersionRow)
+        .join(VersionRow, VersionRow.id == ModelRow.head_version_id)
+        .join(DatasetRow, DatasetRow.id == ModelRow.dataset_id)
+        .where(DatasetRow.name == dataset, ModelRow.tracking.is_not(None))
+    )
+    return [(model, head) for model, head in session.execute(query)]
+
+
 def version_numbered(session: Session, model: ModelRow, number: int) -> VersionRow:
     """Return one version, or raise ``NotFoundError``."""
     query = select(VersionRow).where(VersionRow.model_id == model.id, VersionRow.number == number)
-    row = session.scalar(query)
-    if row is None or row.state == VersionState.PRIVATE:
+    row = session.scalar(query.where(is_shown()))
+    if row is None:
         raise NotFoundError(f"version of {model.name}", str(number))
     return row
+
+
+def has_released(model_id: str | InstrumentedAttribute[str]) -> ColumnElement[bool]:
+    """Return whether a model has ever released a version."""
+    versions = aliased(VersionRow)
+    return exists().where(versions.model_id == model_id, versions.withheld.is_(False))
+
+
+def is_shown() -> ColumnElement[bool]:
+    """Return whether others may see a version: it was released, or one that follows it."""
+    return and_(VersionRow.state != VersionState.PRIVATE, has_released(VersionRow.model_id))
 
 
 def released_versions(
@@ -84,9 +130,7 @@ def released_versions(
     limit: int | None = None,
 ) -> Sequence[VersionRow]:
     """Return a model's released versions, newest first, or a page, starting below ``before``."""
-    query = select(VersionRow).where(
-        VersionRow.model_id == model_id, VersionRow.state != VersionState.PRIVATE
-    )
+    query = select(VersionRow).where(VersionRow.model_id == model_id, is_shown())
     if state is not None:
         query = query.where(VersionRow.state == state)
     if before is not None:
@@ -94,17 +138,27 @@ def released_versions(
     return session.scalars(query.order_by(VersionRow.number.desc()).limit(limit)).all()
 
 
-def version_of_run(session: Session, run_id: str) -> VersionRow | None:
-    """Return the version that a run published."""
-    return session.scalar(select(VersionRow).where(VersionRow.run_id == run_id))
+def newest_version(session: Session, model_id: str) -> VersionRow | None:
+    """Return a model's newest version, released or not."""
+    query = select(VersionRow).where(VersionRow.model_id == model_id)
+    return session.scalar(query.order_by(VersionRow.number.desc()).limit(1))
+
+
+def version_of_run(session: Session, run_id: str, *, shown: bool = False) -> VersionRow | None:
+    """Return the version that a run published; with ``shown``, only if others may see it."""
+    query = select(VersionRow).where(VersionRow.run_id == run_id)
+    return session.scalar(query.where(is_shown()) if shown else query)
 
 
 def retired_and_shredded(session: Session) -> Sequence[VersionRow]:
-    """Lock and return retired versions whose blobs are shredded."""
+    """Lock and return retired versions whose blobs are all shredded."""
+    left = select(BlobRow.id).where(
+        BlobRow.id.in_((VersionRow.blob_id, VersionRow.statistics_blob_id)),
+        BlobRow.state != BlobState.SHREDDED,
+    )
     query = (
         select(VersionRow)
-        .join(BlobRow, BlobRow.id == VersionRow.blob_id)
-        .where(VersionRow.state == VersionState.RETIRED, BlobRow.state == BlobState.SHREDDED)
+        .where(VersionRow.state == VersionState.RETIRED, ~left.exists())
         .with_for_update(of=VersionRow, skip_locked=True)
     )
     return session.scalars(query).all()

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
@@ -11,24 +12,24 @@ from sqlalchemy.orm import Session
 
 from app.datasets import repository as datasets
 from app.datasets.tables import DatasetRow
-from app.domain import linear_head
+from app.domain import linear_head, ridge_head
 from app.domain.errors import ConflictError, ParameterError
 from app.domain.plan import TrainingKind
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
-from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
+from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape, RidgeShape
 from app.planning.tracking import Tracking
 from app.registry import repository as registry
-from app.registry.membership import fixed_batches, membership_of
+from app.registry.membership import Membership, fixed_batches, membership_of
 from app.registry.tables import ModelRow
+
+_NEXT_EPOCH = 2**63
 
 
 class TrainingRecord(NamedTuple):
     """A record that a lineage is trained on; it may be forgotten by now.
 
-    Attributes:
-        seq, key: as in ``RecordRow``.
-        forgotten_epoch: when the lineage had to forget it, even if it was restored since.
+    ``forgotten_epoch`` is when the lineage had to forget it, even if it was restored since.
     """
 
     seq: int
@@ -43,26 +44,31 @@ class TrainingRecord(NamedTuple):
 class TrainingSet:
     """The records of one model in one transaction, read once and on demand.
 
-    Args:
-        session: the transaction.
-        model: the model.
-        as_of: an epoch of the dataset: records forgotten later count as not forgotten.
-
-    Attributes:
-        membership: decides which records these are.
+    Records forgotten later than the epoch ``as_of`` count as not forgotten. ``membership`` is of
+    a training that is going; by default that of the model's lineage. Records numbered in
+    ``forgetting`` count as forgotten last of all, as if a request had named them.
 
     Raises:
         ConflictError: the model's training data were not read yet.
     """
 
-    def __init__(self, session: Session, model: ModelRow, *, as_of: int | None = None) -> None:
-        membership = membership_of(model)
+    def __init__(
+        self,
+        session: Session,
+        model: ModelRow,
+        membership: Membership | None = None,
+        *,
+        as_of: int | None = None,
+        forgetting: Collection[int] = (),
+    ) -> None:
+        membership = membership or membership_of(model)
         if membership is None:
             raise ConflictError("the model has no training set yet")
         self.membership = membership
         self._session = session
         self._dataset_id = model.dataset_id
         self._as_of = math.inf if as_of is None else as_of
+        self._forgetting = forgetting
         self._batches: dict[int, dict[int, int]] = {}
 
     @property
@@ -107,6 +113,8 @@ class TrainingSet:
             if life is not None:
                 key, ended = record.record_key, life.forgotten
                 known = None if ended is None or ended > self._as_of else ended
+                if known is None and record.seq in self._forgetting:
+                    known = _NEXT_EPOCH
                 split[membership.is_held_out(key)].append(TrainingRecord(record.seq, key, known))
         return split
 
@@ -117,14 +125,11 @@ def shape_of(
     training_set: TrainingSet | None = None,
     *,
     dimension: int | None = None,
+    anew: bool = False,
 ) -> ModelShape:
-    """Return the size of a model's next run.
+    """Return the size of a model's next run; ``dimension`` counts its network's weights.
 
-    Args:
-        session: the transaction.
-        model: the model.
-        training_set: the model's, if the caller has it.
-        dimension: how many weights the network trains, if the caller has built it.
+    ``anew`` is for a run that trains a new lineage, whatever there is.
     """
     recipe = TrainingRecipe.from_json(model.recipe)
     remembered, _, _ = datasets.counts(session, model.dataset_id)
@@ -135,22 +140,33 @@ def shape_of(
         dimension=dimension,
         earlier_releases=registry.next_number(session, model.id) - 1,
         trained_here=model.weights_source == WeightsSource.TRAIN,
-        begins_again=model.head_version_id is None,
+        begins_again=anew or model.head_version_id is None,
+        convex=_linear_head(session, model),
+        ridge=_ridge_head(model),
     )
-    if training_set is None and membership_of(model) is not None:
+    if training_set is None and not anew and membership_of(model) is not None:
         training_set = TrainingSet(session, model)
     if shape.is_new:
-        return _new(shape, session, model, training_set)
-    if model.tracking is None or training_set is None:
+        return _new(shape, training_set)
+    if training_set is None or (model.tracking is None and shape.convex is None):
         return shape
-    return _tracked(shape, session, model, training_set)
+    if model.tracking is not None:
+        shape = _tracked(shape, session, model, training_set)
+    # A linear head may be trained anew, in batches of exactly these records.
+    return _counted(shape, training_set.records)
 
 
-def _new(
-    shape: ModelShape, session: Session, model: ModelRow, training_set: TrainingSet | None
-) -> ModelShape:
+def _counted(shape: ModelShape, records: Sequence[TrainingRecord]) -> ModelShape:
+    """Count a lineage's records, in place of the numbers to expect."""
+    return replace(
+        shape,
+        retained=max(1, sum(record.forgotten_epoch is None for record in records)),
+        records=max(1, len(records)),
+    )
+
+
+def _new(shape: ModelShape, training_set: TrainingSet | None) -> ModelShape:
     """Complete the shape of an untrained lineage."""
-    shape = replace(shape, convex=_linear_head(session, model))
     if training_set is None:
         return shape
     records = max(1, len(training_set.records))
@@ -168,7 +184,6 @@ def _tracked(
     gone = [record for record in records if record.forgotten_after(tracking.begun_at_epoch)]
     new = [record for record in gone if record.forgotten_after(covered)]
     history = tracking.history
-    convex = None if history is None else _linear_head(session, model)
     if history is not None and new:
         batch_of = training_set.batches(history.recipe.batch_size)
         try:
@@ -177,19 +192,17 @@ def _tracked(
             history = None  # it is full; nothing can be added, but retraining begins a new one
     return replace(
         shape,
-        retained=max(1, sum(record.forgotten_epoch is None for record in records)),
-        records=max(1, len(records)),
         forgotten=len(gone),
         newly_forgotten=len(new),
-        convex=convex,
         dp_training=_dp_training(tracking, forgotten=len(gone)),
         tracking=replace(tracking, history=history),
     )
 
 
 def _linear_head(session: Session, model: ModelRow) -> ConvexShape | None:
-    """Return the constants that the service enforces; None for other architectures."""
-    if model.architecture["name"] != linear_head.NAME:
+    """Return the constants that the service enforces; None unless such a head is trained here."""
+    trained_here = model.weights_source == WeightsSource.TRAIN
+    if model.architecture["name"] != linear_head.NAME or not trained_here:
         return None
     recipe = TrainingRecipe.from_json(model.recipe)
     classes = session.get_one(DatasetRow, model.dataset_id).classes
@@ -199,6 +212,13 @@ def _linear_head(session: Session, model: ModelRow) -> ConvexShape | None:
         weight_decay=recipe.weight_decay,
         learning_rate=recipe.learning_rate,
     )
+
+
+def _ridge_head(model: ModelRow) -> RidgeShape | None:
+    """Return a ridge head's options; None for other architectures."""
+    if model.architecture["name"] != ridge_head.NAME:
+        return None
+    return RidgeShape(**model.architecture["options"])
 
 
 def _dp_training(tracking: Tracking, *, forgotten: int) -> DpTrainingShape | None:

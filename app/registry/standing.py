@@ -1,4 +1,4 @@
-"""The state of a model's lineage that forget requests need, read in one statement."""
+"""The state of a model's lineage that forget requests need, read at once for a whole dataset."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,6 @@ class Standing:
 
     Attributes:
         covers_epoch: the epoch that its head covers; None without a head.
-        id, name, policy, recipe, weights_source, split_salt, trained_through, trained_after_epoch:
-            as in ``ModelRow``.
     """
 
     covers_epoch: int | None
@@ -31,15 +29,20 @@ class Standing:
 
 
 def standings(session: Session, dataset_id: str) -> list[Standing]:
-    """Return the models trained on a dataset, locked in a fixed order."""
+    """Return the models trained on a dataset, locked in a fixed order.
+
+    They are read by a statement that begins when the locks are held: one that had waited for a lock
+    would show the new row of a model beside the old ones of what it refers to.
+    """
+    mine = ModelRow.dataset_id == dataset_id
+    session.execute(select(ModelRow.id).where(mine).order_by(ModelRow.id).with_for_update())
     query = (
         select(
             VersionRow.covers_epoch,
             *(getattr(ModelRow, name) for name in list(Standing.__dataclass_fields__)[1:]),
         )
         .outerjoin(VersionRow, VersionRow.id == ModelRow.head_version_id)
-        .where(ModelRow.dataset_id == dataset_id)
+        .where(mine)
         .order_by(ModelRow.id)
-        .with_for_update(of=ModelRow)
     )
     return [Standing(*row) for row in session.execute(query)]

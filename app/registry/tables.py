@@ -7,13 +7,15 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueCon
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
+from app.database.endings import Ending, unique_name
 
 
-class ModelRow(Base):
+class ModelRow(Ending, Base):
     """A lineage of versions: a name, an architecture, a dataset and a policy.
 
-    A record of the dataset influenced the lineage if ``seq <= trained_through`` and it was not
-    forgotten at ``trained_after_epoch`` (see ``app/registry/membership.py``).
+    A record of the dataset influenced the lineage's head, or its imported weights, if
+    ``seq <= trained_through`` and it was not forgotten at ``trained_after_epoch`` (see
+    ``app/registry/membership.py``).
     """
 
     __tablename__ = "models"
@@ -22,10 +24,10 @@ class ModelRow(Base):
         CheckConstraint(
             "(trained_through IS NULL) = (trained_after_epoch IS NULL)", name="trained"
         ),
+        unique_name("models"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(unique=True)
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
     architecture: Mapped[dict[str, Any]]
     recipe: Mapped[dict[str, Any]]
@@ -50,6 +52,7 @@ class VersionRow(Base):
     __table_args__ = (
         UniqueConstraint("model_id", "number"),
         CheckConstraint("number >= 1", name="number"),
+        CheckConstraint("since_version BETWEEN 1 AND number", name="since_version"),
         CheckConstraint("state IN ('private', 'certified', 'retired', 'shredded')", name="state"),
         Index(
             "uq_versions_one_head",
@@ -65,13 +68,24 @@ class VersionRow(Base):
     number: Mapped[int]
     state: Mapped[str]
     blob_id: Mapped[str] = mapped_column(ForeignKey("blobs.id"))
+    statistics_blob_id: Mapped[str | None] = mapped_column(ForeignKey("blobs.id"))
+    """The sums over the retained records from which the next version can be solved, if any."""
     certificate_id: Mapped[str] = mapped_column(
         ForeignKey("certificates.id", use_alter=True, deferrable=True, initially="DEFERRED")
     )
     sha256: Mapped[str]
+    tensors_sha256: Mapped[str]
+    """Of the tensors alone: the file also says which version it is."""
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     covers_epoch: Mapped[int] = mapped_column(BigInteger)
     """Every record forgotten up to this epoch of the dataset is covered."""
+    trained_through: Mapped[int] = mapped_column(BigInteger)
+    trained_after_epoch: Mapped[int] = mapped_column(BigInteger)
+    """Both as in ``ModelRow``, for good."""
+    since_version: Mapped[int]
+    """The version with which its lineage began, by a training or an upload."""
+    withheld: Mapped[bool]
+    """Whether it was made to be private, and so was never released, whatever became of it."""
     evaluation: Mapped[dict[str, Any]]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     retired_at: Mapped[datetime | None]

@@ -51,7 +51,10 @@ class StoredBlob:
 
 
 class Blobs:
-    """The only access to the object store and the key store."""
+    """The only access to the object store and the key store.
+
+    Methods raise ``ObjectStoreError`` or ``KeyStoreError`` where a store fails.
+    """
 
     def __init__(
         self,
@@ -76,12 +79,7 @@ class Blobs:
     def reserve(self, session: Session, kind: str, *, dataset_id: str | None = None) -> str:
         """Return the id of a new pending blob without content, locked by the caller's transaction.
 
-        Its row outlives the transaction.
-
-        Args:
-            session: the transaction that will adopt it.
-            kind: kind of the content.
-            dataset_id: the dataset whose records the content may reveal.
+        Its row outlives the transaction. Its content may reveal records of the dataset.
         """
         while True:
             blob_id = new_id("blob")
@@ -107,14 +105,10 @@ class Blobs:
     def fill(self, blob_id: str, content: bytes, *, session: Session | None = None) -> StoredBlob:
         """Write the content of a reserved blob under a new key; safe to repeat.
 
-        Args:
-            blob_id: the blob.
-            content: what to write.
-            session: the transaction that reserved it; None for a run's blob.
+        ``session`` is the transaction that reserved it; None for a run's blob.
 
         Raises:
             GoneError: the blob was given up.
-            ObjectStoreError, KeyStoreError: a store failed.
         """
         blob = StoredBlob(blob_id, hashlib.sha256(content).hexdigest(), len(content))
 
@@ -146,11 +140,7 @@ class Blobs:
             session.execute(again.values(object_deleted_at=None))
 
     def adopt(self, session: Session, blob_id: str) -> None:
-        """Make a pending blob live within the caller's transaction.
-
-        Raises:
-            GoneError: the blob was given up.
-        """
+        """Make a pending blob live within the transaction; ``GoneError`` if it was given up."""
         row = session.get_one(BlobRow, blob_id, with_for_update=True)
         if row.state != BlobState.PENDING:
             raise GoneError(f"the stored object is {row.state}; it must be written again")
@@ -168,7 +158,6 @@ class Blobs:
         Raises:
             GoneError: the blob was shredded.
             CorruptObjectError: the object is not what was stored.
-            ObjectStoreError, KeyStoreError: a store failed.
         """
         identity, size = self._stored(blob_id)
         return BlobRange(self._objects, self._keys, identity, size, range(start, stop))
@@ -200,11 +189,7 @@ class Blobs:
         return self._keys.rotate() if self._keys.is_rotation_due(period_s) else None
 
     def is_readable(self, blob_id: str) -> bool:
-        """Return whether a blob's key exists and its object has the right length.
-
-        Raises:
-            ObjectStoreError: the object store does not answer.
-        """
+        """Return whether a blob's key exists and its object has the right length."""
         try:
             self.open_range(blob_id, 0, 0).close()
         except (GoneError, KeyStoreError, CorruptObjectError):
@@ -249,11 +234,7 @@ class Blobs:
         session.flush()
 
     def shred_orphan(self, blob_id: str) -> None:
-        """Destroy the key of a blob that the ledger does not know, and delete its object.
-
-        Raises:
-            ObjectStoreError, KeyStoreError: a store failed.
-        """
+        """Destroy the key of a blob that the ledger does not know, and delete its object."""
         self._keys.destroy(blob_id)
         self._objects.delete(blob_id)
 

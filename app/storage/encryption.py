@@ -64,18 +64,10 @@ def content_size(stored: int) -> int | None:
 
 
 class Decryption:
-    """Decrypts single chunks of one object.
-
-    Attributes:
-        size: size of the content in bytes.
-    """
+    """Decrypts single chunks of one object."""
 
     def __init__(self, header: bytes, key: bytes, identity: Identity, size: int) -> None:
-        """Begin with an object's header and what is known about its content.
-
-        Raises:
-            CorruptObjectError: the header does not have this format.
-        """
+        """Begin with an object's header; ``CorruptObjectError`` if it is of another format."""
         if len(header) != HEADER_BYTES or _HEADER.unpack(header)[:2] != (_NAME, _VERSION):
             raise CorruptObjectError(f"object {identity.blob_id} has no header of this format")
         self.size = size
@@ -88,11 +80,7 @@ class Decryption:
         return start, start + self._chunks.length(index) + TAG_BYTES
 
     def decrypt(self, index: int, stored: bytes) -> bytes:
-        """Return the content of chunk ``index``.
-
-        Raises:
-            CorruptObjectError: it is not the stored chunk.
-        """
+        """Return the content of chunk ``index``; ``CorruptObjectError`` if it is forged."""
         try:
             return self._chunks.decrypt(index, stored)
         except InvalidTag:

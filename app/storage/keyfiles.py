@@ -34,11 +34,7 @@ def create_key_file(path: Path, generate: Callable[[], bytes]) -> bytes:
 
 
 def read_key_file(path: Path) -> bytes:
-    """Return a key file's content.
-
-    Raises:
-        ConfigurationError: the file is missing, or others may read it.
-    """
+    """Return a key file's content, or raise ``ConfigurationError``."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:

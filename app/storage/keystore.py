@@ -41,11 +41,7 @@ class KeyStore(Protocol):
         """
 
     def require_usable(self) -> None:
-        """Check that keys can be read and created now.
-
-        Raises:
-            KeyStoreError: they cannot.
-        """
+        """Check that keys can be read and created now; ``KeyStoreError`` if they cannot."""
 
     def is_rotation_due(self, period_s: float) -> bool:
         """Return whether the current period is ``period_s`` old or a rotation was interrupted."""

@@ -10,11 +10,7 @@ from app.storage.files import erase, write_durably
 
 
 class ObjectReader(Protocol):
-    """Reads a part of an object from its beginning to its end.
-
-    Attributes:
-        object_size: size of the whole object in bytes.
-    """
+    """Reads a part of an object from its beginning to its end."""
 
     object_size: int
 

@@ -23,13 +23,7 @@ COOKIE = "expunge-session"
 
 @dataclass(frozen=True)
 class Visitor:
-    """A user who has logged in.
-
-    Attributes:
-        cookie: the session's secret.
-        caller: the key and its current scopes.
-        name: the key's name.
-    """
+    """A user who has logged in: the session's secret, the key and its scopes, the key's name."""
 
     cookie: str
     caller: Caller
@@ -64,11 +58,7 @@ SessionsOf = Annotated[Sessions, Depends(sessions_of)]
 
 
 def visitor(request: Request, services: ServicesOf, sessions: SessionsOf) -> Visitor:
-    """Return the user; a key that was revoked ends its sessions.
-
-    Raises:
-        UnauthenticatedError: no user is logged in.
-    """
+    """Return the user, or raise ``UnauthenticatedError``; a revoked key ends its sessions."""
     cookie = request.cookies.get(COOKIE, "")
     key_id = sessions.key_of(cookie) if cookie else None
     if key_id is not None:

@@ -4,8 +4,10 @@ from fastapi import Request, Response
 
 from app.api.protocol.access import ServicesOf
 from app.domain.scopes import Scope
-from app.ledger import run_views
-from app.web import pages, queries
+from app.domain.states import RequestState
+from app.ledger import request_views, run_views
+from app.ledger.tables import ForgetRequestRow
+from app.web import pages
 from app.web.access import AnyVisitor
 from app.web.rendering import render
 
@@ -19,7 +21,8 @@ def show(request: Request, services: ServicesOf, visitor: AnyVisitor) -> Respons
     """Show the failures visible to the key."""
     may_requests = visitor.caller.allows(Scope.FORGET_READ)
     may_runs = visitor.caller.allows(Scope.MODELS_READ)
+    failed = ForgetRequestRow.state == RequestState.FAILED
     with services.database.transaction() as session:
-        requests = queries.failed_requests(session, limit=_MOST) if may_requests else None
+        requests = request_views.most_urgent(session, failed, limit=_MOST) if may_requests else None
         runs = run_views.failed(session, limit=_MOST) if may_runs else None
     return render(request, "failures.html", visitor, requests=requests, runs=runs)

@@ -55,11 +55,7 @@ def token_of(cookie: str) -> str:
 
 
 def require_own(request: Request, form: Mapping[str, str], *, cookie: str) -> None:
-    """Check that a form comes from a page rendered for this cookie.
-
-    Raises:
-        ForeignFormError: it does not.
-    """
+    """Check that a form comes from a page for this cookie, or raise ``ForeignFormError``."""
     given = form.get(TOKEN_FIELD, "")
     if not cookie or not hmac.compare_digest(given.encode(), token_of(cookie).encode()):
         raise ForeignFormError("the form has expired: go back, load the page again and repeat")

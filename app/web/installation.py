@@ -8,11 +8,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from app.services import Services
-from app.web import failures, login, models, overview, requests, runs, verify, workers
+from app.web import failures, login, models, overview, reference, requests, runs, verify, workers
 from app.web.access import open_sessions
 from app.web.pages import HEADERS
 
-PARTS = (overview, login, requests, runs, models, workers, failures, verify)
+PARTS = (overview, login, requests, runs, models, workers, failures, verify, reference)
 
 
 class _Files(StaticFiles):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from fastapi import Request, Response
@@ -9,15 +10,16 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
-from app.api.protocol.downloads import download
-from app.api.versions import Number
+from app.api.versions import Number, weights_answer
 from app.certificates.bundle import MEDIA_TYPE
 from app.certificates.plain_words import assumptions_in_words, guarantee_in_words, limits_in_words
 from app.certificates.signing import statement_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import certificate_filename, weights_filename
 from app.domain.policy import Policy
-from app.ledger import bundles, repository, run_views
+from app.ledger import repository, run_views
+from app.ledger.certificates import bundles
+from app.ledger.certificates.capacities import capacity_of
 from app.models import serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
@@ -30,13 +32,7 @@ router = pages.router()
 
 @dataclass(frozen=True)
 class ModelLine:
-    """A model in a list.
-
-    Attributes:
-        version: the number of the version that it serves now, if any.
-        epsilon, delta: the policy's target.
-        owed: number of unmet obligations.
-    """
+    """A model in a list: what it serves now, and how many obligations are unmet."""
 
     name: str
     dataset: str
@@ -44,6 +40,7 @@ class ModelLine:
     epsilon: float
     delta: float
     owed: int
+    archived_at: datetime | None
 
 
 def model_lines(session: Session) -> Sequence[ModelLine]:
@@ -55,7 +52,7 @@ def model_lines(session: Session) -> Sequence[ModelLine]:
 @router.get("/models")
 def show_all(request: Request, services: ServicesOf, visitor: ModelsReader) -> Response:
     """List models."""
-    with services.database.transaction() as session:
+    with services.database.snapshot() as session:
         lines = model_lines(session)
     return render(request, "models.html", visitor, lines=lines)
 
@@ -63,14 +60,22 @@ def show_all(request: Request, services: ServicesOf, visitor: ModelsReader) -> R
 @router.get("/models/{name}")
 def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReader) -> Response:
     """Show one model: its policy, versions and newest runs."""
-    with services.database.transaction() as session:
+    with services.database.snapshot() as session:
         model = registry.model_named(session, name)
         line = _line(session, model, queries.owed_by_model(session).get(model.id, 0))
         released = registry.released_versions(session, model.id)
         lines = run_views.page(session, model=name, limit=10)
         policy = Policy.from_json(model.policy)
+        capacity = capacity_of(session, model)
     return render(
-        request, "model.html", visitor, line=line, policy=policy, versions=released, lines=lines
+        request,
+        "model.html",
+        visitor,
+        line=line,
+        policy=policy,
+        capacity=capacity,
+        versions=released,
+        lines=lines,
     )
 
 
@@ -118,18 +123,7 @@ def weights(
     name: str, number: Number, request: Request, services: ServicesOf, _: ModelsReader
 ) -> Response:
     """Return the weights of a served version."""
-    with services.database.transaction() as session:
-        model = registry.model_named(session, name)
-        version = serving.served_version(session, model, number)
-        blob_id, sha256, size = version.blob_id, version.sha256, version.size_bytes
-    return download(
-        request,
-        services.blobs,
-        blob_id=blob_id,
-        sha256=sha256,
-        size=size,
-        filename=weights_filename(name, number),
-    )
+    return weights_answer(request, services, name, number)
 
 
 def _line(session: Session, model: ModelRow, owed: int) -> ModelLine:
@@ -142,6 +136,7 @@ def _line(session: Session, model: ModelRow, owed: int) -> ModelLine:
         epsilon=policy.epsilon,
         delta=policy.delta,
         owed=owed,
+        archived_at=model.archived_at,
     )
 
 

@@ -5,9 +5,10 @@ from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
 from app.domain.scopes import Scope
-from app.ledger import run_views
+from app.ledger import request_views, run_views
+from app.ledger.deadlines import IS_OPEN
 from app.monitoring import ledger_metrics
-from app.web import pages, queries
+from app.web import pages
 from app.web.access import AnyVisitor, SessionsOf, Visitor
 from app.web.models import model_lines
 from app.web.rendering import render
@@ -34,7 +35,7 @@ def _requests(session: Session) -> dict[str, object]:
     return {
         "counts": ledger_metrics.requests_by_state(session),
         "overdue": ledger_metrics.overdue_requests(session),
-        "owed": queries.owed_requests(session, limit=_LISTED),
+        "owed": request_views.most_urgent(session, IS_OPEN, limit=_LISTED),
     }
 
 

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
 from app.domain.plan import Plan
-from app.domain.states import RunState, VersionState
+from app.domain.states import RunState
 from app.ledger import repository, run_views, runs
 from app.ledger.changes import progress_of
 from app.log import actor
@@ -61,8 +61,7 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
     """Show one run with the curve of its mechanism."""
     with services.database.transaction() as session:
         line = run_views.one(session, run_id)
-        version = registry.version_of_run(session, run_id)
-        released = None if version is None or version.state == VersionState.PRIVATE else version
+        released = registry.version_of_run(session, run_id, shown=True)
     plan = Plan.from_json(line.plan)
     return render(
         request,

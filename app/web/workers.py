@@ -2,11 +2,13 @@
 
 from fastapi import Request, Response
 from redis import RedisError
+from sqlalchemy import func, select
 
 from app.api.protocol.access import ServicesOf
 from app.ledger import run_views
+from app.ledger.tables import OutboxRow
 from app.monitoring.queue_state import QueueState, queue_state
-from app.web import pages, queries
+from app.web import pages
 from app.web.access import ModelsReader, SessionsOf
 from app.web.rendering import render
 from app.web.sessions import Sessions
@@ -21,7 +23,7 @@ def show(
     """Show workers, the queue and the outbox."""
     with services.database.transaction() as session:
         runs = run_views.active(session)
-        outbox = queries.outbox_depth(session)
+        outbox = session.scalar(select(func.count()).select_from(OutboxRow))
     return render(
         request, "workers.html", visitor, queue=queue_or_none(sessions), runs=runs, outbox=outbox
     )

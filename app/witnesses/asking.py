@@ -36,15 +36,7 @@ class _Answer:
 
 
 class Asker:
-    """Keeps the newest checkpoint cosigned by one witness.
-
-    Args:
-        database: the ledger.
-        url: the witness's base URL, without ``/add-checkpoint``.
-        witness: its key.
-        poll_interval_s: how often to look for a newer checkpoint.
-        timeout_s: how long the witness may take to answer.
-    """
+    """Keeps the newest checkpoint cosigned by one witness, at a URL without ``/add-checkpoint``."""
 
     def __init__(
         self,

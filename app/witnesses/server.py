@@ -30,8 +30,6 @@ class WitnessServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Handles the requests of one connection."""
-
     protocol_version = "HTTP/1.1"
     server_version = "expunge-witness"
     sys_version = ""
@@ -86,5 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(reply.status)
         self.send_header("Content-Type", reply.media_type)
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:  # a client that is not told may send its next call into the end
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)

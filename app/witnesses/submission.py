@@ -27,13 +27,7 @@ _OLD = re.compile(r"old (0|[1-9][0-9]{0,18})", re.ASCII)
 
 @dataclass(frozen=True)
 class Submission:
-    """A checkpoint with a consistency proof from the witness's last state.
-
-    Attributes:
-        old_size: size of the checkpoint that the witness cosigned last; 0 if none.
-        proof: the consistency proof, empty from size 0.
-        note: the checkpoint.
-    """
+    """A checkpoint, and the proof that it extends the one that the witness cosigned last."""
 
     old_size: int
     proof: Sequence[bytes]
@@ -46,11 +40,7 @@ class Submission:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Submission":
-        """Parse a request body.
-
-        Raises:
-            NoteError: it is too large or malformed.
-        """
+        """Parse a request body; ``NoteError`` if it is too large or malformed."""
         if len(content) > MAX_BYTES:
             raise NoteError(f"larger than {MAX_BYTES} bytes")
         try:

@@ -38,8 +38,6 @@ class Reply:
 
 @dataclass(frozen=True)
 class _Known:
-    """The last cosigned state of one log."""
-
     size: int
     root: bytes
 
@@ -47,12 +45,8 @@ class _Known:
 class Witness:
     """Answers the logs' requests.
 
-    Args:
-        signer: the key that cosigns.
-        state: the file of the last cosigned states; created when first needed.
-        logs: files of the served logs' trusted keys, read on every request so that a log may rotate
-            its key.
-        clock: returns the current time in UTC.
+    ``state`` is the file of the last cosigned states. ``logs`` are files of the served logs'
+    trusted keys, read on every request so that a log may rotate its key.
 
     Raises:
         ConfigurationError: another process uses the file, or its content is invalid.

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from migrations.schema.types import JSONB, MOMENT, NOW
+from migrations.schema.types import JSONB, MOMENT, NOW, unique_name
 
 
 def create() -> None:
@@ -55,14 +55,19 @@ def create_datasets() -> None:
         sa.Column("feature_dtype", sa.String, nullable=False),
         sa.Column("feature_offset", sa.Double, nullable=False),
         sa.Column("feature_scale", sa.Double, nullable=False),
+        sa.Column("feature_vocabulary", sa.Integer),
         sa.Column("classes", sa.Integer, nullable=False),
+        sa.Column("encoding", JSONB),
+        sa.Column("public", sa.Boolean, server_default=sa.false(), nullable=False),
         sa.Column("forget_epoch", sa.BigInteger, server_default="0", nullable=False),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.Column("archived_at", MOMENT),
+        sa.Column("deleted_at", MOMENT),
         sa.CheckConstraint("classes >= 2", name=op.f("ck_datasets_classes")),
         sa.CheckConstraint("forget_epoch >= 0", name=op.f("ck_datasets_forget_epoch")),
         sa.PrimaryKeyConstraint("id", name="pk_datasets"),
-        sa.UniqueConstraint("name", name="uq_datasets_name"),
     )
+    unique_name("datasets")
 
 
 def create_shards() -> None:
@@ -72,7 +77,6 @@ def create_shards() -> None:
         sa.Column("dataset_id", sa.String, nullable=False),
         sa.Column("blob_id", sa.String, nullable=False),
         sa.Column("rows", sa.Integer, nullable=False),
-        sa.Column("upload_digest", sa.LargeBinary),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
         sa.ForeignKeyConstraint(["blob_id"], ["blobs.id"], name="fk_shards_blob_id"),
         sa.ForeignKeyConstraint(["dataset_id"], ["datasets.id"], name="fk_shards_dataset_id"),
@@ -105,6 +109,12 @@ def create_records() -> None:
         sa.ForeignKeyConstraint(["shard_id"], ["shards.id"], name="fk_records_shard_id"),
         sa.PrimaryKeyConstraint("seq", name="pk_records"),
     )
+    op.create_index(
+        "ix_records_changed",
+        "records",
+        ["dataset_id", sa.text("GREATEST(forgotten_epoch, absences[cardinality(absences)])")],
+        postgresql_where="forgotten_epoch IS NOT NULL OR absences IS NOT NULL",
+    )
     op.create_index("ix_records_dataset_id_subject_key", "records", ["dataset_id", "subject_key"])
     op.create_index("ix_records_shard_id", "records", ["shard_id"])
     op.create_index(
@@ -120,20 +130,41 @@ def create_backbones() -> None:
         sa.Column("architecture", JSONB, nullable=False),
         sa.Column("input_shape", JSONB, nullable=False),
         sa.Column("classes", sa.Integer, nullable=False),
+        sa.Column("layers", JSONB, nullable=False),
+        sa.Column("features", sa.Integer),
         sa.Column("source", sa.String, nullable=False),
+        sa.Column("base_id", sa.String),
+        sa.Column("public_dataset", sa.String),
+        sa.Column("exponent", sa.Double),
+        sa.Column("whitening", JSONB),
+        sa.Column("attempts", sa.Integer, server_default="0", nullable=False),
+        sa.Column("failure", sa.String),
         sa.Column("blob_id", sa.String),
         sa.Column("sha256", sa.String),
         sa.Column("size_bytes", sa.BigInteger),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.Column("archived_at", MOMENT),
+        sa.Column("deleted_at", MOMENT),
         sa.CheckConstraint(
             "(blob_id IS NULL) = (sha256 IS NULL) AND (blob_id IS NULL) = (size_bytes IS NULL)",
             name=op.f("ck_backbones_weights"),
         ),
         sa.CheckConstraint("classes >= 2", name=op.f("ck_backbones_classes")),
+        sa.CheckConstraint(
+            "(base_id IS NULL) = (public_dataset IS NULL)"
+            " AND (base_id IS NULL) = (exponent IS NULL)",
+            name=op.f("ck_backbones_whitening"),
+        ),
+        sa.CheckConstraint(
+            "(whitening IS NOT NULL) = (base_id IS NOT NULL AND sha256 IS NOT NULL)",
+            name=op.f("ck_backbones_whitened"),
+        ),
+        sa.ForeignKeyConstraint(["base_id"], ["backbones.id"], name="fk_backbones_base_id"),
+        sa.CheckConstraint("features >= 1", name=op.f("ck_backbones_features")),
         sa.ForeignKeyConstraint(["blob_id"], ["blobs.id"], name="fk_backbones_blob_id"),
         sa.PrimaryKeyConstraint("id", name="pk_backbones"),
-        sa.UniqueConstraint("name", name="uq_backbones_name"),
     )
+    unique_name("backbones")
 
 
 def create_feature_shards() -> None:
@@ -142,6 +173,7 @@ def create_feature_shards() -> None:
         sa.Column("id", sa.String, nullable=False),
         sa.Column("shard_id", sa.String, nullable=False),
         sa.Column("backbone_id", sa.String, nullable=False),
+        sa.Column("weights_sha256", sa.String, nullable=False),
         sa.Column("blob_id", sa.String, nullable=False),
         sa.ForeignKeyConstraint(
             ["backbone_id"], ["backbones.id"], name="fk_feature_shards_backbone_id"
@@ -150,7 +182,10 @@ def create_feature_shards() -> None:
         sa.ForeignKeyConstraint(["shard_id"], ["shards.id"], name="fk_feature_shards_shard_id"),
         sa.PrimaryKeyConstraint("id", name="pk_feature_shards"),
         sa.UniqueConstraint(
-            "shard_id", "backbone_id", name="uq_feature_shards_shard_id_backbone_id"
+            "shard_id",
+            "backbone_id",
+            "weights_sha256",
+            name="uq_feature_shards_shard_id_backbone_id_weights_sha256",
         ),
     )
     op.create_index("ix_feature_shards_backbone_id", "feature_shards", ["backbone_id"])

@@ -8,7 +8,7 @@ from migrations.schema.types import MOMENT
 
 def create() -> None:
     create_log_entries()
-    create_log_nodes()
+    create_tree_nodes()
     create_log_checkpoints()
     create_log_cosignatures()
     create_signing_keys()
@@ -41,16 +41,17 @@ def create_log_entries() -> None:
     )
 
 
-def create_log_nodes() -> None:
+def create_tree_nodes() -> None:
     op.create_table(
-        "log_nodes",
+        "tree_nodes",
+        sa.Column("tree", sa.String, nullable=False),
         sa.Column("level", sa.SmallInteger, nullable=False),
         sa.Column("position", sa.BigInteger, nullable=False),
         sa.Column("hash", sa.LargeBinary, nullable=False),
-        sa.CheckConstraint("length(hash) = 32", name=op.f("ck_log_nodes_hash")),
-        sa.CheckConstraint("level BETWEEN 1 AND 62", name=op.f("ck_log_nodes_level")),
-        sa.CheckConstraint("position >= 0", name=op.f("ck_log_nodes_position")),
-        sa.PrimaryKeyConstraint("level", "position", name="pk_log_nodes"),
+        sa.CheckConstraint("length(hash) = 32", name=op.f("ck_tree_nodes_hash")),
+        sa.CheckConstraint("level BETWEEN 0 AND 62", name=op.f("ck_tree_nodes_level")),
+        sa.CheckConstraint("position >= 0", name=op.f("ck_tree_nodes_position")),
+        sa.PrimaryKeyConstraint("tree", "level", "position", name="pk_tree_nodes"),
     )
 
 

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from migrations.schema.types import JSONB, MOMENT, NOW
+from migrations.schema.types import JSONB, MOMENT, NOW, unique_name
 
 
 def create() -> None:
@@ -33,6 +33,8 @@ def create_models() -> None:
         sa.Column("imported_blob_id", sa.String),
         sa.Column("head_version_id", sa.String),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.Column("archived_at", MOMENT),
+        sa.Column("deleted_at", MOMENT),
         sa.CheckConstraint(
             "weights_source IN ('train', 'upload')", name=op.f("ck_models_weights_source")
         ),
@@ -45,8 +47,8 @@ def create_models() -> None:
             ["imported_blob_id"], ["blobs.id"], name="fk_models_imported_blob_id"
         ),
         sa.PrimaryKeyConstraint("id", name="pk_models"),
-        sa.UniqueConstraint("name", name="uq_models_name"),
     )
+    unique_name("models")
     op.create_index("ix_models_dataset_id", "models", ["dataset_id"])
 
 
@@ -63,6 +65,7 @@ def create_runs() -> None:
         sa.Column("lease_expires_at", MOMENT),
         sa.Column("enqueued_at", MOMENT),
         sa.Column("forget_epoch", sa.BigInteger),
+        sa.Column("trained_through", sa.BigInteger),
         sa.Column("phase", sa.String),
         sa.Column("step", sa.Integer),
         sa.Column("total_steps", sa.Integer),
@@ -103,10 +106,16 @@ def create_versions() -> None:
         sa.Column("number", sa.Integer, nullable=False),
         sa.Column("state", sa.String, nullable=False),
         sa.Column("blob_id", sa.String, nullable=False),
+        sa.Column("statistics_blob_id", sa.String),
         sa.Column("certificate_id", sa.String, nullable=False),
         sa.Column("sha256", sa.String, nullable=False),
+        sa.Column("tensors_sha256", sa.String, nullable=False),
         sa.Column("size_bytes", sa.BigInteger, nullable=False),
         sa.Column("covers_epoch", sa.BigInteger, nullable=False),
+        sa.Column("trained_through", sa.BigInteger, nullable=False),
+        sa.Column("trained_after_epoch", sa.BigInteger, nullable=False),
+        sa.Column("since_version", sa.Integer, nullable=False),
+        sa.Column("withheld", sa.Boolean, nullable=False),
         sa.Column("evaluation", JSONB, nullable=False),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
         sa.Column("retired_at", MOMENT),
@@ -116,7 +125,13 @@ def create_versions() -> None:
             name=op.f("ck_versions_state"),
         ),
         sa.CheckConstraint("number >= 1", name=op.f("ck_versions_number")),
+        sa.CheckConstraint(
+            "since_version BETWEEN 1 AND number", name=op.f("ck_versions_since_version")
+        ),
         sa.ForeignKeyConstraint(["blob_id"], ["blobs.id"], name="fk_versions_blob_id"),
+        sa.ForeignKeyConstraint(
+            ["statistics_blob_id"], ["blobs.id"], name="fk_versions_statistics_blob_id"
+        ),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name="fk_versions_model_id"),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name="fk_versions_run_id"),
         sa.PrimaryKeyConstraint("id", name="pk_versions"),

@@ -10,6 +10,7 @@ def create() -> None:
     create_subject_requests()
     create_forget_requests()
     create_forget_request_records()
+    create_accounted_requests()
     create_obligations()
     create_outbox()
 
@@ -85,7 +86,11 @@ def create_forget_requests() -> None:
             "api_key_id", "idempotency_key", name="uq_forget_requests_api_key_id_idempotency_key"
         ),
     )
-    op.create_index("ix_forget_requests_dataset_id", "forget_requests", ["dataset_id"])
+    op.create_index(
+        "ix_forget_requests_dataset_id_forget_epoch",
+        "forget_requests",
+        ["dataset_id", "forget_epoch"],
+    )
     op.create_index(
         "ix_forget_requests_open_due_at",
         "forget_requests",
@@ -115,6 +120,41 @@ def create_forget_request_records() -> None:
     )
     op.create_index(
         "ix_forget_request_records_record_seq", "forget_request_records", ["record_seq"]
+    )
+
+
+def create_accounted_requests() -> None:
+    counts = (
+        *("covered_size", "excluded_size", "requests", "records", "excluded_records"),
+        *("forgotten_through", "begun_at_epoch", "before_training"),
+    )
+    op.create_table(
+        "accounted_requests",
+        sa.Column("model_id", sa.String, nullable=False),
+        sa.Column("since_version", sa.Integer, nullable=False),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("request_id", sa.String, nullable=False),
+        *(sa.Column(name, sa.BigInteger, nullable=False) for name in counts),
+        sa.CheckConstraint(
+            "covered_size >= records", name=op.f("ck_accounted_requests_covered_size")
+        ),
+        sa.CheckConstraint(
+            "excluded_size >= excluded_records", name=op.f("ck_accounted_requests_excluded_size")
+        ),
+        sa.CheckConstraint(
+            "records >= before_training", name=op.f("ck_accounted_requests_before_training")
+        ),
+        sa.ForeignKeyConstraint(["model_id"], ["models.id"], name="fk_accounted_requests_model_id"),
+        sa.ForeignKeyConstraint(
+            ["request_id"], ["forget_requests.id"], name="fk_accounted_requests_request_id"
+        ),
+        sa.PrimaryKeyConstraint(
+            "model_id", "since_version", "number", name="pk_accounted_requests"
+        ),
+        sa.UniqueConstraint(
+            *("model_id", "since_version", "request_id"),
+            name="uq_accounted_requests_model_id_since_version_request_id",
+        ),
     )
 
 
@@ -148,6 +188,7 @@ def create_obligations() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_obligations"),
         sa.UniqueConstraint("request_id", "model_id", name="uq_obligations_request_id_model_id"),
     )
+    op.create_index("ix_obligations_certificate_id", "obligations", ["certificate_id"])
     op.create_index("ix_obligations_model_id_state", "obligations", ["model_id", "state"])
     op.create_index("ix_obligations_run_id", "obligations", ["run_id"])
 

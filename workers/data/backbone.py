@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -16,11 +17,12 @@ from torch import nn
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
+from workers.data.extraction import Extraction
 from workers.mechanisms.frame import ReferenceFrame
 from workers.training.data import Examples
+from workers.training.half import half
 
 PREFIX: Final = "backbone."
-_RECORDS_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,10 +30,7 @@ class Backbone:
     """Public weights and their use.
 
     Attributes:
-        id: id of the stored backbone.
-        name, sha256: as named in certificates.
         frozen: whether the model is a head on its features; otherwise it starts from its weights.
-        weights: all tensors, by name.
     """
 
     id: str
@@ -48,27 +47,38 @@ class FrozenBackbone(Backbone):
     Attributes:
         network: maps [n, *input_shape] to features [n, size]; always in evaluation mode.
         whole: the network that contains ``network``; it owns all tensors.
-        size: features per record.
+        size: features of one record.
     """
 
     network: nn.Module = field(repr=False)
     whole: nn.Module = field(repr=False)
     size: int
+    extractions: dict[torch.device, Extraction] = field(default_factory=dict, repr=False)
 
     def features(self, examples: Examples, *, device: torch.device) -> Iterator[torch.Tensor]:
         """Yield the features in batches, float32 [n, size] on the CPU.
 
+        On one machine, a record's features are the same bytes whichever other records there are,
+        and in whatever order.
+
         Raises:
             RunFailedError: they are not finite, or the network changes its own tensors.
         """
-        self.network.to(device)
-        with torch.no_grad():
-            for inputs, _ in examples.in_order(_RECORDS_AT_ONCE, device=device):
-                features = self.network(inputs).to("cpu", torch.float32)
-                if not bool(torch.isfinite(features).all()):
-                    raise RunFailedError(f"backbone {self.name!r} has features beyond float32")
-                yield features
+        if device not in self.extractions:
+            self.extractions[device] = Extraction(self.network.to(device), device=device)
+        for features in self.extractions[device].batches(examples):
+            if not bool(torch.isfinite(features).all()):
+                raise RunFailedError(f"backbone {self.name!r} has features beyond float32")
+            yield features
         self._require_unchanged()
+
+    def stored(self, examples: Examples, *, device: torch.device) -> Iterator[NDArray[np.float16]]:
+        """Yield the features as they are stored and learned from: float16 [n, size].
+
+        What float16 cannot reach becomes its largest number. Raises what ``features`` does.
+        """
+        for features in self.features(examples, device=device):
+            yield half(features).numpy()
 
     def _require_unchanged(self) -> None:
         """Check that the network kept no state, which would carry one record into others' features.
@@ -119,12 +129,7 @@ def starting(
 
 
 def frame_of(backbone: Backbone | None, factory: Callable[[], nn.Module]) -> ReferenceFrame:
-    """Return the reference frame of the network that unlearns, centred at public weights if any.
-
-    Args:
-        backbone: the model's backbone.
-        factory: builds the network without public weights; its initialisation sets the scale.
-    """
+    """Return the reference frame of the network that unlearns, centred at public weights if any."""
     if backbone is None or backbone.frozen:
         return ReferenceFrame.of(factory)
     return ReferenceFrame.of(

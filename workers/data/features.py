@@ -1,4 +1,8 @@
-"""A frozen backbone's features of a dataset: stored ones, and new ones for the rest."""
+"""A frozen backbone's features of a dataset: stored ones, and new ones for the rest.
+
+They are stored as float16. What is computed for the first time is rounded alike before it is used,
+so that a model does not depend on which features were stored.
+"""
 
 from collections.abc import Callable
 
@@ -19,7 +23,7 @@ from workers.training.device import choose_device
 
 _ATTEMPTS = 5
 Part = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Seqs, labels and features [n, size]."""
+"""Seqs, labels and features [n, size]; those of a frozen backbone are float16."""
 
 
 def read_features(
@@ -31,11 +35,7 @@ def read_features(
 ) -> list[Part]:
     """Return the features of every shard, and store those that are computed here.
 
-    Args:
-        services: database and blobs.
-        dataset_id: the dataset.
-        backbone: computes the features.
-        check: called between batches; its exceptions stop the work.
+    ``check`` is called between batches; its exceptions stop the work.
 
     Raises:
         GoneError: a shard kept changing while it was read.
@@ -48,8 +48,6 @@ def read_features(
 
 
 class _Reader:
-    """Reads shards one after another."""
-
     def __init__(
         self,
         services: Services,
@@ -69,7 +67,12 @@ class _Reader:
         """
         for _ in range(_ATTEMPTS):
             with self._services.database.transaction() as session:
-                source = features.source_of(session, shard_id, self._backbone.id)
+                source = features.source_of(
+                    session,
+                    shard_id,
+                    backbone_id=self._backbone.id,
+                    weights_sha256=self._backbone.sha256,
+                )
             try:
                 if source.features_blob_id is not None:
                     return decode_shard(self._services.blobs.read(source.features_blob_id))
@@ -86,25 +89,18 @@ class _Reader:
         computed = self._compute(labels, raw)
         content = encode_shard(seqs=seqs, labels=labels, features=computed)
         with self._services.database.transaction() as session:
-            current = features.add(
-                session, self._services.blobs, source, self._backbone.id, content
-            )
+            current = features.add(session, self._services.blobs, source, content)
         return (seqs, labels, computed) if current else None
 
     def _compute(self, labels: np.ndarray, raw: np.ndarray) -> np.ndarray:
-        examples = Examples.from_arrays(
-            # Copies: torch needs writable memory.
-            np.array(raw.reshape(-1, *self._records.shape)),
-            np.array(labels),
-            offset=self._records.offset,
-            scale=self._records.scale,
-        )
-        computed = np.empty((len(labels), self._backbone.size), dtype=np.float32)
+        # Copies: torch needs writable memory.
+        examples = Examples.of_schema(np.array(raw), np.array(labels), self._records)
+        computed = np.empty((len(labels), self._backbone.size), dtype=np.float16)
         if not len(labels):
             return computed
         done = 0
-        for batch in self._backbone.features(examples, device=choose_device()):
-            computed[done : done + len(batch)] = batch.numpy()
+        for batch in self._backbone.stored(examples, device=choose_device()):
+            computed[done : done + len(batch)] = batch
             done += len(batch)
             self._check()
         return computed

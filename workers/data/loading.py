@@ -1,33 +1,42 @@
 """Loads a run's records and initial weights."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from app.datasets import repository as datasets
-from app.datasets.service import schema_of
 from app.datasets.shards import decode_shard
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
-from app.domain.errors import GoneError, RunFailedError
+from app.domain.description import ModelDescription
+from app.domain.errors import CorruptObjectError, GoneError, RunFailedError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease, RunKind
 from app.ledger import runs
+from app.ledger.runs import Selection
+from app.planning.mechanisms.catalogue import mechanism_of
+from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from app.registry import repository as registry
+from app.registry.describing import describe
+from app.registry.statistics_file import StatisticsFile
 from app.registry.tables import ModelRow
 from app.services import Services
+from app.settings import Settings
 from workers.data.backbone import Backbone, FrozenBackbone, trainable
 from workers.data.backbone_loading import load_backbone
-from workers.data.features import read_features
+from workers.data.features import Part, read_features
+from workers.exact.summing import Quantiser, Summed, sums_over
 from workers.lease import Lease
+from workers.training.architectures import build
 from workers.training.data import Examples
 
 _ATTEMPTS = 5
@@ -39,20 +48,35 @@ class ModelSpec:
     """What a run needs to know about its model.
 
     Attributes:
+        description: what the file of its next version says of it.
         schema: of the records, or of the features that a frozen backbone makes of them.
-        backbone: the public weights that the model stands on, if it does.
-        releases_as_trained: whether a training's result is published as it is: only as the first
-            version.
+        releases_as_trained: whether a training's result is published as it is.
     """
 
     name: str
     architecture: ArchitectureSpec
     recipe: TrainingRecipe
     policy: Policy
+    description: ModelDescription
     schema: FeatureSchema
     dataset_id: str
     backbone: Backbone | None = None
     releases_as_trained: bool = False
+
+    def factory(self, settings: Settings, *, in_full: bool = False) -> Callable[[], nn.Module]:
+        """Return what builds the network, without a frozen backbone.
+
+        With ``in_full``, exceptions of the operator's code are shown in full: only for as long as
+        no record was read.
+        """
+        return lambda: build(
+            self.architecture,
+            input_shape=self.schema.shape,
+            classes=self.schema.classes,
+            allowed_factories=settings.allowed_factories,
+            tokens=self.schema.tokens,
+            in_full=in_full,
+        )
 
 
 @dataclass(frozen=True)
@@ -61,11 +85,11 @@ class RunData:
 
     Attributes:
         retain: records to train on; none of them is forgotten.
-        held_out: records for evaluation; may be empty.
         forgotten: records for the membership attack if the policy asks for it, else empty. They
             are never used for training.
-        plan: the run's plan.
         batch_of: int64 [n], the fixed batch of each retained record; empty if batches are random.
+        summed: the sums over the retained records, which are all that a ridge head needs of them;
+            ``retain`` is empty then.
     """
 
     retain: Examples
@@ -73,6 +97,7 @@ class RunData:
     forgotten: Examples
     plan: Plan
     batch_of: NDArray[np.int64]
+    summed: Summed | None = None
 
     @property
     def auditable(self) -> bool:
@@ -80,23 +105,24 @@ class RunData:
         return len(self.forgotten) > 0 and len(self.held_out) > 0
 
 
-def load_model(services: Services, lease: Lease) -> ModelSpec:
-    """Return the definition of the run's model."""
+def load_model(services: Services, model_id: str) -> ModelSpec:
+    """Return a model's definition."""
     with services.database.transaction() as session:
-        model = session.get_one(ModelRow, lease.model_id)
+        model = session.get_one(ModelRow, model_id)
         dataset = session.get_one(DatasetRow, model.dataset_id)
         policy = Policy.from_json(model.policy)
+        description = describe(session, model, dataset)
         spec = ModelSpec(
             name=model.name,
-            architecture=ArchitectureSpec.from_json(model.architecture),
+            architecture=description.architecture,
             recipe=TrainingRecipe.from_json(model.recipe),
             policy=policy,
-            schema=schema_of(dataset),
+            description=description,
+            schema=description.schema,
             dataset_id=dataset.id,
-            releases_as_trained=policy.first_release is FirstRelease.AS_TRAINED
-            and registry.next_number(session, model.id) == 1,
+            releases_as_trained=policy.first_release is FirstRelease.AS_TRAINED,
         )
-    backbone = load_backbone(services, spec.architecture)
+    backbone = load_backbone(services, spec.architecture, spec.schema)
     if isinstance(backbone, FrozenBackbone):
         spec = replace(spec, schema=backbone.schema(spec.schema))
     return replace(spec, backbone=backbone)
@@ -114,10 +140,7 @@ def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimensio
     """
     with services.database.transaction() as session:
         known = {shard.id for shard in datasets.shards(session, model.dataset_id)}
-    if isinstance(model.backbone, FrozenBackbone):
-        shards = read_features(services, model.dataset_id, model.backbone, check=lease.check)
-    else:
-        shards = _read_shards(services, model)
+    shards = read_shards(services, model, check=lease.check)
     selection = runs.begin(
         services.database,
         services.blobs,
@@ -130,7 +153,30 @@ def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimensio
         raise RunFailedError(
             "no record is left to train on: push more records, or lower held_out_fraction"
         )
-    retain = _Selected(selection.retain, model.schema)
+    stored = None if lease.kind is RunKind.TRAIN else _stored_sums(services, lease)
+    return selected(model, selection, shards, stored=stored)
+
+
+def selected(
+    model: ModelSpec,
+    selection: Selection,
+    shards: list[Part],
+    *,
+    stored: StatisticsFile | None,
+) -> RunData:
+    """Return the selected records, or their sums where the plan asks for nothing else of them.
+
+    Args:
+        model: the definition.
+        selection: the records.
+        shards: that hold them; each is taken from the list before the next one is copied.
+        stored: the sums that belong to the version before, if there are any.
+
+    Raises:
+        RunFailedError: a record is in no shard, or in two.
+    """
+    summed = _summed(model, selection, shards, stored)
+    retain = _Selected(frozenset() if summed else selection.retain, model.schema)
     held_out = _Selected(selection.held_out, model.schema)
     forgotten = _Selected(selection.forgotten, model.schema)
     while shards:
@@ -145,52 +191,94 @@ def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimensio
         forgotten=forgotten.examples(),
         plan=selection.plan,
         batch_of=np.array([batch_of[seq] for seq in retain.seqs() if batch_of], dtype=np.int64),
+        summed=summed,
     )
 
 
+def _summed(
+    model: ModelSpec,
+    selection: Selection,
+    shards: list[Part],
+    stored: StatisticsFile | None,
+) -> Summed | None:
+    """Return the sums over the retained records; None where the plan has no use for them."""
+    mechanism = mechanism_of(selection.plan)
+    if not isinstance(mechanism, SufficientStatistics):
+        return None
+    return sums_over(
+        shards,
+        selection.retain,
+        Quantiser(model.schema, mechanism.feature_range),
+        stored,
+    )
+
+
+def _stored_sums(services: Services, lease: Lease) -> StatisticsFile | None:
+    """Return the sums that belong to the head; None if they are gone or damaged."""
+    with services.database.transaction() as session:
+        head = registry.head_version(session, session.get_one(ModelRow, lease.model_id))
+        blob_id = None if head is None else head.statistics_blob_id
+    if blob_id is None:
+        return None
+    try:
+        return StatisticsFile.from_bytes(services.blobs.read(blob_id))
+    except (GoneError, CorruptObjectError):
+        return None
+
+
 class _Selected:
-    """The selected records, copied shard by shard into arrays of the final size."""
+    """The selected records, copied shard by shard into arrays of the final size.
+
+    They come in the order of their sequence numbers, whatever the shards' order: training may be a
+    function of the records and their order.
+    """
 
     def __init__(self, seqs: frozenset[int], schema: FeatureSchema) -> None:
-        self._seqs = np.fromiter(seqs, dtype=np.int64, count=len(seqs))
+        self._seqs = np.array(sorted(seqs), dtype=np.int64)
         self._schema = schema
-        dtype = np.uint8 if schema.dtype == "uint8" else np.float32
+        kept = schema.tokens or schema.dtype == "uint8"
+        dtype = np.dtype(schema.dtype) if kept else np.float32
         self._features = np.empty((len(seqs), schema.size), dtype=dtype)
         self._labels = np.empty(len(seqs), dtype=np.int64)
-        self._taken = np.empty(len(seqs), dtype=np.int64)
-        self._count = 0
+        self._taken = np.zeros(len(seqs), dtype=bool)
 
     def take(self, seqs: np.ndarray, labels: np.ndarray, features: np.ndarray) -> None:
         """Copy a shard's selected records."""
         rows = np.flatnonzero(np.isin(seqs, self._seqs))
-        end = self._count + len(rows)
-        self._labels[self._count : end] = labels[rows]
-        self._taken[self._count : end] = seqs[rows]
+        places = np.searchsorted(self._seqs, seqs[rows])
+        self._labels[places] = labels[rows]
+        self._taken[places] = True
         for start in range(0, len(rows), _ROWS_AT_ONCE):
-            some = rows[start : start + _ROWS_AT_ONCE]
-            first = self._count + start
-            self._features[first : first + len(some)] = features[some]
-        self._count = end
+            some = slice(start, start + _ROWS_AT_ONCE)
+            self._features[places[some]] = features[rows[some]]
 
     def seqs(self) -> list[int]:
         """Return the sequence numbers of the copied records, in their order."""
-        taken: list[int] = self._taken[: self._count].tolist()
+        taken: list[int] = self._seqs[self._taken].tolist()
         return taken
 
     def examples(self) -> Examples:
         """Return the copied records."""
-        return Examples.from_arrays(
-            self._features[: self._count].reshape(-1, *self._schema.shape),
-            self._labels[: self._count],
-            offset=self._schema.offset,
-            scale=self._schema.scale,
-        )
+        everything = bool(self._taken.all())
+        features = self._features if everything else self._features[self._taken]
+        return Examples.of_schema(features, self._labels[self._taken], self._schema)
 
 
-def _read_shards(
-    services: Services, model: ModelSpec
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return every shard's seqs, labels and features."""
+def read_shards(
+    services: Services, model: ModelSpec, *, check: Callable[[], None] = lambda: None
+) -> list[Part]:
+    """Return every shard's seqs, labels and features, those of a frozen backbone if there is one.
+
+    Args:
+        services: database and blobs.
+        model: the definition.
+        check: called between batches of a backbone's work; its exceptions stop it.
+
+    Raises:
+        GoneError: the shards kept changing while they were read.
+    """
+    if isinstance(model.backbone, FrozenBackbone):
+        return read_features(services, model.dataset_id, model.backbone, check=check)
     for _ in range(_ATTEMPTS):
         with services.database.transaction() as session:
             blob_ids = [s.blob_id for s in datasets.shards(session, model.dataset_id) if s.rows]
@@ -203,11 +291,7 @@ def _read_shards(
 
 
 def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:
-    """Return the tensors that a ``certify`` or ``unlearn`` run starts from.
-
-    Raises:
-        RunFailedError: there are none.
-    """
+    """Return what a ``certify`` or ``unlearn`` run starts from, or raise ``RunFailedError``."""
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, lease.model_id)
         architecture = ArchitectureSpec.from_json(model.architecture)

@@ -3,10 +3,12 @@
 from importlib import import_module
 from types import ModuleType
 
+from app.accounting.retraining import NAME as RETRAINING
 from app.domain.errors import NotFoundError, PlanError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named
 from app.planning.mechanisms.mechanism import Mechanism
+from workers.exact.solver import Solver
 from workers.noisy_phase import Rule
 
 
@@ -29,10 +31,21 @@ def rule_of(plan: Plan) -> Rule:
     return rule
 
 
+def solver_of(plan: Plan) -> Solver:
+    """Return what computes a deterministic plan's head.
+
+    Raises:
+        NotFoundError: this worker knows no such mechanism.
+        ParameterError: a parameter is missing, unknown or out of its range.
+    """
+    solver: Solver = _module_of(mechanism_named(plan.mechanism)).from_plan(plan)
+    return solver
+
+
 def load_rules() -> None:
-    """Import every rule, so that a run need not."""
-    for mechanism in MECHANISMS.values():
-        if not mechanism.trains_anew:
+    """Import every rule and solver, so that a run need not."""
+    for name, mechanism in MECHANISMS.items():
+        if name != RETRAINING:
             _module_of(mechanism)
 
 

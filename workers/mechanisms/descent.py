@@ -25,14 +25,7 @@ from workers.noise.generators import NoiseSource
 
 @dataclass(frozen=True)
 class Descent:
-    """One step of it.
-
-    Attributes:
-        learning_rate: eta.
-        weight_decay: lambda.
-        noise_std: per coordinate and step; 0 for none.
-        radius: of the ball around 0 to which weights are projected, or None.
-    """
+    """One step of it; weights are projected to the ball of this radius around 0, if it has one."""
 
     learning_rate: float
     weight_decay: float
@@ -64,9 +57,7 @@ class DescentRule:
     """So many steps, then the release's own noise, if it has any.
 
     Attributes:
-        descent: one step, with its noise.
         steps: how many a run takes; may be 0.
-        account: the accountant.
         release_noise_std: per coordinate, added once, at release; 0 for none.
         dimension: how many weights the accountant counted; None where it does not matter.
     """
@@ -80,12 +71,7 @@ class DescentRule:
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> "DescentRun":
-        """Return the run; without steps, ``position`` (float64 [size]) gets its noise here.
-
-        Raises:
-            TargetNotMetError: the plan does not meet (epsilon, delta). Nothing was changed.
-            PlanError: the number of weights is not the one that the accountant counted.
-        """
+        """Return the run; without steps, ``position`` (float64 [size]) gets its noise here."""
         require_dimension(self.dimension, position)
         planned = self.account(self.steps)
         if planned is None or not planned.meets(epsilon=epsilon, delta=delta):

@@ -39,11 +39,9 @@ class ReferenceFrame:
     """Centre and scale of every trainable tensor, both independent of the training data.
 
     Attributes:
-        origin: where the centre came from.
         scale: positive, one number per tensor, by its name.
         centre: tensor per name on the CPU, broadcastable to the tensor's shape.
         public_tensors: the tensors whose centre is public weights.
-        public_source: what those weights are, for the certificate.
     """
 
     origin: Centre
@@ -159,12 +157,7 @@ class RawWeights:
 
 
 class FlatFrame:
-    """Centre and scale as flat buffers beside the weights they belong to.
-
-    Args:
-        centre: [size], of the weights' dtype.
-        scale: float32 [size], positive.
-    """
+    """Centre (of the weights' dtype) and scale (float32) as flat buffers beside the weights."""
 
     def __init__(self, centre: torch.Tensor, scale: torch.Tensor) -> None:
         self._centre = centre if bool(centre.any()) else None

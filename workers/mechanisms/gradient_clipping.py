@@ -38,13 +38,7 @@ class GradientClipping(mechanism.GradientClipping):
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> "GradientClippingRun":
-        """Clip the start ``position`` (float64 [size]) in place and return the run.
-
-        Raises:
-            TargetNotMetError: ``steps`` steps cannot meet (epsilon, delta). Nothing was changed.
-            ParameterError: a parameter is out of its range.
-            PlanError: the plan was made for another number of weights.
-        """
+        """Clip the start ``position`` (float64 [size]) in place and return the run."""
         require_dimension(self.dimension, position)
         run = GradientClippingRun(self, noise=noise, epsilon=epsilon, delta=delta)
         clip_(position, self.initial_clip)
@@ -52,11 +46,7 @@ class GradientClipping(mechanism.GradientClipping):
 
 
 def from_plan(plan: Plan) -> GradientClipping:
-    """Return the rule of a plan.
-
-    Raises:
-        ParameterError: a parameter is missing, unknown or out of its range.
-    """
+    """Return the rule of a plan, or raise ``ParameterError``."""
     rule = GradientClipping.of(plan.parameters)
     rule.account()
     return rule
@@ -64,13 +54,6 @@ def from_plan(plan: Plan) -> GradientClipping:
 
 @dataclass(frozen=True)
 class _Step:
-    """The numbers of one step, as they are accounted for.
-
-    Attributes:
-        size: contraction and shift.
-        noise_std, gradient_clip, learning_rate: as in the equation.
-    """
-
     size: StepSize
     noise_std: float
     gradient_clip: float
@@ -128,12 +111,7 @@ class GradientClippingRun:
         return self._odometer.guarantee()
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Take one step in place.
-
-        Args:
-            position: u, float64 [size].
-            gradient: g by u, float32 or float64 [size].
-        """
+        """Take one step of ``position`` (float64 [size]) in place, by a gradient of any float."""
         step = self._every_step or _Step.of(self._rule, self.steps)
         rate = step.learning_rate * shrinkage(gradient, step.gradient_clip)
         move_(position, gradient, contraction=step.size.contraction, rate=rate)

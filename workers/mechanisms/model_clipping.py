@@ -36,12 +36,7 @@ class ModelClipping(mechanism.ModelClipping):
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> "ModelClippingRun":
-        """Clip the start ``position`` (float64 [size]) in place, add its noise, return the run.
-
-        Raises:
-            TargetNotMetError: ``steps`` steps cannot meet (epsilon, delta). Nothing was changed.
-            PlanError: the plan was made for another number of weights.
-        """
+        """Clip the start ``position`` (float64 [size]) in place, add its noise, return the run."""
         require_dimension(self.dimension, position)
         run = ModelClippingRun(self, noise=noise, epsilon=epsilon, delta=delta)
         clip_(position, self.initial_clip)
@@ -51,11 +46,7 @@ class ModelClipping(mechanism.ModelClipping):
 
 
 def from_plan(plan: Plan) -> ModelClipping:
-    """Return the rule of a plan.
-
-    Raises:
-        ParameterError: a parameter is missing, unknown or out of its range.
-    """
+    """Return the rule of a plan, or raise ``ParameterError``."""
     rule = ModelClipping.of({**plan.parameters, **plan.settings})
     rule.account()
     return rule
@@ -99,12 +90,7 @@ class ModelClippingRun:
         return self._odometer.guarantee()
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Take one step in place.
-
-        Args:
-            position: u, float64 [size].
-            gradient: g by u, float32 or float64 [size].
-        """
+        """Take one step of ``position`` (float64 [size]) in place, by a gradient of any float."""
         rule = self._rule
         contraction = 1 - rule.learning_rate * rule.weight_decay
         move_(position, gradient, contraction=contraction, rate=rule.learning_rate)

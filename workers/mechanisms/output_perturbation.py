@@ -24,12 +24,7 @@ class OutputPerturbation(mechanism.OutputPerturbation):
     def begin(
         self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
     ) -> Stepless:
-        """Clip ``position`` (float64 [size]) and add noise in place.
-
-        Raises:
-            TargetNotMetError: the noise does not meet (epsilon, delta). Nothing was changed.
-            PlanError: the plan was made for another number of weights.
-        """
+        """Clip ``position`` (float64 [size]) and add noise in place."""
         require_dimension(self.dimension, position)
         guarantee = self.account()
         if not guarantee.meets(epsilon=epsilon, delta=delta):
@@ -40,11 +35,7 @@ class OutputPerturbation(mechanism.OutputPerturbation):
 
 
 def from_plan(plan: Plan) -> OutputPerturbation:
-    """Return the rule of a plan.
-
-    Raises:
-        ParameterError: a parameter is missing, unknown or out of its range.
-    """
+    """Return the rule of a plan, or raise ``ParameterError``."""
     rule = OutputPerturbation.of(plan.parameters)
     rule.account()
     return rule

@@ -50,12 +50,7 @@ class Unchanged:
         epsilon: float,
         delta: float,
     ) -> Stepless:
-        """Change nothing.
-
-        Raises:
-            TargetNotMetError: the training's noise is not enough any more.
-            ParameterError: a parameter is out of its range.
-        """
+        """Change nothing."""
         guarantee = self.mechanism.account()
         if not guarantee.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError("the training's noise does not cover so many records")
@@ -63,9 +58,5 @@ class Unchanged:
 
 
 def from_plan(plan: Plan) -> Unchanged:
-    """Return the rule of a plan.
-
-    Raises:
-        ParameterError: a parameter is missing or unknown.
-    """
+    """Return the rule of a plan; ``ParameterError`` if a parameter is missing or unknown."""
     return Unchanged(mechanism_of(plan))

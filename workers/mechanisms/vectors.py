@@ -54,11 +54,8 @@ def move_(
 ) -> None:
     """Replace ``position`` by contraction * position - rate * gradient, with three roundings.
 
-    Args:
-        position: float64 [size].
-        gradient: float32 or float64 [size]; at rate 0 it may hold anything.
-        contraction: taken as it is, so that it is the number that was accounted for.
-        rate: of the step; 0 leaves the gradient out.
+    The contraction is taken as it is, so that it is the number that was accounted for. At rate 0
+    the gradient is left out, and may hold anything.
 
     Raises:
         ValueError: ``position`` is not float64.

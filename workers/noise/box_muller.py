@@ -38,12 +38,9 @@ _RADIUS_BITS: Final = 63
 
 
 class Gaussians:
-    """Turns a key stream into noise on one device, in reusable buffers.
+    """Turns a key stream, which it owns from now on, into noise on one device.
 
-    Args:
-        stream: the source of words; owned by this object from now on.
-        device: where the numbers are computed.
-        pairs: how many pairs of numbers are computed at a time.
+    So many pairs of numbers are computed at a time, in reusable buffers.
     """
 
     __slots__ = ("_cosine", "_stream", "_uniform", "_words")
@@ -55,11 +52,7 @@ class Gaussians:
         self._cosine = torch.zeros(DRAWS * pairs, dtype=torch.float64, device=device)
 
     def add_(self, position: torch.Tensor, noise_std: float, *, grid: float) -> None:
-        """Add N(0, noise_std^2) to ``position``, 1-D float64, and round it to ``grid``, in place.
-
-        Raises:
-            SealedStateError: the stream was destroyed.
-        """
+        """Add N(0, noise_std^2) to 1-D float64 in place, and round the sums to ``grid``."""
         for chunk in torch.split(position, 2 * self._words.numel() // WORDS_PER_PAIR):
             self._add(chunk, noise_std)
             round_to_(chunk, grid)

@@ -1,8 +1,7 @@
 """Gaussian noise: the only randomness that guarantees depend on.
 
 The service uses ``SecureNoise``: a key from the operating system, an AES-256-CTR key stream
-(``key_stream``), and sums of Box-Muller draws in float64 (``box_muller``). ``InsecureNoise`` is
-deterministic, for tests.
+(``key_stream``), and sums of Box-Muller draws in float64 (``box_muller``).
 
 A source never returns its numbers. It adds them to a position in float64 and rounds the sum to the
 public grid of ``app.accounting.precision``, so that no digit of the sum reveals the position. It
@@ -17,9 +16,9 @@ from typing import Final, NoReturn, Protocol
 import torch
 
 from app.accounting.precision import grid_of
-from app.domain.errors import ConfigurationError, SealedStateError
+from app.domain.errors import SealedStateError
 from workers.noise import box_muller
-from workers.noise.box_muller import Gaussians, round_to_
+from workers.noise.box_muller import Gaussians
 from workers.noise.key_stream import AesKeyStream, fresh_key
 from workers.noise.key_stream_ahead import AheadKeyStream
 
@@ -40,12 +39,7 @@ class NoiseSource(Protocol):
         """How many numbers were drawn and added, by standard deviation."""
 
     def add_(self, position: torch.Tensor, noise_std: float) -> None:
-        """Add fresh N(0, noise_std^2) in place and round to ``grid_of(noise_std)``.
-
-        Args:
-            position: 1-D float64, on any device.
-            noise_std: per coordinate, above 0.
-        """
+        """Add fresh N(0, noise_std^2) to 1-D float64 in place; round to ``grid_of(noise_std)``."""
 
 
 class SecureNoise:
@@ -83,7 +77,7 @@ class SecureNoise:
             ParameterError: ``noise_std`` is out of its range.
             ValueError: ``position`` is not a 1-D float64 tensor.
         """
-        _require_vector(position)
+        require_vector(position)
         grid = grid_of(noise_std)
         if self._destroyed:
             raise SealedStateError("this noise source was destroyed")
@@ -114,45 +108,7 @@ def _gaussians_on(device: torch.device) -> Gaussians:
     return Gaussians(AheadKeyStream(stream, device), device, pairs=_PAIRS_ON_DEVICE)
 
 
-class InsecureNoise:
-    """Repeatable normal numbers, for tests only. They protect no data.
-
-    Args:
-        seed: determines the whole stream.
-        environment: the name of the settings' environment.
-
-    Raises:
-        ConfigurationError: ``environment`` is ``production``.
-    """
-
-    name: Final = "INSECURE repeatable test generator"
-
-    def __init__(self, seed: int, *, environment: str) -> None:
-        if environment.strip().lower() == "production":
-            raise ConfigurationError("InsecureNoise refuses to run in production")
-        self._generator = torch.Generator().manual_seed(seed)
-        self._drawn: Counter[float] = Counter()
-
-    @property
-    def drawn(self) -> Mapping[float, int]:
-        """How many numbers were drawn and added, by standard deviation."""
-        return dict(self._drawn)
-
-    def add_(self, position: torch.Tensor, noise_std: float) -> None:
-        """Add the next numbers of the stream, in the same way as ``SecureNoise``.
-
-        Raises:
-            ParameterError: ``noise_std`` is out of its range.
-            ValueError: ``position`` is not a 1-D float64 tensor.
-        """
-        _require_vector(position)
-        grid = grid_of(noise_std)
-        numbers = torch.randn(position.numel(), generator=self._generator, dtype=torch.float64)
-        position.add_(numbers.to(position.device), alpha=noise_std)
-        round_to_(position, grid)
-        self._drawn[float(noise_std)] += position.numel()
-
-
-def _require_vector(position: torch.Tensor) -> None:
+def require_vector(position: torch.Tensor) -> None:
+    """Raise ``ValueError`` unless ``position`` is a 1-D float64 tensor."""
     if position.dim() != 1 or position.dtype != torch.float64:
         raise ValueError("noise is added to 1-D float64 tensors")

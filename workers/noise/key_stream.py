@@ -40,11 +40,7 @@ def fresh_key() -> bytearray:
 
 
 class AesKeyStream:
-    """The AES-256-CTR key stream in CPU memory.
-
-    Args:
-        key: 32 bytes used for no other stream; overwritten here.
-    """
+    """The AES-256-CTR key stream in CPU memory; its key is overwritten here."""
 
     __slots__ = ("_cipher", "_zeros")
 
@@ -58,11 +54,7 @@ class AesKeyStream:
         key[:] = bytes(len(key))
 
     def fill_(self, words: torch.Tensor) -> None:
-        """Fill ``words`` with the next words of the stream.
-
-        Raises:
-            SealedStateError: the stream was destroyed.
-        """
+        """Fill ``words`` with the next words of the stream."""
         cipher = self._cipher
         if cipher is None:
             raise SealedStateError("this noise source was destroyed")

@@ -29,14 +29,7 @@ class _Block:
 
 
 class AheadKeyStream:
-    """Words of ``source``, computed ahead, for tensors on ``device``.
-
-    Args:
-        source: a stream on the CPU, owned by this object from now on.
-        device: the device of the filled tensors.
-        block_words: how many words are computed at a time.
-        blocks: number of blocks: one in use, the others ahead.
-    """
+    """Words of ``source``, which it owns from now on, computed ahead for tensors on ``device``."""
 
     __slots__ = ("_blocks", "_device", "_source", "_thread")
 
@@ -63,11 +56,7 @@ class AheadKeyStream:
         return self._source.name
 
     def fill_(self, words: torch.Tensor) -> None:
-        """Fill ``words``, on this stream's device, with the next words.
-
-        Raises:
-            SealedStateError: the stream was destroyed.
-        """
+        """Fill ``words``, on this stream's device, with the next words."""
         filled = 0
         while filled < words.numel():
             if self._thread is None:

@@ -1,5 +1,6 @@
 """Weights that met their target: they may be fine-tuned, evaluated and saved."""
 
+import math
 from typing import Any, Final, final
 
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from workers.training.loop import TrainingProgress
 from workers.training.membership_attack import membership_auc
 from workers.training.network import Network
 
+_MORE_NOISE: Final = (2, 4, 8, 16)
+
 OPENING: Final = object()
 """Only ``workers.seal.sealed.Sealed.open`` has this token."""
 
@@ -25,7 +28,6 @@ class Certified:
 
     Attributes:
         guarantee: holds for the weights and for everything derived from them.
-        noisy_steps: number of noisy steps taken.
         auc_before: the result of ``Sealed.audit``, if any; not covered by the guarantee.
     """
 
@@ -63,12 +65,27 @@ class Certified:
         return self._network.train(retain, recipe, epochs=epochs, on_progress=on_progress)
 
     def evaluate(self, examples: Examples) -> Evaluation:
-        """Return accuracy and mean loss on examples.
+        """Return accuracy and mean loss; ``RunFailedError`` if there are no examples."""
+        return self._network.evaluate(examples)
+
+    def noise_curve(self, examples: Examples, *, noise_std: float) -> list[dict[str, float]]:
+        """Return accuracy with more noise than ``noise_std``, the standard deviation there is.
+
+        More noise on certified weights is post-processing. With less, it would be a figure of
+        weights that nothing covers, which these do not tell.
 
         Raises:
             RunFailedError: there are no examples.
         """
-        return self._network.evaluate(examples)
+        return [
+            {
+                "noise_std": factor * noise_std,
+                "held_out_accuracy": self._network.evaluate_noisier(
+                    examples, noise_std * math.sqrt(factor * factor - 1)
+                ).accuracy,
+            }
+            for factor in _MORE_NOISE
+        ]
 
     def membership_auc(self, *, forgotten: Examples, held_out: Examples) -> float:
         """Return the strength of the same attack now; it reads forgotten records.

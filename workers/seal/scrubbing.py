@@ -4,12 +4,11 @@ Frames hold tensors in local variables, contexts hold more frames, and messages 
 exceptions can quote records ("Target 7 is out of bounds"). None of this may reach a log.
 """
 
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from app.domain.errors import ExpungeError
+from workers.operator_code import place_of
 
 Result = TypeVar("Result")
 
@@ -42,7 +41,7 @@ def scrubbed(what: str, work: Callable[[], Result], *, on_failure: Callable[[], 
         error.__cause__ = error.__context__ = None
         failure = error.with_traceback(None)
     except BaseException as error:  # noqa: BLE001 - replaced, not swallowed
-        failure = RuntimeError(f"{what} failed: {_where(error)}")
+        failure = RuntimeError(f"{what} failed: {place_of(error)}")
     on_failure()
     # Outside any handler, so that Python attaches no context; hence no "from" either.
     raise failure
@@ -60,10 +59,3 @@ def from_caller(callback: Callable[..., None] | None) -> Callable[..., None]:
             raise _CallerError(error) from None
 
     return report
-
-
-def _where(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return type(error).__name__
-    return f"{type(error).__name__} in {Path(frames[-1].filename).name}, line {frames[-1].lineno}"

@@ -5,7 +5,7 @@ target, and SPENT after ``open`` or after any failure:
 
     Sealed(...) -> HELD --train, load--> HELD --unlearn----> MET --open--> SPENT, and a Certified
                    HELD --train--------> HELD --retrained--> MET
-                    train is also descend, with tracked drift, and train_privately
+                    train is also descend, with tracked drift, train_privately, and solve
                     any failure or destroy() -> SPENT, weights overwritten
 
 Invariants:
@@ -63,8 +63,6 @@ class _Met:
 
 
 class _Origin(Enum):
-    """The origin of the weights."""
-
     FRESH = auto()
     TRAINED_HERE = auto()
     OTHER = auto()
@@ -92,13 +90,9 @@ _HELD: WeakKeyDictionary["Sealed", _Held] = WeakKeyDictionary()
 class Sealed:
     """A freshly initialised network whose weights stay inside until (epsilon, delta) is met.
 
-    Args:
-        factory: builds the module; called here, with a fresh seed.
-        epsilon: the target's epsilon.
-        delta: the target's delta.
-        device: where the weights live.
-        dtype: dtype of weights and buffers, float32 or float64; None leaves them as built.
-            ``descend`` needs float64.
+    The factory is called here, with a fresh seed. Weights and buffers are of ``dtype``, float32 or
+    float64; None leaves them as built. ``descend`` needs float64. A method for which the object is
+    not in the right state raises ``SealedStateError``.
 
     Raises:
         PlanError: the architecture has state that no mechanism covers.
@@ -124,7 +118,6 @@ class Sealed:
 
         Raises:
             RunFailedError: the tensors do not fit the architecture, or are not finite.
-            SealedStateError: the noisy phase has begun, or the object is spent.
         """
         held = self._require_held()
         held.origin = _Origin.OTHER
@@ -142,7 +135,6 @@ class Sealed:
 
         Raises:
             RunFailedError: there are no examples, or training diverged.
-            SealedStateError: the noisy phase has begun, or the object is spent.
         """
         held = self._require_held()
         fresh = held.origin is _Origin.FRESH
@@ -168,18 +160,10 @@ class Sealed:
         start_std: float = 0.0,
         on_progress: SealedProgress | None = None,
     ) -> None:
-        """Train by ``steps`` steps of descent, from zeros or from Gaussian weights.
+        """Train by ``steps`` steps of descent on retained records, from zeros or Gaussian weights.
 
-        Args:
-            descent: one step.
-            feed: batches of retained records only.
-            steps: number of steps.
-            noise: a fresh source for this run.
-            start_std: standard deviation of the start per coordinate; 0 starts at zeros.
-            on_progress: called after each step; its exceptions end the run.
-
-        Raises:
-            SealedStateError: the network is no longer fresh, or the object is spent.
+        The start has standard deviation ``start_std`` per coordinate. An exception of
+        ``on_progress`` ends the run.
         """
         held = self._begin_training()
 
@@ -207,18 +191,12 @@ class Sealed:
         noise: NoiseSource,
         on_progress: SealedProgress | None = None,
     ) -> None:
-        """Train by DP-SGD.
+        """Train by DP-SGD on retained records; the guarantee will be for these.
 
-        Args:
-            examples: retained records only; the guarantee will be for these.
-            recipe: optimiser, schedule and batch size.
-            training: noise, clip, sampling rate and steps.
-            noise: a fresh source for this run.
-            on_progress: called after each step; its exceptions end the run.
+        An exception of ``on_progress`` ends the run.
 
         Raises:
             PlanError: the architecture has no gradient per record; the message names the layer.
-            SealedStateError: the network is no longer fresh, or the object is spent.
         """
         held = self._begin_training()
         self._inside(
@@ -233,12 +211,18 @@ class Sealed:
             ),
         )
 
-    def retrained(self) -> Guarantee:
-        """Declare the training a retraining on retained records only: the guarantee is exact.
+    def solve(self, solver: Callable[[Network], None]) -> None:
+        """Train by a function that sets the weights from retained records alone.
 
         Raises:
-            SealedStateError: the weights were not trained here from scratch, or are spent.
+            RunFailedError: it failed.
+            SealedStateError: the network is no longer fresh, or the object is spent.
         """
+        held = self._begin_training()
+        self._inside("training", lambda: solver(held.network))
+
+    def retrained(self) -> Guarantee:
+        """Declare the training a retraining on retained records only: the guarantee is exact."""
         held = self._require_held()
         if held.origin is not _Origin.TRAINED_HERE:
             raise SealedStateError("retraining starts from a fresh initialisation")
@@ -256,16 +240,12 @@ class Sealed:
     ) -> Guarantee:
         """Run the noisy phase until the target is met; return the guarantee.
 
-        Args:
-            rule: of the update; its parameters do not depend on weights or records.
-            feed: batches of records to keep, and of no others.
-            frame: the reference frame of this architecture; None for the weights themselves.
-            noise: a fresh source for this run.
-            on_progress: called after each step; its exceptions end the run and reach the caller.
+        The rule's parameters do not depend on weights or records; the feed has batches of records
+        to keep, and of no others. An exception of ``on_progress`` ends the run and reaches the
+        caller.
 
         Raises:
             TargetNotMetError: the rule's parameters cannot meet the target.
-            SealedStateError: the noisy phase has run already, or the object is spent.
             RunFailedError: there are no records to train on.
         """
         held = self._require_held()
@@ -297,18 +277,13 @@ class Sealed:
         return guarantee
 
     def audit(self, start: Tensors, *, forgotten: Examples, held_out: Examples) -> None:
-        """Measure a membership attack; the figure stays here until the target is met.
+        """Measure a membership attack on ``start``; the figure stays here until the target is met.
 
-        Nothing else depends on it. ``Certified.auc_before`` shows it.
-
-        Args:
-            start: the weights to attack. Those held here stay unchanged.
-            forgotten: records that the weights may have been trained on.
-            held_out: records that they were not trained on.
+        Nothing else depends on it. ``Certified.auc_before`` shows it. The weights held here stay
+        unchanged.
 
         Raises:
             RunFailedError: there are no records to compare, or ``start`` does not fit.
-            SealedStateError: the noisy phase has begun, or the object is spent.
         """
         held = self._require_held()
 
@@ -328,7 +303,6 @@ class Sealed:
 
         Raises:
             TargetNotMetError: the target is not met (yet); the object stays unchanged.
-            SealedStateError: the object is spent.
         """
         held = self._require()
         met = held.met

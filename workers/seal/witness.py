@@ -19,14 +19,9 @@ _ROUNDING = 1e-9
 def require_drawn(
     phase: CertifyingPhase, drawn: Mapping[float, int], *, basis: Basis, trains: bool, size: int
 ) -> None:
-    """Check a run's noise.
+    """Check a run's noise: ``drawn`` counts the numbers that the source gave out, by deviation.
 
-    Args:
-        phase: the certificate's description of the run.
-        drawn: how many numbers the source gave out, by standard deviation.
-        basis: the certificate's basis.
-        trains: whether the run trained the network from scratch.
-        size: how many weights the network trains.
+    ``trains`` says whether the run trained the network, of ``size`` weights, from scratch.
 
     Raises:
         TargetNotMetError: some of the claimed noise was not drawn.

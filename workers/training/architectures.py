@@ -2,16 +2,21 @@
 
 import importlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from app.domain import linear_head
-from app.domain.architecture import ArchitectureSpec
+from app.domain import linear_head, ridge_head
+from app.domain.architecture import ArchitectureSpec, is_allowed
+from app.domain.backbone import FeatureLayer
 from app.domain.errors import RunFailedError
+from workers.operator_code import called
+from workers.training.layers import Layered
 from workers.training.linear_head import LinearHead
+from workers.training.ridge_head import RidgeHead
 
 _ALLOW_LIST = "EXPUNGE_ALLOWED_FACTORIES"
 
@@ -22,11 +27,14 @@ def build(
     input_shape: tuple[int, ...],
     classes: int,
     allowed_factories: Sequence[str],
+    tokens: bool = False,
+    in_full: bool = False,
 ) -> nn.Module:
     """Return a new network on the CPU that maps [n, *input_shape] to [n, classes] logits.
 
-    A linear head is float64, every other network float32. Either takes float32 features.
-    The initialisation draws from torch's global generator.
+    Linear and ridge heads are float64, every other network float32. Either takes float32 features;
+    a factory's may take tokens, which are int64. The initialisation draws from torch's global
+    generator.
 
     Args:
         architecture: what to build.
@@ -34,17 +42,29 @@ def build(
         classes: number of classes.
         allowed_factories: import paths that ``custom`` may name: ``package.module:factory`` or
             ``package.module:*``.
+        tokens: whether the features are tokens.
+        in_full: whether an exception of the operator's code is shown completely; only before a
+            record is read.
 
     Raises:
         RunFailedError: the factory is not allowed or cannot be imported, or the network does not
             fit the dataset. The message says what to change.
     """
     if architecture.name == "custom":
-        module = _build_custom(architecture, input_shape, classes, allowed_factories)
+        module = _build_custom(
+            architecture, input_shape, classes, allowed_factories, in_full=in_full
+        )
+    elif tokens:
+        raise RunFailedError(f"the architecture {architecture.name} does not read tokens")
     else:
         module = _ZOO[architecture.name](architecture.options, input_shape, classes)
-    _require_fit(module, input_shape, classes)
+    _require_fit(module, zeros(input_shape, tokens=tokens), classes, in_full=in_full)
     return module
+
+
+def zeros(input_shape: tuple[int, ...], *, tokens: bool) -> torch.Tensor:
+    """Return two records of zeros, as a network reads them."""
+    return torch.zeros((2, *input_shape), dtype=torch.int64 if tokens else torch.float32)
 
 
 def build_features(
@@ -53,33 +73,46 @@ def build_features(
     input_shape: tuple[int, ...],
     classes: int,
     allowed_factories: Sequence[str],
+    layers: Sequence[FeatureLayer] = (),
+    in_full: bool = False,
 ) -> tuple[nn.Module, nn.Module]:
-    """Return a network and the part of it that computes features: [n, *input_shape] to [n, d].
+    """Return a network and what computes features with it: [n, *input_shape] to [n, d].
 
-    A zoo network ends in a linear layer, which is left out. A factory's network is used as a whole,
-    whatever its output's shape.
+    Without layers, a zoo network ends in a linear layer, which is left out, and a factory's network
+    is used as a whole, whatever its output's shape.
 
     Args:
         architecture: what to build.
         input_shape: shape of one record's features.
         classes: number of classes of the task that the network was trained for.
         allowed_factories: as for ``build``.
+        layers: whose outputs are the features.
+        in_full: as for ``build``.
 
     Raises:
-        RunFailedError: as for ``build``, or the zoo network does not end in a linear layer.
+        RunFailedError: as for ``build``, there is no layer of that name, or the zoo network does
+            not end in a linear layer.
     """
     if architecture.name == "custom":
-        network = _build_custom(architecture, input_shape, classes, allowed_factories)
-        return network, nn.Sequential(network, nn.Flatten())
+        network = _build_custom(
+            architecture, input_shape, classes, allowed_factories, in_full=in_full
+        )
+        return network, _layered(network, layers) or nn.Sequential(network, nn.Flatten())
     network = build(
         architecture,
         input_shape=input_shape,
         classes=classes,
         allowed_factories=allowed_factories,
     )
+    if layered := _layered(network, layers):
+        return network, layered
     if not isinstance(network, nn.Sequential) or not isinstance(network[-1], nn.Linear):
         raise RunFailedError(f"the architecture {architecture.name!r} cannot be a frozen backbone")
     return network, nn.Sequential(*list(network)[:-1], nn.Flatten())
+
+
+def _layered(network: nn.Module, layers: Sequence[FeatureLayer]) -> nn.Module | None:
+    return Layered(network, layers) if layers else None
 
 
 def _build_logistic(_: Mapping[str, Any], input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -135,6 +168,13 @@ def _build_linear_head(
     )
 
 
+def _build_ridge_head(
+    options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int
+) -> nn.Module:
+    feature_range = options.get("feature_range", ridge_head.DEFAULT_RANGE)
+    return RidgeHead(math.prod(input_shape), classes, feature_range=feature_range)
+
+
 class _AddChannel(nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return features.unsqueeze(1)
@@ -153,6 +193,7 @@ _ZOO: Mapping[str, Callable[[Mapping[str, Any], tuple[int, ...], int], nn.Module
     "mlp": _build_mlp,
     "cnn": _build_cnn,
     "linear_head": _build_linear_head,
+    "ridge_head": _build_ridge_head,
 }
 
 
@@ -161,44 +202,83 @@ def _build_custom(
     input_shape: tuple[int, ...],
     classes: int,
     allowed_factories: Sequence[str],
+    *,
+    in_full: bool,
 ) -> nn.Module:
     path = cast("str", architecture.factory)
     package, _, attribute = path.partition(":")
-    if path not in allowed_factories and f"{package}:*" not in allowed_factories:
+    if not is_allowed(path, allowed_factories):
         raise RunFailedError(
             f"the factory {path!r} is not allowed on this worker: add it to {_ALLOW_LIST}"
         )
-    try:
-        factory = getattr(importlib.import_module(package), attribute)
-    except (ImportError, AttributeError) as error:
-        raise RunFailedError(
-            f"the factory {path!r} cannot be imported on this worker "
-            f"({type(error).__name__}): install its package there"
-        ) from error
-    try:
-        module = factory(input_shape=input_shape, classes=classes, **architecture.options)
-    except Exception as error:
-        raise RunFailedError(
-            f"the factory {path!r} failed with {type(error).__name__}: check its options"
-        ) from error
+    importlib.invalidate_caches()  # a long-lived worker forked before the module was there
+    imported = called(
+        f"importing {package!r}",
+        lambda: importlib.import_module(package),
+        in_full=in_full,
+        advice="install it where workers run, or add its folder to PYTHONPATH there",
+    )
+    factory = getattr(imported, attribute, None)
+    if not callable(factory):
+        raise RunFailedError(f"{package!r} has no function {attribute!r}: correct the factory")
+    module = called(
+        f"the factory {path!r}",
+        lambda: factory(input_shape=input_shape, classes=classes, **architecture.options),
+        in_full=in_full,
+        advice="it gets input_shape, classes and the architecture's options, all by name",
+        on=TypeError,
+    )
     if not isinstance(module, nn.Module):
-        raise RunFailedError(f"the factory {path!r} must return a torch.nn.Module")
-    return module.cpu().float()
-
-
-def _require_fit(module: nn.Module, input_shape: tuple[int, ...], classes: int) -> None:
-    """Run two records of zeros through the network, which also materialises lazy layers."""
-    module.eval()
-    try:
-        with torch.no_grad():
-            logits = module(torch.zeros((2, *input_shape)))
-    except Exception as error:
         raise RunFailedError(
-            f"the network cannot read features of shape {list(input_shape)} "
-            f"({type(error).__name__})"
-        ) from error
-    if not isinstance(logits, torch.Tensor) or logits.shape != (2, classes):
-        raise RunFailedError(
-            f"the network must return one logit for each of {classes} classes: shape [n, {classes}]"
+            f"the factory {path!r} must return a torch.nn.Module, not {type(module).__name__}"
         )
+    module = _uncompiled(module)
+    return called(
+        f"the network of {path!r}, moved to the CPU in float32,",
+        lambda: module.cpu().float(),
+        in_full=in_full,
+    )
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    """Return the network as it was before ``torch.compile``, which changes its tensors' names.
+
+    Compiled code is written to disk and run by other processes, which the sealed phase refuses.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return module
+    compiled = torch._dynamo.OptimizedModule  # noqa: SLF001 - it has no other name
+    while isinstance(module, compiled):
+        module = module._orig_mod  # noqa: SLF001
+    for layer in list(module.modules()):
+        layer._compiled_call_impl = None  # noqa: SLF001 - set by Module.compile
+        for name, child in layer.named_children():
+            if isinstance(child, compiled):
+                setattr(layer, name, _uncompiled(child))
+    return module
+
+
+def _require_fit(module: nn.Module, inputs: torch.Tensor, classes: int, *, in_full: bool) -> None:
+    """Run two records through the network, which also materialises lazy layers."""
+    module.eval()
+    shape = list(inputs.shape[1:])
+    with torch.no_grad():
+        logits = called(
+            f"the network, given {inputs.dtype} features of shape {shape},".replace("torch.", ""),
+            lambda: module(inputs),
+            in_full=in_full,
+        )
+    wanted = f"shape [n, {classes}], one logit for each of {classes} classes"
+    if not isinstance(logits, torch.Tensor):
+        raise RunFailedError(
+            f"the network must return a tensor of {wanted}, not {type(logits).__name__}: return "
+            "the logits alone"
+        )
+    if logits.shape != (2, classes):
+        raise RunFailedError(
+            f"the network must return a tensor of {wanted}, but for 2 records it returns "
+            f"{list(logits.shape)}"
+        )
+    if not logits.is_floating_point():
+        raise RunFailedError(f"the network must return floating-point logits, not {logits.dtype}")
     module.train()

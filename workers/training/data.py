@@ -1,7 +1,7 @@
 """Examples in memory, and random minibatches of them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,20 +9,25 @@ import torch
 from numpy.typing import NDArray
 
 from app.domain.errors import RunFailedError
+from app.domain.schema import FeatureSchema
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+_NUMBERS = (torch.float32, torch.uint8)
+_TOKENS = (torch.int32, torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
     """Records as tensors; each batch is converted as it is needed.
 
-    A network sees ``(raw - offset) * scale`` in float32, as the dataset's schema declares.
+    A network sees ``(raw - offset) * scale`` in float32, as the dataset's schema declares, and
+    tokens in int64.
 
     Attributes:
-        features: float32 or uint8 [n, *shape], raw.
+        features: float32 or uint8 [n, *shape], raw; of tokens, int32 or int64.
         labels: int64 [n], 0 or above.
         offset, scale: public constants.
+        vocabulary: tokens are below it; None for features that are not tokens.
 
     Raises:
         RunFailedError: features and labels do not match.
@@ -32,10 +37,13 @@ class Examples:
     labels: torch.Tensor = field(repr=False)
     offset: float = 0.0
     scale: float = 1.0
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
-        if self.features.dtype not in (torch.float32, torch.uint8) or self.features.dim() < 2:
-            raise RunFailedError("features must be float32 or uint8, one row per record")
+        dtypes = _NUMBERS if self.vocabulary is None else _TOKENS
+        if self.features.dtype not in dtypes or self.features.dim() < 2:
+            names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            raise RunFailedError(f"features must be {names}, one row per record")
         if self.labels.dtype != torch.int64 or self.labels.shape != self.features.shape[:1]:
             raise RunFailedError("labels must be int64, one per record")
 
@@ -47,16 +55,51 @@ class Examples:
         *,
         offset: float = 0.0,
         scale: float = 1.0,
+        vocabulary: int | None = None,
     ) -> "Examples":
-        """Convert NumPy arrays to examples: uint8 stays uint8, other numbers become float32."""
-        if features.dtype != np.uint8:
+        """Convert arrays to examples: uint8 and tokens stay, other numbers become float32."""
+        if features.dtype != np.uint8 and vocabulary is None:
             features = features.astype(np.float32, copy=False)
         return cls(
             features=torch.from_numpy(np.ascontiguousarray(features)),
             labels=torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64)),
             offset=offset,
             scale=scale,
+            vocabulary=vocabulary,
         )
+
+    @classmethod
+    def of_schema(
+        cls, features: NDArray[Any], labels: NDArray[Any], schema: FeatureSchema
+    ) -> "Examples":
+        """Return the records of a dataset; ``features`` has shape [n, size] or [n, *shape]."""
+        return cls.from_arrays(
+            features.reshape(-1, *schema.shape),
+            labels,
+            offset=schema.offset,
+            scale=schema.scale,
+            vocabulary=schema.vocabulary,
+        )
+
+    @classmethod
+    def random(cls, schema: FeatureSchema, count: int) -> "Examples":
+        """Return random records of a schema, the same each time."""
+        empty = np.empty((0, *schema.shape), dtype=schema.dtype)
+        return cls.of_schema(empty, np.empty(0, dtype=np.int64), schema).like(count)
+
+    def like(self, count: int) -> "Examples":
+        """Return random records of the same form, the same each time; no record is looked at.
+
+        Tokens and bytes are uniform; other numbers reach the network as standard normal ones.
+        """
+        generator = torch.Generator().manual_seed(0)
+        shape = (count, *self.input_shape)
+        if self.features.dtype in (torch.uint8, *_TOKENS):
+            high = 256 if self.vocabulary is None else self.vocabulary
+            features = torch.randint(high, shape, generator=generator).to(self.features.dtype)
+        else:
+            features = torch.randn(shape, generator=generator) / self.scale + self.offset
+        return self._with(features.to(self.device), self.labels.new_zeros(count))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -73,12 +116,12 @@ class Examples:
 
     def to(self, device: torch.device) -> "Examples":
         """Return the same examples on ``device``."""
-        return Examples(self.features.to(device), self.labels.to(device), self.offset, self.scale)
+        return self._with(self.features.to(device), self.labels.to(device))
 
     def select(self, index: NDArray[np.int64]) -> "Examples":
         """Return the examples at ``index``, copied."""
         chosen = torch.from_numpy(index).to(self.device)
-        return Examples(self.features[chosen], self.labels[chosen], self.offset, self.scale)
+        return self._with(self.features[chosen], self.labels[chosen])
 
     def steps_per_epoch(self, batch_size: int) -> int:
         """Return how many batches ``epoch`` yields."""
@@ -115,8 +158,12 @@ class Examples:
         """Return the examples from ``start`` up to, not including, ``end``, in stored order."""
         return self._batch(slice(start, end), device)
 
+    def _with(self, features: torch.Tensor, labels: torch.Tensor) -> "Examples":
+        return replace(self, features=features, labels=labels)
+
     def _batch(self, chosen: torch.Tensor | slice, device: torch.device) -> Batch:
-        features = self.features[chosen].to(device).to(torch.float32)
+        seen = torch.float32 if self.vocabulary is None else torch.int64
+        features = self.features[chosen].to(device).to(seen)
         if self.offset != 0.0:
             features = features - self.offset
         if self.scale != 1.0:

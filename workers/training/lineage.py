@@ -3,10 +3,11 @@
     Ordinary     any network, trained by its recipe; unlearned in a reference frame, then fine-tuned
     Descending   trained by descent on fixed batches, so that drift or noise can be accounted for
     Private      trained with DP-SGD
+    Solved       a function of the retained records, computed anew in every run
 
 Only mechanisms for the first fine-tune: in the second every gradient is part of what later
-certificates count, and in the third every noise-free gradient of a record that is still there would
-end its privacy.
+certificates count, in the third every noise-free gradient of a record that is still there would end
+its privacy, and the fourth would not be such a function any more.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from app.domain.plan import Plan, TrainingKind
 from app.planning.mechanisms.catalogue import mechanism_named
 from workers.data.backbone import frame_of
 from workers.data.loading import ModelSpec, RunData
+from workers.exact.solver import Solver
+from workers.mechanisms.catalogue import solver_of
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
 from workers.noise.generators import NoiseSource
@@ -57,6 +60,8 @@ def lineage_of(
     """Return the kind of lineage that a plan is for."""
     if plan.training is TrainingKind.DESCENT:
         return Descending.of(plan, data)
+    if plan.training is TrainingKind.EXACT:
+        return Solved(data, solver_of(plan), feed=RandomBatches(data.retain, 1))
     feed = RandomBatches(data.retain, model.recipe.batch_size)
     if plan.training is TrainingKind.PRIVATE:
         return Private(model, data, feed=feed, training=_private_training(plan))
@@ -144,6 +149,27 @@ class Private:
         sealed.train_privately(
             self.data.retain, self.model.recipe, self.training, noise=noise, on_progress=on_progress
         )
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Computed by a solver; there is no noisy phase, so the feed is unused."""
+
+    data: RunData
+    solver: Solver
+    feed: Feed
+    frame: ReferenceFrame | None = None
+    dtype: torch.dtype | None = torch.float64
+
+    def train(
+        self,
+        sealed: Sealed,
+        noise: NoiseSource,  # noqa: ARG002 - it has none
+        on_progress: SealedProgress,
+    ) -> None:
+        """Compute the weights."""
+        sealed.solve(lambda network: self.solver.solve(network, self.data))
+        on_progress(1, 1)
 
 
 def _private_training(plan: Plan) -> PrivateTraining:

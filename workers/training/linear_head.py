@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 # Rounding must not lift a norm above 1.
 _NORM_MARGIN: Final = 1 - 2.0**-30
@@ -58,4 +58,4 @@ class LinearHead(nn.Module):
         unit: torch.Tensor = flat / norms.clamp_min(_SMALLEST_NORM) * self._scale
         if self._bias == 0:
             return unit
-        return torch.cat([unit, unit.new_full((len(unit), 1), self._bias)], dim=1)
+        return pad(unit, (0, 1), value=self._bias)

@@ -20,6 +20,7 @@ from workers.training.data import Examples
 from workers.training.evaluate import Evaluation, evaluate
 from workers.training.flat import FlatParameters
 from workers.training.loop import TrainingProgress, train
+from workers.training.tensor_names import renamed
 
 Tensors = Mapping[str, NDArray[Any] | torch.Tensor]
 
@@ -64,18 +65,14 @@ class Network:
         """Replace all parameters and buffers.
 
         Args:
-            tensors: parameters and buffers by their ``state_dict`` names.
+            tensors: parameters and buffers by their ``state_dict`` names, which may share a prefix;
+                of any floating-point precision.
 
         Raises:
-            RunFailedError: a tensor is missing, unknown, of another shape, or not finite.
+            RunFailedError: a tensor is missing, unknown, of another shape or kind, or not finite.
         """
         own = self.module.state_dict()
-        for name in own:
-            if name not in tensors:
-                raise RunFailedError(f"the weights lack the tensor {name!r}")
-        for name in tensors:
-            if name not in own:
-                raise RunFailedError(f"the weights hold an unknown tensor {name!r}")
+        tensors = renamed(tensors, own)
         with torch.no_grad():
             for name, target in own.items():
                 tensor = torch.as_tensor(tensors[name])
@@ -83,6 +80,11 @@ class Network:
                     raise RunFailedError(
                         f"the weights' tensor {name!r} has shape {list(tensor.shape)}, "
                         f"the network's {list(target.shape)}"
+                    )
+                if tensor.is_floating_point() != target.is_floating_point():
+                    raise RunFailedError(
+                        f"the weights' tensor {name!r} is {tensor.dtype}, the network's "
+                        f"{target.dtype}: save it unquantised"
                     )
                 target.copy_(tensor)
                 if not bool(torch.isfinite(target).all()):
@@ -111,6 +113,22 @@ class Network:
         """
         return evaluate(self.module, examples)
 
+    def evaluate_noisier(self, examples: Examples, noise_std: float) -> Evaluation:
+        """Return the same with noise added to each parameter, which is taken away again.
+
+        The noise protects nothing: it is of an ordinary generator.
+
+        Raises:
+            RunFailedError: there are no examples.
+        """
+        values = self.flat.values
+        kept = values.clone()
+        try:
+            values.add_(torch.randn_like(values), alpha=noise_std)
+            return self.evaluate(examples)
+        finally:
+            values.copy_(kept)
+
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return copies of all parameters and buffers on the CPU by their ``state_dict`` names."""
         return {
@@ -124,12 +142,6 @@ class Network:
         with torch.no_grad():
             for tensor in self.module.state_dict().values():
                 tensor.zero_()
-
-
-def trainable_size(factory: Callable[[], nn.Module]) -> int:
-    """Count the weights of a factory's networks."""
-    with torch.random.fork_rng(devices=[]):
-        return sum(tensor.numel() for tensor in factory().parameters())
 
 
 def _converted(inputs: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ The clipped gradients are rounded to a fixed grid and their sum is exact: neithe
 of the records changes it, and one record changes it by its own clipped gradient.
 
 Opacus computes them. It assumes that a record's gradient depends on no other record of its batch;
-this is checked here on random inputs before any record is read.
+this is checked here on random records of the same form.
 """
 
 import importlib
@@ -31,6 +31,8 @@ _UNITS_PER_CLIP: Final = 2.0**32
 # How many numbers are rounded at a time: they fit a core's cache.
 _NUMBERS_AT_ONCE: Final = 1 << 16
 _PROBE_TOLERANCE: Final = 1e-3
+PROBED: Final = 5
+"""How many random records a network is tried on."""
 # Left by Opacus on layers after its hooks are removed.
 _TRACES: Final = ("activations", "max_batch_len")
 
@@ -79,8 +81,8 @@ class PerRecordGradients:
             _add_rounded(part, units, unit, total)
             part.zero_()
 
-    def require_independent_records(self, input_shape: tuple[int, ...]) -> None:
-        """Check on random inputs that Opacus's gradients are those of single records.
+    def require_independent_records(self, probe: torch.Tensor) -> None:
+        """Check on ``PROBED`` random inputs that Opacus's gradients are those of single records.
 
         Raises:
             PlanError: the network mixes the records of a batch, or uses a parameter in a way that
@@ -88,10 +90,9 @@ class PerRecordGradients:
         """
         with torch.random.fork_rng(devices=self._cuda_devices()):
             torch.manual_seed(0)
-            own, others, changed = torch.rand((3, 1, *input_shape)).to(self._flat.device)
-            alone = self._probed(torch.cat([own, others]))
-            first = self._probed(torch.cat([own, others, others.flip(-1)]))
-            second = self._probed(torch.cat([own, -3 * changed, 2 * changed - 1]))
+            alone = self._probed(probe[:2])
+            first = self._probed(probe[:3])
+            second = self._probed(torch.cat([probe[:1], probe[3:PROBED]]))
         for name, *parts in zip(self._flat.shapes, alone, first, second, strict=True):
             counts = [len(part) for part in parts]
             if counts != [2, 3, 3] or not _close(parts[1][0], parts[2][0]):
@@ -130,7 +131,7 @@ class PerRecordGradients:
             of_records: torch.Tensor | None = parameter.grad_sample  # type: ignore[attr-defined]
             parameter.grad_sample = None  # type: ignore[attr-defined]
             if of_records is None:  # the network does not use this parameter
-                of_records = features.new_zeros((len(features), *parameter.shape))
+                of_records = parameter.new_zeros((len(features), *parameter.shape))
             gradients.append(of_records.flatten(1) if parameter.dim() else of_records.unsqueeze(1))
         return gradients
 
@@ -144,14 +145,14 @@ class PerRecordGradients:
 
 @contextmanager
 def per_record_gradients(
-    module: nn.Module, flat: FlatParameters, *, input_shape: tuple[int, ...]
+    module: nn.Module, flat: FlatParameters, *, probe: torch.Tensor
 ) -> Iterator[PerRecordGradients]:
     """Attach Opacus to a module; it is always removed afterwards.
 
     Args:
         module: in training mode, with ``flat.gradients`` attached, which serve as scratch.
         flat: its parameters.
-        input_shape: shape of one record's features.
+        probe: ``PROBED`` random records, as the module reads them, on its device.
 
     Raises:
         PlanError: the architecture has no gradient per record; the message names the layer.
@@ -167,7 +168,7 @@ def per_record_gradients(
             # Features need no gradient, and Opacus's hooks work without one.
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             gradients = PerRecordGradients(hooked, flat)
-            gradients.require_independent_records(input_shape)
+            gradients.require_independent_records(probe)
             yield gradients
     finally:
         hooked.to_standard_module()

@@ -25,7 +25,7 @@ from workers.noise.generators import NoiseSource
 from workers.training.data import Examples
 from workers.training.loop import optimizer_of, overwritten_afterwards, schedule_of
 from workers.training.network import Network
-from workers.training.per_record import PerRecordGradients, per_record_gradients
+from workers.training.per_record import PROBED, PerRecordGradients, per_record_gradients
 from workers.training.poisson import poisson_sample
 
 
@@ -89,10 +89,11 @@ def train_privately(
     optimizer = optimizer_of(module, recipe)
     schedule = schedule_of(optimizer, recipe, steps)
     clipped_sum = torch.zeros_like(flat.values, dtype=torch.float64)
+    probe, _ = examples.like(PROBED).rows(0, PROBED, device=flat.device)
     flat.attach_gradients()
     with (
         overwritten_afterwards(optimizer, clipped_sum),
-        per_record_gradients(module, flat, input_shape=examples.input_shape) as gradients,
+        per_record_gradients(module, flat, probe=probe) as gradients,
     ):
         for step in range(1, steps + 1):
             clipped_sum.zero_()

@@ -12,7 +12,7 @@ The proof is in docs/guarantees.md, section 11.
 import math
 from dataclasses import replace
 
-from app.accounting.chains.reflection import NoisyStep, Run
+from app.accounting.chains.noisy_step import NoisyStep, Run
 from app.accounting.precision import Residue, cell_diagonal, noise_norm, sampling_residue
 
 _ARITHMETIC = 2.0**-24
@@ -21,10 +21,7 @@ _ARITHMETIC = 2.0**-24
 def with_rounding(step: NoisyStep, *, after_noise_std: float, dimension: int) -> NoisyStep:
     """Return a step with what floats add to its shift.
 
-    Args:
-        step: in real numbers.
-        after_noise_std: of the step before it, whose grid its position lies on.
-        dimension: of the position.
+    The position lies on the grid of ``after_noise_std``, the noise of the step before it.
     """
     cell = cell_diagonal(dimension=dimension, noise_std=after_noise_std)
     moved = step.contraction * cell + _ARITHMETIC * step.noise_std
@@ -36,11 +33,6 @@ def chain_residue(*, start_norm: float, run: Run, dimension: int) -> Residue:
 
     A position is a sum of two parts: one that is bounded, by half the drift of the worlds, and the
     noise of all steps so far, contracted, which is Gaussian.
-
-    Args:
-        start_norm: what no start exceeds.
-        run: the steps, each with its rounding.
-        dimension: of the position.
 
     Raises:
         ParameterError: the noise is too small beside the position for float64 to add the two.

@@ -24,11 +24,7 @@ class CoupledGuarantee(GaussianGuarantee):
     least: Callable[[float], float] = field(compare=False, repr=False, kw_only=True)
 
     def epsilon(self, *, delta: float) -> float:
-        """Return the smaller of both epsilons, rounded up.
-
-        Raises:
-            CalibrationError: neither has one at this delta.
-        """
+        """Return the smaller of both epsilons, rounded up, or raise ``CalibrationError``."""
         delta = require_delta(delta)
         try:
             alone = self.alone().epsilon(delta=delta)

@@ -33,9 +33,6 @@ _SMALLEST: Final = 1e-300
 class Minorant:
     """The steps of a chain, as far as the two worlds' last iterates depend on them.
 
-    Args:
-        start_distance: how far apart the worlds may be at the start.
-
     Attributes:
         waiting: the shift that no noise has followed yet, in units of the present iterate.
     """

@@ -34,14 +34,12 @@ _SMALLEST_VARIANCE = 1e-290
 class NoisyChain:
     """Privacy odometer of a noisy chain: ``step`` costs well under two microseconds.
 
-    Args:
-        start_distance: z0, how far apart the worlds may be when they share their noise so far.
+    It starts from z0, how far apart the worlds may be when they share their noise so far.
 
     Attributes:
         mu: the guarantee so far, rounded up; infinite before the first noisy step.
         drift: D, rounded up.
         variance: W, rounded down.
-        steps: how many steps were counted.
     """
 
     __slots__ = ("drift", "mu", "steps", "variance")
@@ -72,11 +70,7 @@ class NoisyChain:
         return self.mu
 
     def certified_mu(self) -> float:
-        """Return mu.
-
-        Raises:
-            ParameterError: no noise was added yet, or a number overflowed.
-        """
+        """Return mu; ``ParameterError`` if no noise was added yet, or a number overflowed."""
         if not math.isfinite(self.drift):
             raise ParameterError("start_distance", "small enough for the drift to stay finite")
         if not math.isfinite(self.variance) or not math.isfinite(self.mu):

@@ -11,9 +11,6 @@ Altschuler 2024, extended; docs/guarantees.md, section 2.4.
 
 import math
 from collections.abc import Sequence
-from typing import cast
-
-import numpy as np
 
 from app.accounting.chains.minorant import Minorant
 from app.domain.checks import require_non_negative
@@ -58,8 +55,7 @@ def minorant_mu(
 
 def _checked(name: str, values: Sequence[float], *, lowest: float, highest: float) -> list[float]:
     """Return the values as floats; 0 is always allowed, what lies between must be normal."""
-    numbers = np.asarray(values, dtype=np.float64)
-    fine = (numbers == 0) | ((numbers >= lowest) & (numbers <= highest))
-    if numbers.ndim != 1 or not bool(fine.all()):
+    numbers = [float(number) for number in values]
+    if not all(number == 0 or lowest <= number <= highest for number in numbers):
         raise ParameterError(name, f"a list of numbers, 0 or from {lowest:g} to {highest:g}")
-    return cast("list[float]", numbers.tolist())
+    return numbers

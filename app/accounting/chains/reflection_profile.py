@@ -17,112 +17,171 @@ above theta, one for each interval of y, and taken at the upper end of each inte
 """
 
 import math
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, pairwise
+from operator import mul, sub
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-import scipy  # its parts load when they are first used, which takes long
-
-Floats = npt.NDArray[np.float64]
+from app.accounting.chains.folded_normal import SURE, FoldedNormals
+from app.accounting.numerics import erfcx
 
 # Intervals are even as far as distances are likely, and grow from there.
-_EVEN_INTERVALS = 120
-_GROWTH = 1.3
-_FURTHEST = 1e12
-_LIKELY_STDS = 7.0
-_WIDE = 0.3
-_ROUNDING = 1e-13
+_EVEN_INTERVALS: Final = 120
+_GROWTH: Final = 1.3
+_FURTHEST: Final = 1e12
+_LIKELY_STDS: Final = 7.0
+_WIDE: Final = 0.3
+_ROUNDING: Final = 1e-13
+_ROOT_HALF: Final = math.sqrt(0.5)
+_DENSITY: Final = math.sqrt(0.5 / math.pi)
+
+Floats = list[float]
+Integrals = tuple[int, Floats, Floats]
+"""The number of the first interval, and mass and first moment of it and of those after it."""
 
 
 class ReflectionProfile:
     """delta for every epsilon.
 
     Args:
-        distances: before the noise of the last step but one, in units of twice its noise_std.
-        masses: the probability of each.
+        before: distances before the noise of the last step but one, in units of twice its
+            noise_std.
         least: what no such distance goes below.
         slope, offset: from a distance after that noise, in the same unit, to the separation of the
             last step's Gaussians in standard deviations.
     """
 
-    def __init__(
-        self, *, distances: Floats, masses: Floats, least: float, slope: float, offset: float
-    ) -> None:
-        self._distances, self._masses = distances, masses
-        mean = float(masses @ distances) / float(masses.sum())
-        spread = math.sqrt(float(masses @ (distances - mean) ** 2) / float(masses.sum()) + 1)
-        likely = mean + _LIKELY_STDS * spread
-        edges = _intervals(0.0, likely)
-        self._separations = offset + slope * edges
-        self._slope, self._edges = slope, edges
-        self._single = distances.size == 1
-        self._points = distances if self._single else _intervals(least, least + likely)
-        self._mass, self._moment = _integrals(self._points, edges)
+    def __init__(self, *, before: FoldedNormals, least: float, slope: float, offset: float) -> None:
+        self._before = before
+        likely = before.mean + _LIKELY_STDS * math.sqrt(before.variance + 1)
+        self._edges = _intervals(0.0, likely)
+        edges = [*self._edges, math.inf]
+        self._separations = [offset + slope * edge for edge in self._edges]
+        self._slope = slope
+        self._single = len(before.centres) == 1
+        if self._single:
+            self._points = before.centres
+            self._integrals = [_integrals(self._points[0], edges, 0)]
+        else:
+            self._points = _intervals(least, least + likely)
+            self._integrals = _all_integrals(self._points, edges)
 
     def delta(self, *, epsilon: float) -> float:
         """Return an upper bound; ``epsilon`` is above 0."""
         heights, slopes = self._lines_above_theta(epsilon)
-        values = heights @ self._mass + slopes @ self._moment
-        values = np.minimum(values * (1 + 1e-12) + _ROUNDING, 1.0)
+        values = []
+        for first, masses, moments in self._integrals:
+            part = slice(first, first + len(masses))
+            value = sum(map(mul, heights[part], masses)) + sum(map(mul, slopes[part], moments))
+            values.append(min(float(value) * (1 + 1e-12) + _ROUNDING, 1.0))
         if self._single:
-            return float(self._masses @ values)
+            return self._before.masses[0] * values[0]
         # The value at the upper end of each interval holds in all of it: V grows.
-        ends = np.append(np.maximum.accumulate(values)[1:], 1.0)
+        ends = [*list(accumulate(values, max))[1:], 1.0]
         corners = _upper_hull(self._points, ends)
-        majorant = np.interp(self._distances, self._points[corners], ends[corners])
-        return min(1.0, float(self._masses @ majorant) * (1 + 1e-12))
+        majorant = _between(
+            [self._points[corner] for corner in corners],
+            [ends[corner] for corner in corners],
+            self._before.centres,
+        )
+        return min(1.0, math.fsum(map(mul, self._before.masses, majorant)) * (1 + 1e-12))
 
     def _lines_above_theta(self, epsilon: float) -> tuple[Floats, Floats]:
         """Return height at y = 0 and slope of a line above theta for each interval of y."""
-        starts, ends = self._separations[:-1], self._separations[1:]
-        at_edges = _theta(self._separations, epsilon)
         turning = math.sqrt(2 * epsilon)
-        widths = np.diff(self._edges)
-        # Chords where theta is convex, tangents where it is concave, a constant elsewhere.
-        chords = np.diff(at_edges) / widths
-        middle = (starts + ends) / 2
-        tangents = self._slope * np.exp(-((middle / 2 - epsilon / middle) ** 2) / 2)
-        tangents /= math.sqrt(2 * math.pi)
-        convex = ends <= turning
-        concave = (starts >= turning) & (ends - starts <= _WIDE)
-        slopes = np.where(convex, chords, np.where(concave, tangents, 0.0))
-        touch = np.where(
-            convex, at_edges[:-1], np.where(concave, _theta(middle, epsilon), at_edges[1:])
-        )
-        where = np.where(concave, (self._edges[:-1] + self._edges[1:]) / 2, self._edges[:-1])
+        heights, slopes = [], []
+        at_end = _theta(self._separations[0], epsilon)
+        for (start, end), (low, high) in zip(
+            pairwise(self._separations), pairwise(self._edges), strict=True
+        ):
+            at_start, at_end = at_end, _theta(end, epsilon)
+            # Chords where theta is convex, tangents where it is concave, a constant elsewhere.
+            touch, where, slope = at_end, low, 0.0
+            if end <= turning:
+                touch, slope = at_start, (at_end - at_start) / (high - low)
+            elif start >= turning and end - start <= _WIDE:
+                middle = (start + end) / 2
+                touch, where = _theta(middle, epsilon), (low + high) / 2
+                lean = (middle / 2 - epsilon / middle) * _ROOT_HALF
+                slope = self._slope * math.exp(-lean * lean) * _DENSITY
+            heights.append(touch - slope * where)
+            slopes.append(slope)
         # Beyond the last edge theta is at most 1.
-        return np.append(touch - slopes * where, 1.0), np.append(slopes, 0.0)
+        return [*heights, 1.0], [*slopes, 0.0]
 
 
 def _intervals(start: float, likely: float) -> Floats:
-    even = np.linspace(start, likely, _EVEN_INTERVALS + 1)
+    width = (likely - start) / _EVEN_INTERVALS
+    even = [start + width * interval for interval in range(_EVEN_INTERVALS)]
     growing = int(math.log(max(_FURTHEST / likely, 2.0)) / math.log(_GROWTH))
-    return np.concatenate([even, likely * _GROWTH ** np.arange(1, growing + 1)])
+    return even + [likely * _GROWTH**power for power in range(growing + 1)]
 
 
-def _integrals(points: Floats, edges: Floats) -> tuple[Floats, Floats]:
-    """Return mass and first moment of phi(y - m) - phi(y + m) by interval and by m."""
-    below, beyond = edges[:, None] - points, edges[:, None] + points
-    left, right = scipy.special.ndtr(below), scipy.special.ndtr(beyond)
-    mass = np.vstack([left - right, np.zeros(points.size)])
-    moment = (left + right - 1) * points
-    moment -= (np.exp(-below * below / 2) - np.exp(-beyond * beyond / 2)) / math.sqrt(2 * math.pi)
-    moment = np.vstack([moment, points])
-    return np.maximum(np.diff(mass, axis=0), 0.0), np.maximum(np.diff(moment, axis=0), 0.0)
+def _all_integrals(points: Floats, edges: Floats) -> list[Integrals]:
+    """Return the integrals for every point.
+
+    Even points and edges are equally far from each other, so that their differences and sums are
+    few and come from a table.
+    """
+    even, width, least = _EVEN_INTERVALS, edges[1], points[0]
+    left = _Steps([number * width - least for number in range(-even, even + 1)])
+    right = _Steps([number * width + least for number in range(2 * even + 1)])
+    found = []
+    for index, point in enumerate(points[:even]):
+        below, beyond = slice(even - index, 2 * even - index), slice(index, index + even)
+        gained, lost = left.mass[below], right.mass[beyond]
+        falls = zip(left.density[below], right.density[beyond], strict=True)
+        moments = [
+            point * (one + other) - near + far
+            for one, other, (near, far) in zip(gained, lost, falls, strict=True)
+        ]
+        _, masses_after, moments_after = _integrals(point, edges, even)
+        masses = list(map(sub, gained, lost)) + masses_after
+        found.append((0, masses, moments + moments_after))
+    return found + [_integrals(point, edges, 0) for point in points[even:]]
 
 
-def _theta(separations: Floats, epsilon: float) -> Floats:
-    half = separations / 2
-    far = epsilon / np.maximum(separations, 1e-300)
-    first = scipy.special.ndtr(half - far)
-    second = np.exp(epsilon + scipy.special.log_ndtr(-half - far))
-    theta: Floats = np.clip(first - second, 0.0, 1.0) + _ROUNDING * first
-    return theta
+class _Steps:
+    """What Phi and phi gain from each of growing numbers to the next."""
+
+    def __init__(self, numbers: Floats) -> None:
+        tails = [math.erfc(-number * _ROOT_HALF) / 2 for number in numbers]
+        densities = [math.exp(-number * number / 2) * _DENSITY for number in numbers]
+        self.mass = [end - start for start, end in pairwise(tails)]
+        self.density = [end - start for start, end in pairwise(densities)]
+
+
+def _integrals(point: float, edges: Floats, first: int) -> Integrals:
+    """Return mass and first moment of phi(y - m) - phi(y + m) by interval.
+
+    Intervals before ``first``, and those far from m, which have none, are left out.
+    """
+    first = max(bisect_left(edges, point - SURE) - 1, first)
+    ends = edges[first : bisect_right(edges, point + SURE) + 1]
+    left, right = _Steps([end - point for end in ends]), _Steps([end + point for end in ends])
+    gained, lost = left.mass, right.mass
+    masses = list(map(sub, gained, lost))
+    moments = [
+        point * (one + other) - near + far
+        for one, other, near, far in zip(gained, lost, left.density, right.density, strict=True)
+    ]
+    return first, masses, moments
+
+
+def _theta(separation: float, epsilon: float) -> float:
+    """Return delta(epsilon) of two Gaussians, and what rounding may take from it."""
+    half = separation / 2
+    far = epsilon / max(separation, 1e-300)
+    lean = (half - far) * _ROOT_HALF
+    first = math.erfc(-lean) / 2
+    second = erfcx((half + far) * _ROOT_HALF) * math.exp(-lean * lean) / 2
+    return min(max(first - second, 0.0), 1.0) + _ROUNDING * first
 
 
 def _upper_hull(points: Floats, values: Floats) -> list[int]:
     """Return the corners of the least concave function above the values; points grow."""
     corners: list[int] = []
-    for index in range(points.size):
+    for index in range(len(points)):
         while len(corners) >= 2:
             first, second = corners[-2], corners[-1]
             rise = (values[second] - values[first]) * (points[index] - points[first])
@@ -131,3 +190,14 @@ def _upper_hull(points: Floats, values: Floats) -> list[int]:
             corners.pop()
         corners.append(index)
     return corners
+
+
+def _between(points: Floats, values: Floats, where: Floats) -> Floats:
+    """Return straight lines between the points, and the last value beyond them."""
+    found = []
+    for each in where:
+        after = min(max(bisect_right(points, each), 1), len(points) - 1)
+        low, high = points[after - 1], points[after]
+        share = min(max((each - low) / (high - low), 0.0), 1.0)
+        found.append(values[after - 1] + share * (values[after] - values[after - 1]))
+    return found

@@ -15,6 +15,7 @@ Neighbouring relation: zero_out or replacement. Source: docs/guarantees.md, sect
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
@@ -133,12 +134,7 @@ Event = Steps | Release | Forget
 
 @dataclass(frozen=True)
 class History:
-    """What happened to one lineage, from its start.
-
-    Attributes:
-        recipe: the constants.
-        events: steps, releases and requests, in order.
-    """
+    """What happened to one lineage, from its start: steps, releases and requests, in order."""
 
     recipe: Recipe
     events: tuple[Event, ...] = ()
@@ -163,8 +159,17 @@ class History:
         return self._after(Release(noise_std))
 
     def after_request(self, records: Mapping[int, int]) -> "History":
-        """Return the history after a request for ``records`` (batch number to how many)."""
-        return self._after(Forget(tuple(sorted(records.items()))))
+        """Return the history after a request for ``records`` (batch number to how many).
+
+        Requests with nothing between them are one: their order tells nothing.
+        """
+        events, counts = self.events, Counter(records)
+        if events and isinstance(events[-1], Forget):
+            counts.update(dict(events[-1].records))
+            events = events[:-1]
+        if not counts:
+            return self
+        return replace(self, events=(*events, Forget(tuple(sorted(counts.items())))))
 
     def _after(self, event: Event) -> "History":
         return replace(self, events=(*self.events, event))
@@ -181,16 +186,42 @@ class History:
 
     @property
     def last_run(self) -> tuple[Steps | Release, ...]:
-        """The steps and the release of the last run, without the requests among them."""
-        ends = [index for index, event in enumerate(self.events[:-1]) if isinstance(event, Release)]
-        run = self.events[ends[-1] + 1 :] if ends else self.events
-        return tuple(event for event in run if not isinstance(event, Forget))
+        """The steps and the release of the last run, without the requests among and after them."""
+        events = [event for event in self.events if not isinstance(event, Forget)]
+        ends = [index for index, event in enumerate(events[:-1]) if isinstance(event, Release)]
+        return tuple(events[ends[-1] + 1 :] if ends else events)
+
+    @property
+    def asked_since(self) -> bool:
+        """Whether a request came after the last event that changed a weight."""
+        return bool(self.events) and isinstance(self.events[-1], Forget)
+
+    def as_released(self) -> "History":
+        """Return the history as it was at its last event that changed a weight."""
+        return replace(self, events=self.events[:-1]) if self.asked_since else self
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the last release is the lineage's head: at most one request came after it."""
+        end = self.events[-2:-1] if self.asked_since else self.events[-1:]
+        return bool(end) and isinstance(end[0], Release)
 
     @property
     def starts_noisy(self) -> bool:
         """Whether every step so far added noise; False before the first."""
         steps = [event for event in self.events if isinstance(event, Steps)]
         return bool(steps) and all(event.noise_std > 0 for event in steps)
+
+    def begins_with(self, other: "History") -> bool:
+        """Whether all that ``other`` lists happened here first; more may have left at its end."""
+        told = other.as_released().events
+        if (self.recipe, self.events[: len(told)]) != (other.recipe, told):
+            return False
+        asked, here = (
+            dict(events[0].records) if events and isinstance(events[0], Forget) else {}
+            for events in (other.events[len(told) :], self.events[len(told) :])
+        )
+        return all(here.get(batch, 0) >= count for batch, count in asked.items())
 
     def forgotten(self) -> int:
         """Return how many records were forgotten so far."""
@@ -235,11 +266,7 @@ class History:
 
     @classmethod
     def from_json(cls, document: object) -> "History":
-        """Return the history that ``to_json`` wrote.
-
-        Raises:
-            ParameterError: a field is missing, unknown, malformed or out of range.
-        """
+        """Return the history that ``to_json`` wrote, or raise ``ParameterError``."""
         if not isinstance(document, Mapping) or set(document) != {"recipe", "events"}:
             raise ParameterError("history", "an object with recipe and events")
         recipe, events = document["recipe"], document["events"]

@@ -47,10 +47,8 @@ _SMALLEST = 1e-300
 class Outlook:
     """What a history guarantees, and what it would guarantee after more steps and noise.
 
-    Args:
-        history: with all requests that are to be covered.
-        terms: of the mechanism; the neighbouring relation becomes the history's.
-        adaptive: whether requests may depend on the releases before the last run.
+    The history has all requests that are to be covered; the neighbouring relation is its own. If
+    ``adaptive``, requests may depend on the releases before the last run.
 
     Raises:
         ParameterError: forgotten records were visited more than two million times under noise.
@@ -160,6 +158,24 @@ def worst_case_drift(*, recipe: Recipe, records: int = 1) -> float:
     return min(recipe.cap, records * recipe.shift / lost * (1 + 1e-12))
 
 
+def placed_worst(history: History, records: int) -> dict[int, int]:
+    """Return the batches of so many records, not forgotten yet, that noise has the most to hide.
+
+    That is the batch visited last, and where it is full the one before it. Where there are not so
+    many, all that are left are returned.
+    """
+    recipe, gone, placed = history.recipe, history.by_batch(), dict[int, int]()
+    for age in range(recipe.batches):
+        batch = (history.steps - 1 - age) % recipe.batches
+        room = min(records, recipe.batch_size - gone.get(batch, 0))
+        if room > 0:
+            placed[batch] = room
+            records -= room
+        if records == 0:
+            break
+    return placed
+
+
 def _terms(terms: Terms, history: History, *, adaptive: bool) -> Terms:
     terms = replace(terms, neighbours=history.recipe.neighbours, adaptive=adaptive)
     if not adaptive:
@@ -177,8 +193,7 @@ def _walked(history: History, *, composes: bool) -> tuple[float, Minorant]:
 
     Where nothing composes, the first is 0 and the second reaches back to the start.
     """
-    visits = (_noisy_visits(history.recipe, event, present) for event, _, present in history.walk())
-    if sum(visits) > MOST_VISITS:
+    if noisy_visits(history) > MOST_VISITS:
         limit = f"with at most {MOST_VISITS} noisy visits to forgotten records"
         raise ParameterError("events", limit)
     minorant, closed = Minorant(), list[float]()
@@ -190,8 +205,14 @@ def _walked(history: History, *, composes: bool) -> tuple[float, Minorant]:
     return math.hypot(*closed), minorant
 
 
+def noisy_visits(history: History) -> int:
+    """Return how many visits to forgotten records must be walked one after the other."""
+    return sum(
+        _noisy_visits(history.recipe, event, present) for event, _, present in history.walk()
+    )
+
+
 def _noisy_visits(recipe: Recipe, event: Event, present: Mapping[int, int]) -> int:
-    """Return how many visits must be walked one after the other."""
     if not isinstance(event, Steps) or event.noise_std == 0 or len(present) < 2:
         return 0
     return -(-event.count // recipe.batches) * len(present)

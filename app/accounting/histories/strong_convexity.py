@@ -14,7 +14,6 @@ M = lipschitz, b = batch_size, n = records. Of Chourasia & Shah 2023: lambda = w
 beta = smoothness, L = lipschitz.
 """
 
-import math
 from fractions import Fraction
 
 from app.accounting.chains.noisy_chain import one_minus_product
@@ -106,13 +105,3 @@ def factor(neighbours: Neighbours) -> float:
         return {Neighbours.ZERO_OUT: 1.0, Neighbours.REPLACEMENT: 2.0}[Neighbours(neighbours)]
     except (KeyError, ValueError) as error:
         raise ParameterError("neighbours", "zero_out or replacement") from error
-
-
-def noise_std_of(*, learning_rate: float, noise_scale: float) -> float:
-    """Return sqrt(2 eta) sigma: the noise of one step in the papers' convention.
-
-    Raises:
-        ParameterError: a number is not positive.
-    """
-    rate = require_positive("learning_rate", learning_rate)
-    return math.sqrt(2 * rate) * require_positive("noise_scale", noise_scale)

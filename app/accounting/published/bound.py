@@ -20,11 +20,7 @@ class Bound(ABC, Generic[G]):
 
     @abstractmethod
     def guarantee(self) -> G:
-        """Return what the theorem says of these parameters.
-
-        Raises:
-            ParameterError: a parameter is out of its range.
-        """
+        """Return what the theorem says of these parameters, or raise ``ParameterError``."""
 
 
 def proportional(terms: Terms, factor: float) -> RenyiGuarantee:

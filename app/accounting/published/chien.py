@@ -112,7 +112,6 @@ class Setting:
 
 
 def _terms(theorem: str, *extra: Assumption) -> Terms:
-    """Return the terms of one theorem of the paper."""
     return Terms(
         neighbours=Neighbours.REPLACEMENT,
         adaptive=False,

@@ -66,7 +66,6 @@ class Theorem41(Bound[PointGuarantee]):
         return PointGuarantee(terms=_THEOREM_4_1, at_epsilon=epsilon, at_delta=self.delta)
 
     def _product(self) -> float:
-        """Return epsilon times sigma."""
         root = math.sqrt(-math.log(require_delta(self.delta)))
         start = require_positive("initial_clip", self.initial_clip)
         clip = require_non_negative("gradient_clip", self.gradient_clip)

@@ -16,7 +16,7 @@ router = APIRouter(prefix=PREFIX, tags=["OpenDSR"])
 
 
 @router.get("/discovery")
-def discover(services: ServicesOf) -> Discovery:
+def get_opendsr_discovery(services: ServicesOf) -> Discovery:
     """List this processor's capabilities; public."""
     settings = services.settings
     return Discovery(
@@ -37,6 +37,6 @@ class PemResponse(PlainTextResponse):
 
 
 @router.get("/certificate.pem", response_class=PemResponse)
-def certificate(services: ServicesOf) -> PemResponse:
+def get_opendsr_certificate(services: ServicesOf) -> PemResponse:
     """Return the signing key's X.509 certificate; public."""
     return PemResponse(services.processor_signer.certificate_pem)

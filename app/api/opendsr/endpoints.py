@@ -22,9 +22,8 @@ from app.api.opendsr.signed import SignedRoute, signed_responses
 from app.api.protocol.access import ForgetReader, ForgetWriter, ServicesOf
 from app.api.protocol.bodies import RawBody
 from app.domain.errors import InvalidInputError
-from app.domain.states import SubjectRequestStatus
-from app.ledger import repository, subject_status
-from app.ledger.subject_requests import SubjectDemand
+from app.ledger import subject_status
+from app.ledger.subject_requests import NewSubjectRequest
 from app.ledger.subject_status import API_VERSION
 from app.locations import opendsr_domain
 from app.settings import Settings
@@ -33,33 +32,29 @@ router = APIRouter(prefix=PREFIX, tags=["OpenDSR"], route_class=SignedRoute)
 
 
 @router.post("/requests", status_code=201, responses=signed_responses(201, 404, 409))
-def create(
+def create_opendsr_request(
     body: SubjectRequestBody,
     raw: RawBody,
     services: ServicesOf,
     caller: ForgetWriter,
 ) -> Created:
     """Ask every dataset that knows a person to forget them."""
-    demand = _demand(body, services.settings)
+    asked = _new_request(body, services.settings)
     with services.database.transaction() as session:
-        row = services.subject_requests.submit(session, demand, api_key_id=caller.key_id)
-        answer = Created(
+        services.subject_requests.warm(session, asked)
+    with services.database.transaction() as session:
+        row = services.subject_requests.submit(session, asked, api_key_id=caller.key_id)
+        return Created(
             controller_id=caller.key_id,
             expected_completion_time=row.due_at,
             received_time=row.received_at,
             encoded_request=base64.b64encode(raw).decode(),
             subject_request_id=row.subject_request_id,
         )
-        may_be_certified = row.status == SubjectRequestStatus.IN_PROGRESS
-    if may_be_certified:
-        services.complete_at_once(
-            lambda session: [r.id for r in repository.requests_of_subject(session, row.id)]
-        )
-    return answer
 
 
 @router.get("/requests/{subject_request_id}", responses=signed_responses(200, 404))
-def status(
+def get_opendsr_request(
     subject_request_id: SubjectRequestId, services: ServicesOf, caller: ForgetReader
 ) -> Status:
     """Show the status of a request made with the same API key."""
@@ -73,7 +68,7 @@ def status(
     status_code=202,
     responses=signed_responses(202, 404, 409),
 )
-def cancel(
+def cancel_opendsr_request(
     subject_request_id: SubjectRequestId, services: ServicesOf, caller: ForgetWriter
 ) -> Cancelled:
     """Cancel a pending request."""
@@ -89,7 +84,7 @@ def cancel(
         )
 
 
-def _demand(body: SubjectRequestBody, settings: Settings) -> SubjectDemand:
+def _new_request(body: SubjectRequestBody, settings: Settings) -> NewSubjectRequest:
     """Parse a body, or name the part that this processor does not support."""
     if body.subject_request_type != ERASURE:
         raise InvalidInputError("subject_request_type: this processor supports only erasure")
@@ -104,7 +99,7 @@ def _demand(body: SubjectRequestBody, settings: Settings) -> SubjectDemand:
             )
         if identity.identity_format != RAW:
             raise InvalidInputError(f"subject_identities[{index}]: the format must be raw")
-    return SubjectDemand(
+    return NewSubjectRequest(
         subject_request_id=body.subject_request_id,
         subject_ids=[identity.identity_value for identity in body.subject_identities],
         datasets=_datasets(body, settings),

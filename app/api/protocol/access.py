@@ -94,11 +94,7 @@ class Needs:
         request: Request,
         _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)] = None,
     ) -> Caller:
-        """Return the caller.
-
-        Raises:
-            ForbiddenError: the caller lacks the scope.
-        """
+        """Return the caller; ``ForbiddenError`` if the caller lacks the scope."""
         return await self.admit(request)
 
     async def admit(self, request: Request) -> Caller:

@@ -37,7 +37,12 @@ class Bodies:
             await self._app(scope, receive, send)
             return
         has_body = scope["method"] in _BODY_METHODS
-        limited = _Limited(receive, self._limit(scope), self._hold, has_body=has_body)
+        setting = _limit_of(scope)
+        limit = getattr(self._settings, setting)
+        refusal = f"the body is larger than {limit} bytes, this service's EXPUNGE_{setting.upper()}"
+        if setting != "max_json_bytes":
+            refusal += "; send it in parts"
+        limited = _Limited(receive, limit, refusal, self._hold, has_body=has_body)
         try:
             limited.expect(Headers(scope=scope).get("content-length"))
         except ExpungeError as error:
@@ -55,23 +60,29 @@ class Bodies:
             detail = "the service holds as many bytes of uploads as it can at once"
             raise HTTPException(503, detail, {"Retry-After": "5"})
 
-    def _limit(self, scope: Scope) -> int:
-        if scope["method"] == "PUT":
-            return self._settings.max_upload_bytes
-        if scope["path"].rstrip("/") in _WITH_IDS:
-            return self._settings.max_ids_bytes
-        return self._settings.max_json_bytes
+
+def _limit_of(scope: Scope) -> str:
+    """Return the setting that limits a body."""
+    if scope["method"] == "PUT":
+        return "max_upload_bytes"
+    return "max_ids_bytes" if scope["path"].rstrip("/") in _WITH_IDS else "max_json_bytes"
 
 
 class _Limited:
     """Receives a body and stops at the limit."""
 
     def __init__(
-        self, receive: Receive, limit: int, hold: Callable[[int], None], *, has_body: bool
+        self,
+        receive: Receive,
+        limit: int,
+        refusal: str,
+        hold: Callable[[int], None],
+        *,
+        has_body: bool,
     ) -> None:
         self._is_awaited = has_body
         self._receive = receive
-        self._limit = limit
+        self._limit, self._refusal = limit, refusal
         self._hold = hold
         self.size = 0
 
@@ -93,9 +104,7 @@ class _Limited:
         return message
 
     def _too_large(self) -> PayloadTooLargeError:
-        return PayloadTooLargeError(
-            f"the body is larger than {self._limit} bytes; send it in parts"
-        )
+        return PayloadTooLargeError(self._refusal)
 
 
 async def _raw_body(request: Request) -> bytes:

@@ -11,6 +11,7 @@ from typing import Annotated, Generic, TypeVar
 from fastapi import Depends, Query
 from pydantic import AwareDatetime, Field, TypeAdapter
 
+from app.api.protocol.schemas import Item, Page
 from app.domain.errors import InvalidInputError
 
 Row = TypeVar("Row")
@@ -42,6 +43,16 @@ class Paging(Generic[Position]):
         more = len(rows) > self.limit
         return page, self.order.encode(position_of(page[-1])) if more else None
 
+    def answer(
+        self,
+        rows: Sequence[Row],
+        position_of: Callable[[Row], Position],
+        answer_of: Callable[[Row], Item],
+    ) -> Page[Item]:
+        """Return the page of these rows, each as it is shown."""
+        found, next_cursor = self.cut(rows, position_of)
+        return Page(items=[answer_of(row) for row in found], next_cursor=next_cursor)
+
 
 class Order(Generic[Position]):
     """By what a list is sorted; as a dependency, the page asked for."""
@@ -54,11 +65,7 @@ class Order(Generic[Position]):
         return base64.urlsafe_b64encode(self._positions.dump_json(position)).decode()
 
     def decode(self, cursor: str | None) -> Position | None:
-        """Invert ``encode``; None stays None.
-
-        Raises:
-            InvalidInputError: it was not made by ``encode``.
-        """
+        """Invert ``encode``, or raise ``InvalidInputError``; None stays None."""
         if cursor is None:
             return None
         try:

@@ -21,15 +21,8 @@ def download(
     """Answer GET or HEAD with a stored object or the requested range of it.
 
     Caches must revalidate their copies each time: a version can be retired at any moment, and a
-    cache would otherwise keep serving its weights.
-
-    Args:
-        request: its method and its conditions decide the answer.
-        blobs: the stored objects.
-        blob_id: the object.
-        sha256: digest of its whole content, in hex; also its entity tag.
-        size: size of its whole content in bytes.
-        filename: the name for downloads; plain ASCII without quotes.
+    cache would otherwise keep serving its weights. The digest ``sha256`` is also the entity tag;
+    ``filename`` is plain ASCII without quotes.
 
     Raises:
         GoneError: the object was shredded.

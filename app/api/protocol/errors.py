@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
 
@@ -31,6 +32,7 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], str], ...] = (
     (errors.ForbiddenError, "missing-scope"),
     (errors.NotFoundError, "not-found"),
     (errors.NotReadyError, "not-ready"),
+    (errors.PublicDatasetError, "public-dataset"),
     (errors.CallInFlightError, "call-in-flight"),
     (errors.ConflictError, "conflict"),
     (errors.GoneError, "gone"),
@@ -195,7 +197,7 @@ def _members(error: Exception) -> dict[str, Any]:
     if isinstance(error, errors.UnknownRecordsError):
         return {"unknown_count": error.count, "unknown": list(error.examples)}
     if isinstance(error, errors.InvalidRecordsError):
-        problems = [{"row": p.row, "column": p.column, "reason": p.reason} for p in error.problems]
+        problems = list(map(asdict, error.problems))
         return {"problem_count": error.count, "problems": problems}
     if isinstance(error, errors.ParameterError):
         return {"parameter": error.name, "allowed": error.allowed}
@@ -205,11 +207,7 @@ def _members(error: Exception) -> dict[str, Any]:
 
 
 class BodyError(RequestValidationError):
-    """A body that does not match its schema.
-
-    Attributes:
-        count: the number of errors; ``errors`` lists the first.
-    """
+    """A body that does not match its schema: of ``count`` errors, ``errors`` lists the first."""
 
     def __init__(self, faults: Sequence[Any], count: int) -> None:
         super().__init__(faults)

@@ -13,12 +13,7 @@ PREFIX = "urn:expunge:problem:"
 class ProblemType:
     """One type of problem.
 
-    Attributes:
-        name: the part of ``type`` after the prefix.
-        status: its HTTP status.
-        meaning: when it occurs, and what to do.
-        detail: an example of ``detail``.
-        members: examples of further members.
+    ``meaning`` says when it occurs, and what to do; ``detail`` and ``members`` are examples.
     """
 
     name: str
@@ -104,6 +99,15 @@ _TYPES = (
         "model 'digits-mlp' exists already",
     ),
     ProblemType(
+        "public-dataset",
+        409,
+        "Records of a dataset that was defined as public cannot be forgotten: certificates of "
+        "models on features that are whitened by it state, as asserted, that nobody can ask for "
+        "that. If the assertion was wrong, docs/how-to/better-heads.md says what to do.",
+        "dataset 'open-digits' is public: its owner asserts that nobody can ask for its records to "
+        "be forgotten, and certificates may rest on that",
+    ),
+    ProblemType(
         "call-in-flight",
         409,
         "An earlier call with the same `Idempotency-Key` has not finished. Repeat the call after "
@@ -130,7 +134,8 @@ _TYPES = (
         "The body is larger than the operator's limit: `EXPUNGE_MAX_UPLOAD_BYTES` for files, "
         "`EXPUNGE_MAX_IDS_BYTES` for JSON that lists ids, `EXPUNGE_MAX_JSON_BYTES` for all other "
         "JSON. Nothing was stored.",
-        "the body is larger than 536870912 bytes; send it in parts",
+        "the body is larger than 536870912 bytes, this service's EXPUNGE_MAX_UPLOAD_BYTES; "
+        "send it in parts",
     ),
     ProblemType(
         "unsupported-media-type",
@@ -164,12 +169,15 @@ _TYPES = (
     ProblemType(
         "invalid-records",
         422,
-        "The Parquet file was rejected as a whole: `problems` lists the first errors by row, "
-        "counted from 0, and column; `problem_count` counts all.",
+        "The Parquet file was rejected as a whole: `problems` lists each error with its column, "
+        "its first row, counted from 0, and the number of `rows` that have it; `problem_count` "
+        "counts all.",
         "1 problem(s); the first: row 3, column 'label': must lie between 0 and 9",
         {
             "problem_count": 1,
-            "problems": [{"row": 3, "column": "label", "reason": "must lie between 0 and 9"}],
+            "problems": [
+                {"row": 3, "column": "label", "reason": "must lie between 0 and 9", "rows": 1}
+            ],
         },
     ),
     ProblemType(
@@ -177,7 +185,7 @@ _TYPES = (
         422,
         "A forget request names ids that the dataset never held; `unknown` shows up to 20 of them. "
         "Nothing was accepted: correct the ids and send the request again.",
-        "1 of the ids are unknown to this dataset",
+        "ids that are unknown to this dataset: 1",
         {"unknown_count": 1, "unknown": ["person-0071"]},
     ),
     ProblemType(

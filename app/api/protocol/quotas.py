@@ -17,11 +17,7 @@ from app.domain.errors import TooManyRequestsError
 
 
 async def limit_calls(request: Request, gate: Gate, caller: Caller) -> None:
-    """Count a call, and keep the remaining quota for its answer.
-
-    Raises:
-        TooManyRequestsError: the caller has called too often.
-    """
+    """Count a call for its answer's headers; ``TooManyRequestsError`` if there are too many."""
     allowed, quotas = await gate.count(caller)
     request.state.quotas = quotas
     if not allowed:
@@ -44,7 +40,7 @@ class QuotaHeaders:
             return
         state = scope["state"] = dict(scope.get("state", {}))
 
-        async def tell(message: Message) -> None:
+        async def send_with_quotas(message: Message) -> None:
             quotas: Sequence[Quota] = state.get("quotas", ())
             if message["type"] == "http.response.start" and quotas:
                 headers = MutableHeaders(scope=message)
@@ -56,4 +52,4 @@ class QuotaHeaders:
                 )
             await send(message)
 
-        await self._app(scope, receive, tell)
+        await self._app(scope, receive, send_with_quotas)

@@ -1,8 +1,11 @@
 """The base of all bodies: strict, and unknown fields are rejected."""
 
-from typing import Annotated, Generic, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
+
+from app.api.protocol.attributes import attributes_of
 
 Name = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=100)
@@ -22,13 +25,28 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+def described_by(source: type) -> Callable[[dict[str, Any]], None]:
+    """Return what gives the members of a body's schema the texts of the class they end up in.
+
+    It is the ``json_schema_extra`` of the body.
+    """
+    texts = attributes_of(source)
+
+    def describe(schema: dict[str, Any]) -> None:
+        for name, member in schema["properties"].items():
+            if name in texts:
+                member.setdefault("description", texts[name].replace("``", "`"))
+
+    return describe
+
+
 class Answer(BaseModel):
     """A response body, also made from an object that has its members as attributes."""
 
     model_config = ConfigDict(extra="forbid", from_attributes=True)
 
 
-Item = TypeVar("Item", bound=Answer)
+Item = TypeVar("Item")
 
 
 class Page(Answer, Generic[Item]):
@@ -36,3 +54,8 @@ class Page(Answer, Generic[Item]):
 
     items: list[Item]
     next_cursor: str | None
+
+    @classmethod
+    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
+        """Name a page after its items: ``RunPage`` has each a ``RunAnswer``."""
+        return f"{params[0].__name__.removesuffix('Answer')}Page"

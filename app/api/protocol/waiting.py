@@ -38,13 +38,7 @@ Prefer = Annotated[
 
 @dataclass(frozen=True)
 class Found:
-    """The current answer.
-
-    Attributes:
-        subject_id: id of the thing to wait for.
-        answer: its representation.
-        is_final: whether nothing will change any more, so that waiting is useless.
-    """
+    """The present answer about a subject; if it is final, waiting is useless."""
 
     subject_id: str
     answer: Answer
@@ -63,7 +57,7 @@ async def answer_with_news(
     services = services_of(request)
 
     def look() -> tuple[Found, Facts | None]:
-        with services.database.transaction() as session:
+        with services.database.snapshot() as session:
             found = read(session)
             facts = facts_of(session, kind, [found.subject_id])
             return found, facts.get(found.subject_id)

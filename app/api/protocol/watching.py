@@ -50,7 +50,7 @@ class Watch:
         self._news.clear()
         return True
 
-    def tell(self, facts: Facts | None) -> None:
+    def wake_for(self, facts: Facts | None) -> None:
         """Store the current facts; called by the watching thread."""
         if facts != self.facts:
             self._loop.call_soon_threadsafe(self._wake, facts)
@@ -69,13 +69,7 @@ class Watch:
 
 
 class Watcher:
-    """Polls for changes for all waiters of a process.
-
-    Args:
-        database: the ledger.
-        most_per_caller: how many waits and streams one caller may have at once.
-        interval_s: the polling interval.
-    """
+    """Polls for changes for all waiters of a process; each caller may have only so many."""
 
     def __init__(
         self, database: Database, *, most_per_caller: int, interval_s: float = _INTERVAL_S
@@ -154,7 +148,7 @@ class Watcher:
 
     def _tell(self, watch: Watch, facts: Facts | None) -> None:
         try:
-            watch.tell(facts)
+            watch.wake_for(facts)
         except RuntimeError:  # the waiter's event loop has ended
             with self._lock:
                 self._watches.discard(watch)

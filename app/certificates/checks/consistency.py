@@ -8,45 +8,55 @@ from app.certificates.noise import draws_of, grid_of
 from app.certificates.schema import (
     AsTrained,
     Evaluation,
+    Excluded,
     Exclusion,
     Forgotten,
     Frame,
     Predicate,
     Release,
+    Tree,
 )
 from app.domain.errors import VerificationError
 from app.domain.merkle import EMPTY_ROOT
 from app.domain.noise_generators import KNOWN
 from app.domain.states import Basis
+from app.planning.mechanisms.deterministic import Deterministic
 from app.planning.mechanisms.mechanism import Claim, Mechanism
 
-# A lineage is trained (version 1) and trained again (2) before it can unlearn from that (3).
-_FIRST_AFTER_NEW_TRAINING: Final = 3
+# A lineage is trained and trained again, whose noise may cover later requests.
+_FIRST_OF_NEW_TRAINING: Final = 2
 
 
 def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None:
-    """Check a predicate's fields against each other.
-
-    Args:
-        predicate: of the right form.
-        mechanism: with its parameters, if it has one.
-
-    Raises:
-        VerificationError: two fields contradict each other.
-    """
+    """Check a predicate's fields against each other, or raise ``VerificationError``."""
     began, ended = (
         datetime.fromisoformat(moment)
         for moment in (predicate.times.started_at, predicate.times.certified_at)
     )
     _require(began <= ended, "certified before it was started")
+    _require(
+        (predicate.software.arithmetic is not None) == isinstance(mechanism, Deterministic),
+        "its arithmetic is named only where the weights are a function of the records",
+    )
+    backbone = predicate.backbone
+    if backbone is not None and backbone.whitening is not None:
+        _require(backbone.frozen, "a whitening without features that it is of")
+        _require(
+            backbone.whitening.base_sha256 != backbone.sha256,
+            "a whitened backbone is not the one that it was made of",
+        )
     if isinstance(predicate, AsTrained):
-        _require(predicate.model.version == 1, "only a first version is released as trained")
+        first = predicate.model.version == 1
+        _require(
+            first == (predicate.previous_certificate is None),
+            "the certificate before it contradicts its version",
+        )
         _check_evaluation(predicate.evaluation, forgotten=0)
     elif isinstance(predicate, Exclusion):
-        _check_exclusion(predicate.forgotten)
+        _check_exclusion(predicate)
     elif mechanism is not None:
         _check_version(predicate)
-        _check_forgotten(predicate.forgotten)
+        _check_forgotten(predicate)
         _check_since_training(predicate, mechanism)
         _check_frame(predicate, mechanism)
         _check_noise(predicate)
@@ -55,7 +65,7 @@ def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None
 
 def _check_version(predicate: Release) -> None:
     first = predicate.model.version == 1
-    # After a restored backup a lineage may begin again, with no forgotten records.
+    # A new training begins a new lineage, with no forgotten records.
     begins = first or predicate.forgotten.records == 0
     _require(
         begins == (predicate.basis is Basis.CERTIFIED_RELEASE), "its basis contradicts its version"
@@ -66,30 +76,59 @@ def _check_version(predicate: Release) -> None:
         _require(predicate.previous_certificate is None, "a certificate before the first")
 
 
-def _check_forgotten(forgotten: Forgotten) -> None:
+def _check_forgotten(predicate: Release) -> None:
+    forgotten = predicate.forgotten
+    _check_since(forgotten, predicate)
     _require((forgotten.requests == 0) == (forgotten.records == 0), "requests without records")
-    _check_root(forgotten.records, forgotten.commitments_root)
-    _check_root(forgotten.excluded_records, forgotten.excluded_root)
+    _check_tree(forgotten.covered)
+    _check_tree(forgotten.excluded)
+    _check_leaves(forgotten.covered.size, forgotten)
+    excluded, records = forgotten.excluded, forgotten.excluded_records
+    _require((excluded.size == 0) == (records == 0), "a tree contradicts its record count")
+    _require(records <= excluded.size, "a tree with fewer commitments than records")
     _require(forgotten.before_training <= forgotten.records, "before_training exceeds records")
 
 
-def _check_exclusion(forgotten: Forgotten) -> None:
-    _require(forgotten.requests == 1 and forgotten.records >= 1, "an exclusion is of one request")
-    _require(forgotten.excluded_records == forgotten.before_training == 0, "an exclusion of others")
-    _check_root(forgotten.records, forgotten.commitments_root)
-    _check_root(0, forgotten.excluded_root)
+def _check_exclusion(predicate: Exclusion) -> None:
+    forgotten = predicate.forgotten
+    _check_since(forgotten, predicate)
+    _check_tree(forgotten.excluded)
+    _check_leaves(forgotten.leaves, forgotten)
+    end = forgotten.first + forgotten.leaves
+    _require(end <= forgotten.excluded.size, "it is about commitments that its tree has not")
 
 
-def _check_root(count: int, root: str) -> None:
-    _require((count == 0) == (root == EMPTY_ROOT.hex()), "a root contradicts its record count")
+def _check_since(forgotten: Forgotten | Excluded, predicate: Exclusion | Release) -> None:
+    since = forgotten.since_version
+    _require(since <= predicate.model.version, "its lineage begins with a later version")
+
+
+def _check_leaves(count: int, forgotten: Forgotten | Excluded) -> None:
+    """Check a number of commitments: each request has one to each record that it names."""
+    fits = (
+        max(forgotten.requests, forgotten.records)
+        <= count
+        <= forgotten.requests * forgotten.records
+    )
+    _require(fits, "its commitments contradict its requests and records")
+
+
+def _check_tree(tree: Tree) -> None:
+    empty = tree.root == EMPTY_ROOT.hex()
+    _require((tree.size == 0) == empty, "a root contradicts the size of its tree")
 
 
 def _check_since_training(predicate: Release, mechanism: Mechanism) -> None:
     """Check that the mechanism accounts for all records that left since these weights' training."""
     forgotten, version = predicate.forgotten, predicate.model.version
     since, anew = forgotten.records - forgotten.before_training, forgotten.before_training > 0
+    releases = version - forgotten.since_version + 1
     claim = Claim(
-        epsilon=predicate.target.epsilon, version=version, forgotten=since, trained_again=anew
+        epsilon=predicate.target.epsilon,
+        version=version,
+        releases=releases,
+        forgotten=since,
+        trained_again=anew,
     )
     reason = mechanism.contradiction(claim)
     if reason is not None:
@@ -97,13 +136,14 @@ def _check_since_training(predicate: Release, mechanism: Mechanism) -> None:
     if mechanism.trains_anew:
         _require(since == 0, "a record forgotten after its training")
     elif mechanism.counts_from_training:
-        _require(not anew or version >= _FIRST_AFTER_NEW_TRAINING, "trained again too early")
+        # As long as no record has left since, its certificate names the training.
+        first = _FIRST_OF_NEW_TRAINING if since > 0 else _FIRST_OF_NEW_TRAINING + 1
+        _require(not anew or releases >= first, "trained again too early")
     else:
         _require(not anew, "its guarantee does not depend on the training")
 
 
 def _check_frame(predicate: Release, mechanism: Mechanism) -> None:
-    """Check where the centre came from."""
     frame, backbone = predicate.mechanism.frame, predicate.backbone
     _require((frame is not None) == mechanism.in_frame, "a frame too many or too few")
     if frame is None:

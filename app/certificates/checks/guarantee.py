@@ -6,8 +6,7 @@ from typing import Any
 from app.certificates.checks.tolerance import difference
 from app.certificates.claims import EXCLUDED, NO_GUARANTEE, claims_of, exclusion_assumptions
 from app.certificates.schema import AsTrained, Exclusion, Predicate
-from app.domain.backbone import BackboneDigest
-from app.domain.errors import ExpungeError, VerificationError
+from app.domain.errors import ExpungeError, MissingExtraError, VerificationError
 from app.planning.mechanisms.mechanism import Mechanism
 
 
@@ -16,16 +15,13 @@ def check_guarantee(
 ) -> str:
     """Check guarantee, accountant and assumptions; return the guarantee in a few words.
 
-    Args:
-        predicate: a predicate of valid form.
-        stated: the same as plain JSON values.
-        mechanism: with its parameters, if it has one.
-
     Raises:
         VerificationError: the claims do not follow from the parameters.
     """
     try:
         computed = _computed(predicate, mechanism)
+    except MissingExtraError as error:
+        raise VerificationError("guarantee", f"it cannot be recomputed here: {error}") from error
     except (ExpungeError, ArithmeticError, ValueError, TypeError) as error:
         reason = str(error) if isinstance(error, ExpungeError) else "it cannot be computed"
         raise VerificationError("guarantee", reason) from error
@@ -43,13 +39,13 @@ def check_guarantee(
 
 def _computed(predicate: Predicate, mechanism: Mechanism | None) -> dict[str, Any]:
     own = predicate.backbone
-    backbone = (
-        None if own is None else BackboneDigest(name=own.name, sha256=own.sha256, frozen=own.frozen)
-    )
+    backbone = None if own is None else own.digest()
     if isinstance(predicate, AsTrained):
         return {"guarantee": NO_GUARANTEE}
     if isinstance(predicate, Exclusion) or mechanism is None:
-        return {"guarantee": EXCLUDED, "assumptions": exclusion_assumptions(backbone)}
+        anew = isinstance(predicate, Exclusion) and predicate.trained_anew is not None
+        assumptions = exclusion_assumptions(backbone, trained_anew=anew)
+        return {"guarantee": EXCLUDED, "assumptions": assumptions}
     mechanism.refuse_slow()
     return claims_of(
         mechanism,

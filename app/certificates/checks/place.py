@@ -33,14 +33,6 @@ def check_log(
 ) -> Checkpoint:
     """Check that the log, signed by a key in use, holds the certificate's entry.
 
-    Args:
-        proof: the bundle's proof.
-        payload: the signed certificate.
-        predicate: its predicate.
-        trusted: the log's keys.
-        signer: the key that signed the certificate.
-        now: the current time in UTC.
-
     Raises:
         VerificationError: it does not, the entry contradicts the certificate, or the key was not
             valid when the certificate was recorded.
@@ -100,13 +92,13 @@ def _check_entry(text: str, payload: bytes, predicate: Predicate) -> datetime:
     """Check an entry's content; return when it was recorded."""
     try:
         entry: dict[str, Any] = strict_json.loads(text)
-        told = (entry["kind"], entry["sha256"], entry["basis"])
+        stated = (entry["kind"], entry["sha256"], entry["basis"])
         recorded_at = datetime.fromisoformat(entry["recorded_at"])
         certified_at = datetime.fromisoformat(predicate.times.certified_at)
         too_late = certified_at > recorded_at + _CLOCK_SKEW
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise VerificationError("log", "not an entry of the log about a certificate") from error
-    if told != (_ISSUED, hashlib.sha256(payload).hexdigest(), predicate.basis):
+    if stated != (_ISSUED, hashlib.sha256(payload).hexdigest(), predicate.basis):
         raise VerificationError("log", "the entry is about something else")
     if too_late:
         raise VerificationError("log", "certified after it was recorded in the log")

@@ -10,13 +10,16 @@ from typing import Final
 from app.accounting.histories.history import Release as ReleaseEvent
 from app.certificates.schema import Predicate, Release
 from app.certificates.weights_file import StoredTensor, WeightsFile
-from app.domain import linear_head
+from app.domain import linear_head, ridge_head
+from app.domain.description import ModelDescription
 from app.domain.errors import VerificationError
-from app.planning.mechanisms.mechanism import Mechanism
+from app.planning.mechanisms.mechanism import Mechanism, Needs
 from app.planning.mechanisms.tracked import Tracked
 
 BACKBONE: Final = "backbone."
+WHITENING: Final = (f"{BACKBONE}whitening.mean", f"{BACKBONE}whitening.transform")
 HEAD: Final = "weight"
+BIAS: Final = "bias"
 _FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 
 
@@ -27,19 +30,61 @@ def check_tensors(predicate: Predicate, mechanism: Mechanism | None, weights: We
         VerificationError: the file has other tensors, or a constant contradicts them.
     """
     tensors = weights.tensors()
+    description = weights.description()
+    if description is not None:
+        _check_description(description, predicate)
     frozen = predicate.backbone is not None and predicate.backbone.frozen
     _require(
         frozen == any(name.startswith(BACKBONE) for name in tensors),
         "the file and the certificate disagree on a frozen backbone",
     )
+    if predicate.backbone is not None and predicate.backbone.whitening is not None:
+        _require(
+            all(name in tensors for name in WHITENING),
+            "a whitened backbone without its mean and transform",
+        )
     if not isinstance(predicate, Release) or mechanism is None:
         return f"{len(tensors)} tensors"
     trained = _trained(predicate, tensors)
     dimension = sum(tensor.size for tensor in trained.values())
-    if isinstance(mechanism, Tracked):
-        _check_head(predicate, mechanism, tensors, weights)
+    if mechanism.needs is Needs.LINEAR_HEAD:
+        classes = _check_linear_head(predicate, tensors)
+        if isinstance(mechanism, Tracked):
+            _check_tracked(predicate, mechanism, weights, classes)
+    if mechanism.needs is Needs.RIDGE_HEAD:
+        _check_ridge_head(predicate, tensors)
+        _check_options(mechanism, description)
     _require(mechanism.counted() in (None, dimension), "its dimension is another")
     return f"{dimension} trained numbers in {len(trained)} of {len(tensors)} tensors"
+
+
+def _check_description(description: ModelDescription, predicate: Predicate) -> None:
+    said = (description.model, description.version)
+    _require(
+        said == (predicate.model.name, predicate.model.version),
+        "the file says that it is another model or version",
+    )
+    said_of, own = description.backbone, predicate.backbone
+    same = (said_of is None) == (own is None)
+    if said_of is not None and own is not None:
+        definition = said_of.definition(input_shape=description.schema.shape)
+        stated = (said_of.name, said_of.sha256, definition, said_of.frozen, said_of.whitened)
+        whitened = own.whitening is not None
+        same = stated == (own.name, own.sha256, own.definition, own.frozen, whitened)
+    _require(same, "the file says that it builds on another backbone")
+
+
+def _check_options(mechanism: Mechanism, description: ModelDescription | None) -> None:
+    """Compare a ridge head's parameters with what its file says of it."""
+    if description is None:
+        return
+    options = description.architecture.options
+    stated = mechanism.parameters()
+    _require(
+        (stated["feature_range"], stated.get("classifier", ridge_head.RIDGE))
+        == (options.get("feature_range"), options.get("classifier", ridge_head.RIDGE)),
+        "the file says that its head was computed otherwise",
+    )
 
 
 def _trained(predicate: Release, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -55,21 +100,38 @@ def _trained(predicate: Release, tensors: Mapping[str, StoredTensor]) -> dict[st
     return trained
 
 
-def _check_head(
-    predicate: Release,
-    mechanism: Tracked,
-    tensors: Mapping[str, StoredTensor],
-    weights: WeightsFile,
-) -> None:
-    """Check a linear head, the only network whose constants the service knows."""
-    others = [name for name in tensors if name != HEAD and not name.startswith(BACKBONE)]
-    _require(predicate.mechanism.tensors == [HEAD] and not others, "not a linear head")
+def _own(tensors: Mapping[str, StoredTensor]) -> list[str]:
+    """Return the names of the tensors that are not a backbone's, sorted."""
+    return sorted(name for name in tensors if not name.startswith(BACKBONE))
+
+
+def _check_linear_head(predicate: Release, tensors: Mapping[str, StoredTensor]) -> int:
+    """Check a linear head, the only network whose constants the service knows; count classes."""
+    _require(predicate.mechanism.tensors == _own(tensors) == [HEAD], "not a linear head")
     head = tensors[HEAD]
     _require(head.dtype == "F64" and len(head.shape) == 2, "not a linear head in float64")
     _require(head.shape[0] != 2, "a linear head of two classes has one row")
-    classes = head.shape[0] if head.shape[0] > 1 else 2
+    return head.shape[0] if head.shape[0] > 1 else 2
+
+
+def _check_ridge_head(predicate: Release, tensors: Mapping[str, StoredTensor]) -> None:
+    """Check that every number of the model is part of the solution."""
+    _require(predicate.mechanism.tensors == _own(tensors) == [BIAS, HEAD], "not a ridge head")
+    weight, bias = tensors[HEAD], tensors[BIAS]
+    _require(
+        weight.dtype == bias.dtype == "F64"
+        and len(weight.shape) == 2
+        and tuple(bias.shape) == (weight.shape[0],),
+        "not a ridge head in float64",
+    )
+
+
+def _check_tracked(
+    predicate: Release, mechanism: Tracked, weights: WeightsFile, classes: int
+) -> None:
+    """Check the constants of a linear head whose history is tracked, and its noise's grid."""
     _check_recipe(mechanism, classes)
-    noise = predicate.mechanism.noise
+    noise, head = predicate.mechanism.noise, weights.tensors()[HEAD]
     if noise is not None and noise.grid is not None and _ends_on_grid(mechanism):
         _require(weights.is_on_grid(head, noise.grid), "the weights are not on the stated grid")
 

@@ -55,13 +55,8 @@ class AnyStart(Mechanism):
     ) -> Quote:
         """Return the quote of these parameters.
 
-        Args:
-            policy: to satisfy.
-            shape: of the model.
-            guarantee: of the parameters.
-            steps: how many noisy ones there are.
-            variance: of the noise in one released coordinate.
-            settings: what the update rule needs beside the parameters.
+        ``variance`` is that of the noise in one released coordinate; ``settings`` hold what the
+        update rule needs beside the parameters.
 
         Raises:
             PlanError: the steps go beyond the budget.

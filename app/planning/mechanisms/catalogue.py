@@ -22,6 +22,8 @@ _NAMES = (
     "noisy_gd_nonconvex",
     "dp_sgd",
     "retraining",
+    "exact_training",
+    "sufficient_statistics",
 )
 
 

@@ -10,24 +10,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from app.accounting import gradient_clipping
+from app.accounting.chains.reflection import SEARCH_CELLS
+from app.accounting.search import smallest_noise_by_secant
 from app.domain.errors import CalibrationError, ParameterError
 
 # Slower contractions remember more gradients, so the slowest that works is taken.
 _CONTRACTIONS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 # Twice the reach is more than the running minimum ever allows.
 _LEAST_GAIN, _LARGEST_GAIN = 2.0, 64.0
-_WIDTH = 1.01
+_WIDTH = 0.01
 
 
 @dataclass(frozen=True)
 class CoupledParameters:
-    """A run whose released noise has the given standard deviation.
-
-    Attributes:
-        contraction: of every step.
-        shift: how far a step's gradients may push two worlds apart.
-        noise_std: of a step, per coordinate.
-    """
+    """A run whose released noise has the given standard deviation; noise is per step."""
 
     contraction: float
     shift: float
@@ -47,17 +43,12 @@ def coupled_parameters(
 ) -> CoupledParameters | None:
     """Return parameters whose gradients reach twice as far as ``least_reach`` or more, or None.
 
-    Args:
-        epsilon: of the target.
-        delta: of the target.
-        initial_clip: norm of the start.
-        steps: of the run.
-        final_noise_std: of the noise in one released coordinate.
-        least_reach: how far all shifts together may move two worlds apart by the running minimum.
-        dimension: of a position, if known.
+    That is how far all shifts together may move two worlds apart by the running minimum. The final
+    noise is that in one released coordinate.
     """
 
-    def meets(contraction: float, shift: float, noise_std: float) -> bool:
+    def excess(contraction: float, shift: float, noise_std: float) -> float:
+        """Return how far delta is beyond the target: not above 0 where the target is met."""
         try:
             guarantee = gradient_clipping.account(
                 initial_clip=initial_clip,
@@ -67,21 +58,27 @@ def coupled_parameters(
                 noise_std=noise_std,
                 steps=steps,
                 dimension=dimension,
+                cells=SEARCH_CELLS,
             )
-            return guarantee.meets(epsilon=epsilon, delta=delta)
+            return gradient_clipping.excess_of(guarantee.delta(epsilon=epsilon), delta)
         except (CalibrationError, ParameterError):
-            return False
+            return math.inf
 
     for contraction in _CONTRACTIONS:
         share = (1 - contraction) / (1 - contraction**steps)
         share_of_variance = (1 - contraction**2) / (1 - contraction ** (2 * steps))
         noise_std = final_noise_std * math.sqrt(share_of_variance)
         low = _LEAST_GAIN * least_reach * share
-        if not meets(contraction, low, noise_std):
+        if excess(contraction, low, noise_std) > 0:
             continue
         high = low * _LARGEST_GAIN / _LEAST_GAIN
-        while high > low * _WIDTH:
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if meets(contraction, middle, noise_std) else (low, middle)
-        return CoupledParameters(contraction, low, noise_std)
+        # The largest shift is the smallest noise where noise is measured in shifts.
+        inverse = smallest_noise_by_secant(
+            lambda each, c=contraction, std=noise_std, high=high: (  # type: ignore[misc]
+                excess(c, 1 / each, std) if each * high > 1 else math.inf
+            ),
+            scale=1 / low,
+            relative_width=_WIDTH,
+        )
+        return CoupledParameters(contraction, 1 / inverse, noise_std)
     return None

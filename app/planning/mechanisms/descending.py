@@ -21,8 +21,4 @@ class Descending(Mechanism):
 
     @abstractmethod
     def account_by_step(self, plan: Plan) -> AccountOf:
-        """Return the accountant of a run's steps, made once for all of them.
-
-        Raises:
-            ParameterError: the plan's history is malformed.
-        """
+        """Return the accountant of a run's steps, made once for all; raises ``ParameterError``."""

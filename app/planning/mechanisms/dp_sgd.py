@@ -1,14 +1,18 @@
 """DP-SGD: a training with noise; then no step at all, while its group guarantee covers requests."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from functools import lru_cache
+from math import sqrt
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 
-from app.accounting import dp_sgd
+from app.accounting import dp_sgd, gaussian
 from app.accounting.guarantees import Guarantee
+from app.accounting.search import largest
 from app.domain.checks import require_positive
-from app.domain.errors import PlanError
+from app.domain.errors import CalibrationError, ParameterError, PlanError
 from app.domain.plan import TrainingKind
 from app.domain.policy import Policy
 from app.planning.dp_sgd_work import refuse_slow_accounting, refuse_slow_calibration
@@ -18,10 +22,11 @@ from app.planning.mechanisms.ranges import Dimension, Steps, Whole
 from app.planning.mechanisms.retraining import Retraining
 from app.planning.quote import Quote
 from app.planning.shape import DpTrainingShape, ModelShape
+from app.planning.tracking import Present, Tracking
 
 DEFAULT_GROUP = 10
 DEFAULT_GRADIENT_CLIP = 1.0
-_FIXED = ("noise_multiplier", "gradient_clip", "group_size")
+_FIXED = ("noise_multiplier", "gradient_clip", "capacity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +36,8 @@ class DpSgd(Mechanism):
     name: ClassVar[str] = dp_sgd.NAME
     rule: ClassVar[str | None] = "stepless"
     counts_from_training: ClassVar[bool] = True
-    on_grid: ClassVar[bool] = False  # it depends on the clip, which is no parameter
+    covers_later: ClassVar[bool] = True
+    on_grid: ClassVar[bool] = False  # its grid depends on the gradient clip, not on these
 
     noise_multiplier: Annotated[float, Field(ge=dp_sgd.LEAST_NOISE_MULTIPLIER)]
     sampling_rate: Annotated[float, Field(gt=0, le=1)]
@@ -81,7 +87,7 @@ class DpSgd(Mechanism):
             certifying_gradients=gradients,
             gradient_computations=gradients,
             noise_per_coordinate=0.0,
-            settings=_settings(policy, trained),
+            settings=_settings(policy, trained, shape),
             training=TrainingKind.PRIVATE,
         )
 
@@ -102,9 +108,22 @@ class DpSgd(Mechanism):
             )
         return replace(
             Retraining.offer(gradients),
-            settings=_settings(policy, trained),
+            settings=_settings(policy, trained, shape),
             training=TrainingKind.PRIVATE,
         )
+
+    @classmethod
+    def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:
+        """Return the training with the largest group that its noise covers.
+
+        So no accounting is needed for one record more.
+        """
+        training = private_training(present.tracking)
+        group = largest_group(training, epsilon=policy.epsilon, delta=policy.delta)
+        forgotten = present.forgotten + sum(records.values())
+        if forgotten > group:
+            raise PlanError(f"the group budget is {group} records, and {forgotten} are forgotten")
+        return cls.of({**training.parameters(), "group_size": max(1, group)})
 
     def account(self) -> Guarantee:
         """Return what the training's noise is worth for the whole group."""
@@ -128,9 +147,49 @@ class DpSgd(Mechanism):
         )
 
     def contradiction(self, claim: Claim) -> str | None:
-        """Return that the group is not all forgotten records, if it is not."""
-        whole = self.group_size == max(1, claim.forgotten)
+        """Return that the group does not hold all forgotten records, if it does not."""
+        whole = self.group_size >= claim.forgotten
         return None if whole else "its group is not all forgotten records"
+
+
+def private_training(tracking: Tracking) -> DpSgd:
+    """Return how a lineage was trained, for a group of one; ``PlanError`` if it was in no such way.
+
+    What its dimension is must be known: certificates are about floats.
+    """
+    settings = tracking.settings
+    if tracking.training is not TrainingKind.PRIVATE or "dimension" not in settings:
+        raise PlanError("the lineage was not trained with DP-SGD")
+    return DpSgd(
+        noise_multiplier=settings["noise_multiplier"],
+        sampling_rate=settings["sampling_rate"],
+        steps=int(settings["private_steps"]),
+        group_size=1,
+        records=int(settings["records"]),
+        dimension=int(settings["dimension"]),
+    )
+
+
+@lru_cache(maxsize=1024)
+def largest_group(training: DpSgd, *, epsilon: float, delta: float) -> int:
+    """Return the most records whose group guarantee meets a target; 0 if one alone does not.
+
+    Groups that take long to account for do not count. Sampled, a new answer takes some four
+    accountings, a second each at most; many small samples act like one Gaussian, so the search
+    begins there.
+    """
+
+    def meets(group: int) -> bool:
+        chosen = replace(training, group_size=group)
+        try:
+            chosen.refuse_slow()
+            return chosen.account().meets(epsilon=epsilon, delta=delta)
+        except (CalibrationError, ParameterError, PlanError):
+            return False
+
+    mu = gaussian.mu_of(epsilon=epsilon, delta=delta)
+    expected = mu * training.noise_multiplier / (training.sampling_rate * sqrt(training.steps))
+    return largest(meets, most=dp_sgd.LARGEST_GROUP, guess=int(min(expected, dp_sgd.LARGEST_GROUP)))
 
 
 def _floats(shape: ModelShape) -> dict[str, int]:
@@ -149,7 +208,9 @@ def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
     rate = min(1.0, shape.batch_size / shape.retained)
     multiplier = fixed.get("noise_multiplier")
     if multiplier is None:
-        group = whole_steps(fixed, DEFAULT_GROUP, name="group_size")
+        group = whole_steps(fixed, DEFAULT_GROUP, name="capacity")
+        if not 1 <= group <= dp_sgd.LARGEST_GROUP:
+            raise PlanError(f"capacity must be 1 to {dp_sgd.LARGEST_GROUP} for {dp_sgd.NAME}")
         refuse_slow_calibration(
             epsilon=policy.epsilon,
             delta=policy.delta,
@@ -170,13 +231,14 @@ def _training(policy: Policy, shape: ModelShape) -> DpTrainingShape:
     )
 
 
-def _settings(policy: Policy, trained: DpTrainingShape) -> dict[str, float]:
+def _settings(policy: Policy, trained: DpTrainingShape, shape: ModelShape) -> dict[str, float]:
     clip = only(policy.parameters, *_FIXED).get("gradient_clip", DEFAULT_GRADIENT_CLIP)
     return {
         "noise_multiplier": trained.noise_multiplier,
         "sampling_rate": trained.sampling_rate,
         "private_steps": trained.steps,
         "gradient_clip": require_positive("gradient_clip", clip),
+        **_floats(shape),
     }
 
 

@@ -42,15 +42,9 @@ _POSITIVE = ("initial_clip", "learning_rate", "noise_std", "steps")
 
 @dataclass(frozen=True, kw_only=True)
 class GradientClipping(AnyStart):
-    """See ``app.accounting.gradient_clipping``.
+    """See ``app.accounting.gradient_clipping``; ``steps`` are expected, a run never takes more.
 
-    Attributes:
-        initial_clip: C0, norm of the start.
-        gradient_clip: C1, norm of a gradient.
-        learning_rate: gamma.
-        weight_decay: lambda; learning_rate * weight_decay < 1.
-        noise_std: sigma, per coordinate. This and the three above: one number, or one per step.
-        steps: T, how many the plan expects; a run never takes more.
+    All but initial_clip and steps are one number, or one for each step.
     """
 
     name: ClassVar[str] = gradient_clipping.NAME
@@ -214,7 +208,6 @@ def _uncoupled(
 
 
 def _over(number: float, schedule: Schedule) -> Schedule:
-    """Return ``number`` divided by a schedule."""
     if isinstance(schedule, int | float):
         return number / schedule
     return tuple(number / each for each in schedule)

@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Self
 from pydantic import ConfigDict
 
 from app.accounting.guarantees import Guarantee
-from app.domain.errors import ParameterError
+from app.domain.errors import ParameterError, PlanError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
+from app.planning.tracking import Present
 
 
 class Needs(StrEnum):
@@ -26,6 +27,7 @@ class Needs(StrEnum):
 
     ANY_NETWORK = "any_network"
     LINEAR_HEAD = "linear_head"
+    RIDGE_HEAD = "ridge_head"
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,14 @@ class Draws:
 class Claim:
     """What a certificate says beside the parameters.
 
-    Attributes:
-        epsilon: of the target.
-        version: of the model.
-        forgotten: records that left since these weights' training.
-        trained_again: whether some left before it, from weights that are gone.
+    ``releases`` counts the versions of the lineage up to this one, ``forgotten`` the records that
+    left since these weights' training; ``trained_again`` says whether some left before it, from
+    weights that are gone.
     """
 
     epsilon: float
     version: int
+    releases: int
     forgotten: int
     trained_again: bool
 
@@ -70,6 +71,7 @@ class Mechanism(ABC):
         in_frame: whether it works in the reference frame, and not on the weights themselves.
         trains_anew: whether it replaces the weights by those of a new training.
         counts_from_training: whether it accounts only for records that left since the training.
+        covers_later: whether a release may cover requests that come after it, without a run.
         stepwise: whether a part of the steps is a plan of its own that is quick to account for.
         on_grid: whether the grid of its noise follows from the parameters.
     """
@@ -89,6 +91,7 @@ class Mechanism(ABC):
     in_frame: ClassVar[bool] = False
     trains_anew: ClassVar[bool] = False
     counts_from_training: ClassVar[bool] = False
+    covers_later: ClassVar[bool] = False
     stepwise: ClassVar[bool] = False
     on_grid: ClassVar[bool] = True
 
@@ -131,11 +134,20 @@ class Mechanism(ABC):
 
     @abstractmethod
     def account(self) -> Guarantee:
-        """Return what the parameters guarantee.
+        """Return what the parameters guarantee; ``ParameterError`` if one is out of its range."""
+
+    @classmethod
+    def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:  # noqa: ARG003
+        """Return what a certificate of the present release states with ``records`` added.
+
+        ``records`` counts them by batch. Nothing happened after the release; whether its noise is
+        enough is for ``account`` to say.
 
         Raises:
-            ParameterError: one is out of its range.
+            PlanError: a release of this mechanism covers no later request.
+            ParameterError: the batches do not hold so many records.
         """
+        raise PlanError(f"with {cls.name} each request needs a run")
 
     def taken(self, plan: Plan, steps: int) -> Self:  # noqa: ARG002
         """Return the parameters of a run that took ``steps`` steps, whatever was planned."""
@@ -162,11 +174,7 @@ class Mechanism(ABC):
 
 
 def dimension_of(mechanism: Mechanism) -> int:
-    """Return how many trained numbers a mechanism counted.
-
-    Raises:
-        ParameterError: it counts in real arithmetic.
-    """
+    """Return how many trained numbers a mechanism counted, or raise ``ParameterError``."""
     dimension = mechanism.counted()
     if dimension is None:
         raise ParameterError("dimension", "given")

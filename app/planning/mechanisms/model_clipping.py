@@ -1,6 +1,6 @@
 """Model clipping: every step clips the weights; the last step's noise is the release's."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
@@ -26,16 +26,7 @@ from app.planning.shape import ModelShape
 
 @dataclass(frozen=True, kw_only=True)
 class ModelClipping(AnyStart):
-    """See ``app.accounting.model_clipping``.
-
-    Attributes:
-        epsilon: of the target; the guarantee is a point at this epsilon.
-        initial_clip: C0, norm of the start.
-        model_clip: C2, norm of every iterate before its noise.
-        noise_std: sigma, per coordinate and step.
-        steps: how many the plan expects; a run never takes more.
-        initial_noise_std: of the noise on the start; may be 0.
-    """
+    """See ``app.accounting.model_clipping``; ``steps`` are expected, a run never takes more."""
 
     name: ClassVar[str] = model_clipping.NAME
 
@@ -76,15 +67,8 @@ class ModelClipping(AnyStart):
 
     def account(self) -> PointGuarantee:
         """Return the point (epsilon, delta) that all steps give."""
-        return model_clipping.account(
-            epsilon=self.epsilon,
-            initial_clip=self.initial_clip,
-            model_clip=self.model_clip,
-            noise_std=self.noise_std,
-            steps=self.steps,
-            initial_noise_std=self.initial_noise_std,
-            dimension=self.dimension,
-        )
+        names = (field.name for field in fields(ModelClipping))
+        return model_clipping.account(**{name: getattr(self, name) for name in names})
 
     def taken(self, plan: Plan, steps: int) -> Self:  # noqa: ARG002
         """Return the parameters of a run that took ``steps`` steps."""

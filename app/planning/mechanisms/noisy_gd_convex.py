@@ -23,7 +23,7 @@ Guarantee: mu-GDP. Assumptions: as ``history_account``; both worlds start from t
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 
@@ -41,6 +41,7 @@ from app.planning.mechanisms.mechanism import Claim
 from app.planning.mechanisms.tracked import Tracked, fewest_steps
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
+from app.planning.tracking import Present
 
 _FORGOTTEN_SHARE = 0.01
 _RELEASES = 10
@@ -106,13 +107,22 @@ class NoisyGdConvex(Tracked):
         releases = {"earlier_releases": shape.earlier_releases}
         return replace(quote, parameters={**quote.parameters, **releases})
 
-    def account(self) -> GaussianGuarantee:
-        """Return what the history guarantees.
+    @classmethod
+    def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:
+        """Return the history with the records forgotten after the release.
 
-        Raises:
-            ParameterError: no noise hides the forgotten records, or the history lists another
-                number of releases.
+        Where requests adapt, they may have been chosen by the present release as well, so it
+        composes with those before it, and all of them must be in the history.
         """
+        covered = super().covering(present, policy, records)
+        if not policy.adaptive:
+            return covered
+        if covered.history.releases != present.version:
+            raise PlanError("the model was trained again: requests must not adapt to all releases")
+        return replace(covered, earlier_releases=present.version - 1)
+
+    def account(self) -> GaussianGuarantee:
+        """Return what the history guarantees."""
         earlier = self.earlier_releases
         if earlier is not None:
             require_count("earlier_releases", earlier)
@@ -127,8 +137,10 @@ class NoisyGdConvex(Tracked):
         return self.earlier_releases is not None
 
     def releases_before(self) -> int:
-        """Return how many earlier releases the guarantee composes."""
-        return self.earlier_releases or 0
+        """Return how many releases, made before the last request, the guarantee composes."""
+        if self.earlier_releases is None:
+            return 0
+        return self.earlier_releases + self.history.asked_since
 
     def contradiction(self, claim: Claim) -> str | None:
         """Return why the history is not that of the certificate's version, or None."""
@@ -173,6 +185,6 @@ class NoisyGdConvex(Tracked):
             except ParameterError as error:
                 if error.name != "noise_std":
                     raise
-                return False  # so little noise is none that floats could add
+                return False  # floats cannot add so little noise
 
         return smallest_noise(meets, scale=DEFAULT_RELEASE_NOISE)

@@ -17,12 +17,7 @@ from app.planning.shape import ModelShape
 
 @dataclass(frozen=True, kw_only=True)
 class OutputPerturbation(AnyStart):
-    """See ``app.accounting.output_perturbation``.
-
-    Attributes:
-        initial_clip: C0, norm of the start.
-        noise_std: sigma, per coordinate.
-    """
+    """See ``app.accounting.output_perturbation``."""
 
     name: ClassVar[str] = output_perturbation.NAME
 

@@ -44,6 +44,16 @@ class Retraining(Mechanism):
         )
 
     @classmethod
+    def quote_run(cls, policy: Policy, shape: ModelShape) -> Quote:
+        """Quote the run of a policy that names retraining, unless it would ignore an upload."""
+        if not shape.trained_here and (shape.begins_again or shape.earlier_releases == 0):
+            raise PlanError(
+                "retraining begins with nothing and would ignore the uploaded weights: define the "
+                'model with "weights": "train", or choose another mechanism'
+            )
+        return cls.quote(policy, shape)
+
+    @classmethod
     def offer(cls, gradients: float) -> Quote:
         """Return the quote of a training that takes so many gradients."""
         return Quote(

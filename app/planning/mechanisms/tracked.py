@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import PlainValidator
 
 from app.accounting.guarantees import GaussianGuarantee, Guarantee
-from app.accounting.histories.history import History, Release, Steps
+from app.accounting.histories.history import History, Steps
 from app.accounting.histories.history_account import Outlook
 from app.accounting.terms import Neighbours, Terms
 from app.domain.checks import require_steps
@@ -26,7 +26,7 @@ from app.planning.mechanisms.mechanism import Claim, Draws, Needs, dimension_of
 from app.planning.mechanisms.ranges import MAX_BATCHES
 from app.planning.quote import Quote
 from app.planning.shape import ModelShape
-from app.planning.tracking import history_of_run, trained_history
+from app.planning.tracking import Present, history_of_run, trained_history
 
 MOST_STEPS = 10_000_000
 
@@ -54,13 +54,12 @@ class Tracked(Descending):
     """A mechanism that accounts for all that happened to a linear head since its training began.
 
     Attributes:
-        terms: of the accountant.
         full_batch: whether each step takes the whole data at once.
-        history: up to the release.
     """
 
     needs: ClassVar[Needs] = Needs.LINEAR_HEAD
     counts_from_training: ClassVar[bool] = True
+    covers_later: ClassVar[bool] = True
     terms: ClassVar[Terms]
     full_batch: ClassVar[bool] = False
 
@@ -87,11 +86,7 @@ class Tracked(Descending):
         return False
 
     def account_by_step(self, plan: Plan) -> AccountOf:
-        """Return the accountant of a run's steps, which walks the history before them once.
-
-        Raises:
-            ParameterError: the plan's history is malformed.
-        """
+        """Return the accountant of a run's steps, which walks the history before them once."""
         outlook = Outlook(trained_history(plan), self.terms, adaptive=self.adaptive)
         settings = plan.settings
 
@@ -107,6 +102,16 @@ class Tracked(Descending):
                 return None
 
         return account
+
+    @classmethod
+    def covering(cls, present: Present, policy: Policy, records: Mapping[int, int]) -> Self:  # noqa: ARG003
+        """Return the history with the records forgotten after the release, which read them."""
+        history = present.tracking.history
+        if history is None or not history.is_released:
+            raise PlanError("the lineage has no released history")
+        if history.forgotten() != present.forgotten:
+            raise PlanError("the history does not forget what the newest certificate covers")
+        return cls(history=history.after_request(records))
 
     def taken(self, plan: Plan, steps: int) -> Self:
         """Return the history of a run that took ``steps`` steps behind its training, if any."""
@@ -127,15 +132,15 @@ class Tracked(Descending):
 
     def contradiction(self, claim: Claim) -> str | None:
         """Return why the history is not that of the certificate's version, or None."""
-        before = self.history.releases - 1
-        if before < 0:
-            return "a history without a release"
-        if not isinstance(self.history.events[-1], Release):
+        releases = self.history.releases
+        if not self.history.is_released:
             return "its history has no final release"
-        if before > claim.version - 1:
+        if releases > claim.releases:
             return "a history of more releases than versions"
-        if before == claim.version - 1 and claim.trained_again:
+        if releases == claim.releases and claim.trained_again:
             return "a new training in an old history"
+        if releases < claim.releases and not claim.trained_again:
+            return "a history of fewer releases than versions"
         if self.history.forgotten() != claim.forgotten:
             return "its history forgets other records"
         return None
@@ -147,11 +152,7 @@ class Tracked(Descending):
 
     @classmethod
     def lineage(cls, shape: ModelShape, *, radius: float | None = None) -> TrackedLineage:
-        """Return the lineage that goes on, or the one that would begin.
-
-        Raises:
-            PlanError: the model is not a linear head, or its lineage was trained in another way.
-        """
+        """Return the lineage that goes on or would begin, or raise ``PlanError``."""
         head = head_of(shape)
         rate = cls.own_learning_rate(weight_decay=head.weight_decay, smoothness=head.smoothness)
         return lineage_of(shape, full_batch=cls.full_batch, learning_rate=rate, radius=radius)
@@ -168,16 +169,10 @@ class Tracked(Descending):
         noise_std: float = 0.0,
         release_noise_std: float = 0.0,
     ) -> Quote:
-        """Return the quote of a run.
+        """Return the quote of a run that takes ``steps`` steps.
 
-        Args:
-            policy: to satisfy.
-            shape: of the model.
-            lineage: of the model.
-            outlook: of the history at the end of the lineage's training.
-            steps: that the run takes.
-            noise_std: of each step, those of a new lineage's training included.
-            release_noise_std: of the release.
+        ``outlook`` is of the history at the end of the lineage's training. ``noise_std`` is that of
+        each step, those of a new lineage's training included.
 
         Raises:
             PlanError: the steps go beyond the budget.

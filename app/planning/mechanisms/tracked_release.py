@@ -15,16 +15,17 @@ Chourasia & Shah 2023, Theorem 3.2, breaks. Source: Expunge; the drift is Chien 
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from app.accounting.histories.history import History
-from app.accounting.histories.history_account import Outlook, terms_of
+from app.accounting.histories.history_account import Outlook, placed_worst, terms_of
 from app.accounting.search import smallest_noise
 from app.accounting.terms import Terms
 from app.domain.checks import require_positive
-from app.domain.errors import ParameterError
+from app.domain.errors import ParameterError, PlanError
 from app.domain.policy import Policy
 from app.planning.fixed import only, whole_steps
 from app.planning.lineage import DEFAULT_RELEASE_NOISE, TrackedLineage
@@ -49,18 +50,24 @@ class TrackedRelease(Tracked):
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
         """Quote the fewest steps, often none, and the noise that a release then lacks.
 
-        Of steps and noise, the one that the operator fixed decides the other.
+        Of steps and noise, the one that the operator fixed decides the other. ``capacity`` decides
+        the noise as well: so many more records are then covered by the release, wherever they were,
+        which may take noise where the request itself needs none.
         """
         lineage = cls.lineage(shape)
-        fixed = only(policy.parameters, "noise_std", "steps")
+        fixed = only(policy.parameters, "noise_std", "steps", "capacity")
+        if {"noise_std", "capacity"} <= fixed.keys():
+            raise PlanError("capacity decides the noise: leave noise_std out")
         least = whole_steps(fixed, 0)
         history = lineage.trained()
         outlook = Outlook(history, cls.terms)
         meets = partial(outlook.meets, epsilon=policy.epsilon, delta=policy.delta)
-        if not lineage.is_new and least == 0 and meets():
+        if "capacity" not in fixed and not lineage.is_new and least == 0 and meets():
             return cls.offer(policy, shape, lineage, outlook, steps=0)
         if "noise_std" in fixed:
             total = require_positive("noise_std", fixed["noise_std"])
+        elif "capacity" in fixed:
+            total = cls._noise_for_capacity(policy, lineage, least, fixed)
         elif "steps" in fixed:
             total = cls._noise_for_steps(policy, lineage, least)
         else:
@@ -83,20 +90,48 @@ class TrackedRelease(Tracked):
         """
         history = lineage.trained()
         if history.forgotten() == 0:
-            batch = (history.steps - 1) % history.recipe.batches
-            history = history.after_request({batch: 1})
+            history = history.after_request(placed_worst(history, 1))
         outlook = Outlook(history, cls.terms)
-        covers = partial(outlook.meets, epsilon=policy.epsilon, delta=policy.delta, steps=steps)
-        if covers():
-            return 0.0
 
         def meets(total: float) -> bool:
-            try:
-                return covers(release_noise_std=missing_noise(history, steps, total))
-            except ParameterError:  # so little noise is none that floats could add
-                return False
+            return outlook.meets(
+                epsilon=policy.epsilon,
+                delta=policy.delta,
+                steps=steps,
+                release_noise_std=missing_noise(history, steps, total),
+            )
 
-        return smallest_noise(meets, scale=DEFAULT_RELEASE_NOISE)
+        return _smallest(meets)
+
+    @classmethod
+    def _noise_for_capacity(
+        cls, policy: Policy, lineage: TrackedLineage, steps: int, fixed: Mapping[str, float]
+    ) -> float:
+        """Return the smallest noise of a release after ``steps`` steps that has such a capacity."""
+        capacity, history = whole_steps(fixed, 0, name="capacity"), lineage.trained()
+        stepped = history.after_steps(steps)
+        later = placed_worst(stepped, capacity)
+        if sum(later.values()) < capacity:
+            raise PlanError("capacity is more than all records that the model is trained on")
+
+        def meets(total: float) -> bool:
+            released = stepped.after_release(noise_std=missing_noise(history, steps, total))
+            outlook = Outlook(released.after_request(later), cls.terms)
+            return outlook.meets(epsilon=policy.epsilon, delta=policy.delta)
+
+        return _smallest(meets)
+
+
+def _smallest(meets: Callable[[float], bool]) -> float:
+    """Return the smallest noise that is enough; 0 where the noise that is there already is."""
+
+    def met(total: float) -> bool:
+        try:
+            return meets(total)
+        except ParameterError:  # floats cannot add so little noise
+            return False
+
+    return 0.0 if met(0.0) else smallest_noise(met, scale=DEFAULT_RELEASE_NOISE)
 
 
 def missing_noise(history: History, steps: int, total: float) -> float:

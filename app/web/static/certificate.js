@@ -29,7 +29,7 @@ const ENDED = "its checkpoint is signed by a retired key: download the bundle ag
 /**
  * Check a certificate; return true if every step that can be taken here holds.
  *
- * `bundle` and `keys` are bytes, `weights` is a Blob. `report` is told {name, state, finding} of
+ * `bundle` and `keys` are bytes, `weights` is a Blob. `report` receives {name, state, finding} of
  * each step, with a state of "ok", "failed" or "not checked".
  */
 export async function verify({ bundle, weights, keys, report, progress = () => {} }) {
@@ -73,7 +73,7 @@ async function readTrusted(facts, keys) {
 function readBundle(facts, bytes) {
   if (bytes.length > MOST_BYTES) throw new Malformed("larger than 64 MiB");
   const document = strictJson(textOf(bytes));
-  requireFields(document, ["media_type", "envelope", "log"], ["request"]);
+  requireFields(document, ["media_type", "envelope", "log"], ["request", "growth"]);
   if (document.media_type !== MEDIA_TYPE) throw new Malformed("of a type that is not known here");
   const { envelope, log } = document;
   requireFields(envelope, ["payload", "payloadType", "signatures"], []);

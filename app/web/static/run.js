@@ -15,7 +15,7 @@ const planned = [...document.querySelectorAll("#planned tr[data-step]")].map((ro
 }));
 const curve = new Curve(document.getElementById("curve"), { planned, target: Number(target) });
 let { attempt, points } = remembered();
-let told = 0;
+let announced = 0;
 
 draw();
 follow(run, (event) => {
@@ -25,7 +25,7 @@ follow(run, (event) => {
     attempt = event.attempt;
   }
   add(event);
-  tell(event);
+  announce(event);
 });
 
 function add({ step, total_steps: total, epsilon }) {
@@ -44,13 +44,13 @@ function draw(total) {
 }
 
 // Screen readers announce each quarter of the way and the end, not every step.
-function tell({ state, step, total_steps: total, epsilon }) {
+function announce({ state, step, total_steps: total, epsilon }) {
   if (active === "yes" && state === "published") {
     news.replaceChildren("The run has published a version. ", link());
   } else if (active === "yes" && state === "failed") {
     news.replaceChildren("The run has failed. ", link());
-  } else if (total !== null && epsilon !== null && Math.floor((4 * step) / total) > told) {
-    told = Math.floor((4 * step) / total);
+  } else if (total !== null && epsilon !== null && Math.floor((4 * step) / total) > announced) {
+    announced = Math.floor((4 * step) / total);
     announcement.textContent = `Step ${step} of ${total}: ε is ${number(epsilon)}.`;
   }
 }

@@ -90,7 +90,7 @@ function mix(state, w) {
   state[7] += h;
 }
 
-/** Return the digest of a file that is read in pieces; `progress` is told the part read, 0 to 1. */
+/** Return the digest of a file that is read in pieces; `progress` receives the part read, 0 to 1. */
 export async function digestOfFile(file, progress = () => {}) {
   const hash = new Sha256();
   for (let at = 0; at < file.size; at += READ_BYTES) {

@@ -1,0 +1,97 @@
+"""Checks that the trees of a certificate begin with those of an older one of the same model."""
+
+import hashlib
+
+from app.certificates.bundle import Growth, TreeGrowth
+from app.certificates.parameters import read_parameters
+from app.certificates.schema import AsTrained, Forgotten, Predicate, Release, Tree
+from app.domain import merkle
+from app.domain.errors import ProofError, VerificationError
+from app.planning.mechanisms.tracked import Tracked
+
+_STEP = "previous"
+
+
+def check_growth(
+    new: Predicate, old: Predicate, growth: Growth | None, *, old_payload: bytes
+) -> str:
+    """Check that a certificate takes nothing back of an older one; return this in words.
+
+    The commitments of the older one have to stand where they stood, and no count may fall or rise
+    without them. Both start anew with a new training of the model, or an upload.
+
+    Raises:
+        VerificationError: it takes something back, or the bundle does not prove that it does not.
+    """
+    if old.model.name != new.model.name:
+        raise VerificationError(_STEP, "the older certificate is of another model")
+    if old.model.version > new.model.version:
+        raise VerificationError(_STEP, "the older certificate is of a later version")
+    last = hashlib.sha256(old_payload).hexdigest() == new.previous_certificate
+    which = "the certificate before it" if last else "an older certificate"
+    if isinstance(old, AsTrained) or isinstance(new, AsTrained):
+        return f"{which} states other facts: one of the two accounts for no record"
+    before, after = old.forgotten, new.forgotten
+    if before.since_version != after.since_version:
+        if not old.model.version < after.since_version:
+            raise VerificationError(_STEP, "its trees began anew without a new training")
+        return f"its trees began anew with version {after.since_version}, after {which}"
+    growth = growth or Growth(covered=None, excluded=None)
+    _check_tree(before.excluded, after.excluded, growth.excluded)
+    if isinstance(before, Forgotten) and isinstance(after, Forgotten):
+        _check_tree(before.covered, after.covered, growth.covered)
+        _check_counts(before, after)
+    if isinstance(old, Release) and isinstance(new, Release):
+        _check_training(old, new)
+    return f"it accounts for all that {which} accounts for"
+
+
+def _check_tree(old: Tree, new: Tree, growth: TreeGrowth | None) -> None:
+    if old.size > new.size:
+        raise VerificationError(_STEP, "it has fewer commitments than the older certificate")
+    proven = growth is not None and growth.old_size == old.size
+    if 0 < old.size < new.size and not proven:
+        raise VerificationError(
+            _STEP, "the bundle has no proof from that certificate on: download one that has"
+        )
+    try:
+        merkle.verify_consistency(
+            old_size=old.size,
+            old_root=bytes.fromhex(old.root),
+            new_size=new.size,
+            new_root=bytes.fromhex(new.root),
+            proof=growth.hashes if growth is not None and 0 < old.size < new.size else (),
+        )
+    except ProofError as error:
+        raise VerificationError(_STEP, str(error)) from error
+
+
+def _check_counts(old: Forgotten, new: Forgotten) -> None:
+    """Check that each count grew by no more than commitments were added that could be new."""
+    covered, excluded = (new.covered.size - old.covered.size, new.excluded.size - old.excluded.size)
+    grown = (
+        (new.requests - old.requests, covered),
+        (new.records - old.records, covered),
+        (new.excluded_records - old.excluded_records, excluded),
+    )
+    if not all(0 <= count <= most for count, most in grown):
+        raise VerificationError(_STEP, "its counts do not follow from those before")
+    if (new.requests == old.requests) != (covered == 0):
+        raise VerificationError(_STEP, "commitments were added without a request")
+
+
+def _check_training(old: Release, new: Release) -> None:
+    """Check that weights are trained again only for a new version, and keep their history else.
+
+    A training that is the answer to a request leaves out a record that was there before. So where
+    none was added that left before the training, the weights go on from the same one.
+    """
+    before, after = (each.forgotten.before_training for each in (old, new))
+    if old.model.version == new.model.version and before != after:
+        raise VerificationError(_STEP, "it was trained again without a new version")
+    kinds = [read_parameters(each.mechanism.name, each.mechanism.parameters) for each in (old, new)]
+    histories = [kind.history for kind in kinds if isinstance(kind, Tracked)]
+    if before != after or old.forgotten.records == before or len(histories) < len(kinds):
+        return
+    if not histories[1].begins_with(histories[0]):
+        raise VerificationError(_STEP, "its history does not begin with the older certificate's")

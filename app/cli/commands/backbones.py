@@ -1,0 +1,149 @@
+"""``expunge backbone add``: public networks, prepared here and uploaded."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.commands.guarantees import parsed
+from app.cli.commands.networks import parsed_shape
+from app.cli.commands.resources import BackboneName, Key
+from app.cli.connection import errors_in_words, service
+from app.cli.output import show
+from app.cli.weights import read_weights
+from app.domain.architecture import ArchitectureSpec
+from app.domain.backbone import POOLS, FeatureLayer
+from app.domain.errors import ExpungeError, InvalidInputError
+from app.domain.extras import WORKER, require
+from app.domain.schema import FeatureSchema
+from app.processes.python import python_command
+
+_STD = "std"
+
+
+def add(
+    name: BackboneName,
+    *,
+    factory: Annotated[
+        str,
+        typer.Option(
+            help="Import path of what builds the network: of your own, or "
+            "expunge.backbones: with torchvision, timm, transformers, efficientnet_lite0 or "
+            "resemblyzer."
+        ),
+    ],
+    shape: Annotated[str, typer.Option(help="Shape of a record's features: 32,32,3.")],
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:2x2][:std]",
+            help="A module whose averaged output is a part of the features; may be repeated. "
+            "2x2: averages over the quarters of an image. std: with standard deviations. By "
+            "default the network's own output.",
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="One of the factory's options, NAME=VALUE; may be repeated."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="A safetensors file, or a state dict or checkpoint that torch.save wrote; by "
+            "default the weights that an installed package contains.",
+        ),
+    ] = None,
+    key: Key = None,
+    vocabulary: Annotated[
+        int | None, typer.Option(help="For tokens: how many different ones there are.")
+    ] = None,
+    classes: Annotated[int, typer.Option(help="Number of classes of the public task.")] = 1000,
+    source: Annotated[
+        str | None, typer.Option(help="Where the weights come from; certificates' readers see it.")
+    ] = None,
+) -> None:
+    """Define BACKBONE and upload its weights.
+
+    The network is built and tried on random records here, as workers would do it, with all that its
+    code raises shown in full; PyTorch and the network's library must be installed. You assert that
+    the weights do not depend on the training records of models on this backbone.
+    """
+    with errors_in_words():
+        require("torch", extra=WORKER)
+        layers = [_layer(text).to_json() for text in layer or []]
+        architecture = ArchitectureSpec("custom", parsed("--option", option), factory)
+        schema = FeatureSchema(
+            shape=parsed_shape(shape),
+            dtype="float32" if vocabulary is None else "int64",
+            offset=0.0,
+            scale=1.0,
+            classes=classes,
+            vocabulary=vocabulary,
+        )
+        order = {
+            "name": name,
+            "factory": factory,
+            "options": dict(architecture.options),
+            "layers": layers,
+            "schema": vars(schema),
+        }
+        content = b"" if weights is None else read_weights(weights, key)
+        found, prepared = _prepared(order, content)
+        source = source or found["source"]
+        if source is None:
+            raise InvalidInputError("say where the weights come from, with --source")
+    definition = {
+        "name": name,
+        "architecture": architecture.to_json(),
+        "input": {"shape": list(schema.shape)},
+        "classes": classes,
+        "layers": layers,
+        "features": found["features"],
+        "source": source,
+    }
+    with service() as client:
+        client.define_backbone(definition)
+        try:
+            answer = client.upload_backbone(name, prepared)
+        except ExpungeError:
+            client.delete_backbone(name)
+            raise
+        show(answer)
+
+
+def _layer(text: str) -> FeatureLayer:
+    module, *rest = text.split(":")
+    pool = rest.pop(0) if rest and rest[0] in POOLS else POOLS[0]
+    if rest not in ([], [_STD]):
+        raise InvalidInputError(
+            f"--layer {text}: expected NAME, NAME:2x2, NAME:std or NAME:2x2:std"
+        )
+    return FeatureLayer(module, pool, std=bool(rest))
+
+
+def _prepared(order: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return what was found, and the weights to upload."""
+    done = subprocess.run(
+        python_command("workers.backbone_file"),
+        input=json.dumps(order).encode() + b"\n" + content,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode != 0:  # it has said why
+        raise InvalidInputError("the network could not be tried: see above")
+    line, _, weights = done.stdout.partition(b"\n")
+    found: dict[str, Any] = json.loads(line)
+    if "error" in found:
+        raise InvalidInputError(found["error"])
+    if found["left_out"]:
+        count, shown = found["left_out_count"], ", ".join(found["left_out"])
+        more = ", …" if count > len(found["left_out"]) else ""
+        typer.echo(
+            f"left out, as the network has no such tensors ({count}): {shown}{more}", err=True
+        )
+    return found, weights

@@ -1,0 +1,42 @@
+"""Commands about callbacks: their outcomes, and the secret that signs them."""
+
+from typing import Annotated
+
+import typer
+
+from app.cli.connection import service
+from app.cli.output import show
+
+_CALLBACKS = ("id", "type", "request", "state", "attempts", "failure")
+callback = typer.Typer(help="Manage callbacks.", no_args_is_help=True)
+
+
+@callback.command("list")
+def list_callbacks(
+    *,
+    state: Annotated[
+        str | None, typer.Option(help="Only this state: pending, delivered or dead.")
+    ] = None,
+    request: Annotated[str | None, typer.Option(help="Only this forget request.")] = None,
+) -> None:
+    """List callbacks, newest first. Dead ones were given up after the last attempt."""
+    with service() as client:
+        show(client.callbacks(state=state, request=request), _CALLBACKS)
+
+
+@callback.command()
+def redeliver(
+    callback_id: Annotated[str, typer.Argument(metavar="CALLBACK", help="Its id, as listed.")],
+) -> None:
+    """Deliver a callback now, whatever its state."""
+    with service() as client:
+        show(client.redeliver(callback_id))
+
+
+@callback.command()
+def secret(
+    *, rotate: Annotated[bool, typer.Option("--rotate", help="Replace it first.")] = False
+) -> None:
+    """Show the secret that signs the callbacks of this API key."""
+    with service() as client:
+        show(client.rotate_callback_secret() if rotate else client.callback_secret())

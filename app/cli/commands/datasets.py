@@ -1,0 +1,391 @@
+"""``expunge dataset``: tables are read here, and only what the dataset keeps is sent."""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import httpx
+import typer
+
+from app.cli.columns import print_columns, print_values
+from app.cli.commands.resources import DatasetName
+from app.cli.connection import errors_in_words, service
+from app.cli.dialects import Decimal, Delimiter, Encoding
+from app.cli.output import printable, show, wants_json
+from app.cli.progress import rows_progress
+from app.client import ApiError, ExpungeClient
+from app.client.connection import Json
+from app.datasets.files import to_parquet
+from app.domain.encoding import TableEncoding, normal_text
+from app.domain.errors import ConflictError, InvalidInputError
+from app.tables.choices import Choices, Listed, number_of
+from app.tables.delimited import Dialect
+from app.tables.parts import Part, encoded_parts, encoding_of, is_upload_form
+from app.tables.proposal import Proposal, proposed
+from app.tables.reading import read_source
+from app.tables.sources import Source
+
+_MOST_NAMED = 20
+_PAIR = re.compile(r'(?:"([^"]+)"|([^=]+))=(.*)', re.DOTALL)
+T = TypeVar("T")
+
+Table = Annotated[
+    Path,
+    typer.Argument(
+        exists=True,
+        metavar="FILE",
+        help="A CSV, Parquet, Arrow or npz file, or a folder of them.",
+    ),
+]
+Label = Annotated[str | None, typer.Option(help="The label's column; by default 'label'.")]
+Features = Annotated[
+    list[str] | None,
+    typer.Option(help="The feature columns, separated by commas; by default all others."),
+]
+Drop = Annotated[
+    list[str] | None, typer.Option(help="Columns that are not read, separated by commas.")
+]
+Subject = Annotated[
+    str | None,
+    typer.Option(help="The column of the persons' ids; by default 'subject_id', if present."),
+]
+RecordId = Annotated[
+    str | None,
+    typer.Option(help="The column of the records' ids; by default 'record_id', or pandas' index."),
+]
+Classes = Annotated[
+    str | None,
+    typer.Option(help="The classes' names, separated by commas; or their number if they are 0, 1…"),
+]
+Category = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN=VALUE,…",
+        help="A column's public values; * stands for all others, and missing ones.",
+    ),
+]
+Bounds = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN=LOW:HIGH", help="Public bounds, which become 0 and 1."),
+]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN=VALUE", help="A public constant that replaces missing values."),
+]
+Vocabulary = Annotated[
+    int | None,
+    typer.Option(help="Lists of numbers are tokens: whole numbers from 0 to below this."),
+]
+MappingFile = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="A JSON file with all of that; see 'inspect'."),
+]
+
+
+def push(
+    name: DatasetName,
+    file: Table,
+    *,
+    label: Label = None,
+    features: Features = None,
+    drop: Drop = None,
+    subject: Subject = None,
+    record_id: RecordId = None,
+    classes: Classes = None,
+    category: Category = None,
+    bounds: Bounds = None,
+    missing: Missing = None,
+    vocabulary: Vocabulary = None,
+    mapping: MappingFile = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    decimal: Decimal = ".",
+    accept_values: Annotated[
+        bool,
+        typer.Option(
+            "--accept-values",
+            help="For a new dataset: the values that 'inspect' lists for its categories and label "
+            "may be published.",
+        ),
+    ] = False,
+    offset: Annotated[
+        float, typer.Option(help="For a new dataset: models see (feature - offset) * scale.")
+    ] = 0.0,
+    scale: Annotated[
+        float | None,
+        typer.Option(help="For a new dataset: see --offset; by default 1/255 for uint8, else 1."),
+    ] = None,
+    public: Annotated[
+        bool,
+        typer.Option(
+            "--public",
+            help="For a new dataset: you assert that nobody can ask for its records to be "
+            "forgotten.",
+        ),
+    ] = False,
+) -> None:
+    """Push the records of FILE to DATASET, which is defined if it is new.
+
+    New records are added, equal ones are left, changed ones are named and left. The dataset's
+    definition, from its first push, says how all later files are read.
+    """
+    with service() as client:
+        choices = _choices(
+            label,
+            features,
+            drop,
+            subject,
+            record_id,
+            classes,
+            category,
+            bounds,
+            missing,
+            vocabulary,
+        )
+        source = read_source(file, Dialect.of_options(delimiter, encoding, decimal))
+        existing = _existing(client, name)
+        if existing is None:
+            proposal = _proposal(source, choices, mapping)
+            _require_consent(proposal, accepted=accept_values)
+            rule = proposal.encoding
+        else:
+            rule = encoding_of(existing, source)
+            _require_agreement(name, rule, choices, mapping)
+            if public and not existing["public"]:
+                raise ConflictError(
+                    f"dataset {name!r} is not public, and never becomes so: push to another"
+                )
+        parts = encoded_parts(source, rule)
+        if existing is None:
+            _define(client, name, rule, offset, scale, public=public)
+        try:
+            show(_push(client, name, source, parts))
+        except BaseException:
+            if existing is None:  # a first push that fails leaves nothing behind
+                with suppress(ApiError, httpx.TransportError):
+                    client.delete_dataset(name)
+            raise
+
+
+def inspect(
+    file: Table,
+    *,
+    label: Label = None,
+    features: Features = None,
+    drop: Drop = None,
+    subject: Subject = None,
+    record_id: RecordId = None,
+    classes: Classes = None,
+    category: Category = None,
+    bounds: Bounds = None,
+    missing: Missing = None,
+    vocabulary: Vocabulary = None,
+    mapping: MappingFile = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    decimal: Decimal = ".",
+    write_mapping: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Output file for --mapping, to look through and change."),
+    ] = None,
+) -> None:
+    """Show what 'dataset push' would understand of FILE; sends nothing."""
+    with errors_in_words():
+        choices = _choices(
+            label,
+            features,
+            drop,
+            subject,
+            record_id,
+            classes,
+            category,
+            bounds,
+            missing,
+            vocabulary,
+        )
+        source = read_source(file, Dialect.of_options(delimiter, encoding, decimal))
+        if not wants_json():
+            print_columns(source)
+        proposal = _proposal(source, choices, mapping)
+        rule = proposal.encoding
+        if wants_json():
+            show(
+                {
+                    "rows": source.table.num_rows,
+                    "encoding": rule.to_json(),
+                    "unconfirmed": proposal.unconfirmed,
+                    "ignored": proposal.ignored,
+                }
+            )
+        else:
+            print_values(proposal)
+        if write_mapping is not None:
+            write_mapping.write_text(json.dumps(rule.to_json(), indent=1, ensure_ascii=False))
+        encoded_parts(source, rule)
+
+
+def _existing(client: ExpungeClient, name: str) -> Json | None:
+    try:
+        return client.dataset(name)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def _proposal(source: Source, choices: Choices, mapping: Path | None) -> Proposal:
+    if mapping is None:
+        return proposed(source, choices)
+    if choices != Choices():
+        raise InvalidInputError("--mapping says what all columns are; leave out the other options")
+    encoding = _mapping(mapping)
+    used = {column.name for column in encoding.columns}
+    used |= {encoding.label.name, encoding.record_id, encoding.subject_id or ""}
+    ignored = [name for name in source.table.column_names if name not in used]
+    return Proposal(encoding, [], ignored)
+
+
+def _mapping(file: Path) -> TableEncoding:
+    try:
+        return TableEncoding.from_json(json.loads(file.read_bytes()))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{file} does not hold JSON") from error
+
+
+def _require_consent(proposal: Proposal, *, accepted: bool) -> None:
+    if accepted or not proposal.unconfirmed:
+        return
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        print_values(proposal, err=True)
+        if typer.confirm("The listed values will be published with each model. Go on?", err=True):
+            return
+    columns = ", ".join(map(repr, proposal.unconfirmed))
+    raise InvalidInputError(
+        f"the listed values of {columns} would be published with each model: look at them with "
+        "'expunge dataset inspect', then pass --accept-values, or list them with --category"
+    )
+
+
+def _require_agreement(
+    name: str, encoding: TableEncoding, choices: Choices, mapping: Path | None
+) -> None:
+    option = choices.contradicts(encoding)
+    if mapping is not None and _mapping(mapping) != encoding:
+        option = "--mapping"
+    if option is not None:
+        raise ConflictError(
+            f"{option} contradicts the definition of dataset {name!r}, which its first push fixed; "
+            "see 'expunge dataset show'"
+        )
+
+
+def _define(
+    client: ExpungeClient,
+    name: str,
+    encoding: TableEncoding,
+    offset: float,
+    scale: float | None,
+    *,
+    public: bool,
+) -> None:
+    default = 1 / 255 if encoding.dtype == "uint8" else 1.0
+    features: Json = {
+        "shape": list(encoding.shape),
+        "dtype": encoding.dtype,
+        "offset": offset,
+        "scale": default if scale is None else scale,
+        "vocabulary": encoding.vocabulary,
+    }
+    client.define_dataset(
+        name,
+        features=features,
+        classes=len(encoding.label.classes),
+        encoding=None if is_upload_form(encoding) else encoding.to_json(),
+        public=public,
+    )
+
+
+def _push(client: ExpungeClient, name: str, source: Source, parts: Sequence[Part]) -> Json:
+    total: dict[str, Any] = {"added": 0, "already_present": 0}
+    rows: dict[str, list[int]] = {"changed": [], "forgotten": []}
+    counts = dict.fromkeys(rows, 0)
+    with rows_progress(source.table.num_rows, parts=len(parts)) as advance:
+        for part in parts:
+            answer = client.push_records(name, to_parquet(part.records))
+            for field in total:
+                total[field] += answer[field]
+            for field, found in rows.items():
+                counts[field] += answer[field]
+                found += [part.first + row for row in answer[f"{field}_rows"]]
+            advance(part.records.num_rows)
+    _name_rows(source, "changed, and left as stored", rows["changed"])
+    _name_rows(source, "forgotten before, and left out", rows["forgotten"])
+    return total | {
+        field: value
+        for kind, found in rows.items()
+        for field, value in ((kind, counts[kind]), (f"{kind}_rows", [row + 1 for row in found]))
+    }
+
+
+def _name_rows(source: Source, what: str, rows: Sequence[int]) -> None:
+    if not rows:
+        return
+    shown = ", ".join(source.place(row) for row in rows[:_MOST_NAMED])
+    more = ", …" if len(rows) > _MOST_NAMED else ""
+    typer.secho(printable(f"{what} ({len(rows)}): {shown}{more}"), fg="yellow", err=True)
+
+
+def _choices(
+    label: str | None,
+    features: list[str] | None,
+    drop: list[str] | None,
+    subject: str | None,
+    record_id: str | None,
+    classes: str | None,
+    category: list[str] | None,
+    bounds: list[str] | None,
+    missing: list[str] | None,
+    vocabulary: int | None,
+) -> Choices:
+    is_count = classes is not None and classes.isdecimal()
+    return Choices(
+        label=label,
+        record_id=record_id,
+        subject_id=subject,
+        features=_listed(features),
+        drop=_listed(drop),
+        classes=() if classes is None or is_count else _listed([classes]),
+        class_count=int(classes) if classes is not None and is_count else None,
+        categories=_by_column("--category", category, _category),
+        bounds=_by_column("--bounds", bounds, _bounds),
+        missing=_by_column("--missing", missing, normal_text),
+        vocabulary=vocabulary,
+    )
+
+
+def _listed(texts: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(normal_text(name) for row in csv.reader(texts or ()) for name in row)
+
+
+def _by_column(
+    option: str, texts: Sequence[str] | None, value_of: Callable[[str], T]
+) -> dict[str, T]:
+    pairs = [_PAIR.fullmatch(text) for text in texts or ()]
+    if None in pairs:
+        raise InvalidInputError(f"{option} must have the form COLUMN=…")
+    return {normal_text(pair[1] or pair[2]): value_of(pair[3]) for pair in pairs if pair}
+
+
+def _category(text: str) -> Listed:
+    values = _listed([text])
+    return Listed(values=tuple(v for v in values if v != "*"), other="*" in values)
+
+
+def _bounds(text: str) -> tuple[float, float]:
+    low, _, high = text.partition(":")
+    return number_of(low, f"--bounds …={text}"), number_of(high, f"--bounds …={text}")

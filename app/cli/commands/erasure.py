@@ -1,0 +1,63 @@
+"""``expunge erase-check``: searches for remains of an id."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.connection import errors_in_words
+from app.cli.findings import Tally
+from app.cli.ids import read_ids
+from app.cli.output import say
+from app.datasets.pseudonyms import Pseudonyms
+from app.locations import (
+    database_at_rest,
+    is_key_store_apart,
+    key_store_dir,
+    pseudonym_key_file,
+    redis_connection,
+)
+from app.maintenance import erase_check as search
+from app.maintenance.erase_check import Stores
+from app.maintenance.findings import Verdict
+from app.services import open_blobs
+from app.settings import Settings
+
+
+def erase_check(
+    owners_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="A record's or a subject's id; - reads ids from standard input."
+        ),
+    ],
+    *,
+    dataset: Annotated[str, typer.Option(help="The dataset that the id belongs to.")],
+) -> None:
+    """Search every store for remains of an id; of several, given one a line, each by itself.
+
+    Searches the ledger, shards, cached features, all objects, the log, Redis and all files of the
+    data directory. Exits with 1 if an id itself or a row of a completed request is found.
+    """
+    tally = Tally()
+    with errors_in_words():
+        ids = read_ids(Path("-")) if owners_id == "-" else [owners_id]
+        settings = Settings()
+        with database_at_rest(settings) as database:
+            directories = [settings.data_dir]
+            if is_key_store_apart(settings):
+                directories.append(key_store_dir(settings))
+            stores = Stores(
+                database=database,
+                blobs=open_blobs(settings, database),
+                redis=redis_connection(settings),
+                pseudonyms=Pseudonyms.from_file(pseudonym_key_file(settings)),
+                directories=directories,
+            )
+            for number, each in enumerate(ids, 1):
+                if len(ids) > 1:
+                    say(f"id {number} of {len(ids)}:", bold=True)
+                report = partial(tally.report, id=number)
+                search.check(stores, dataset=dataset, owners_id=each, report=report)
+    tally.conclude(", ".join(f"{tally[verdict]} {verdict}" for verdict in Verdict))

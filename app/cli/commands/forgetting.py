@@ -1,0 +1,148 @@
+"""Commands over HTTP: forget requests."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.certificates.checkpoint import size_of
+from app.cli.connection import service
+from app.cli.ids import read_ids
+from app.cli.output import conclude, fail, say, show
+from app.cli.receipts import receipt_file, write_receipt
+from app.cli.waiting import Wait, show_request
+from app.domain.errors import InvalidInputError
+from app.download import bundle_bytes
+
+_REQUESTS = ("id", "state", "dataset", "records", "received_at", "due_at")
+DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's name.")]
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="The request's id.")]
+
+
+def forget(
+    dataset_name: DatasetName,
+    *,
+    record: Annotated[list[str] | None, typer.Option(help="A record_id; may be repeated.")] = None,
+    subject: Annotated[
+        list[str] | None, typer.Option(help="A subject_id; may be repeated.")
+    ] = None,
+    records_from: Annotated[
+        Path | None, typer.Option(help="File of record_ids, one a line; - is standard input.")
+    ] = None,
+    subjects_from: Annotated[
+        Path | None, typer.Option(help="File of subject_ids, one a line; - is standard input.")
+    ] = None,
+    external_id: Annotated[str | None, typer.Option(help="Your own id for this request.")] = None,
+    callback: Annotated[
+        list[str] | None, typer.Option(help="A URL that receives every change; may be repeated.")
+    ] = None,
+    receipt: Annotated[
+        Path | None, typer.Option(help="New file for the receipt, for 'verify --receipt'.")
+    ] = None,
+    preview: Annotated[
+        bool,
+        typer.Option(
+            "--preview", help="Only say what it would reach and cost; nothing is forgotten."
+        ),
+    ] = False,
+    wait: Wait = False,
+) -> None:
+    """Ask every model trained on DATASET to forget records or subjects.
+
+    Once this returns, no new run reads those records. The answer lists every affected model; each
+    finishes with a certificate. Repeating an --external-id shows the existing request.
+    """
+    if preview and (receipt is not None or external_id is not None or callback or wait):
+        raise typer.BadParameter("--preview makes no request: leave its other options out")
+    if records_from is not None and records_from == subjects_from:
+        raise typer.BadParameter("--records-from and --subjects-from name the same ids")
+    with service() as client:
+        records = [*(record or ()), *read_ids(records_from)]
+        subjects = [*(subject or ()), *read_ids(subjects_from)]
+        if not records and not subjects:
+            raise InvalidInputError("name what to forget: --record, --subject or a file of ids")
+        if preview:
+            show(client.preview_forget(dataset_name, record_ids=records, subject_ids=subjects))
+            return
+        with receipt_file(receipt) as file:
+            request = client.forget(
+                dataset_name,
+                record_ids=records,
+                subject_ids=subjects,
+                external_id=external_id,
+                status_callback_urls=callback or [],
+            )
+            try:
+                write_receipt(file, request, record_ids=records, subject_ids=subjects)
+            except OSError:
+                show(request)  # it holds the salt, which must not be lost
+                fail("the request is accepted, but there is no receipt: keep its receipt_salt")
+                raise
+        show_request(client, request, wait=wait)
+
+
+def certificates(
+    request_id: RequestId,
+    *,
+    out: Annotated[Path, typer.Option(help="Output directory; created if missing.")] = Path(),
+    since: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="An older checkpoint, for 'verify --consistent-with'."),
+    ] = None,
+) -> None:
+    """Download a forget request's certificates, for use with its receipt."""
+    written = []
+    with service() as client:
+        size = None if since is None else size_of(since.read_bytes())
+        out.mkdir(parents=True, exist_ok=True)
+        for certificate in client.certificates_of(request_id, since=size):
+            path = out / f"{request_id}-{certificate['model']}.certificate.json"
+            path.write_bytes(bundle_bytes(certificate["bundle"]))
+            say(str(path))
+            written.append({"model": certificate["model"], "file": str(path)})
+    conclude(written)
+
+
+def status(request_id: RequestId, *, wait: Wait = False) -> None:
+    """Show a forget request; with --wait, its live epsilon until it has ended."""
+    with service() as client:
+        show_request(client, client.request(request_id), wait=wait)
+
+
+def requests(
+    *,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this state: accepted, unlearning, certified, completed, failed or cancelled."
+        ),
+    ] = None,
+    model_name: Annotated[
+        str | None, typer.Option("--model", help="Only those with an obligation of this model.")
+    ] = None,
+    external_id: Annotated[
+        str | None, typer.Option(help="Only the one with this --external-id.")
+    ] = None,
+) -> None:
+    """List forget requests, newest first."""
+    with service() as client:
+        show(client.requests(state=state, model=model_name, external_id=external_id), _REQUESTS)
+
+
+def retry(request_id: RequestId) -> None:
+    """Retry a failed request."""
+    with service() as client:
+        show(client.retry(request_id))
+
+
+def cancel(
+    request_id: RequestId,
+    *,
+    restore: Annotated[
+        bool,
+        typer.Option("--restore", help="Allow later trainings to use its records again."),
+    ] = False,
+) -> None:
+    """Cancel a request before any run has started on it."""
+    with service() as client:
+        show(client.cancel(request_id, restore=restore))

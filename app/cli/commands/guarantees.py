@@ -1,0 +1,147 @@
+"""Commands that compute guarantees without a service."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from app.accounting import catalogue as published
+from app.accounting.guarantees import GaussianGuarantee, PointGuarantee
+from app.cli.connection import connect, errors_in_words
+from app.cli.output import conclude, say
+from app.cli.quotes import show_quotes
+from app.domain.errors import InvalidInputError, PlanError
+from app.domain.policy import AUTO, Policy
+from app.planning.mechanisms import catalogue as mechanisms
+from app.planning.planner import quote_all
+from app.planning.shape import ModelShape
+
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        help="A parameter, NAME=VALUE: a number, a word, a JSON list or object; may be repeated.",
+    ),
+]
+
+
+def account(
+    *,
+    mechanism: Annotated[str, typer.Option(help="Its name, as in docs/guarantees.md.")],
+    param: Parameters = None,
+    delta: Annotated[float, typer.Option(help="Report epsilon at this delta.")] = 1e-5,
+) -> None:
+    """Compute the guarantee of a mechanism, or of a paper's bound, with the given parameters.
+
+    Other computations are gaussian_mu, gaussian_epsilon, gaussian_delta, chain_mu, present_mu,
+    worst_case_drift, history_drift and model_clipping_steps.
+    """
+    with errors_in_words():
+        parameters = parsed("--param", param)
+        if mechanism in mechanisms.MECHANISMS:
+            guarantee = mechanisms.account(mechanism, parameters)
+        elif mechanism in published.PUBLISHED:
+            guarantee = published.account(mechanism, parameters)
+        else:
+            value = published.compute(mechanism, parameters)
+            _print({"quantity": mechanism, "value": value})
+            return
+        if isinstance(guarantee, PointGuarantee):
+            delta = guarantee.at_delta
+        answer: dict[str, Any] = {
+            "mechanism": mechanism,
+            "epsilon": guarantee.epsilon(delta=delta),
+            "delta": delta,
+            "attacker_advantage": guarantee.advantage(),
+            "neighbouring_relation": guarantee.terms.neighbours,
+            "adaptive": guarantee.terms.adaptive,
+            "direction": guarantee.terms.direction,
+            "reference": guarantee.terms.reference,
+            "source": guarantee.terms.source,
+        }
+        if isinstance(guarantee, GaussianGuarantee):
+            answer["mu"] = guarantee.mu
+            answer["surviving_information_bits"] = guarantee.surviving_information_bits()
+        _print(answer)
+
+
+def plan(
+    *,
+    epsilon: Annotated[float, typer.Option(help="The target epsilon.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="The target delta.")] = 1e-5,
+    mechanism: Annotated[
+        str, typer.Option(help="The only one to be shown; auto: all, and the choice.")
+    ] = AUTO,
+    param: Parameters = None,
+    budget_epochs: Annotated[
+        float | None, typer.Option(help="The most epochs that forgetting may take.")
+    ] = None,
+    records: Annotated[int, typer.Option(help="How many records remain to train on.")] = 50_000,
+    batch_size: Annotated[int, typer.Option(help="Records per step.")] = 128,
+    epochs: Annotated[float, typer.Option(help="Epochs of one training.")] = 50.0,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Ask the service about this model instead of --records and so on."),
+    ] = None,
+) -> None:
+    """Quote every mechanism for a target: parameters, guarantee, cost, and surviving information.
+
+    Mechanisms that do not apply give a reason. --param fixes parameters of the named --mechanism.
+    """
+    with errors_in_words():
+        policy = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "mechanism": mechanism,
+            "parameters": _schedules(parsed("--param", param)),
+            "budget_epochs": budget_epochs,
+        }
+        if model is not None:
+            with connect() as client:
+                answer: Mapping[str, Any] = client.plans(policy, model=model)
+        else:
+            shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
+            quotes = quote_all(policy=Policy(**policy), shape=shape)  # type: ignore[arg-type]
+            answer = quotes.describe(delta=delta)
+        for declined in answer["declined"]:
+            if declined["mechanism"] == mechanism:
+                raise PlanError(f"{mechanism}: {declined['reason']}")
+        show_quotes(answer, named=mechanism)
+        conclude(answer)
+
+
+def parsed(option: str, pairs: list[str] | None) -> dict[str, Any]:
+    """Parse an option's NAME=VALUE pairs: a number, a JSON list or object, or else a word."""
+    parameters: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, text = pair.partition("=")
+        if not equals or not name or not text:
+            raise InvalidInputError(f"{option} {pair}: expected NAME=VALUE")
+        parameters[name] = _value(text)
+    return parameters
+
+
+def _value(text: str) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return int(number) if number.is_integer() else number
+
+
+def _schedules(parameters: dict[str, Any]) -> dict[str, float | list[float]]:
+    for name, value in parameters.items():
+        if not isinstance(value, int | float | list):
+            raise InvalidInputError(f"--param {name}: expected a number or a list of numbers")
+    return parameters
+
+
+def _print(answer: dict[str, Any]) -> None:
+    conclude(answer)
+    for name, number in answer.items():
+        shown = f"{number:.7g}" if isinstance(number, float) else str(number)
+        say(f"{name:<28} {shown}")

@@ -1,0 +1,96 @@
+"""Commands over HTTP: what happens to models, datasets and backbones after their definition."""
+
+from typing import Annotated
+
+import typer
+
+from app.cli.commands.resources import (
+    BackboneName,
+    DatasetName,
+    ModelName,
+    backbone,
+    dataset,
+    model,
+)
+from app.cli.connection import service
+from app.cli.output import show
+from app.cli.waiting import Wait, show_model
+
+__all__ = ["backbone", "dataset", "model"]
+
+_VERSIONS = ("number", "state", "created_at", "certificate", "reason")
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask whether you are sure.")]
+
+
+@model.command("versions")
+def model_versions(
+    name: ModelName,
+    *,
+    state: Annotated[
+        str | None, typer.Option(help="Only this state: certified, retired or shredded.")
+    ] = None,
+) -> None:
+    """List MODEL's released versions, newest first."""
+    with service() as client:
+        show(client.versions(name, state=state), _VERSIONS)
+
+
+@model.command("retrain")
+def model_retrain(name: ModelName, *, wait: Wait = False) -> None:
+    """Train MODEL anew on the records that are there now.
+
+    It serves its present version until the new one is certified. Requests that come meanwhile are
+    kept.
+    """
+    with service() as client:
+        show_model(client, client.retrain(name), wait=wait)
+
+
+@model.command("archive")
+def model_archive(name: ModelName, *, yes: Yes = False) -> None:
+    """Take MODEL out of service and shred its weights. Its certificates stay."""
+    _confirm(f"Shred the weights of model {name!r} for good?", yes)
+    with service() as client:
+        show(client.archive_model(name))
+
+
+@model.command("delete")
+def model_delete(name: ModelName) -> None:
+    """Delete a model that has released nothing. Its name is free again."""
+    with service() as client:
+        client.delete_model(name)
+
+
+@dataset.command("archive")
+def dataset_archive(name: DatasetName, *, yes: Yes = False) -> None:
+    """Shred the records of DATASET, of which no model may be left."""
+    _confirm(f"Shred all records of dataset {name!r} for good?", yes)
+    with service() as client:
+        show(client.archive_dataset(name))
+
+
+@dataset.command("delete")
+def dataset_delete(name: DatasetName) -> None:
+    """Delete a dataset that never held a record. Its name is free again."""
+    with service() as client:
+        client.delete_dataset(name)
+
+
+@backbone.command("archive")
+def backbone_archive(name: BackboneName, *, yes: Yes = False) -> None:
+    """Shred the weights of BACKBONE, on which no model may stand any more."""
+    _confirm(f"Shred the weights of backbone {name!r} for good?", yes)
+    with service() as client:
+        show(client.archive_backbone(name))
+
+
+@backbone.command("delete")
+def backbone_delete(name: BackboneName) -> None:
+    """Delete a backbone that no certificate names. Its name is free again."""
+    with service() as client:
+        client.delete_backbone(name)
+
+
+def _confirm(question: str, yes: bool) -> None:  # noqa: FBT001
+    if not yes:
+        typer.confirm(question, abort=True, err=True)

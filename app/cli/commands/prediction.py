@@ -1,0 +1,124 @@
+"""Commands that use a downloaded model: predictions, and its export to other runtimes."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.connection import errors_in_words
+from app.cli.dialects import Decimal, Delimiter, Encoding
+from app.domain.errors import InvalidInputError
+from app.domain.extras import ONNX, TABLES, TORCH, loaded
+from app.published import PublishedFile, head_logits, read_published
+
+Weights = Annotated[
+    Path,
+    typer.Argument(
+        exists=True, dir_okay=False, metavar="FILE", help="A downloaded safetensors file."
+    ),
+]
+Certificate = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True, dir_okay=False, help="Its certificate; by default the one beside it."
+    ),
+]
+Trusted = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        help="The operator's trusted-keys.json; by default the one from 'expunge init' here.",
+    ),
+]
+Check = Annotated[
+    bool, typer.Option("--check/--no-check", help="Whether to check the certificate first.")
+]
+Factories = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--factory",
+        help="A factory that FILE may name, as package.module:factory; may be repeated. It is "
+        "found through PYTHONPATH.",
+    ),
+]
+
+
+class ExportFormat(StrEnum):
+    """What a model can be exported as."""
+
+    ONNX = "onnx"
+
+
+def predict(
+    weights: Weights,
+    *,
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            exists=True,
+            help="A table as it is pushed, in a file or a folder; it needs no label.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    certificate: Certificate = None,
+    trusted: Trusted = None,
+    check: Check = True,
+    factory: Factories = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    decimal: Decimal = ".",
+) -> None:
+    """Predict the class of each row of a table with a downloaded model.
+
+    The output has the row's record id, if the input has one, the likeliest class by its name, and
+    the probability of every class; a ridge head's scores are no probabilities, and named so.
+    """
+    with errors_in_words():
+        tables: Any = loaded("app.tables.predictions", extra=TABLES)
+        published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
+        _say_unchecked(published)
+        written = (delimiter, encoding, decimal)
+        rows, features = tables.read_rows(source, published.description, written=written)
+        if published.is_plain_head:
+            logits = head_logits(published, features)
+        else:
+            modules: Any = loaded("workers.published", extra=TORCH)
+            model = modules.assembled(published, factories=factory or [])
+            logits = model.logits_of(features).numpy()
+        tables.write_scores(out, rows, logits, published.description)
+        typer.echo(f"{out}: {len(logits)} predictions")
+
+
+def export(
+    weights: Weights,
+    *,
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    to: Annotated[ExportFormat, typer.Option("--format", help="What to write.")] = (
+        ExportFormat.ONNX
+    ),
+    certificate: Certificate = None,
+    trusted: Trusted = None,
+    check: Check = True,
+    factory: Factories = None,
+) -> None:
+    """Write a downloaded model for another runtime: raw features in, logits out.
+
+    The exported file is not the certificate's subject; keep FILE and its certificate with it.
+    """
+    with errors_in_words():
+        if to is not ExportFormat.ONNX:
+            raise InvalidInputError(f"unknown format {to}")
+        modules: Any = loaded("workers.published", extra=ONNX)
+        exporting: Any = loaded("workers.onnx_export", extra=ONNX)
+        published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
+        _say_unchecked(published)
+        exporting.export(modules.assembled(published, factories=factory or []), out)
+        typer.echo(out)
+
+
+def _say_unchecked(published: PublishedFile) -> None:
+    if published.predicate is None:
+        typer.secho("the certificate was not checked", fg="yellow", err=True)

@@ -1,0 +1,251 @@
+"""Commands over HTTP: backbones, models, downloads."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.connection import errors_in_words, service
+from app.cli.output import conclude, say, show
+from app.cli.waiting import Wait, show_backbone, show_model
+from app.cli.weights import read_weights
+from app.domain.errors import ConfigurationError, InvalidInputError
+from app.domain.extras import WORKER, require
+from app.key_files import trusted_keys_file
+from app.processes.python import python_command
+from app.settings import Settings
+
+if TYPE_CHECKING:
+    from app.certificates.verification import VerifiedStep
+
+dataset = typer.Typer(help="Define datasets and push records.", no_args_is_help=True)
+model = typer.Typer(help="Define models and upload weights.", no_args_is_help=True)
+backbone = typer.Typer(help="Define public backbones and upload weights.", no_args_is_help=True)
+
+_DATASETS = ("name", "records", "classes", "forgotten_not_yet_erased", "erased", "created_at")
+_MODELS = (
+    "name",
+    "dataset",
+    "architecture.name",
+    "certified.number",
+    "capacity",
+    "latest_run.state",
+)
+_BACKBONES = ("name", "architecture.name", "features", "size_bytes", "created_at")
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
+DatasetName = Annotated[str, typer.Argument(metavar="DATASET", help="The dataset's name.")]
+BackboneName = Annotated[str, typer.Argument(metavar="BACKBONE", help="The backbone's name.")]
+Weights = Annotated[
+    Path,
+    typer.Argument(
+        exists=True,
+        dir_okay=False,
+        metavar="FILE",
+        help="A safetensors file, or a state dict or checkpoint that torch.save wrote.",
+    ),
+]
+Key = Annotated[
+    str | None, typer.Option(help="In a checkpoint: where the weights are, such as state_dict.")
+]
+
+
+@dataset.command("show")
+def dataset_show(name: DatasetName) -> None:
+    """Show a dataset, its encoding and its counts."""
+    with service() as client:
+        show(client.dataset(name))
+
+
+@dataset.command("list")
+def dataset_list() -> None:
+    """List all datasets."""
+    with service() as client:
+        show(client.datasets(), _DATASETS)
+
+
+@model.command("create")
+def model_create(
+    file: Annotated[Path, typer.Argument(exists=True, help="The definition, as JSON.")],
+    *,
+    wait: Wait = False,
+) -> None:
+    """Define a model from a JSON FILE (see POST /v1/models) and start its training."""
+    with service() as client:
+        definition = _json_file(file)
+        show_model(client, client.define_model(definition), wait=wait)
+
+
+@model.command("upload")
+def model_upload(name: ModelName, file: Weights, *, key: Key = None, wait: Wait = False) -> None:
+    """Upload weights that were trained elsewhere to MODEL.
+
+    The model must be defined with "weights": "upload". The weights are certified before a release.
+    A file of PyTorch's own is converted here, and only tensors are read from it, never code.
+    """
+    with service() as client:
+        show_model(client, client.upload_weights(name, read_weights(file, key)), wait=wait)
+
+
+@model.command("policy")
+def model_policy(
+    name: ModelName,
+    file: Annotated[
+        Path,
+        typer.Argument(exists=True, metavar="FILE", help="The fields to change, as JSON."),
+    ],
+) -> None:
+    """Change fields of MODEL's policy, from its next run on."""
+    with service() as client:
+        show(client.change_policy(name, _json_file(file)))
+
+
+@model.command("recompute")
+def model_recompute(name: ModelName) -> None:
+    """Compute the newest version of MODEL again and compare the files; exit with 1 if they differ.
+
+    For models that are a function of their records (sufficient_statistics, exact_training). Reads
+    the retained records from the stores, and neither weights nor sums; run it where a worker runs.
+    """
+    with errors_in_words():
+        require("torch", extra=WORKER)
+        command = python_command("workers", "recompute", name)
+        done = subprocess.run(command, check=False, stdout=subprocess.PIPE)
+    if done.returncode != 0:  # it has said why
+        raise typer.Exit(1)
+    found = json.loads(done.stdout)
+    say(f"released  {found['released']}  version {found['version']}")
+    say(f"computed  {found['computed']}  from {found['records']} retained records")
+    say("equal" if found["equal"] else "different")
+    conclude(found)
+    raise typer.Exit(0 if found["equal"] else 1)
+
+
+@model.command("show")
+def model_show(name: ModelName, *, wait: Wait = False) -> None:
+    """Show a model, its current version and its newest run."""
+    with service() as client:
+        show_model(client, client.model(name), wait=wait)
+
+
+@model.command("list")
+def model_list() -> None:
+    """List all models."""
+    with service() as client:
+        show(client.models(), _MODELS)
+
+
+@backbone.command("define")
+def backbone_define(
+    file: Annotated[Path, typer.Argument(exists=True, help="The definition, as JSON.")],
+) -> None:
+    """Define a public backbone from a JSON FILE (see POST /v1/backbones)."""
+    with service() as client:
+        show(client.define_backbone(_json_file(file)))
+
+
+@backbone.command("upload")
+def backbone_upload(name: BackboneName, file: Weights, *, key: Key = None) -> None:
+    """Upload the weights of BACKBONE, once.
+
+    You assert that they do not depend on the training records of models on this backbone.
+    """
+    with service() as client:
+        show(client.upload_backbone(name, read_weights(file, key)))
+
+
+@backbone.command("whiten")
+def backbone_whiten(
+    name: BackboneName,
+    *,
+    dataset: Annotated[str, typer.Option(help="A dataset whose first push was with --public.")],
+    exponent: Annotated[
+        float, typer.Option(help="From 0, which only centres, to 1; 0.5 whitens fully.")
+    ] = 0.35,
+    as_name: Annotated[
+        str | None,
+        typer.Option("--as", help="The new backbone's name; by default BACKBONE-whitened."),
+    ] = None,
+    wait: Wait = False,
+) -> None:
+    """Define a new backbone: BACKBONE's features, whitened by a public dataset.
+
+    A worker computes mean and covariance of the features. BACKBONE itself stays as it is.
+    """
+    with service() as client:
+        made = client.whiten_backbone(name, dataset=dataset, exponent=exponent, name=as_name)
+        show_backbone(client, made, wait=wait)
+
+
+@backbone.command("show")
+def backbone_show(name: BackboneName, *, wait: Wait = False) -> None:
+    """Show a backbone, and by what it is whitened."""
+    with service() as client:
+        show_backbone(client, client.backbone(name), wait=wait)
+
+
+@backbone.command("list")
+def backbone_list() -> None:
+    """List all backbones."""
+    with service() as client:
+        show(client.backbones(), _BACKBONES)
+
+
+def download(
+    name: ModelName,
+    *,
+    trusted: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="The operator's trusted-keys.json; by default the one from 'expunge init' here.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Output directory; created if missing.")] = Path(),
+    kept: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the log's newest checkpoint; by default log.checkpoint in --out."
+        ),
+    ] = None,
+) -> None:
+    """Download and verify MODEL's current certified weights; resumes interrupted downloads.
+
+    The file gets its name only after its digest and certificate are verified, in a log that has
+    only grown since the last download.
+    """
+    steps = []
+
+    def report(step: "VerifiedStep") -> None:
+        steps.append({"step": step.name, "finding": step.finding})
+        say(f"ok    {step.name:<10} {step.finding}")
+
+    with service() as client:
+        keys = _trusted_keys(trusted).read_bytes()
+        out.mkdir(parents=True, exist_ok=True)
+        files = client.download(name, out, trusted=keys, kept=kept, report=report)
+        say(f"{files.weights}\n{files.certificate}")
+    paths = {"weights": str(files.weights), "certificate": str(files.certificate)}
+    conclude({**paths, "steps": steps})
+
+
+def _trusted_keys(trusted: Path | None) -> Path:
+    trusted = trusted_keys_file(Settings()) if trusted is None else trusted
+    if not trusted.is_file():
+        raise ConfigurationError(
+            "pass the operator's trusted-keys.json with --trusted; get it through a channel that "
+            "you trust"
+        )
+    return trusted
+
+
+def _json_file(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text())
+    except ValueError as error:
+        raise InvalidInputError(f"{file} does not hold JSON") from error
+    if not isinstance(document, dict):
+        raise InvalidInputError(f"{file} does not hold a JSON object")
+    return document

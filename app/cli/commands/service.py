@@ -1,0 +1,196 @@
+"""Commands that set up and run the service on this machine."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app import schema
+from app.access import api_keys
+from app.certificates.model_signing import ModelSigner
+from app.certificates.processor_signing import ensure_self_signed, load_processor_key
+from app.cli.connection import errors_in_words
+from app.cli.output import conclude, say
+from app.cli.ports import require_free_port
+from app.database import Database
+from app.domain.scopes import Scope
+from app.embedded import EmbeddedServers
+from app.embedded.claim import claimed, require_unclaimed
+from app.key_files import admin_key_file, trusted_keys_file
+from app.locations import (
+    database_url,
+    migration_url,
+    model_signing_key_file,
+    object_store,
+    opendsr_certificate_file,
+    opendsr_domain,
+    opendsr_key_file,
+)
+from app.log import actor, signing_keys
+from app.processes.python import python_command
+from app.processes.stopping import GRACE_S, StopSignal
+from app.processes.supervisor import Child, stop_with_supervisor, supervise
+from app.services import create_keys
+from app.settings import Settings
+from app.storage.keyfiles import create_key_file
+from app.storage.s3 import S3ObjectStore
+from app.trust_file import ensure_trusted_keys, require_same
+
+
+def init() -> None:
+    """Create the data directory, its keys and the database's tables. Safe to repeat.
+
+    Run it once, and again after each upgrade. 'expunge up' does it automatically.
+    """
+    with errors_in_words():
+        settings = Settings()
+        trusted = _set_up(settings)
+    say(f"ready: data in {settings.data_dir}, trusted keys in {trusted}")
+    conclude({"data_dir": str(settings.data_dir), "trusted_keys": str(trusted)})
+
+
+def up() -> None:
+    """Run everything on this machine: embedded servers, API, dispatcher and worker.
+
+    If EXPUNGE_DATABASE_URL and EXPUNGE_REDIS_URL are set, those servers replace the embedded ones.
+    One data directory is used by one 'expunge up' at a time.
+    """
+    with errors_in_words():
+        settings = Settings()
+        was_killed = require_unclaimed(settings.data_dir)
+        require_free_port(settings, patience_s=GRACE_S if was_killed else 0)
+        with claimed(settings.data_dir):
+            _keep_running(settings)
+
+
+def _keep_running(settings: Settings) -> None:
+    stop = StopSignal().listen()
+    servers = _embedded(settings)
+
+    def keep_up() -> None:
+        if servers is None:
+            return
+        if settings.database_url is None and not servers.postgres.running():
+            servers.start_postgres()
+        if settings.redis_url is None and not servers.redis.running():
+            servers.start_redis()
+
+    try:
+        trusted = _set_up(settings)
+        keep_up()
+        say(f"ready: data in {settings.data_dir}, trusted keys in {trusted}")
+        say(f"serving on http://{settings.host}:{settings.port} (Ctrl-C stops)")
+        supervise([_api(), _dispatcher(), _worker()], stop, keep_up=keep_up)
+    finally:
+        if servers is not None:
+            servers.stop()
+
+
+def serve() -> None:
+    """Run only the API, at EXPUNGE_HOST and EXPUNGE_PORT."""
+    from app.cli import serving  # noqa: PLC0415 - slow to import, and no other command needs it
+
+    stop_with_supervisor()
+    with errors_in_words():
+        settings = Settings()
+        require_free_port(settings)
+        server = serving.prepared(settings)
+    server.run()
+
+
+def worker(
+    *,
+    with_dispatcher: Annotated[
+        bool, typer.Option("--dispatcher/--no-dispatcher", help="Also run a dispatcher.")
+    ] = True,
+) -> None:
+    """Run a worker and a dispatcher.
+
+    A worker executes one run at a time, on a GPU if available. Run any number of workers, on any
+    number of machines; a worker that is stopped leaves its run to another.
+    """
+    with errors_in_words():
+        Settings()  # so that a wrong one ends this, and not each of its children
+    supervise([_worker(), _dispatcher()] if with_dispatcher else [_worker()], StopSignal().listen())
+
+
+def dispatcher() -> None:
+    """Run only a dispatcher; several may run.
+
+    It turns due requests into runs, assigns runs to workers, reassigns those of unresponsive
+    workers, and cleans up.
+    """
+    with errors_in_words():
+        Settings()
+    supervise([_dispatcher()], StopSignal().listen())
+
+
+def demo() -> None:
+    """Run the main job end to end on real data, in a fresh temporary data directory."""
+    os.execv(sys.executable, python_command("demo"))  # noqa: S606 - a fixed command
+
+
+def _set_up(settings: Settings) -> Path:
+    """Create what is missing; return the file of trusted keys."""
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    servers = _embedded(settings)
+    if servers is not None and settings.database_url is None:
+        servers.start_postgres()
+    schema.upgrade(migration_url(settings), service_url=database_url(settings))
+    create_keys(settings)
+    _set_up_opendsr(settings)
+    model_key = model_signing_key_file(settings)
+    model_signer = ModelSigner.from_file(model_key)
+    model_key.with_suffix(".pub").write_text(model_signer.public_key_pem)
+    create_key_file(admin_key_file(settings), lambda: _new_admin_key(settings))
+    _create_bucket(settings)
+    database = Database(database_url(settings))
+    known = ensure_trusted_keys(settings, database)
+    with database.transaction() as session:
+        require_same(known, signing_keys.trusted(session))
+    database.dispose()
+    return trusted_keys_file(settings)
+
+
+def _api() -> Child:
+    return Child("api", python_command("app.cli", "serve"))
+
+
+def _dispatcher() -> Child:
+    return Child("dispatcher", python_command("workers", "dispatcher"))
+
+
+def _worker() -> Child:
+    return Child("worker", python_command("workers", "worker"))
+
+
+def _embedded(settings: Settings) -> EmbeddedServers | None:
+    """Return the embedded servers unless the settings give URLs of both."""
+    if settings.database_url is not None and settings.redis_url is not None:
+        return None
+    return EmbeddedServers(settings.data_dir)
+
+
+def _create_bucket(settings: Settings) -> None:
+    store = object_store(settings)
+    if isinstance(store, S3ObjectStore) and store.create_bucket():
+        say(f"created the bucket {settings.s3_bucket}")
+
+
+def _set_up_opendsr(settings: Settings) -> None:
+    """Create the OpenDSR signing key and certificate, unless the operator provides them."""
+    if settings.opendsr_certificate_file is not None:
+        return
+    key = load_processor_key(opendsr_key_file(settings), create=settings.opendsr_key_file is None)
+    certificate = opendsr_certificate_file(settings)
+    ensure_self_signed(certificate, key, domain=opendsr_domain(settings))
+
+
+def _new_admin_key(settings: Settings) -> bytes:
+    database = Database(database_url(settings))
+    with actor.acting_as(actor.OPERATOR), database.transaction() as session:
+        _, secret = api_keys.create_key(session, name="admin", scopes=[Scope.ADMIN])
+    database.dispose()
+    return secret.encode()

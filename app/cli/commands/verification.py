@@ -1,0 +1,115 @@
+"""The offline check of a certificate; needs neither service nor network."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.certificates import verification
+from app.certificates.cosignature import WitnessKey
+from app.certificates.plain_words import asserted_in_words, guarantee_in_words
+from app.certificates.verification import VerifiedStep
+from app.cli.output import conclude, fail, say
+from app.domain.errors import NoteError, VerificationError
+
+
+def verify(
+    bundle: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, metavar="BUNDLE", help="The certificate, a JSON file."
+        ),
+    ],
+    *,
+    weights: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="The weights.")],
+    trusted: Annotated[
+        Path,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="The operator's trusted-keys.json, from another channel than the certificate.",
+        ),
+    ],
+    consistent_with: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="A kept checkpoint: checks that the log has only grown since.",
+        ),
+    ] = None,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option(help="The verifier key of a witness of the log; may be repeated."),
+    ] = None,
+    witnesses_required: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many of them must have cosigned the log; by default all."),
+    ] = None,
+    previous: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="An older certificate of the model: does this one take anything back?",
+        ),
+    ] = None,
+    receipt: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="The receipt of a forget request: which of its records are covered?",
+        ),
+    ] = None,
+) -> None:
+    """Check a certificate BUNDLE offline; on failure, name the failed step and exit with 1.
+
+    Checks the signature, the weights and their digest, the place in the log, which a key in use
+    must have signed, and recomputes all claims. Then prints the guarantee in words.
+    """
+    steps: list[dict[str, str]] = []
+    witnesses = _witnesses(witness or [])
+    if witnesses_required is not None and witnesses_required > len(witnesses):
+        raise typer.BadParameter("more witnesses are required than are given with --witness")
+
+    def report(step: VerifiedStep) -> None:
+        steps.append({"step": step.name, "finding": step.finding})
+        say(f"{len(steps)}. ok    {step.name:<10} {step.finding}")
+
+    try:
+        predicate = verification.verify(
+            bundle=bundle.read_bytes(),
+            weights=weights,
+            trusted=trusted.read_bytes(),
+            consistent_with=None if consistent_with is None else consistent_with.read_bytes(),
+            witnesses=witnesses,
+            witnesses_required=witnesses_required,
+            previous=None if previous is None else previous.read_bytes(),
+            receipt=None if receipt is None else receipt.read_bytes(),
+            report=report,
+        )
+    except VerificationError as error:
+        say(f"{len(steps) + 1}. FAIL  {error}", fg="red")
+        conclude({"holds": False, "steps": steps, "failure": str(error)})
+        raise typer.Exit(1) from error
+    except OSError as error:
+        fail(f"error: {error.strerror}: {error.filename}")
+        raise typer.Exit(1) from error
+    words = [paragraph.replace("**", "") for paragraph in guarantee_in_words(predicate)]
+    for paragraph in words:
+        say(f"\n{paragraph}")
+    asserted = asserted_in_words(predicate)
+    if asserted:
+        say("\nThe operator's word, which nothing here can check:")
+        for statement in asserted:
+            say(f"- {statement}")
+    say("\nthe certificate holds")
+    conclude({"holds": True, "steps": steps, "guarantee": words, "asserted": asserted})
+
+
+def _witnesses(texts: list[str]) -> list[WitnessKey]:
+    try:
+        return [WitnessKey.from_text(text) for text in texts]
+    except NoteError as error:
+        raise typer.BadParameter(f"--witness: {error}") from error

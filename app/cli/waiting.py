@@ -1,0 +1,77 @@
+"""``--wait``: shows progress until a request or a model's run has ended."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from app.cli.output import fail, show
+from app.cli.progress import run_progress
+from app.client import ExpungeClient
+from app.client.connection import Json
+from app.domain.errors import InvalidInputError
+
+INTERRUPTED = 130
+_WAIT_S = 24 * 3600.0
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Show progress until it has ended; exit with 1 if it fails.")
+]
+
+
+def show_model(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
+    """Show a model, once its newest run has ended if asked to wait."""
+    awaits_weights = shown["weights"] == "upload" and shown["latest_run"] is None
+    if wait and not awaits_weights:
+        again = f"expunge model show {shown['name']} --wait"
+        with _interruptible(shown, again), run_progress() as update:
+            shown = client.wait_for_model(
+                shown["name"], timeout_s=_WAIT_S, on_change=lambda run: update(run, run["kind"])
+            )
+    show(shown)
+    run = shown["latest_run"]
+    if wait and awaits_weights:
+        name = shown["name"]
+        fail(f"{name} waits for its weights: expunge model upload {name} FILE")
+    if wait and run is not None and run["state"] in ("failed", "cancelled"):
+        raise InvalidInputError(f"the run {run['state']}: {run['failure_reason'] or 'retry it'}")
+
+
+def show_request(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
+    """Show a forget request, once it has ended if asked to wait."""
+    if wait:
+        again = f"expunge status {shown['id']} --wait"
+        with _interruptible(shown, again), run_progress() as update:
+            shown = client.wait_for_request(
+                shown["id"],
+                timeout_s=_WAIT_S,
+                on_change=lambda request, run: update(run, request["state"]),
+            )
+    show(shown)
+    if shown["state"] in ("certified", "completed") and sys.stderr.isatty():
+        typer.echo(f"its certificates: expunge certificates {shown['id']}", err=True)
+    if wait and shown["state"] == "failed":
+        raise InvalidInputError(f"the request failed: {shown['failure_reason']}")
+
+
+def show_backbone(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
+    """Show a backbone, once its weights are computed if asked to wait."""
+    if wait:
+        with _interruptible(shown, f"expunge backbone show {shown['name']} --wait"):
+            shown = client.wait_for_backbone(shown["name"], timeout_s=_WAIT_S)
+    show(shown)
+    whitening = shown["whitening"]
+    if wait and whitening is not None and whitening["failure"]:
+        raise InvalidInputError(f"it was not whitened: {whitening['failure']}")
+
+
+@contextmanager
+def _interruptible(known: Json, again: str) -> Iterator[None]:
+    """On Ctrl-C, show what was known when waiting began, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        show(known)
+        fail(f"no longer waiting; the service goes on. To wait again: {again}")
+        raise typer.Exit(INTERRUPTED) from error

@@ -1,0 +1,92 @@
+"""Compares pushed records with those that a dataset holds under the same ids."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy.orm import Session
+
+from app.datasets import repository
+from app.datasets.repository import HeldRecord
+from app.datasets.shards import decode_shard
+from app.datasets.tables import ShardRow
+from app.datasets.uploads import Upload
+from app.storage.blobs import Blobs
+
+
+@dataclass(frozen=True)
+class KeyedUpload:
+    """An upload with the pseudonyms of its ids, by row."""
+
+    upload: Upload
+    record_keys: Sequence[bytes]
+    subject_keys: Sequence[bytes | None]
+
+    def rows(self, rows: Sequence[int]) -> "KeyedUpload":
+        """Return some of its rows."""
+        return KeyedUpload(
+            self.upload.rows(rows),
+            [self.record_keys[row] for row in rows],
+            [self.subject_keys[row] for row in rows],
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The rows of an upload, by what the dataset knows of their ids.
+
+    Attributes:
+        new: the id is new.
+        equal: the dataset holds the same record.
+        changed: it holds a record with this id and another label, subject or features.
+        forgotten: the record was forgotten and must not come back.
+    """
+
+    new: Sequence[int]
+    equal: Sequence[int]
+    changed: Sequence[int]
+    forgotten: Sequence[int]
+
+
+def compare(session: Session, blobs: Blobs, dataset_id: str, pushed: KeyedUpload) -> Comparison:
+    """Compare an upload with the dataset as it is now.
+
+    Raises:
+        GoneError: a shard was rewritten meanwhile; compare again.
+    """
+    held = repository.held_records(session, dataset_id, pushed.record_keys)
+    new, forgotten = [], []
+    by_shard: dict[str, list[tuple[int, HeldRecord]]] = {}
+    for row, key in enumerate(pushed.record_keys):
+        record = held.get(key)
+        if record is None:
+            new.append(row)
+        elif record.forgotten_epoch is not None or record.shard_id is None:
+            forgotten.append(row)
+        else:
+            by_shard.setdefault(record.shard_id, []).append((row, record))
+    equal: list[int] = []
+    changed: list[int] = []
+    for shard_id, pairs in by_shard.items():
+        content = blobs.read(session.get_one(ShardRow, shard_id).blob_id)
+        for (row, _), same in zip(pairs, _sameness(content, pairs, pushed), strict=True):
+            (equal if same else changed).append(row)
+    return Comparison(new, sorted(equal), sorted(changed), forgotten)
+
+
+def _sameness(
+    content: bytes, pairs: Sequence[tuple[int, HeldRecord]], pushed: KeyedUpload
+) -> Iterator[bool]:
+    """Yield for each pair whether the pushed row is as the shard has it."""
+    seqs, labels, features = decode_shard(content)
+    order = np.argsort(seqs)
+    wanted = np.array([record.seq for _, record in pairs], dtype=np.int64)
+    places: npt.NDArray[np.int64] = order[np.searchsorted(seqs, wanted, sorter=order)]
+    upload = pushed.upload
+    for (row, record), place in zip(pairs, places, strict=True):
+        yield (
+            record.subject_key == pushed.subject_keys[row]
+            and labels[place] == upload.labels[row]
+            and np.array_equal(features[place], upload.features[row])
+        )

@@ -1,0 +1,158 @@
+"""How a published model is used: what its file says of itself, beside its tensors.
+
+The text is metadata of the safetensors file, so that the certificate covers it with the digest of
+the file. For the same reason it cannot name the certificate: the certificate names the file.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+from app.domain.architecture import ArchitectureSpec
+from app.domain.backbone import FeatureLayer, definition_digest
+from app.domain.encoding import ArrayColumn, ClassName, LabelColumn, TableEncoding
+from app.domain.errors import InvalidInputError
+from app.domain.schema import FeatureSchema
+
+METADATA_NAME: Final = "expunge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneDescription:
+    """The public weights that a model builds on.
+
+    Attributes:
+        name, sha256, frozen: as named in certificates.
+        architecture: its network; a frozen one's tensors are in the file, under ``backbone.``.
+        classes: of the task that it was trained for.
+        whitened: whether its file has a mean and a transform of its features.
+        layers: whose outputs are a frozen one's features; none: the network's own output is.
+    """
+
+    name: str
+    sha256: str
+    frozen: bool
+    architecture: ArchitectureSpec
+    classes: int
+    layers: tuple[FeatureLayer, ...] = ()
+    whitened: bool = False
+
+    def definition(self, *, input_shape: tuple[int, ...]) -> str:
+        """Return the digest of the definition, as certificates state it."""
+        return definition_digest(
+            architecture=self.architecture.to_json(),
+            layers=self.layers,
+            input_shape=input_shape,
+            classes=self.classes,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "frozen": self.frozen,
+            "architecture": self.architecture.to_json(),
+            "classes": self.classes,
+            "layers": [layer.to_json() for layer in self.layers],
+            **({"whitened": True} if self.whitened else {}),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Restore it."""
+        fields = dict(document)
+        architecture = ArchitectureSpec.from_json(fields.pop("architecture"))
+        layers = FeatureLayer.all_from_json(fields.pop("layers"))
+        return cls(architecture=architecture, layers=layers, **fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription:
+    """One version of a model.
+
+    Attributes:
+        model, version: which.
+        architecture: its network.
+        schema: of the records, before a backbone.
+        encoding: how the columns of a table become features; None if records come as features.
+        backbone: the public weights that it builds on, if any.
+    """
+
+    model: str
+    version: int
+    architecture: ArchitectureSpec
+    schema: FeatureSchema
+    encoding: TableEncoding | None = None
+    backbone: BackboneDescription | None = None
+
+    @property
+    def class_names(self) -> tuple[ClassName, ...]:
+        """The names of the classes; their numbers if they have none."""
+        if self.encoding is not None:
+            return self.encoding.label.classes
+        return tuple(range(self.schema.classes))
+
+    @property
+    def columns(self) -> TableEncoding:
+        """How tables are read; without an encoding, ``features`` has a list for each record."""
+        if self.encoding is not None:
+            return self.encoding
+        features = ArrayColumn(
+            name="features",
+            shape=self.schema.shape,
+            dtype=self.schema.dtype,
+            vocabulary=self.schema.vocabulary,
+        )
+        label = LabelColumn(name="label", classes=(0, 1))  # predictions read none
+        return TableEncoding(columns=(features,), label=label, record_id="record_id")
+
+    def to_metadata(self) -> dict[str, str]:
+        """Return it as a safetensors file's metadata."""
+        document = {
+            "model": self.model,
+            "version": self.version,
+            "architecture": self.architecture.to_json(),
+            "schema": asdict(self.schema),
+            "class_names": None if self.encoding is None else list(self.class_names),
+            "encoding": None if self.encoding is None else self.encoding.to_json(),
+            "backbone": None if self.backbone is None else self.backbone.to_json(),
+        }
+        return {METADATA_NAME: json.dumps(document, sort_keys=True)}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, object]) -> Self | None:
+        """Read a file's metadata; None if it describes no model.
+
+        Raises:
+            InvalidInputError: the description is malformed.
+        """
+        text = metadata.get(METADATA_NAME)
+        if text is None:
+            return None
+        try:
+            return cls._from_json(json.loads(text))  # type: ignore[arg-type]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise InvalidInputError("the file's description of its model is malformed") from error
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        schema, encoding, backbone = (document[name] for name in ("schema", "encoding", "backbone"))
+        described = cls(
+            model=document["model"],
+            version=document["version"],
+            architecture=ArchitectureSpec.from_json(document["architecture"]),
+            schema=FeatureSchema(**{**schema, "shape": tuple(schema["shape"])}),
+            encoding=None if encoding is None else TableEncoding.from_json(encoding),
+            backbone=None if backbone is None else BackboneDescription.from_json(backbone),
+        )
+        rule = described.encoding
+        if rule is not None:
+            features = described.schema
+            read = (rule.shape, rule.dtype, rule.vocabulary, len(rule.label.classes))
+            if read != (features.shape, features.dtype, features.vocabulary, features.classes):
+                raise ValueError("its tables are not what its network reads")
+        if json.loads(described.to_metadata()[METADATA_NAME]) != document:
+            raise ValueError("unknown fields, or others that contradict each other")
+        return described

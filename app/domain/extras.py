@@ -1,0 +1,53 @@
+"""Libraries that come with an extra: loaded where they are used, and asked for by name."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Final
+
+from app.domain.errors import MissingExtraError
+
+ACCOUNTING: Final = "accounting"
+TABLES: Final = "tables"
+SERVER: Final = "server"
+WORKER: Final = "worker"
+ONNX: Final = "onnx"
+TORCH: Final = "torch"
+VISION: Final = "vision"
+TEXT: Final = "text"
+
+_OURS: Final = frozenset({"app", "demo", "expunge", "migrations", "workers"})
+
+
+def loaded(module: str, *, extra: str) -> ModuleType:
+    """Import a module that needs an extra, or return it if it was imported before.
+
+    Raises:
+        MissingExtraError: a library of the extra is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing(error, extra=extra) from error
+
+
+def require(library: str, *, extra: str) -> None:
+    """Refuse to go on without a library that another process will import.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    if find_spec(library) is None:
+        raise MissingExtraError(library, extra)
+
+
+def missing(error: ModuleNotFoundError, *, extra: str) -> MissingExtraError:
+    """Return what to say of a library that was not found.
+
+    Raises:
+        ModuleNotFoundError: the module is one of ours, so that no extra helps.
+    """
+    library = (error.name or "").partition(".")[0]
+    if not library or library in _OURS:
+        raise error
+    return MissingExtraError(library, extra)

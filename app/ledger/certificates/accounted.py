@@ -1,0 +1,198 @@
+"""All SQL about what the certificates of a lineage account for."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    String,
+    any_,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    true,
+)
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.datasets.tables import RecordRow
+from app.ledger.tables import AccountedRequestRow, ForgetRequestRow, ForgottenRecordRow
+from app.registry.tables import VersionRow
+
+
+class NamedRecord(NamedTuple):
+    """A record as one request names it."""
+
+    seq: int
+    record_key: bytes
+    forgotten_epoch: int | None
+    absences: list[int] | None
+    request_id: str
+    request_epoch: int
+    commitment: bytes
+
+
+def named_by(session: Session, request_ids: Collection[str]) -> list[NamedRecord]:
+    """Return what requests name, by request, in the order of their arrival."""
+    return _named(session, _is_one_of(ForgetRequestRow.id, request_ids))
+
+
+def named_between(
+    session: Session, dataset_id: str, *, after: int, through: int
+) -> list[NamedRecord]:
+    """Return what requests after an epoch and up to another name, cancelled ones included."""
+    request = ForgetRequestRow
+    return _named(
+        session,
+        request.dataset_id == dataset_id,
+        request.forget_epoch > after,
+        request.forget_epoch <= through,
+    )
+
+
+def named_of_lineage(session: Session, model_id: str, since_version: int) -> list[NamedRecord]:
+    """Return all that the certificates of a lineage account for."""
+    return _named(session, _is_there(model_id, since_version, ForgetRequestRow.id))
+
+
+def requests_among(
+    session: Session, model_id: str, since_version: int, request_ids: Collection[str]
+) -> set[str]:
+    """Return which requests the certificates of a lineage account for."""
+    if not request_ids:
+        return set()
+    accounted = AccountedRequestRow
+    query = select(accounted.request_id).where(
+        accounted.model_id == model_id,
+        accounted.since_version == since_version,
+        _is_one_of(accounted.request_id, request_ids),
+    )
+    return set(session.scalars(query))
+
+
+def _is_one_of(column: InstrumentedAttribute[str], ids: Collection[str]) -> ColumnElement[bool]:
+    return column == any_(literal(list(ids), ARRAY(String)))
+
+
+def _is_there(
+    model_id: str, since_version: int, request_id: InstrumentedAttribute[str]
+) -> ColumnElement[bool]:
+    accounted = AccountedRequestRow
+    return exists().where(
+        accounted.model_id == model_id,
+        accounted.since_version == since_version,
+        accounted.request_id == request_id,
+    )
+
+
+def _named(session: Session, *conditions: ColumnElement[bool]) -> list[NamedRecord]:
+    record, request, named = RecordRow, ForgetRequestRow, ForgottenRecordRow
+    query = (
+        select(
+            *(record.seq, record.record_key, record.forgotten_epoch, record.absences),
+            *(request.id, request.forget_epoch, named.commitment),
+        )
+        .join(named, named.record_seq == record.seq)
+        .join(request, request.id == named.request_id)
+        .where(*conditions)
+        .order_by(request.forget_epoch, request.id)
+    )
+    return [NamedRecord(*row) for row in session.execute(query)]
+
+
+def records_among(
+    session: Session, model_id: str, since_version: int, began: Mapping[int, int]
+) -> set[int]:
+    """Return which records an accounted request of a lineage names, in a life that ``began``."""
+    if not began:
+        return set()
+    columns = (literal(list(each), ARRAY(BigInteger)) for each in (began, began.values()))
+    asked = func.unnest(*columns).table_valued("seq", "began", name="asked").render_derived()
+    # One is enough: a record may have been named any number of times.
+    earlier = (
+        select(literal(1).label("one"))
+        .select_from(ForgottenRecordRow)
+        .join(ForgetRequestRow, ForgetRequestRow.id == ForgottenRecordRow.request_id)
+        .where(
+            ForgottenRecordRow.record_seq == asked.c.seq,
+            ForgetRequestRow.forget_epoch >= asked.c.began,
+            _is_there(model_id, since_version, ForgottenRecordRow.request_id),
+        )
+        .limit(1)
+        .lateral()
+    )
+    return set(session.scalars(select(asked.c.seq).join(earlier, true())))
+
+
+def last_of(session: Session, model_id: str, since_version: int) -> AccountedRequestRow | None:
+    """Return the last request of a lineage, with the totals up to it."""
+    accounted = AccountedRequestRow
+    query = select(accounted).where(
+        accounted.model_id == model_id, accounted.since_version == since_version
+    )
+    return session.scalar(query.order_by(accounted.number.desc()).limit(1))
+
+
+def all_of(session: Session, model_id: str, since_version: int) -> Sequence[AccountedRequestRow]:
+    """Return all requests of a lineage, in the order in which they were accounted for."""
+    accounted = AccountedRequestRow
+    query = select(accounted).where(
+        accounted.model_id == model_id, accounted.since_version == since_version
+    )
+    return session.scalars(query.order_by(accounted.number)).all()
+
+
+def place_of(
+    session: Session, model_id: str, since_version: int, request_id: str
+) -> tuple[AccountedRequestRow | None, AccountedRequestRow | None]:
+    """Return a request of a lineage and the one before it; None for one that is not there."""
+    accounted = AccountedRequestRow
+    query = select(accounted).where(
+        accounted.model_id == model_id,
+        accounted.since_version == since_version,
+        accounted.request_id == request_id,
+    )
+    row = session.scalar(query)
+    if row is None or row.number == 1:
+        return row, None
+    return row, session.get_one(accounted, (model_id, since_version, row.number - 1))
+
+
+def covered_through(session: Session, model_id: str, since_version: int) -> int:
+    """Return the epoch that the versions of a lineage cover so far, 0 without one."""
+    query = select(func.max(VersionRow.covers_epoch)).where(
+        VersionRow.model_id == model_id, VersionRow.since_version == since_version
+    )
+    return session.scalar(query) or 0
+
+
+def count_records(session: Session, request_ids: Collection[str]) -> int:
+    """Return how many records the requests name, each counted once."""
+    named = ForgottenRecordRow
+    mine = _is_one_of(named.request_id, request_ids)
+    return session.scalar(select(func.count(named.record_seq.distinct())).where(mine)) or 0
+
+
+def add(
+    session: Session, model_id: str, since_version: int, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Insert requests of a lineage, each with the totals up to it."""
+    if not rows:
+        return
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    types = AccountedRequestRow.__table__.columns
+    arrays = [literal(values, ARRAY(types[name].type)) for name, values in columns.items()]
+    new = func.unnest(*arrays).table_valued(*columns, name="new").render_derived()
+    session.execute(
+        insert(AccountedRequestRow).from_select(
+            ["model_id", "since_version", *columns],
+            select(
+                literal(model_id).label("model_id"),
+                literal(since_version).label("since_version"),
+                *(new.c[name] for name in columns),
+            ),
+        )
+    )

@@ -1,0 +1,244 @@
+"""Whether a model's present version covers requests as it was made, so that they need no run.
+
+What must be covered is the union of all records of the lineage that are forgotten by now, whatever
+became of what was owed for them. It is counted from the records themselves; the certificate's
+commitments are counted from the requests. The offline verifier's code compares the two before
+anything is signed. Where something does not fit, the requests wait for a run.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app import log
+from app.certificates.signing import StatementSigner, payload_from
+from app.certificates.statement import Times, covering_statement, restated
+from app.certificates.tables import CertificateRow
+from app.certificates.verification import check_statement
+from app.datasets import repository as datasets
+from app.domain.errors import ExpungeError
+from app.domain.plan import TrainingKind
+from app.domain.policy import Policy
+from app.domain.states import ObligationState, VersionState
+from app.failpoints import reach
+from app.ledger import obligations, repository
+from app.ledger.certificates import certifying
+from app.ledger.certificates.accounts import Account, Lineage
+from app.ledger.certificates.present_weights import PresentWeights
+from app.ledger.tables import ObligationRow
+from app.planning.coverage import Covered, coverage
+from app.planning.tracking import Present, Tracking
+from app.registry import repository as registry
+from app.registry.membership import membership_of
+from app.registry.partition import Partition, Partitions
+from app.registry.shapes import TrainingSet
+from app.registry.tables import ModelRow, VersionRow
+from app.storage.blobs import Blobs
+
+_UNMET = (ObligationState.OPEN, ObligationState.FAILED)
+# Each of them is read again for each new request, until a run takes them on.
+_MOST_UNMET = 1000
+_log = logging.getLogger("expunge.at_once")
+
+
+@dataclass(frozen=True)
+class Covering:
+    """The certificate to sign: a model's present version covers what requests ask for.
+
+    Attributes:
+        account: the lineage's trees, with these requests.
+        statement: has passed the verifier's code.
+        through_epoch: the epoch that the version covers from now on.
+        tracking: what the lineage remembers from now on; None where it covered that epoch before.
+        unmet: what the model owes to earlier requests, which this certificate settles, too.
+    """
+
+    model: ModelRow
+    head: VersionRow
+    account: Account
+    statement: dict[str, Any]
+    through_epoch: int
+    tracking: Tracking | None = None
+    unmet: Sequence[ObligationRow] = ()
+
+    def issue(self, session: Session, signer: StatementSigner) -> CertificateRow:
+        """Issue the certificate, and have the lineage remember what it covers."""
+        model, head = self.model, self.head
+        self.account.store()
+        certificate = certifying.issue(
+            session, signer, model=model, version_id=head.id, statement=self.statement
+        )
+        session.flush()
+        if self.tracking is not None:
+            head.covers_epoch, head.certificate_id = self.through_epoch, certificate.id
+            model.tracking = self.tracking.to_json()
+            log.append(
+                session,
+                "version.covers",
+                version=head.id,
+                model=model.id,
+                certificate=certificate.id,
+                covers_epoch=head.covers_epoch,
+                tracking=log.digest_of(model.tracking),
+            )
+        obligations.meet(session, self.unmet, certificate.id)
+        reach("at_once")
+        return certificate
+
+
+class AtOnce:
+    """Answers for all models of a process, and remembers what never changes of them."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._partitions = Partitions()
+        self._weights = PresentWeights(blobs)
+
+    def warm(self, session: Session, dataset: str) -> None:
+        """Read beforehand, without a lock, what answers for a dataset's models will need."""
+        for model, head in registry.tracked_heads(session, dataset):
+            tracking = Tracking.from_json(model.tracking or {})
+            if tracking.training is TrainingKind.PRIVATE:  # takes seconds for a new policy
+                coverage(Present(tracking, head.number), Policy.from_json(model.policy), {})
+            if self._weights.knows(head):
+                continue
+            try:
+                self._weights.of_version(head, grid=_grid(certifying.stated_of(session, head)))
+                self._partition(session, model, tracking)
+            except ExpungeError as error:  # the answer itself meets it again
+                _warn(model, error)
+
+    def again(
+        self, session: Session, model_id: str, request_ids: Sequence[str], *, now: datetime
+    ) -> Covering | None:
+        """Return the head's own statement with more requests, whose records it covers already.
+
+        The caller holds the model's lock. None where it would not be true of these.
+        """
+        model = session.get_one(ModelRow, model_id, populate_existing=True)
+        head = session.get_one(VersionRow, model.head_version_id, populate_existing=True)
+        account = _account(session, model, head)
+        account.add(request_ids)
+        try:
+            statement = restated(
+                certifying.stated_of(session, head),
+                coverage=account.coverage(through_epoch=head.covers_epoch),
+                previous_certificate=certifying.previous_digest(session, model.id),
+                times=Times(started_at=now, certified_at=now),
+            )
+            check_statement(payload_from(statement), weights=None)
+        except ExpungeError as error:
+            _warn(model, error)
+            return None
+        return Covering(model, head, account, statement, head.covers_epoch)
+
+    def more(
+        self,
+        session: Session,
+        model_id: str,
+        *,
+        through_epoch: int,
+        excluded: Sequence[Sequence[str]],
+        now: datetime,
+    ) -> Covering | None:
+        """Return a statement of the present version about all that is forgotten by now.
+
+        The caller holds the locks of the dataset, whose newest epoch is ``through_epoch``, and of
+        the model. None where the requests need a run. A run that is going publishes what it fixed
+        when it began, so nothing is answered beside one.
+
+        The new requests that are ``excluded`` get certificates of their own, those of each list
+        together.
+        """
+        model = session.get_one(ModelRow, model_id, populate_existing=True)
+        if model.tracking is None or model.head_version_id is None or model.imported_blob_id:
+            return None
+        head = session.get_one(VersionRow, model.head_version_id, populate_existing=True)
+        if head.state != VersionState.CERTIFIED or repository.active_run(session, model.id):
+            return None
+        unmet = repository.obligations_of_model(session, model.id, _UNMET, limit=_MOST_UNMET + 1)
+        if len(unmet) > _MOST_UNMET or TrainingSet(session, model).is_emptied:
+            return None
+        try:
+            return self._more(session, model, head, through_epoch, excluded, unmet, now)
+        except ExpungeError as error:
+            _warn(model, error)
+            return None
+
+    def _more(
+        self,
+        session: Session,
+        model: ModelRow,
+        head: VersionRow,
+        through_epoch: int,
+        excluded: Sequence[Sequence[str]],
+        unmet: Sequence[ObligationRow],
+        now: datetime,
+    ) -> Covering | None:
+        stated, policy = certifying.stated_of(session, head), Policy.from_json(model.policy)
+        tracking = Tracking.from_json(model.tracking or {})
+        present = certifying.present_of(tracking, head, stated)
+        found = coverage(present, policy, self._forgotten_since(session, model, head, tracking))
+        if not isinstance(found, Covered):
+            return None
+        account = _account(session, model, head)
+        for request_ids in excluded:  # their commitments have to be adjacent
+            account.add(request_ids)
+        account.sweep(through_epoch)
+        statement = covering_statement(
+            stated,
+            mechanism=found.mechanism,
+            epsilon=policy.epsilon,
+            delta=policy.delta,
+            coverage=account.coverage(through_epoch=through_epoch),
+            previous_certificate=certifying.previous_digest(session, model.id),
+            times=Times(started_at=now, certified_at=now),
+        )
+        weights = self._weights.of_version(head, grid=_grid(stated))
+        check_statement(payload_from(statement), weights=weights)
+        return Covering(
+            model, head, account, statement, through_epoch, tracking=found.tracking, unmet=unmet
+        )
+
+    def _forgotten_since(
+        self, session: Session, model: ModelRow, head: VersionRow, tracking: Tracking
+    ) -> Counter[int]:
+        """Count, by batch, the records of a lineage that are forgotten and not covered yet.
+
+        A lineage without batches counts all of them in one.
+        """
+        membership = membership_of(model)
+        partition = self._partition(session, model, tracking)
+        counts: Counter[int] = Counter()
+        for record in datasets.changed_since(session, model.dataset_id, head.covers_epoch):
+            life = None if membership is None else membership.life_of(record)
+            if membership is None or life is None or not membership.learned_from(record.record_key):
+                continue
+            if life.forgotten is not None and life.forgotten > head.covers_epoch:
+                counts[0 if partition is None else partition.batch_of(record.record_key)] += 1
+        return counts
+
+    def _partition(self, session: Session, model: ModelRow, tracking: Tracking) -> Partition | None:
+        if tracking.history is None:
+            return None
+        batch_size = tracking.history.recipe.batch_size
+        return self._partitions.of_lineage(session, model, batch_size=batch_size)
+
+
+def _account(session: Session, model: ModelRow, head: VersionRow) -> Account:
+    lineage, begun = Lineage.of(model, head), certifying.begun_at(model)
+    return Account(session, lineage, begun_at_epoch=begun)
+
+
+def _grid(stated: Mapping[str, Any]) -> float | None:
+    """Return the grid of a version's noise, if it states one."""
+    noise = stated["predicate"].get("mechanism", {}).get("noise")
+    return None if noise is None else noise["grid"]
+
+
+def _warn(model: ModelRow, error: ExpungeError) -> None:
+    _log.warning("requests to %s are not certified at once: %s", model.id, error)

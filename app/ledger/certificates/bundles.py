@@ -1,0 +1,226 @@
+"""Bundles: a certificate with its place in the log, and with what a request needs to see."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from app.certificates.bundle import (
+    Growth,
+    LeafProof,
+    LogProof,
+    RequestProof,
+    TreeGrowth,
+    bundle_json,
+)
+from app.certificates.checkpoint import origin_of
+from app.certificates.cosignature import WitnessKey
+from app.certificates.signing import (
+    StatementSigner,
+    is_signed,
+    payload_of,
+    signer_of,
+    statement_of,
+)
+from app.certificates.tables import CertificateRow
+from app.certificates.trusted_keys import TrustedKey, TrustedKeys, ed25519_of
+from app.certificates.verification import check_place
+from app.domain import multiproof
+from app.domain.errors import CorruptLogError, InvalidInputError
+from app.domain.merkle import consistency_ranges, leaf_hash
+from app.failpoints import reach
+from app.ledger import repository
+from app.ledger.certificates.accounts import places_of, tree_names
+from app.log import checkpoints, cosignatures, merkle, nodes, signing_keys
+from app.log.tables import SigningKeyRow
+
+_ENTRY = text(
+    """
+    SELECT index, body FROM log_entries
+    WHERE kind = 'certificate.issued'
+    AND substring(body FROM '"certificate":"([^"]*)"') = :certificate
+    """
+)
+_RETIREMENT = text(
+    """
+    SELECT min(index) FROM log_entries
+    WHERE kind = 'key.retired' AND substring(body FROM '"key":"([^"]*)"') = :key
+    """
+)
+
+
+def bundle_of(
+    session: Session,
+    certificate: CertificateRow,
+    *,
+    signer: StatementSigner,
+    witnesses: Sequence[WitnessKey] = (),
+    since: int | None = None,
+    request_id: str | None = None,
+    previous: CertificateRow | None = None,
+) -> dict[str, Any]:
+    """Return a certificate's bundle, with a checkpoint by the key in use, as plain JSON values.
+
+    ``signer`` signs again what a compromised key has signed. The log is proved to have only grown
+    since its size ``since``; of a request, which records the certificate accounts for; of the
+    ``previous`` certificate, that all that it accounts for is among it.
+
+    Raises:
+        ConfigurationError: it must be signed again, and the signer's key is not the one in use.
+        InvalidInputError: the log was never as large as ``since``, or ``previous`` is not an older
+            certificate of the model.
+        CorruptLogError: the log does not hold the certificate.
+    """
+    found = session.execute(_ENTRY, {"certificate": certificate.id}).one_or_none()
+    if found is None:
+        raise CorruptLogError("the log does not hold this certificate; run 'expunge log fsck'")
+    index, body = found
+    return bundle_json(
+        envelope=_envelope(session, certificate, signer, index=index),
+        log=_log_proof(session, index, body, since=since, witnesses=witnesses),
+        request=None if request_id is None else _request_proof(session, certificate, request_id),
+        growth=_growth(session, certificate, previous),
+    )
+
+
+def require_place(
+    session: Session, certificate: CertificateRow, *, signer: StatementSigner
+) -> None:
+    """Check a new certificate's signature and its place in the log, as verifiers do.
+
+    Raises:
+        VerificationError: with the first step that failed.
+    """
+    bundle = bundle_of(session, certificate, signer=signer)
+    origin = origin_of(bundle["log"]["checkpoint"].encode())
+    trusted = TrustedKeys(origin, (TrustedKey(signer.public_key),))
+    check_place(bundle=json.dumps(bundle).encode(), trusted=trusted.to_bytes())
+    reach("before_answer_commit")
+
+
+def _envelope(
+    session: Session, certificate: CertificateRow, signer: StatementSigner, *, index: int
+) -> str:
+    """Return a certificate's envelope, re-signed if its key was compromised.
+
+    The text is unchanged and must match the log's digest. It must have been signed with that key
+    and be in the log before the key's end, so that rows added later are never re-signed.
+    """
+    signed_by = session.get(SigningKeyRow, signer_of(certificate.envelope))
+    if signed_by is None or signed_by.compromised_since is None:
+        return certificate.envelope
+    signing_keys.require_in_use(session, signer)
+    payload = payload_of(certificate.envelope)
+    retired_at = session.scalar(_RETIREMENT, {"key": signed_by.id})
+    if (
+        hashlib.sha256(payload).hexdigest() != certificate.sha256
+        or retired_at is None
+        or index > retired_at
+        or not is_signed(certificate.envelope, ed25519_of(signed_by.pem))
+    ):
+        raise CorruptLogError("a certificate is not the one recorded; run 'expunge log fsck'")
+    return signer.sign_payload(payload)
+
+
+def _log_proof(
+    session: Session,
+    index: int,
+    body: str,
+    *,
+    since: int | None,
+    witnesses: Sequence[WitnessKey],
+) -> LogProof:
+    newest = checkpoints.latest(session)
+    if since is not None and since > newest.size:
+        raise InvalidInputError(f"since: must be at most {newest.size}, the log's size")
+    size, note = cosignatures.best_checkpoint(
+        session,
+        least_size=max(index + 1, since or 0),
+        in_use=signing_keys.note_key(session),
+        witnesses=witnesses,
+    )
+    return LogProof(
+        entry=body,
+        index=index,
+        inclusion=tuple(merkle.inclusion_proof(session, index=index, size=size)),
+        checkpoint=note,
+        old_size=since,
+        consistency=()
+        if since is None
+        else tuple(merkle.consistency_proof(session, old_size=since, new_size=size)),
+    )
+
+
+def _request_proof(
+    session: Session, certificate: CertificateRow, request_id: str
+) -> RequestProof | None:
+    """Return which of a request's records the certificate accounts for; None if it has none."""
+    stated = _stated(certificate)
+    if not stated:
+        return None
+    lineage = (certificate.model_id, stated["since_version"])
+    places = places_of(session, *lineage, request_id)
+    own = {
+        leaf_hash(commitment): commitment
+        for commitment in repository.commitments_of(session, request_id)
+    }
+    covered, excluded = tree_names(*lineage)
+    return RequestProof(
+        covered=_leaf_proof(session, covered, stated.get("covered"), places.covered, own),
+        excluded=_leaf_proof(session, excluded, stated["excluded"], places.excluded, own),
+    )
+
+
+def _growth(
+    session: Session, certificate: CertificateRow, previous: CertificateRow | None
+) -> Growth | None:
+    """Prove that a certificate's trees begin with those of an older one; None if it has others."""
+    if previous is None:
+        return None
+    if previous.model_id != certificate.model_id or previous.number > certificate.number:
+        raise InvalidInputError("previous: must be an older certificate of the same model")
+    old = _stated(previous)
+    new = _stated(certificate)
+    if not old or not new or old["since_version"] != new["since_version"]:
+        return None
+    covered, excluded = tree_names(certificate.model_id, new["since_version"])
+    return Growth(
+        covered=_tree_growth(session, covered, old.get("covered"), new.get("covered")),
+        excluded=_tree_growth(session, excluded, old["excluded"], new["excluded"]),
+    )
+
+
+def _tree_growth(
+    session: Session, tree: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
+) -> TreeGrowth | None:
+    if old is None or new is None:
+        return None
+    ranges = consistency_ranges(old["size"], new["size"]) if old["size"] else []
+    return TreeGrowth(old["size"], tuple(nodes.range_roots(session, tree, ranges)))
+
+
+def _stated(certificate: CertificateRow) -> Mapping[str, Any]:
+    """Return what a certificate states of forgotten records; nothing if it accounts for none."""
+    stated: Mapping[str, Any] = statement_of(certificate.envelope)["predicate"].get("forgotten", {})
+    return stated
+
+
+def _leaf_proof(
+    session: Session,
+    tree: str,
+    stated: Mapping[str, Any] | None,
+    places: range,
+    own: Mapping[bytes, bytes],
+) -> LeafProof | None:
+    """Prove a request's leaves in a tree as a certificate states it, if they are in it."""
+    if stated is None or not places or places.stop > stated["size"]:
+        return None
+    hashes = nodes.read(session, [(tree, 0, place) for place in places])
+    ranges = multiproof.sibling_ranges(places, stated["size"])
+    return LeafProof(
+        leaves={place: own[hashes[tree, 0, place]] for place in places},
+        siblings=tuple(nodes.range_roots(session, tree, ranges)),
+    )

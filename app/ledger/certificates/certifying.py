@@ -1,0 +1,130 @@
+"""Certificates as ledger facts: what they account for, and their rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from app import log
+from app.certificates.signing import StatementSigner, statement_of
+from app.certificates.statement import Coverage, Exclusion
+from app.certificates.tables import CertificateRow
+from app.domain.ids import new_id
+from app.domain.states import Basis
+from app.ledger import repository
+from app.ledger.certificates.accounts import Account, Lineage
+from app.log import signing_keys
+from app.planning.tracking import Present, Tracking
+from app.registry.tables import ModelRow, VersionRow
+
+
+def begun_at(model: ModelRow) -> int:
+    """Return the epoch at which the training of a model's present weights began, if it counts."""
+    return 0 if model.tracking is None else Tracking.from_json(model.tracking).begun_at_epoch
+
+
+def append(
+    session: Session,
+    model: ModelRow,
+    version: VersionRow,
+    request_ids: Sequence[str],
+    *,
+    through_epoch: int,
+) -> Coverage:
+    """Account for requests that a stored version covers; return what its new statement says.
+
+    Args:
+        session: of the transaction, which stores a certificate with this coverage.
+        model: which model; it is locked.
+        version: whose certificate it is.
+        request_ids: the requests, new ones or not.
+        through_epoch: the epoch up to which the certificate shows that records are forgotten.
+
+    Raises:
+        TargetNotMetError: a record that the certificates account for was forgotten later.
+    """
+    account = Account(session, Lineage.of(model, version), begun_at_epoch=begun_at(model))
+    account.add(request_ids)
+    coverage = account.coverage(through_epoch=through_epoch)
+    account.store()
+    return coverage
+
+
+def exclude(
+    session: Session, model: ModelRow, version: VersionRow, request_ids: Sequence[str]
+) -> Exclusion:
+    """Account for requests whose records never influenced a version; return what says so.
+
+    Args:
+        session: of the transaction, which stores a certificate with this exclusion.
+        model: which model; it is locked.
+        version: whose certificate it is.
+        request_ids: at least one request: all new ones, or one of any age.
+
+    Raises:
+        TargetNotMetError: one names a record that the weights may have learned from.
+    """
+    account = Account(session, Lineage.of(model, version), begun_at_epoch=begun_at(model))
+    account.add(request_ids)
+    account.store()
+    return account.exclusion(request_ids)
+
+
+def stated_of(session: Session, version: VersionRow) -> dict[str, Any]:
+    """Return the newest statement about a certified version."""
+    return statement_of(repository.certificate(session, version.certificate_id).envelope)
+
+
+def present_of(tracking: Tracking, head: VersionRow, stated: Mapping[str, Any]) -> Present:
+    """Return a tracked head as its newest statement counts it."""
+    forgotten = stated["predicate"]["forgotten"]
+    return Present(
+        tracking, head.number, forgotten=forgotten["records"] - forgotten["before_training"]
+    )
+
+
+def previous_digest(session: Session, model_id: str) -> str | None:
+    """Return the digest of the model's newest certificate, to chain the next one to it."""
+    previous = repository.last_certificate(session, model_id)
+    return None if previous is None else previous.sha256
+
+
+def issue(
+    session: Session,
+    signer: StatementSigner,
+    *,
+    model: ModelRow,
+    version_id: str,
+    statement: dict[str, Any],
+) -> CertificateRow:
+    """Sign a statement and store it with its log entry; the log is signed with it at commit.
+
+    Raises:
+        ConfigurationError: the signer's key is not the one in use.
+    """
+    signing_keys.require_in_use(session, signer)
+    signed = signer.sign(statement)
+    basis = Basis(statement["predicate"]["basis"])
+    previous = repository.last_certificate(session, model.id)
+    row = CertificateRow(
+        id=new_id("cert"),
+        model_id=model.id,
+        version_id=version_id,
+        basis=basis,
+        envelope=signed.envelope,
+        sha256=signed.sha256,
+        number=1 if previous is None else previous.number + 1,
+    )
+    session.add(row)
+    log.append(
+        session,
+        "certificate.issued",
+        certificate=row.id,
+        sha256=signed.sha256,
+        model=model.id,
+        version=version_id,
+        basis=basis,
+        number=row.number,
+    )
+    log.checkpoint_at_commit(session, signer)
+    return row

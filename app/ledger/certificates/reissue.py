@@ -1,0 +1,169 @@
+"""Certificates for requests that a model's present head answers at once.
+
+Where the head learned from a request's records, it gets a new certificate over the old commitments
+and the request's (``at_once``), so that its receipt fits it. One whose records the head never
+learned from gets a certificate that says so; a new training is such an answer to all that was asked
+before it began. Requests that are accepted together share a certificate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from app import log
+from app.certificates.signing import StatementSigner
+from app.certificates.statement import Subject, Times, backbone_of, exclusion_statement
+from app.certificates.tables import CertificateRow
+from app.domain.ids import new_id
+from app.domain.states import Basis, ObligationState
+from app.ledger import obligations, repository, training
+from app.ledger.certificates import bundles, certifying
+from app.ledger.certificates.at_once import Covering
+from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
+from app.log import actor
+from app.registry.membership import Membership, membership_of
+from app.registry.tables import ModelRow, VersionRow
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A new request, and who is named in the log."""
+
+    row: ForgetRequestRow
+    actor: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model's present head answers at once.
+
+    Attributes:
+        covering: the certificate for ``unlearned``.
+        unlearned: the requests that name a record that the head learned from.
+        held_out: those that name only others, all of which are held out from every training.
+        left_out: those with others that this training left out.
+    """
+
+    model_id: str
+    covering: Covering | None
+    unlearned: Sequence[Asked]
+    held_out: Sequence[Asked]
+    left_out: Sequence[Asked]
+
+    @property
+    def asked(self) -> list[Asked]:
+        """All of them."""
+        return [*self.unlearned, *self.held_out, *self.left_out]
+
+
+def certify(session: Session, signer: StatementSigner, answer: Answer, *, now: datetime) -> None:
+    """Certify what a model answers at once; the caller holds the model's lock."""
+    first = next(iter(answer.asked), None)
+    if first is None:
+        return
+    # The model has been locked since the decision, and its head with it.
+    model = session.get_one(ModelRow, answer.model_id, populate_existing=True)
+    head = session.get_one(VersionRow, model.head_version_id)
+    with actor.acting_as(first.actor):
+        if answer.covering is not None:
+            certificate = answer.covering.issue(session, signer)
+            _settle(session, signer, answer.unlearned, certificate, Basis.UNLEARNED)
+        for excluded, anew in ((answer.held_out, False), (answer.left_out, True)):
+            if excluded:
+                certificate = _exclusion(
+                    session,
+                    signer,
+                    [asked.row for asked in excluded],
+                    model=model,
+                    head=head,
+                    now=now,
+                    trained_anew=anew,
+                )
+                _settle(session, signer, excluded, certificate, Basis.EXCLUDED_FROM_TRAINING)
+
+
+def exclude_before(
+    session: Session, signer: StatementSigner, run: RunRow, *, model: ModelRow, head: VersionRow
+) -> None:
+    """Certify every request to which the training of a new head is the answer.
+
+    Those are the unmet ones that name no record that it learned from. Others stay open: their
+    records were forgotten while it was going.
+    """
+
+    def issue(request: ForgetRequestRow) -> str:
+        now = max(datetime.now(UTC), request.received_at)
+        certificate = _exclusion(
+            session,
+            signer,
+            [request],
+            model=model,
+            head=head,
+            now=now,
+            trained_anew=not _is_held_out(session, request, membership_of(model)),
+        )
+        session.flush()
+        return certificate.id
+
+    owed = training.unconcerned(session, model.id, membership_of(model))
+    obligations.exclude(session, owed, run, issue)
+
+
+def _settle(
+    session: Session,
+    signer: StatementSigner,
+    answered: Sequence[Asked],
+    certificate: CertificateRow,
+    basis: Basis,
+) -> None:
+    """End what requests are owed with a certificate, if the verifier's code accepts its place."""
+    log.examine_at_commit(
+        session, lambda at_end: bundles.require_place(at_end, certificate, signer=signer)
+    )
+    session.flush()
+    owed = [
+        ObligationRow(
+            id=new_id("ob"),
+            request_id=asked.row.id,
+            model_id=certificate.model_id,
+            state=ObligationState.CERTIFIED,
+            basis=basis,
+            certificate_id=certificate.id,
+        )
+        for asked in answered
+    ]
+    session.add_all(owed)
+    for asked, obligation in zip(answered, owed, strict=True):
+        with actor.acting_as(asked.actor):
+            obligations.record(session, obligation)
+
+
+def _exclusion(
+    session: Session,
+    signer: StatementSigner,
+    requests: Sequence[ForgetRequestRow],
+    *,
+    model: ModelRow,
+    head: VersionRow,
+    now: datetime,
+    trained_anew: bool,
+) -> CertificateRow:
+    statement = exclusion_statement(
+        subject=Subject(model=model.name, version=head.number, weights_sha256=head.sha256),
+        exclusion=certifying.exclude(session, model, head, [request.id for request in requests]),
+        previous_certificate=certifying.previous_digest(session, model.id),
+        times=Times(started_at=min(request.received_at for request in requests), certified_at=now),
+        backbone=backbone_of(certifying.stated_of(session, head)),
+        trained_anew=trained_anew,
+    )
+    return certifying.issue(session, signer, model=model, version_id=head.id, statement=statement)
+
+
+def _is_held_out(
+    session: Session, request: ForgetRequestRow, membership: Membership | None
+) -> bool:
+    """Return whether being held out keeps all of a request's records from every training."""
+    records = repository.records_of(session, request.id)
+    return membership is not None and membership.holds_out(record.record_key for record in records)

@@ -1,0 +1,90 @@
+"""What a new request has to do with a model, decided from what was read of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from app.datasets.repository import KeyedRecord
+from app.domain.policy import Policy
+from app.ledger.tables import RunRow
+from app.ledger.training import membership_of_run
+from app.registry.membership import Membership, membership_of
+from app.registry.standing import Standing
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, with what is read of it once for all new requests.
+
+    Attributes:
+        membership: of its head or imported weights, if any.
+        training: of the training that is going, if any.
+    """
+
+    standing: Standing
+    policy: Policy
+    membership: Membership | None
+    training: Membership | None
+
+    @classmethod
+    def of(cls, standing: Standing, training: RunRow | None) -> "Model":
+        """Return a model as it stands, and the training of it that is going."""
+        return cls(
+            standing,
+            Policy.from_json(standing.policy),
+            membership_of(standing),
+            None if training is None else membership_of_run(standing, training),
+        )
+
+
+class Part(Enum):
+    """What a request has to do with a model.
+
+    It names a record that a head, or a training that is going, learned from and that no certificate
+    covers (``UNCOVERED``); else, one that the head learned from (``UNLEARNED``); else, other
+    records of the lineage: all that it names are held out from every training (``HELD_OUT``), or
+    this one left some out (``LEFT_OUT``); or none.
+    """
+
+    UNCOVERED = auto()
+    UNLEARNED = auto()
+    HELD_OUT = auto()
+    LEFT_OUT = auto()
+    NONE = auto()
+
+    @classmethod
+    def of(cls, records: Sequence[KeyedRecord], model: Model) -> "Part":
+        """Return it for a new request, given its records as they are from now on."""
+        covers, membership = model.standing.covers_epoch, model.membership
+        included, touched = _part_of(membership, records)
+        in_training = _part_of(model.training, records)[1]  # read before they were forgotten
+        if in_training or (touched and (covers is None or max(touched) > covers)):
+            return cls.UNCOVERED
+        if membership is None or covers is None or not included:
+            return cls.NONE
+        if touched:
+            return cls.UNLEARNED
+        return (
+            cls.HELD_OUT
+            if membership.holds_out(record.record_key for record in records)
+            else cls.LEFT_OUT
+        )
+
+
+def _part_of(
+    membership: Membership | None, records: Sequence[KeyedRecord]
+) -> tuple[bool, list[int]]:
+    """Return whether a lineage has any of the records, and when those that it learned went."""
+    if membership is None:
+        return False, []
+    included = [
+        (record, life.forgotten)
+        for record in records
+        if (life := membership.life_of(record)) is not None
+    ]
+    touched = [
+        epoch
+        for record, epoch in included
+        if epoch is not None and membership.learned_from(record.record_key)
+    ]
+    return bool(included), touched

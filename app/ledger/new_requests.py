@@ -1,0 +1,158 @@
+"""What callers ask for, and what is stored in place of the ids in it.
+
+Callers' own names of a request become keyed hashes, ids of records become the records themselves
+and salted commitments to them.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from app.datasets import repository as datasets
+from app.datasets.pseudonyms import Pseudonyms
+from app.datasets.repository import KeyedRecord
+from app.domain.commitments import normal_id, record_commitment, subject_commitment
+from app.domain.errors import UnknownRecordsError
+
+MAX_REPORTED_UNKNOWN = 20
+
+
+@dataclass(frozen=True)
+class NewForgetRequest:
+    """What a caller asks for.
+
+    Attributes:
+        record_ids, subject_ids: owners' ids; at least one altogether.
+        external_id: the caller's own id, unique per caller; a repeated one gets the first answer.
+        idempotency_key: works alike. Of both only keyed hashes are stored.
+    """
+
+    dataset: str
+    record_ids: Sequence[str] = ()
+    subject_ids: Sequence[str] = ()
+    external_id: str | None = None
+    idempotency_key: str | None = None
+    status_callback_urls: Sequence[str] = ()
+    subject_request_id: str | None = None
+
+    @property
+    def size(self) -> int:
+        """How many ids it names."""
+        return len(self.record_ids) + len(self.subject_ids)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A new request, its caller's API key, and who is named in the log."""
+
+    request: NewForgetRequest
+    api_key_id: str
+    actor: str
+
+
+@dataclass(frozen=True)
+class DedupKeys:
+    """What a repeated request is recognised by.
+
+    Attributes:
+        external_key, idempotency_key: keyed hashes of the caller's own names of it.
+        digest: keyed hash of its content; a different one under a known name is a mistake.
+    """
+
+    external_key: bytes | None
+    idempotency_key: bytes | None
+    digest: bytes
+
+    @classmethod
+    def of(cls, request: NewForgetRequest, dataset_id: str, pseudonyms: Pseudonyms) -> "DedupKeys":
+        """Return them for a request about a dataset."""
+        return cls(
+            external_key=hashed(pseudonyms.external_id, request.external_id),
+            idempotency_key=hashed(pseudonyms.idempotency_key, request.idempotency_key),
+            digest=pseudonyms.upload(dataset_id, _content(request)),
+        )
+
+    def names(self, api_key_id: str) -> list[tuple[str, str, bytes]]:
+        """Return the names, kept apart by caller and kind."""
+        named = (("external id", self.external_key), ("idempotency key", self.idempotency_key))
+        return [(api_key_id, kind, key) for kind, key in named if key is not None]
+
+
+@dataclass(frozen=True)
+class Named:
+    """The ids that one request names, by their pseudonyms."""
+
+    records: Mapping[bytes, str]
+    subjects: Mapping[bytes, str]
+
+    @classmethod
+    def by(cls, request: NewForgetRequest, dataset_id: str, pseudonyms: Pseudonyms) -> "Named":
+        """Return what a request names in a dataset."""
+        return cls(
+            {pseudonyms.record(dataset_id, i): i for i in request.record_ids},
+            {pseudonyms.subject(dataset_id, i): i for i in request.subject_ids},
+        )
+
+
+class Known:
+    """The records that a dataset holds, or has held, of those that some requests name."""
+
+    def __init__(self, records: Iterable[KeyedRecord]) -> None:
+        self._by_key: dict[bytes, KeyedRecord] = {}
+        self._by_subject: dict[bytes, dict[int, KeyedRecord]] = {}
+        for record in records:
+            self._by_key[record.record_key] = record
+            if record.subject_key is not None:
+                self._by_subject.setdefault(record.subject_key, {})[record.seq] = record
+
+    @classmethod
+    def read(cls, session: Session, dataset_id: str, named: Sequence[Named]) -> "Known":
+        """Read them at once for all requests; the caller holds the dataset's lock."""
+        record_keys = {key for one in named for key in one.records}
+        subject_keys = {key for one in named for key in one.subjects}
+        return cls(
+            datasets.keyed_records(
+                session, dataset_id, record_keys=record_keys, subject_keys=subject_keys
+            )
+        )
+
+    def resolve(self, named: Named, salt: bytes) -> list[tuple[KeyedRecord, bytes]]:
+        """Return each record that one request names, with its commitment.
+
+        Raises:
+            UnknownRecordsError: ids that the dataset never held.
+        """
+        self._require(named)
+        resolved: dict[int, tuple[KeyedRecord, bytes]] = {}
+        for key, record_id in named.records.items():
+            record = self._by_key[key]
+            resolved[record.seq] = (record, record_commitment(salt=salt, record_id=record_id))
+        for key, subject_id in named.subjects.items():
+            for ordinal, (seq, record) in enumerate(sorted(self._by_subject[key].items())):
+                commitment = subject_commitment(salt=salt, subject_id=subject_id, ordinal=ordinal)
+                resolved.setdefault(seq, (record, commitment))
+        return list(resolved.values())
+
+    def _require(self, named: Named) -> None:
+        unknown = [i for key, i in named.records.items() if key not in self._by_key]
+        unknown += [i for key, i in named.subjects.items() if key not in self._by_subject]
+        if unknown:
+            raise UnknownRecordsError(len(unknown), unknown[:MAX_REPORTED_UNKNOWN])
+
+
+def hashed(by: Callable[[str], bytes], raw: str | None) -> bytes | None:
+    """Return a keyed hash, or None for None."""
+    return None if raw is None else by(raw)
+
+
+def _content(request: NewForgetRequest) -> bytes:
+    body: list[object] = [
+        sorted(set(map(normal_id, request.record_ids))),
+        sorted(set(map(normal_id, request.subject_ids))),
+        request.external_id,
+    ]
+    if request.status_callback_urls:
+        body.append(sorted(set(request.status_callback_urls)))
+    return json.dumps(body).encode()

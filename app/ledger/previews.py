@@ -1,0 +1,109 @@
+"""What a forget request would reach and cost: it is accepted as any other, and rolled back.
+
+So the answer is the one that the request itself would get, with the same refusals, and nothing of
+it is stored or logged. Planning needs no lock and comes after that, with the records counted as
+forgotten.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from app.database import Database
+from app.domain.errors import CalibrationError, ParameterError, PlanError
+from app.domain.plan import Plan
+from app.domain.states import ObligationState
+from app.ledger import repository, request_views
+from app.ledger.accepting import Acceptance
+from app.ledger.new_requests import NewForgetRequest
+from app.ledger.request_views import ObligationView, RequestView
+from app.registry import repository as registry
+from app.registry.forecasts import Occasion, PlanMaker
+from app.registry.membership import membership_of
+from app.registry.shapes import TrainingSet
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a request would be owed by one model.
+
+    Attributes:
+        plan: of the run that it would need, if it needs one.
+        withdrawn: whether the model would be withdrawn, having no record left to learn from.
+        problem: why no run could answer it under the policy.
+    """
+
+    obligation: ObligationView
+    plan: Plan | None = None
+    withdrawn: bool = False
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A request that was not made, and what each model would owe it."""
+
+    view: RequestView
+    effects: tuple[Effect, ...]
+
+
+def preview(
+    database: Database,
+    acceptance: Acceptance,
+    request: NewForgetRequest,
+    *,
+    api_key_id: str,
+    make: PlanMaker,
+) -> Preview:
+    """Return what a request would reach and cost; nothing changes.
+
+    Raises:
+        ExpungeError: as ``Acceptance.submit`` does.
+    """
+    view, records = _undone(database, acceptance, request, api_key_id=api_key_id)
+    effects = tuple(
+        Effect(owed)
+        if owed.state == ObligationState.CERTIFIED
+        else _of_run(database, owed, records, make)
+        for owed in view.obligations
+    )
+    return Preview(view, effects)
+
+
+def _undone(
+    database: Database, acceptance: Acceptance, request: NewForgetRequest, *, api_key_id: str
+) -> tuple[RequestView, frozenset[int]]:
+    """Accept a request, read it with the numbers of its records, and take it back."""
+    with database.transaction() as session:
+        acceptance.at_once.warm(session, request.dataset)
+    with database.transaction() as session:
+        row, _ = acceptance.submit(session, request, api_key_id=api_key_id)
+        session.flush()
+        view = request_views.one(session, row.id)
+        records = frozenset(record.seq for record in repository.records_of(session, row.id))
+        session.rollback()
+    return view, records
+
+
+def _of_run(
+    database: Database, owed: ObligationView, records: frozenset[int], make: PlanMaker
+) -> Effect:
+    with database.snapshot() as session:
+        occasion = _occasion(session, owed.model, records)
+    if occasion is None:
+        return Effect(owed, withdrawn=True)
+    try:
+        return Effect(owed, plan=occasion.forecast(make).plan)
+    except (PlanError, ParameterError, CalibrationError) as error:
+        return Effect(owed, problem=str(error))
+
+
+def _occasion(session: Session, name: str, records: frozenset[int]) -> Occasion | None:
+    """Return the input for planning once the records are forgotten; None if none is left."""
+    model = registry.model_named(session, name)
+    if membership_of(model) is None:
+        return Occasion.of(session, model)
+    found = TrainingSet(session, model, forgetting=records)
+    if all(record.forgotten_epoch is not None for record in found.records):
+        return None
+    return Occasion.of(session, model, found)

@@ -1,0 +1,118 @@
+"""Requests that need no run: does the present release, as it was made, cover these records too?
+
+The release was made before the request came, so the records were there in all steps up to it. What
+counts is the history up to the release, with the noise that was really added, and the request as
+its last event; or for DP-SGD the group that the training's noise covers. Where that meets the
+policy's target, the same weights can be certified again, for all records together.
+
+Adaptive requests may have been chosen by looking at the present release as well. So only mechanisms
+that compose releases answer them, and the present one composes with all before it: mu^2 is the sum
+over all runs of what each tells of the records, which none of them had lost (docs/guarantees.md,
+Theorem 13). Other mechanisms certify that requests do not adapt, and a policy that lets them adapt
+is refused here.
+
+Nothing here reads a session, and no cost grows with the number of earlier requests.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from app.accounting.guarantees import Guarantee
+from app.accounting.histories.history_account import noisy_visits
+from app.domain.errors import ExpungeError, PlanError
+from app.domain.plan import TrainingKind
+from app.domain.policy import AUTO, Policy
+from app.planning.mechanisms.catalogue import mechanism_named
+from app.planning.mechanisms.dp_sgd import DpSgd
+from app.planning.mechanisms.mechanism import Mechanism
+from app.planning.mechanisms.tracked import Tracked
+from app.planning.tracking import Present, Tracking
+
+# A caller waits: walking so many visits takes some 20 ms.
+_MOST_VISITS = 5_000
+_STEPS = ("steps", "unlearning_steps")
+
+
+@dataclass(frozen=True)
+class Covered:
+    """The present release covers the records: what a certificate of it states.
+
+    Attributes:
+        mechanism: with the parameters from which a verifier recomputes the guarantee.
+        tracking: the lineage's, with the records in its history.
+    """
+
+    mechanism: Mechanism
+    guarantee: Guarantee
+    tracking: Tracking
+
+
+@dataclass(frozen=True)
+class Uncovered:
+    """The request needs a run, and why."""
+
+    reason: str
+
+
+def coverage(present: Present, policy: Policy, records: Mapping[int, int]) -> Covered | Uncovered:
+    """Say whether the present release meets the policy's target with ``records`` forgotten, too.
+
+    ``records`` counts, by batch of the lineage, those that no certificate covers yet, each once;
+    all of them must have been in the training of the present weights. A lineage trained with
+    DP-SGD has no batches: any number stands for one.
+    """
+    try:
+        mechanism = covering(present, policy, records)
+        guarantee = mechanism.account()
+        met = guarantee.meets(epsilon=policy.epsilon, delta=policy.delta)
+        guarantee.epsilon(delta=policy.delta)  # a certificate states it
+    except ExpungeError as error:
+        return Uncovered(str(error))
+    except (ArithmeticError, ValueError):
+        return Uncovered("these numbers leave the range of floating point")
+    if not met or (policy.adaptive and not guarantee.terms.adaptive):
+        return Uncovered("the noise of the present release does not cover so many records")
+    tracking = present.tracking
+    if isinstance(mechanism, Tracked):
+        tracking = replace(tracking, history=mechanism.history)
+    return Covered(mechanism, guarantee, tracking)
+
+
+def covering(present: Present, policy: Policy, records: Mapping[int, int]) -> Mechanism:
+    """Return the mechanism that certifies the present release, with the parameters it would state.
+
+    Raises:
+        PlanError: no release of this lineage covers later requests, or not under this policy.
+        ParameterError: the batches do not hold so many records.
+    """
+    kind = covering_mechanism(present.tracking)
+    refuse_policy(policy, kind)
+    mechanism = kind.covering(present, policy, records)
+    if isinstance(mechanism, Tracked) and noisy_visits(mechanism.history) > _MOST_VISITS:
+        raise PlanError("the history is too long to be accounted for at once")
+    return mechanism
+
+
+def refuse_policy(policy: Policy, kind: type[Mechanism]) -> None:
+    """Raise ``PlanError`` where a policy has each request answered by a run, whatever is covered.
+
+    ``kind`` is the mechanism of the present release.
+    """
+    if policy.mechanism not in (AUTO, kind.name):
+        raise PlanError(f"the policy names {policy.mechanism}, and the release is {kind.name}'s")
+    fixed = policy.parameters if policy.mechanism == kind.name else {}
+    if "capacity" not in fixed and any(fixed.get(name) for name in _STEPS):
+        raise PlanError("the policy fixes how many steps a request takes")
+    if policy.adaptive and not kind.carries_adaptive:
+        raise PlanError(f"{kind.name} does not cover requests that adapt to releases")
+
+
+def covering_mechanism(tracking: Tracking) -> type[Mechanism]:
+    """Return the mechanism under which the present release may cover later requests.
+
+    After a group budget is spent, DP-SGD trains anew: that run is a retraining, with noise for the
+    next group.
+    """
+    if tracking.training is TrainingKind.PRIVATE:
+        return DpSgd
+    return mechanism_named(tracking.mechanism)

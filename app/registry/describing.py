@@ -1,0 +1,43 @@
+"""What the file of a model's next version says of it."""
+
+from sqlalchemy.orm import Session
+
+from app.backbones.use import backbone_of
+from app.datasets.service import encoding_of, schema_of
+from app.datasets.tables import DatasetRow
+from app.domain.architecture import ArchitectureSpec
+from app.domain.backbone import FeatureLayer
+from app.domain.description import BackboneDescription, ModelDescription
+from app.registry import repository
+from app.registry.tables import ModelRow
+
+
+def describe(session: Session, model: ModelRow, dataset: DatasetRow) -> ModelDescription:
+    """Return the description of a model's next version.
+
+    While a run of the model goes on, only that run can publish, so that the number stays the next.
+    """
+    architecture = ArchitectureSpec.from_json(model.architecture)
+    return ModelDescription(
+        model=model.name,
+        version=repository.next_number(session, model.id),
+        architecture=architecture,
+        schema=schema_of(dataset),
+        encoding=encoding_of(dataset),
+        backbone=_backbone(session, architecture),
+    )
+
+
+def _backbone(session: Session, architecture: ArchitectureSpec) -> BackboneDescription | None:
+    row = backbone_of(session, architecture)
+    if row is None or row.sha256 is None or architecture.backbone is None:
+        return None
+    return BackboneDescription(
+        name=row.name,
+        sha256=row.sha256,
+        frozen=architecture.backbone.frozen,
+        architecture=ArchitectureSpec.from_json(row.architecture),
+        classes=row.classes,
+        whitened=row.base_id is not None,
+        layers=FeatureLayer.all_from_json(row.layers),
+    )

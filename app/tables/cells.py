@@ -1,0 +1,183 @@
+"""The cells of one column, as texts or numbers, however their file stores them.
+
+CSV has only text, and one pipeline writes 3 where another writes 3.0 or "3". So a cell counts by
+its meaning: texts are trimmed and in NFC, whole floats are whole numbers.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from app.domain.encoding import normal_text
+from app.tables.arrays import is_array, marks, numbers
+
+MISSING_WORDS: Final = frozenset(
+    {
+        "#N/A",
+        "#NA",
+        "-NaN",
+        "-nan",
+        "<NA>",
+        "N/A",
+        "NA",
+        "NULL",
+        "NaN",
+        "None",
+        "n/a",
+        "nan",
+        "null",
+    }
+)
+"""Words for a missing value, as pandas reads them."""
+
+_NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A column of n cells as texts.
+
+    Attributes:
+        distinct: the different texts, in their one spelling.
+        codes: int64, shape (n,): the index of each cell's text; -1 where it is missing.
+    """
+
+    distinct: tuple[str, ...]
+    codes: npt.NDArray[np.int64]
+
+    def mapped(
+        self, target: Callable[[str], int | None]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return each cell's target, and which texts have none; 0 there and where it is missing."""
+        found = [target(text) for text in self.distinct]
+        targets = np.array([0 if each is None else each for each in found] + [0], dtype=np.int64)
+        unknown = np.array([each is None for each in found] + [False])
+        return targets[self.codes], unknown[self.codes]
+
+    @property
+    def missing(self) -> npt.NDArray[np.bool_]:
+        """Which cells are missing."""
+        return self.codes < 0
+
+
+def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column in one piece, without a dictionary."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(whole, pa.ChunkedArray):
+        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.nulls(0, whole.type)
+    return whole.dictionary_decode() if pa.types.is_dictionary(whole.type) else whole
+
+
+def kind_in_words(kind: pa.DataType) -> str:
+    """Name a type of cells, for errors."""
+    for fits, words in _WORDS:
+        if fits(kind):
+            return words
+    return str(kind)
+
+
+def has_texts(kind: pa.DataType) -> bool:
+    """Return whether ``texts_of`` reads cells of this type."""
+    return _is_text(kind) or _is_number(kind) or kind in (pa.bool_(), pa.null())
+
+
+def texts_of(column: pa.Array) -> Texts:
+    """Return the cells of a column that ``has_texts``.
+
+    Raises:
+        pa.ArrowInvalid: the text is not UTF-8.
+    """
+    if pa.types.is_null(column.type):
+        return Texts((), np.full(len(column), -1, dtype=np.int64))
+    column.validate(full=True)
+    encoded = pc.dictionary_encode(column)
+    raw = [_text(value) for value in encoded.dictionary.to_pylist()]
+    distinct = list(dict.fromkeys(text for text in raw if text))
+    places = {text: place for place, text in enumerate(distinct)}
+    targets = np.array([places.get(text, -1) for text in raw] + [-1], dtype=np.int64)
+    codes = numbers(pc.fill_null(encoded.indices, len(raw))).astype(np.int64)
+    return Texts(tuple(distinct), targets[codes])
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column of n cells as numbers.
+
+    Attributes:
+        values: float64, shape (n,); NaN where there is none.
+        missing: which cells are empty, NaN, or a word for it.
+        faulty: which cells are text that is not a number.
+    """
+
+    values: npt.NDArray[np.float64]
+    missing: npt.NDArray[np.bool_]
+    faulty: npt.NDArray[np.bool_]
+
+
+def numbers_of(column: pa.Array) -> Numbers | None:
+    """Return the cells as numbers; None if the column's type has none."""
+    if _is_text(column.type):
+        return _parsed(column)
+    if _is_number(column.type):
+        values = numbers(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan))
+    elif pa.types.is_null(column.type):
+        values = np.full(len(column), np.nan)
+    else:
+        return None
+    return Numbers(values, np.isnan(values), np.zeros(len(column), dtype=np.bool_))
+
+
+def _parsed(column: pa.Array) -> Numbers:
+    column.validate(full=True)
+    trimmed = pc.utf8_trim_whitespace(column.cast(pa.string()))
+    words = pa.array(["", *MISSING_WORDS])
+    missing = marks(pc.or_(trimmed.is_null(), pc.is_in(trimmed, value_set=words)))
+    fits = pc.fill_null(pc.match_substring_regex(trimmed, _NUMBER), fill_value=False)
+    parsed = pc.if_else(fits, trimmed, None).cast(pa.float64())
+    return Numbers(numbers(pc.fill_null(parsed, np.nan)), missing, ~(marks(fits) | missing))
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - any cell
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return normal_text(value)
+    if isinstance(value, float):
+        if value != value:  # noqa: PLR0124 - NaN
+            return ""
+        return str(int(value)) if value.is_integer() else repr(value)
+    return str(value)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(fits(kind) for fits in types)
+
+
+_WORDS: Final = (
+    (_is_text, "text"),
+    (pa.types.is_integer, "a whole number"),
+    (_is_number, "a number"),
+    (pa.types.is_boolean, "true or false"),
+    (pa.types.is_temporal, "a date or time"),
+    (pa.types.is_null, "nothing"),
+    (is_array, "a list"),
+    (pa.types.is_struct, "a group of fields"),
+    (
+        lambda kind: (
+            pa.types.is_binary(kind)
+            or pa.types.is_large_binary(kind)
+            or pa.types.is_fixed_size_binary(kind)
+        ),
+        "bytes",
+    ),
+)

@@ -1,0 +1,257 @@
+"""Turns a plain table into features, labels and ids by its dataset's ``TableEncoding``.
+
+Uploads, ``expunge dataset push`` and predictions all come here, so each row means the same to all.
+Errors name row, column and the type of a value, never the value.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from app.domain.encoding import (
+    ArrayColumn,
+    CategoryColumn,
+    ClassName,
+    Column,
+    LabelColumn,
+    NumberColumn,
+    TableEncoding,
+)
+from app.tables.arrays import array_fault, array_values
+from app.tables.cells import (
+    MISSING_WORDS,
+    Texts,
+    has_texts,
+    kind_in_words,
+    numbers_of,
+    plain,
+    texts_of,
+)
+from app.tables.problems import Problems
+
+MAX_ID_LENGTH: Final = 512
+ENCODED_BY: Final = b"expunge.encoded_by"
+"""The key in an encoded file's metadata under which the encoding's digest is."""
+_MOST_DIGITS: Final = 20
+
+
+def features_of(table: pa.Table | pa.RecordBatch, encoding: TableEncoding) -> npt.NDArray[Any]:
+    """Return the features of all rows, of shape (n, encoding.width) and encoding.dtype.
+
+    Raises:
+        InvalidRecordsError: with each fault's first row and column.
+    """
+    problems = Problems()
+    found = _Cells(table, 0, problems).features(encoding)
+    problems.raise_any()
+    return found
+
+
+def labels_of(table: pa.Table | pa.RecordBatch, encoding: TableEncoding) -> npt.NDArray[np.int64]:
+    """Return the class of each row, of shape (n,).
+
+    Raises:
+        InvalidRecordsError: with each fault's first row and column.
+    """
+    problems = Problems()
+    found = _Cells(table, 0, problems).labels(encoding.label)
+    problems.raise_any()
+    return found
+
+
+def records_of(
+    table: pa.Table | pa.RecordBatch, encoding: TableEncoding, *, first: int, problems: Problems
+) -> pa.RecordBatch:
+    """Return the rows in the columns of an upload: record_id, subject_id, label, features.
+
+    Args:
+        table: the rows.
+        encoding: the rule.
+        first: the row number of the first row.
+        problems: receives the faults; faulty values become arbitrary ones.
+    """
+    cells = _Cells(table, first, problems)
+    flat = pa.array(cells.features(encoding).reshape(-1))
+    subjects = pa.nulls(table.num_rows, pa.string())
+    if encoding.subject_id is not None:
+        subjects = cells.ids(encoding.subject_id, required=False)
+    columns = [
+        cells.ids(encoding.record_id, required=True),
+        subjects,
+        pa.array(cells.labels(encoding.label)),
+        pa.FixedSizeListArray.from_arrays(flat, encoding.width),
+    ]
+    return pa.record_batch(columns, ["record_id", "subject_id", "label", "features"])
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """A table's columns; what is wrong goes to ``problems``."""
+
+    table: pa.Table | pa.RecordBatch
+    first: int
+    problems: Problems
+
+    def features(self, encoding: TableEncoding) -> npt.NDArray[Any]:
+        features = np.zeros((self.table.num_rows, encoding.width), dtype=encoding.dtype)
+        start = 0
+        for rule in encoding.columns:
+            self._fill(rule, features[:, start : start + rule.width])
+            start += rule.width
+        return features
+
+    def labels(self, rule: LabelColumn) -> npt.NDArray[np.int64]:
+        texts = self._texts(rule.name, listed=map(str, rule.classes))
+        if texts is None:
+            return np.zeros(self.table.num_rows, dtype=np.int64)
+        labels, unknown = texts.mapped(_class_of(rule.classes))
+        self._fault(texts.missing, rule.name, "is missing")
+        reason = f"{self._kind(rule.name)} that is not the name of a class"
+        self._fault(unknown, rule.name, reason)
+        return labels
+
+    def ids(self, name: str, *, required: bool) -> pa.Array:
+        texts = self._texts(name, listed=MISSING_WORDS)
+        if texts is None:
+            return pa.nulls(self.table.num_rows, pa.string())
+        if required:
+            self._fault(texts.missing, name, "is missing")
+        _, long = texts.mapped(lambda text: 0 if len(text) <= MAX_ID_LENGTH else None)
+        self._fault(long, name, f"must have at most {MAX_ID_LENGTH} characters")
+        spelt = np.array([*texts.distinct, None], dtype=object)[texts.codes]
+        return pa.array(spelt, pa.string())
+
+    def _fill(self, rule: Column, features: npt.NDArray[Any]) -> None:
+        match rule:
+            case NumberColumn():
+                self._fill_numbers(rule, features)
+            case CategoryColumn():
+                self._fill_categories(rule, features)
+            case ArrayColumn():
+                self._fill_arrays(rule, features)
+
+    def _fill_numbers(self, rule: NumberColumn, features: npt.NDArray[Any]) -> None:
+        column = self._column(rule.name)
+        if column is None:
+            return
+        found = numbers_of(column) if self._is_utf8(column, rule.name) else None
+        if found is None:
+            kind = kind_in_words(column.type)
+            self.problems.add(None, rule.name, f"{kind}, where a number is expected")
+            return
+        self._fault(found.faulty, rule.name, "text, where a number is expected")
+        values = found.values
+        if rule.missing is None:
+            self._fault(found.missing, rule.name, "is missing, and the schema has no rule for it")
+        else:
+            values = np.where(found.missing, rule.missing, values)
+        self._fault(np.isinf(values), rule.name, "an infinite number")
+        if rule.low is not None and rule.high is not None:
+            values = (np.clip(values, rule.low, rule.high) - rule.low) / (rule.high - rule.low)
+        large = np.abs(values) > np.finfo(np.float32).max
+        self._fault(large & np.isfinite(values), rule.name, "a number too large for float32")
+        features[:, 0] = np.where(large, 0, values)
+        if rule.flag_missing:
+            features[:, 1] = found.missing
+
+    def _fill_categories(self, rule: CategoryColumn, features: npt.NDArray[Any]) -> None:
+        texts = self._texts(rule.name, listed=rule.values)
+        if texts is None:
+            return
+        places = {value: place for place, value in enumerate(rule.values)}
+        found, unknown = texts.mapped(places.get)
+        missing = texts.missing
+        if rule.other:
+            found[unknown] = len(rule.values)
+        else:
+            reason = f"{self._kind(rule.name)} that is not one of the column's listed values"
+            self._fault(unknown, rule.name, reason)
+        if rule.missing is not None:
+            found[missing] = places[rule.missing]
+        elif rule.other:
+            found[missing] = len(rule.values)
+        else:
+            self._fault(missing, rule.name, "is missing, and the schema has no rule for it")
+        features[np.arange(len(found)), found] = 1
+
+    def _fill_arrays(self, rule: ArrayColumn, features: npt.NDArray[Any]) -> None:
+        column = self._column(rule.name)
+        if column is None:
+            return
+        fault = array_fault(column.type)
+        if fault is not None:
+            self.problems.add(None, rule.name, f"{kind_in_words(column.type)}: {fault}")
+            return
+        values = array_values(
+            column,
+            name=rule.name,
+            size=rule.width,
+            dtype=rule.dtype,
+            vocabulary=rule.vocabulary,
+            first=self.first,
+            problems=self.problems,
+        )
+        if values is not None:
+            features[:] = values
+
+    def _texts(self, name: str, *, listed: Any) -> Texts | None:  # noqa: ANN401 - an iterable
+        """Return a column's texts; words for a missing value are missing unless listed."""
+        column = self._column(name)
+        if column is None or not self._is_utf8(column, name):
+            return None
+        if not has_texts(column.type):
+            kind = kind_in_words(column.type)
+            self.problems.add(None, name, f"{kind}, where text or a whole number is expected")
+            return None
+        texts = texts_of(column)
+        missing = MISSING_WORDS.difference(listed)
+        absent = np.array([text in missing for text in texts.distinct] + [False])
+        return Texts(texts.distinct, np.where(absent[texts.codes], -1, texts.codes))
+
+    def _column(self, name: str) -> pa.Array | None:
+        count = self.table.schema.names.count(name)
+        if count == 1:
+            return plain(self.table.column(name))
+        reason = "the table has no such column" if count == 0 else "the column occurs twice"
+        self.problems.add(None, name, reason)
+        return None
+
+    def _is_utf8(self, column: pa.Array, name: str) -> bool:
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            self.problems.add(None, name, "must be UTF-8 text")
+            return False
+        return True
+
+    def _kind(self, name: str) -> str:
+        return kind_in_words(plain(self.table.column(name)).type)
+
+    def _fault(self, faulty: npt.NDArray[np.bool_], column: str, reason: str) -> None:
+        self.problems.add_where(faulty, self.first, column, reason)
+
+
+def _class_of(classes: tuple[ClassName, ...]) -> Callable[[str], int | None]:
+    """Return the function from a cell's text to its class."""
+    if isinstance(classes[0], bool):
+        words = {str(name).lower(): place for place, name in enumerate(classes)}
+        return lambda text: words.get(text.lower())
+    places = {str(name): place for place, name in enumerate(classes)}
+    if isinstance(classes[0], int):
+        return lambda text: places.get(_whole(text))
+    return places.get
+
+
+def _whole(text: str) -> str:
+    """Return a whole number's text as Python writes it: 1 for 01, +1 and 1.0."""
+    whole, _, fraction = text.partition(".")
+    digits = whole.removeprefix("+").removeprefix("-")
+    if len(digits) > _MOST_DIGITS or not digits.isascii() or not digits.isdigit():
+        return text
+    if fraction.strip("0"):
+        return text
+    return str(int(whole))

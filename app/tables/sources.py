@@ -1,0 +1,49 @@
+"""A table with the files that its rows are from, so that errors can name them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from app.domain.errors import InvalidRecordsError, RowProblem, TableError
+
+INDEX: str = "(index)"
+"""The name of a pandas index that has no name in its file."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table, read from one file or from several.
+
+    Attributes:
+        name: the path as the user wrote it, for errors about the whole.
+        table: all rows.
+        files: each file's name with the number of its first row, in order.
+        index: the column that pandas wrote as the index, if any.
+        kind: the format, such as ``CSV``.
+    """
+
+    name: str
+    table: pa.Table
+    files: Sequence[tuple[str, int]]
+    index: str | None
+    kind: str
+
+    def place(self, row: int) -> str:
+        """Return a row's file and number; rows count from 1, without the header."""
+        name, first = next(part for part in reversed(self.files) if part[1] <= row)
+        return f"{name}: row {row - first + 1}"
+
+    def refusal(self, error: InvalidRecordsError) -> TableError:
+        """Return an error with the places of all faults."""
+        lines = [self._line(problem) for problem in error.problems]
+        told = sum(problem.rows for problem in error.problems)
+        if told < error.count:
+            lines.append(f"{self.name}: and {error.count - told} more")
+        return TableError(lines)
+
+    def _line(self, problem: RowProblem) -> str:
+        where = self.name if problem.row is None else self.place(problem.row)
+        more = f" (and in {problem.rows - 1} more)" if problem.rows > 1 else ""
+        separator = ": " if problem.row is None else ", "
+        return f"{where}{separator}column {problem.column!r}: {problem.reason}{more}"

@@ -1,0 +1,189 @@
+"""``/docs``: the API's interface, from its OpenAPI document.
+
+It is a page like the others: no script, nothing from another host.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request, Response
+from markupsafe import Markup, escape
+
+from app.locations import public_url
+from app.web import pages
+from app.web.rendering import render
+
+router = pages.router()
+
+Json = dict[str, Any]
+_JSON = "application/json"
+_PROBLEM = "application/problem+json"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A parameter, or a member of an object.
+
+    Attributes:
+        name: as it is sent.
+        kind: its type, with links to objects.
+        note: where a parameter goes, or whether a member may be left out.
+        text: what it means, with its default.
+    """
+
+    name: str
+    kind: Markup
+    note: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call.
+
+    Attributes:
+        method, path, name: what is called, and its operation id.
+        text: paragraphs.
+        scopes: what the caller's key needs.
+        parameters: of the path, the query and the headers.
+        body: media types and types of the body.
+        answers: status, and what it has.
+        example: a command that makes the call.
+    """
+
+    method: str
+    path: str
+    name: str
+    text: list[str]
+    scopes: list[str]
+    parameters: list[Field]
+    body: list[tuple[str, Markup]]
+    answers: list[tuple[str, Markup]]
+    example: str
+
+
+@router.get("/docs")
+def show(request: Request) -> Response:
+    """Show the interface to anyone, as ``/openapi.json`` is shown."""
+    document = request.app.openapi()
+    url = public_url(request.app.state.services.settings)
+    groups: dict[str, list[Operation]] = {}
+    for path, methods in document["paths"].items():
+        for method, found in methods.items():
+            operation = _operation(document, url, method, path, found)
+            groups.setdefault(found.get("tags", ["other"])[0], []).append(operation)
+    schemas = sorted(document["components"]["schemas"].items())
+    objects = [(name, _paragraphs(schema), list(_members(schema))) for name, schema in schemas]
+    about = _plain(document["info"]["description"]).replace("\n  ", " ")
+    notes = [line.removeprefix("* ") for line in about.splitlines() if line]
+    return render(request, "reference.html", None, groups=groups, objects=objects, notes=notes)
+
+
+def _operation(document: Json, url: str, method: str, path: str, found: Json) -> Operation:
+    contents = found.get("requestBody", {}).get("content", {})
+    parameters = [
+        Field(each["name"], _kind(each["schema"]), each["in"], _text(each, each["schema"]))
+        for each in found.get("parameters", [])
+    ]
+    return Operation(
+        method=method.upper(),
+        path=path,
+        name=found["operationId"],
+        text=_paragraphs(found),
+        scopes=[scope for needed in found.get("security", []) for scope in needed["bearer"]],
+        parameters=parameters,
+        body=[(media, _kind(content.get("schema", {}))) for media, content in contents.items()],
+        answers=[
+            (status, _answer(document, answer))
+            for status, answer in sorted(found["responses"].items())
+        ],
+        example=_example(document, url, method.upper(), path, found),
+    )
+
+
+def _example(document: Json, url: str, method: str, path: str, found: Json) -> str:
+    words = ["curl"] if method == "GET" else ["curl", "-X", method]
+    if "security" in found:
+        words.append('-H "Authorization: Bearer $KEY"')
+    for media, content in found.get("requestBody", {}).get("content", {}).items():
+        words.append(f"-H 'Content-Type: {media}'")
+        if media == _JSON:
+            words.append(f"-d '{json.dumps(_sample(document, content['schema']))}'")
+        else:
+            words.append("--data-binary @FILE")
+    return " ".join([*words, f"'{url}{path}'"])
+
+
+def _sample(document: Json, schema: Json) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """Return an example of a body: what its schema gives, for required members at least."""
+    if "$ref" in schema:
+        return _sample(document, _target(document, schema))
+    if schema.get("examples"):
+        return schema["examples"][0]
+    required = schema.get("required", [])
+    return {
+        name: _sample(document, member)
+        for name, member in schema.get("properties", {}).items()
+        if name in required or member.get("examples")
+    }
+
+
+def _target(document: Json, reference: Json) -> Json:
+    node: Json = document
+    for part in reference["$ref"].removeprefix("#/").split("/"):
+        node = node[part]
+    return node
+
+
+def _answer(document: Json, answer: Json) -> Markup:
+    if "$ref" in answer:
+        answer = _target(document, answer)
+    kinds = [
+        _kind(content.get("schema", {}), media)
+        for media, content in answer.get("content", {}).items()
+        if media != _PROBLEM  # its description names the types
+    ]
+    said = answer.get("description", "").replace("Successful Response", "")
+    found = Markup(" or ").join(kinds)
+    return Markup("{}: {}").format(said, found) if said and found else found or escape(said)
+
+
+def _members(schema: Json) -> Iterator[Field]:
+    for name, member in schema.get("properties", {}).items():
+        note = "" if name in schema.get("required", []) else "optional"
+        yield Field(name, _kind(member), note, _text(member, member))
+
+
+def _text(described: Json, schema: Json) -> str:
+    said = described.get("description", "") or schema.get("description", "")
+    default = schema.get("default")
+    known = "" if default in (None, {}, []) else f"Default: `{json.dumps(default)}`."
+    return " ".join(_plain(f"{said} {known}").split())
+
+
+def _paragraphs(described: Json) -> list[str]:
+    text = _plain(described.get("description", ""))
+    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
+
+
+def _plain(text: str) -> str:
+    return text.replace("``", "`")
+
+
+def _kind(schema: Json, otherwise: str = "anything") -> Markup:
+    """Return a type in words, with a link to each object."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return Markup('<a href="#{0}">{0}</a>').format(name)
+    for union in ("anyOf", "oneOf", "allOf"):
+        if union in schema:
+            return Markup(" or ").join(_kind(part) for part in schema[union])
+    if "enum" in schema or "const" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        return Markup(", ").join(Markup("<code>{}</code>").format(value) for value in values)
+    kind = str(schema.get("type", otherwise))
+    if kind == "array":
+        return Markup("list of {}").format(_kind(schema.get("items", {})))
+    return escape(f"{kind} ({schema['format']})" if "format" in schema else kind)

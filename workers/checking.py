@@ -1,0 +1,256 @@
+"""``expunge model check``: tries an operator's network as runs would, on random records.
+
+Each mechanism that applies carries out a small run with its own plan, rule, seal and noise: what
+works here works in a run. The process gets its order as JSON on the command line, prints what it
+finds, and exits with 1 if no mechanism works.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from app.domain.architecture import ArchitectureSpec, is_allowed
+from app.domain.description import ModelDescription
+from app.domain.errors import CalibrationError, ExpungeError, ParameterError, PlanError
+from app.domain.policy import Policy
+from app.domain.recipe import TrainingRecipe
+from app.domain.schema import FeatureSchema
+from app.planning.mechanisms.any_start import AnyStart
+from app.planning.mechanisms.catalogue import MECHANISMS
+from app.planning.mechanisms.mechanism import Mechanism, Needs
+from app.planning.planner import make_plan
+from app.planning.shape import ModelShape
+from app.processes.hardening import harden
+from app.settings import Settings
+from workers.data.loading import ModelSpec, RunData
+from workers.mechanisms.catalogue import rule_of
+from workers.noise.generators import SecureNoise
+from workers.operator_code import called, text_of
+from workers.seal.sealed import Sealed
+from workers.training.architectures import build
+from workers.training.data import Examples
+from workers.training.device import choose_device
+from workers.training.lineage import lineage_of
+from workers.training.network import Network
+from workers.training.rehearsal import rehearse
+
+_RECORDS: Final = 32
+_RECIPE: Final = TrainingRecipe(epochs=4, batch_size=16, learning_rate=1e-3)
+_EPSILON: Final = 8.0
+
+WORKS: Final = "works"
+REFUSED: Final = "refused"
+NOTE: Final = "note"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check or mechanism came to.
+
+    Attributes:
+        subject: a check, or a mechanism's name.
+        outcome: ``works``, ``refused`` or ``note``.
+        detail: in words; of a refusal, why and what to do.
+    """
+
+    subject: str
+    outcome: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """The network to check.
+
+    Attributes:
+        architecture: with the factory and its options.
+        schema: of the records that it reads.
+        allowed: whether workers with these settings would call the factory.
+    """
+
+    architecture: ArchitectureSpec
+    schema: FeatureSchema
+    allowed: bool
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "Order":
+        """Read the command line's order.
+
+        Raises:
+            InvalidInputError: a part of it is malformed.
+        """
+        schema = document["schema"]
+        path = document["factory"]
+        return cls(
+            ArchitectureSpec("custom", document["options"], path),
+            FeatureSchema(**{**schema, "shape": tuple(schema["shape"])}),
+            allowed=is_allowed(path, Settings().allowed_factories),
+        )
+
+    def build(self) -> nn.Module:
+        """Return a new network; what its code raises is shown in full."""
+        return build(
+            self.architecture,
+            input_shape=self.schema.shape,
+            classes=self.schema.classes,
+            allowed_factories=(str(self.architecture.factory),),
+            tokens=self.schema.tokens,
+            in_full=True,
+        )
+
+
+def findings(order: Order) -> Iterator[Finding]:
+    """Yield what is found, as it is found; without a network that trains, nothing works."""
+    device = choose_device()
+    try:
+        network = rehearse(order.build, order.schema, device=device)
+        yield _description(network)
+        yield from _notes(order, network)
+        _rehearse_inference(order, network)
+    except ExpungeError as error:
+        yield Finding("network", REFUSED, str(error))
+        return
+    for name, mechanism in MECHANISMS.items():
+        yield Finding(name, *_tried(order, mechanism, network.flat.size, device))
+
+
+def _description(network: Network) -> Finding:
+    tensors = len(network.flat.shapes)
+    detail = f"{type(network.module).__name__}, {network.flat.size:,} weights in {tensors} tensors"
+    return Finding("network", WORKS, f"{detail}: built, reads and trains on {network.flat.device}")
+
+
+def _notes(order: Order, network: Network) -> Iterator[Finding]:
+    """Yield what is allowed and worth knowing."""
+    if not order.allowed:
+        yield Finding(
+            "setting",
+            NOTE,
+            f"workers refuse {order.architecture.factory!r} until EXPUNGE_ALLOWED_FACTORIES has it",
+        )
+    buffers = [name for name, _ in network.module.named_buffers()]
+    if buffers:
+        yield Finding(
+            "buffers",
+            NOTE,
+            f"{_listed(buffers)}: reset before noisy steps, recomputed from retained records",
+        )
+    names = network.module.state_dict().keys()
+    tied = [name for name in names if name not in network.flat.shapes and name not in buffers]
+    if tied:
+        yield Finding("tied weights", NOTE, f"{_listed(tied)}: trained once, stored twice")
+
+
+def _rehearse_inference(order: Order, network: Network) -> None:
+    """Evaluate, and load the network's own tensors into another."""
+    examples = Examples.random(order.schema, _RECORDS)
+    called("evaluating the network", lambda: network.evaluate(examples), in_full=True)
+    other = Network(order.build, device=network.flat.device)
+    other.load(network.tensors())
+
+
+def _tried(
+    order: Order, mechanism: type[Mechanism], size: int, device: torch.device
+) -> tuple[str, str]:
+    """Return a mechanism's outcome and detail."""
+    if mechanism.needs is Needs.LINEAR_HEAD:
+        return REFUSED, "only for the built-in linear_head, whose constants are known"
+    policy = Policy(epsilon=_EPSILON, mechanism=mechanism.name)
+    shape = ModelShape(
+        retained=_RECORDS,
+        batch_size=_RECIPE.batch_size,
+        recipe_epochs=_RECIPE.epochs,
+        dimension=size,
+    )
+    try:
+        plan = make_plan(policy=policy, shape=shape)
+    except (PlanError, ParameterError, CalibrationError) as error:
+        return REFUSED, str(error)
+    try:
+        examples = Examples.random(order.schema, _RECORDS)
+        batches = np.zeros(_RECORDS, dtype=np.int64)
+        data = RunData(examples, examples, examples.select(batches[:0]), plan, batches)
+        described = ModelDescription(
+            model="", version=1, architecture=order.architecture, schema=order.schema
+        )
+        model = ModelSpec("", order.architecture, _RECIPE, policy, described, order.schema, "")
+        if plan.is_tracked:
+            rehearse(order.build, order.schema, device=device, private=True)
+        _carried_out(order.build, model, data, device)
+    except ExpungeError as error:
+        return REFUSED, str(error)
+    except RuntimeError as error:  # of a network that fails now and then; scrubbed by the seal
+        return REFUSED, text_of(error)
+    start = "uploaded weights too" if issubclass(mechanism, AnyStart) else "trained here"
+    return WORKS, f"{start}; {_after(mechanism)}"
+
+
+def _after(mechanism: type[Mechanism]) -> str:
+    if mechanism.trains_anew:
+        return "trains from nothing for each request"
+    if mechanism.fine_tunes:
+        return "noisy steps, then fine-tuning"
+    return "noise in its training, no step for a request"
+
+
+def _carried_out(
+    factory: Callable[[], nn.Module], model: ModelSpec, data: RunData, device: torch.device
+) -> None:
+    """Train, unlearn and fine-tune as a run does."""
+    plan, noise = data.plan, SecureNoise()
+    lineage = lineage_of(plan, model, data, factory)
+    sealed = Sealed(
+        factory, epsilon=plan.epsilon, delta=plan.delta, device=device, dtype=lineage.dtype
+    )
+    try:
+        lineage.train(sealed, noise, lambda *_: None)
+        if MECHANISMS[plan.mechanism].trains_anew:
+            sealed.retrained()
+        else:
+            sealed.unlearn(rule_of(plan), lineage.feed, frame=lineage.frame, noise=noise)
+        certified = sealed.open()
+        if MECHANISMS[plan.mechanism].fine_tunes:
+            certified.fine_tune(data.retain, model.recipe, epochs=1)
+        certified.evaluate(data.held_out)
+    finally:
+        noise.destroy()
+        sealed.destroy()
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def main() -> None:
+    """Carry out the order on the command line."""
+    harden()
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    document = json.loads(sys.argv[1])
+    found = []
+    for finding in findings(Order.from_json(document)):
+        found.append(finding)
+        if not document["json"]:
+            _print(finding)
+    works = [each for each in found if each.outcome == WORKS and each.subject in MECHANISMS]
+    if document["json"]:
+        print(json.dumps([vars(finding) for finding in found], indent=2))  # noqa: T201
+    elif not works:
+        print("no mechanism works with this network")  # noqa: T201
+    sys.exit(0 if works else 1)
+
+
+def _print(finding: Finding) -> None:
+    detail = finding.detail.replace("\n", "\n    ")
+    print(f"{finding.subject:<21} {finding.outcome:<8} {detail}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

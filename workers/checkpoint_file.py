@@ -1,0 +1,149 @@
+"""Converts a PyTorch checkpoint to safetensors, in a process of its own with limited memory.
+
+``.pt``, ``.pth``, ``.ckpt`` and ``.bin`` files are pickles. Only tensors and plain containers are
+read (``weights_only``), never code, and this process has no secrets and writes no file. Standard
+input is JSON with the key of the weights, if it is given, a line feed, and the file; the output is
+``ok`` or an error in words, a line feed, and the weights.
+"""
+
+import io
+import json
+import os
+import re
+import resource
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import safetensors.torch
+import torch
+
+from app.domain.errors import InvalidInputError
+from app.processes.hardening import harden
+
+# Older releases ran code from such files in spite of weights_only: CVE-2025-32434.
+_SAFE_SINCE: Final = (2, 6)
+_KEYS: Final = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights")
+_WORKING_BYTES: Final = 1 << 29
+_DEEPEST: Final = 3
+_MOST_SHOWN: Final = 8
+_GLOBAL: Final = re.compile(r"GLOBAL ([\w.]+)")
+_STATE_DICT: Final = "torch.save(network.state_dict(), FILE)"
+
+
+def converted(content: bytes, key: str | None = None) -> bytes:
+    """Return a checkpoint's weights as a safetensors file, with the names that they have there.
+
+    Args:
+        content: what ``torch.save`` wrote.
+        key: where the weights are in it, with dots between nested names; None looks for them.
+
+    Raises:
+        InvalidInputError: it holds other objects than weights, or none, or several sets of them.
+    """
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if release < _SAFE_SINCE:
+        raise InvalidInputError(
+            f"PyTorch {torch.__version__} may run code from such a file (CVE-2025-32434): install "
+            "2.6 or later, or save the weights as safetensors"
+        )
+    try:
+        document = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever damaged files lead to
+        if "alloc" in str(error):  # torch has no exception of its own for this
+            raise MemoryError from error
+        raise InvalidInputError(_unreadable(error)) from error
+    tensors = _weights(document, key)
+    return safetensors.torch.save({name: _plain(name, value) for name, value in tensors.items()})
+
+
+def _unreadable(error: Exception) -> str:
+    named = _GLOBAL.search(str(error))
+    if named is None:
+        return f"it is not a checkpoint that PyTorch can read ({type(error).__name__})"
+    return (
+        f"it holds an object of {named[1]}, and only tensors are read: load the file where it was "
+        f"written, and save the weights alone with {_STATE_DICT}"
+    )
+
+
+def _weights(document: object, key: str | None) -> Mapping[str, Any]:
+    """Return the state dict in a checkpoint."""
+    found = dict(_state_dicts(document))
+    if key is not None:
+        if key not in found:
+            raise InvalidInputError(f"it has no weights under {key!r}, but under {_listed(found)}")
+        return found[key]
+    if len(found) == 1:
+        return next(iter(found.values()))
+    for name in ("", *_KEYS):
+        if name in found:
+            return found[name]
+    if not found:
+        raise InvalidInputError(
+            f"it holds no weights by name, but {type(document).__name__}: write {_STATE_DICT}"
+        )
+    raise InvalidInputError(f"it holds several sets of weights: choose one of {_listed(found)}")
+
+
+def _state_dicts(
+    document: object, path: str = "", depth: int = 0
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the mappings of names to tensors in nested mappings, each with its path."""
+    if not isinstance(document, Mapping) or depth > _DEEPEST:
+        return []
+    if document and any(isinstance(value, torch.Tensor) for value in document.values()):
+        return [(path, document)]
+    return [
+        found
+        for name, value in document.items()
+        if isinstance(name, str)
+        for found in _state_dicts(value, f"{path}.{name}".lstrip("."), depth + 1)
+    ]
+
+
+def _plain(name: object, value: object) -> torch.Tensor:
+    """Return a tensor of its own that safetensors can store."""
+    if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+        raise InvalidInputError(f"its entry {name!r} is {type(value).__name__}, not a tensor")
+    if value.is_quantized or value.layout is not torch.strided or value.is_complex():
+        raise InvalidInputError(f"its tensor {name!r} is quantised, sparse or complex")
+    return value.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _listed(found: Mapping[str, object]) -> str:
+    shown = [repr(name) for name in found][:_MOST_SHOWN]
+    return ", ".join(shown) if shown else "no name"
+
+
+def main() -> None:
+    """Convert the file on standard input."""
+    harden()
+    torch.set_num_threads(1)
+    key, content = sys.stdin.buffer.read().split(b"\n", 1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    # Copies of the tensors as they are read, cloned and written.
+    limit = _data_bytes() + 4 * len(content) + _WORKING_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    try:
+        answer = b"ok\n" + converted(content, json.loads(key))
+    except MemoryError:
+        answer = b"unpacked, it takes more than four times its size of memory\n"
+    except InvalidInputError as error:
+        answer = str(error).replace("\n", " ").encode("utf-8", "backslashreplace") + b"\n"
+    sys.stdout.buffer.write(answer)
+    sys.stdout.buffer.flush()
+
+
+def _data_bytes() -> int:
+    """Return the memory that counts for the limit so far."""
+    if not Path("/proc/self/statm").exists():
+        return 4 << 30
+    return int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGESIZE")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""What computes the head of a run whose release is a function of its records."""
+
+from typing import Protocol
+
+from workers.data.loading import RunData
+from workers.training.network import Network
+
+
+class Solver(Protocol):
+    """A mechanism at work: see ``workers.mechanisms.exact_training``."""
+
+    def solve(self, network: Network, data: RunData) -> None:
+        """Set the weights of a fresh network from the retained records, or their sums, alone."""

@@ -1,0 +1,55 @@
+"""The rule of ``app.planning.mechanisms.sufficient_statistics``: one function of the sums."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from app.domain import ridge_head
+from app.domain.errors import RunFailedError
+from app.domain.plan import Plan
+from app.planning.mechanisms.catalogue import mechanism_of
+from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
+from workers.data.loading import RunData
+from workers.exact import classes, ridge
+from workers.exact.statistics import LEVELS
+from workers.training.network import Network
+from workers.training.ridge_head import RidgeHead
+
+
+@dataclass(frozen=True)
+class RidgeSolver:
+    """Puts what is computed from a run's sums into a ridge head."""
+
+    mechanism: SufficientStatistics
+
+    def solve(self, network: Network, data: RunData) -> None:
+        """Set the weights.
+
+        Raises:
+            RunFailedError: the network or the run's data are of another mechanism, or there is no
+                finite solution.
+        """
+        head = network.module
+        if not isinstance(head, RidgeHead) or data.summed is None:
+            raise RunFailedError("a ridge solution needs a ridge_head and its sums")
+        statistics, regularisation = data.summed.statistics, self.mechanism.regularisation
+        if self.mechanism.classifier == ridge_head.CLASS_MEANS:
+            solution = classes.nearest_means(statistics)
+        elif self.mechanism.classifier == ridge_head.DISCRIMINANT:
+            solution = classes.discriminant(statistics, regularisation=regularisation)
+        else:
+            solution = ridge.solve(statistics, regularisation=regularisation)
+        levels = LEVELS / self.mechanism.feature_range
+        with torch.no_grad():
+            head.weight.copy_(torch.from_numpy(solution.weight * levels))
+            head.bias.copy_(torch.from_numpy(solution.bias))
+
+
+def from_plan(plan: Plan) -> RidgeSolver:
+    """Return the solver of a plan.
+
+    Raises:
+        ParameterError: a parameter is missing or unknown.
+    """
+    return RidgeSolver(cast("SufficientStatistics", mechanism_of(plan)))

@@ -1,0 +1,57 @@
+"""Writes a published model as ONNX: raw features in, logits out, any number of records."""
+
+import logging
+import warnings
+from pathlib import Path
+
+import onnx
+import onnxscript  # noqa: F401 - torch's exporter uses it
+import torch
+
+from app.domain.description import METADATA_NAME
+from app.domain.errors import InvalidInputError
+from workers.published import PublishedModel
+
+_DTYPES = {
+    "uint8": torch.uint8,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+_NOISY = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+
+
+def export(model: PublishedModel, out: Path) -> None:
+    """Write a model; the file says of it what the safetensors file says.
+
+    Raises:
+        InvalidInputError: the network does something that ONNX cannot express.
+    """
+    schema = model.description.schema
+    example = torch.zeros((2, *schema.shape), dtype=_DTYPES[schema.dtype])
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                model,
+                (example,),
+                dynamo=True,
+                dynamic_shapes={"features": {0: torch.export.Dim("records")}},
+                input_names=["features"],
+                output_names=["logits"],
+                verbose=False,
+            )
+    except (torch.onnx.errors.OnnxExporterError, RuntimeError) as error:
+        raise InvalidInputError(
+            f"the network cannot be written as ONNX ({type(error).__name__})"
+        ) from error
+    if program is None:
+        raise InvalidInputError("the network cannot be written as ONNX")
+    written = program.model_proto
+    entry = written.metadata_props.add()
+    entry.key, entry.value = METADATA_NAME, model.description.to_metadata()[METADATA_NAME]
+    onnx.checker.check_model(written)
+    onnx.save(written, out)

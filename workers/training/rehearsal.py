@@ -1,0 +1,116 @@
+"""Tries a network on random records before any record is read.
+
+What its code raises can still be shown to the operator in full, and what no guarantee would cover
+is refused: a network that changes its own parameters, or keeps a tensor from one batch to the next
+outside its ``state_dict``.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from app.domain.errors import PlanError, RunFailedError
+from app.domain.schema import FeatureSchema
+from workers.operator_code import called, text_of
+from workers.training.buffers import require_supported_buffers, without_buffers
+from workers.training.data import Examples
+from workers.training.network import Network
+from workers.training.per_record import PROBED, per_record_gradients
+
+
+def rehearse(
+    factory: Callable[[], nn.Module],
+    schema: FeatureSchema,
+    *,
+    device: torch.device,
+    private: bool = False,
+) -> Network:
+    """Train a new network for one step on random records; return it, untrained.
+
+    Args:
+        factory: builds the network; its exceptions are shown as it shows them.
+        schema: of the records that the network reads.
+        device: where runs compute.
+        private: whether the network is to be trained with DP-SGD.
+
+    Raises:
+        RunFailedError: the network's code raised; its traceback is in the message.
+        PlanError: the network has state or a layer that no mechanism covers.
+    """
+    network = Network(factory, device=device)
+    module, flat = network.module, network.flat
+    features, labels = Examples.random(schema, PROBED).rows(0, PROBED, device=device)
+    weights, kept = flat.values.clone(), dict(_tensors_kept(module))
+    before = {name: tensor.clone() for name, tensor in kept.items()}
+    module.train()
+    flat.attach_gradients()
+
+    def step() -> None:
+        loss = cross_entropy(module(features), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with without_buffers(module):
+            called(
+                "training the network on random records", step, in_full=True, advice=_advice(schema)
+            )
+        flat.require_attached()
+        _require_unchanged(network, weights)
+        for name, tensor in _tensors_kept(module):
+            if name not in before or not _same(tensor, before[name]):
+                raise PlanError(
+                    f"the network keeps the tensor {name!r} from one batch to the next, which "
+                    "could carry forgotten records past the noise: compute it in forward"
+                )
+        require_supported_buffers(module)
+        if private:
+            _rehearse_privately(network, features)
+    flat.release_gradients()
+    return network
+
+
+def _advice(schema: FeatureSchema) -> str:
+    if schema.vocabulary is not None:
+        return f"its embedding must take tokens from 0 to {schema.vocabulary - 1}"
+    return "it must train on a batch of records, on the worker's device"
+
+
+def _require_unchanged(network: Network, before: torch.Tensor) -> None:
+    if torch.equal(network.flat.values, before):
+        return
+    start = 0
+    for name, shape in network.flat.shapes.items():
+        part = slice(start, start := start + shape.numel())
+        if not torch.equal(network.flat.values[part], before[part]):
+            raise PlanError(
+                f"the network changes its parameter {name!r} in forward or backward, past the "
+                "noise: compute what it needs from the parameter without changing it"
+            )
+
+
+def _rehearse_privately(network: Network, probe: torch.Tensor) -> None:
+    """Compute gradients per record, as DP-SGD does."""
+    try:
+        with per_record_gradients(network.module, network.flat, probe=probe):
+            pass
+    except PlanError as error:
+        if error.__cause__ is None:
+            raise
+        failure = f"{error}\n\n{text_of(error.__cause__)}"
+    else:
+        return
+    raise RunFailedError(failure)
+
+
+def _tensors_kept(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors that layers hold as plain attributes, by name."""
+    for path, layer in module.named_modules():
+        for name, value in vars(layer).items():
+            if isinstance(value, torch.Tensor):
+                yield f"{path}.{name}".lstrip("."), value
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
