@@ -11,11 +11,12 @@ import pytest
 from fastapi.testclient import TestClient
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 
 from app import schema
 from app.access import api_keys
 from app.certificates.processor_signing import ensure_self_signed, load_processor_key
+from app.database import engine
 from app.domain.scopes import Scope
 from app.embedded import EmbeddedServers
 from app.locations import (
@@ -79,6 +80,29 @@ def database_url(servers: EmbeddedServers, template: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def _compiled_once(servers: EmbeddedServers, template: str) -> Iterator[None]:
+    """Have all tests' engines share what is known of the server, and the statements they compile.
+
+    Else each test would compile every statement that it uses.
+    """
+    made = engine._engine
+    first = made(_url_of(servers, template), 1000, connections=1)
+    with first.connect():
+        pass
+    first.dispose()
+
+    def share(url: str, limit_ms: int, *, connections: int) -> Engine:
+        fresh = made(url, limit_ms, connections=connections)
+        fresh.dialect.initialize = lambda _: None  # type: ignore[method-assign]
+        fresh.dialect, fresh._compiled_cache = first.dialect, first._compiled_cache
+        return fresh
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_engine", share)
+        yield
+
+
+@pytest.fixture(scope="session")
 def processor_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """OpenDSR's key, for all tests, and beside it its certificate: making them takes a while."""
     path = tmp_path_factory.mktemp("opendsr") / "opendsr.pem"
@@ -92,6 +116,7 @@ def settings(
     servers: EmbeddedServers,
     database_url: str,
     processor_key: Path,
+    _compiled_once: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Settings:

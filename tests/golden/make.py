@@ -58,6 +58,26 @@ CASES: dict[str, dict[str, Any]] = {
     "model_clipping": {**model("projected", mechanism="model_clipping"), **SMALL},
     "output_perturbation": {**model("perturbed", mechanism="output_perturbation"), **SMALL},
     "retraining": {**model("retrained", mechanism="retraining"), **SMALL},
+    "exact_training": head("exact", mechanism="exact_training"),
+    "sufficient_statistics": {
+        **head("solved", mechanism="sufficient_statistics"),
+        "architecture": {"name": "ridge_head"},
+        "recipe": {"held_out_fraction": 0.2},
+    },
+    "class_means": {
+        **head("means", mechanism="sufficient_statistics"),
+        "architecture": {"name": "ridge_head", "options": {"classifier": "class_means"}},
+        "recipe": {"held_out_fraction": 0.2},
+    },
+    "discriminant_whitened": {
+        **head("discriminant", mechanism="sufficient_statistics"),
+        "architecture": {
+            "name": "ridge_head",
+            "options": {"classifier": "discriminant"},
+            "backbone": {"name": "whitened-digits"},
+        },
+        "recipe": {"held_out_fraction": 0.2},
+    },
     "tracked_release": head("tracked", mechanism="tracked_release"),
     "tracked_release_frozen": {
         **head("tracked-frozen", mechanism="tracked_release"),
@@ -79,7 +99,7 @@ CASES: dict[str, dict[str, Any]] = {
         "architecture": {"name": "linear_head", "options": {"bias": 0}},
     },
     "dp_sgd": {
-        **model("private", mechanism="dp_sgd", epsilon=8.0, parameters={"group_size": 12}),
+        **model("private", mechanism="dp_sgd", epsilon=8.0, parameters={"capacity": 12}),
         **SMALL,
     },
 }
@@ -122,6 +142,10 @@ def _define(client: ExpungeClient) -> None:
     client.push_records("digits", digits_parquet(RECORDS))
     client.define_backbone(BACKBONE)
     client.upload_backbone(BACKBONE["name"], _public_weights())
+    client.define_dataset("open", features=DATASET["features"], classes=10, public=True)
+    client.push_records("open", digits_parquet(RECORDS))
+    client.whiten_backbone(BACKBONE["name"], dataset="open", name="whitened-digits")
+    client.wait_for_backbone("whitened-digits", timeout_s=600)
     for definition in (*CASES.values(), AS_TRAINED):
         client.define_model(definition)
         client.wait_for_model(definition["name"], timeout_s=600)

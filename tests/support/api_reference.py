@@ -12,7 +12,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from app.cli.service import init
+from app.cli.commands.service import init
 from app.embedded import EmbeddedServers
 from app.main import create_app
 from app.services import open_services
@@ -87,15 +87,15 @@ def _operation(title: str, operation: Json) -> Iterator[str]:
         for parameter in parameters:
             schema = parameter["schema"]
             text = parameter.get("description", schema.get("description", ""))
-            yield _row(
-                f"`{parameter['name']}`", parameter["in"], _type(schema), _cell(text, schema)
+            yield row(
+                f"`{parameter['name']}`", parameter["in"], type_of(schema), _cell(text, schema)
             )
         yield ""
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
-        yield f"Body: `{media}`, {_type(content.get('schema', {}))}\n"
+        yield f"Body: `{media}`, {type_of(content.get('schema', {}))}\n"
     yield "| answer | |\n| --- | --- |"
     for status, answer in sorted(operation["responses"].items()):
-        yield _row(status, _answer(answer))
+        yield row(status, _answer(answer))
     yield ""
 
 
@@ -105,7 +105,7 @@ def _answer(answer: Json) -> str:
         if media == "application/problem+json":
             contents.append(_problem(content))
         elif content.get("schema"):
-            contents.append(_type(content["schema"]))
+            contents.append(type_of(content["schema"]))
         else:
             contents.append(f"`{media}`")
     said = " ".join(answer.get("description", "").split())
@@ -134,8 +134,8 @@ def _schemas(openapi: Json) -> Iterator[str]:
             yield "| member | type | |\n| --- | --- | --- |"
             for member, kind in schema["properties"].items():
                 required = "" if member in schema.get("required", []) else "optional"
-                yield _row(
-                    f"`{member}`", _type(kind), _cell(kind.get("description", ""), kind, required)
+                yield row(
+                    f"`{member}`", type_of(kind), _cell(kind.get("description", ""), kind, required)
                 )
             yield ""
 
@@ -147,20 +147,21 @@ def _cell(text: str, schema: Json, *more: str) -> str:
     return "; ".join(part for part in said if part)
 
 
-def _type(schema: Json) -> str:
+def type_of(schema: Json) -> str:
+    """Return a type in Markdown."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
     for union in ("anyOf", "oneOf", "allOf"):
         if union in schema:
-            return " or ".join(_type(part) for part in schema[union])
+            return " or ".join(type_of(part) for part in schema[union])
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if "const" in schema:
         return f"`{schema['const']}`"
     kind = str(schema.get("type", "anything"))
     if kind == "array":
-        return f"list of {_type(schema.get('items', {}))}"
+        return f"list of {type_of(schema.get('items', {}))}"
     return f"{kind} ({schema['format']})" if "format" in schema else kind
 
 
@@ -168,7 +169,8 @@ def _lines(text: str) -> str:
     return "\n".join(line.strip() for line in text.strip().splitlines())
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
+    """Return a row of a table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -14,11 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+
 from app.embedded import EmbeddedServers
-from tests.support.service import free_port
+from app.processes.python import START
+from tests.support.service import free_port, until
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+TOOLS = ("bash", "curl", "jq", "openssl")
+"""What the documents' commands use beside ours."""
 _BLOCKS = re.compile(r"^```bash\n(.*?)^```$", re.M | re.S)
 
 
@@ -49,7 +54,7 @@ class Reader:
             process = subprocess.Popen(
                 ["bash", "-euo", "pipefail", "-c", script],
                 cwd=self.directory,
-                env=self._environment(),
+                env=self.environment(),
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -66,7 +71,39 @@ class Reader:
         assert code == 0, f"exit {code}\n{printed[-3000:]}\n{told}"
         return printed
 
-    def _environment(self) -> dict[str, str]:
+    def expunge(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run one command."""
+        return subprocess.run(
+            ["expunge", *map(str, words)],
+            cwd=self.directory,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    @contextmanager
+    def service(self, **environment: str) -> Iterator[str]:
+        """Run ``expunge up``; yield its address."""
+        address = f"http://127.0.0.1:{self._port}"
+        with (self.directory / "expunge.log").open("ab") as log:
+            process = subprocess.Popen(
+                ["expunge", "up"],
+                cwd=self.directory,
+                env=self.environment() | environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            until(lambda: httpx.get(f"{address}/readyz").is_success, 180)
+            yield address
+        finally:
+            self._end(process)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of this person's terminal."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE")}
         return kept | {
             "EXPUNGE_PORT": str(self._port),
@@ -81,7 +118,7 @@ class Reader:
         programs = self.directory.with_suffix(".bin")
         programs.mkdir(exist_ok=True)
         expunge = programs / "expunge"
-        expunge.write_text(f'#!/bin/sh\nexec {sys.executable} -m app.cli "$@"\n')
+        expunge.write_text(f'#!/bin/sh\nexec {sys.executable} -P {START} app.cli "$@"\n')
         expunge.chmod(0o755)
         return programs
 

@@ -79,23 +79,28 @@ def assert_ledger_in_order(session: Session, *, failed_runs: Collection[str] = (
     assert len(numbers) == len(versions)
     assert all(told["version.published", run] == 1 for run in published)
     certificates = session.scalars(select(CertificateRow.id)).all()
-    assert sorted(certificates) == sorted(version.certificate_id for version in versions)
+    at_once = [body["certificate"] for body in bodies if body["kind"] == "version.covers"]
+    assert len(certificates) == len(versions) + len(at_once)
+    assert set(certificates) >= {*at_once, *(version.certificate_id for version in versions)}
     assert sum(body["kind"] == "certificate.issued" for body in bodies) == len(certificates)
     requests = session.scalars(select(ForgetRequestRow)).all()
     assert {request.state for request in requests} <= {"completed"}
     assert all(told["request.completed", request.id] == 1 for request in requests)
     published_by = {version.run_id: version.certificate_id for version in versions}
     for obligation in session.scalars(select(ObligationRow)):
-        assert obligation.certificate_id == published_by[obligation.run_id]
+        if obligation.certificate_id not in at_once:
+            assert obligation.certificate_id == published_by[obligation.run_id]
 
 
 def only_what_is_current_is_stored(service: Service) -> bool:
     """Say whether just the heads and the shards are stored, in the database and on the disk."""
     with service.database() as database, database.transaction() as session:
-        heads = session.scalars(
-            select(VersionRow.blob_id).join(ModelRow, ModelRow.head_version_id == VersionRow.id)
-        ).all()
-        current = {*heads, *session.scalars(select(ShardRow.blob_id))}
+        of_heads = select(VersionRow.blob_id, VersionRow.statistics_blob_id).join(
+            ModelRow, ModelRow.head_version_id == VersionRow.id
+        )
+        heads = session.execute(of_heads).all()
+        of_versions = {blob_id for row in heads for blob_id in row if blob_id is not None}
+        current = of_versions | set(session.scalars(select(ShardRow.blob_id)))
         query = select(BlobRow.id).where(BlobRow.state != BlobState.SHREDDED)
         stored = set(session.scalars(query))
         states = Counter(session.scalars(select(VersionRow.state)))

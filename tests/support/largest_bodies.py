@@ -37,7 +37,17 @@ def _filled(body_of: Callable[[Body], Body], value: object, size: int = _SIZE) -
 
 def _datasets(_: str) -> list[Body]:
     features = {"shape": [10_000_000, *[1] * 7]}
-    return [{"name": _NAME, "features": features, "classes": 10**6}]
+    label = {"name": "label", "classes": ["no", "yes"]}
+    columns = [{"name": str(i), "kind": "number"} for i in range(1700)]
+    values = [str(i) for i in range(7000)]
+    category = {"name": "c", "kind": "category", "values": values}
+    encodings = [
+        {"columns": each, "label": label, "record_id": "id"} for each in (columns, [category])
+    ]
+    return [
+        {"name": _NAME, "features": features, "classes": 10**6},
+        *({"name": _NAME, "encoding": encoding} for encoding in encodings),
+    ]
 
 
 def _models(dataset: str) -> list[Body]:
@@ -59,6 +69,10 @@ def _policies(_: str) -> list[Body]:
 def _backbones(_: str) -> list[Body]:
     body = {"name": _NAME, "input": {"shape": [1] * 8}, "classes": 10, "source": "s" * 2000}
     return [_filled(lambda options: {**body, "architecture": {**_CUSTOM, "options": options}}, 0)]
+
+
+def _whitenings(_: str) -> list[Body]:
+    return [_filled(lambda unknown: {"dataset": _NAME, "unknown": unknown}, 0)]
 
 
 def _plans(_: str) -> list[Body]:
@@ -98,8 +112,10 @@ _BODIES: dict[str, Callable[[str], list[Body]]] = {
     "POST /v1/models": _models,
     "PATCH /v1/models/{name}": _policies,
     "POST /v1/backbones": _backbones,
+    "POST /v1/backbones/{name}/whiten": _whitenings,
     "POST /v1/plans": _plans,
     "POST /v1/api-keys": _keys,
     "POST /v1/forget-requests": _forget_requests,
+    "POST /v1/forget-requests/preview": _forget_requests,
     "POST /opendsr/v2/requests": _subject_requests,
 }

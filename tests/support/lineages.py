@@ -7,13 +7,15 @@ from typing import Any
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.planning.planner import make_plan
-from app.planning.shape import ConvexShape, ModelShape
+from app.planning.shape import ConvexShape, ModelShape, RidgeShape
 from app.planning.tracking import Tracking, history_of_run
 
 HEAD = ConvexShape(lipschitz=1.0, smoothness=0.25, weight_decay=0.05, learning_rate=1.0)
 NEW = ModelShape(
     retained=1000, records=1000, batch_size=100, recipe_epochs=5, dimension=20, convex=HEAD
 )
+
+RIDGE = replace(NEW, convex=None, ridge=RidgeShape(feature_range=16.0))
 
 
 def planned(shape: ModelShape, mechanism: str, **policy: Any) -> Plan:

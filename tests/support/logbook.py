@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from app import log
 from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
-from app.log import canonical_json, checkpoints, merkle, signing_keys
+from app.log import canonical_json, checkpoints, merkle, nodes, signing_keys
 from app.log.tables import LogEntryRow
 from app.maintenance import fsck
 from app.services import Services
@@ -79,9 +79,8 @@ def rewrite(owner: Engine, services: Services, entries: Sequence[bytes]) -> None
     *earlier, last = entries
     entries = [*earlier, canonical_json({**json.loads(last), "signed": True}).encode()]
     with forging(owner) as connection:
-        connection.execute(
-            text("TRUNCATE log_entries, log_nodes, log_checkpoints, log_cosignatures")
-        )
+        connection.execute(text("TRUNCATE log_entries, log_checkpoints, log_cosignatures"))
+        connection.execute(text("DELETE FROM tree_nodes WHERE tree = :log"), {"log": nodes.LOG})
         with Session(connection, join_transaction_mode="create_savepoint") as session:
             for body in entries:
                 _, frontier = merkle.frontier(session)

@@ -47,6 +47,8 @@ NONCONVEX = {
     "unlearning_steps": 10**7,
     "earlier_steps": 10**7,
 }
+TRAINED_EXACTLY = {"regularisation": 0.01, "tolerance": 1e-6}
+SOLVED = {"feature_range": 16.0, "regularisation": 0.001}
 RECIPE = {
     "learning_rate": 1.9607843137254901,
     "weight_decay": 0.01,
@@ -69,6 +71,19 @@ RELEASED = {
             _FORGET,
             {"steps": 249, "noise_std": 0.0},
             {"release": 0.05},
+        ],
+    }
+}
+# What the second release covers later: the request is the last event.
+COVERING = {
+    "history": {
+        "recipe": RECIPE,
+        "events": [
+            {"steps": 40, "noise_std": 0.0},
+            {"release": 0.05},
+            {"steps": 10, "noise_std": 0.0},
+            {"release": 9.0},
+            _FORGET,
         ],
     }
 }

@@ -14,7 +14,7 @@ from app.domain.plan import Plan
 from app.domain.states import Phase
 from app.ledger import runs
 from app.ledger.accepting import Acceptance
-from app.ledger.demands import ForgetDemand
+from app.ledger.new_requests import NewForgetRequest
 from app.ledger.tables import ForgetRequestRow
 from app.monitoring.queue_state import QUEUE
 from app.planning.curve import epsilon_by_step
@@ -48,11 +48,12 @@ def forget(workshop: Workshop, record: str, *, days_ago: float = 0) -> str:
         pseudonyms=services.pseudonyms,
         signer=services.signer,
         callbacks=services.callbacks,
+        at_once=services.acceptance.at_once,
         clock=lambda: then,
     )
     with workshop.transaction() as session:
-        demand = ForgetDemand(DATASET, record_ids=[record])
-        return acceptance.submit(session, demand, api_key_id=workshop.key_id)[0].id
+        asked = NewForgetRequest(DATASET, record_ids=[record])
+        return acceptance.submit(session, asked, api_key_id=workshop.key_id)[0].id
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -23,24 +23,29 @@ from app.accounting import (
     retraining,
 )
 from app.certificates.noise import Noise, draws_of, grid_of
+from app.certificates.schema import Backbone
 from app.certificates.statement import (
     CertifyingPhase,
     Coverage,
+    Exclusion,
     Subject,
     Times,
+    TreeHead,
     as_trained_statement,
     exclusion_statement,
     restated,
     unlearning_statement,
 )
-from app.domain.backbone import BackboneDigest
+from app.domain.backbone import BackboneDigest, Whitening, definition_digest
 from app.domain.merkle import EMPTY_ROOT
 from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan
 from app.domain.states import Basis
 from app.planning.mechanisms.catalogue import mechanism_named
+from app.planning.mechanisms.deterministic import Deterministic
 from tests.support.parameters import (
     CLIPPED,
+    COVERING,
     DESCENDED,
     FORGOTTEN,
     NOISY,
@@ -50,6 +55,8 @@ from tests.support.parameters import (
     PRIVATE,
     PROJECTED,
     RELEASED,
+    SOLVED,
+    TRAINED_EXACTLY,
 )
 
 Document = dict[str, Any]
@@ -57,10 +64,36 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIMES = Times(started_at=NOW, certified_at=NOW + timedelta(seconds=9))
 EVALUATION = {"held_out_records": 40, "held_out_accuracy": 0.9, "held_out_loss": 0.31}
-PUBLIC = BackboneDigest(name="public", sha256="5a" * 32, frozen=False)
-FROZEN = BackboneDigest(name="features", sha256="5b" * 32, frozen=True)
+CURVE = EVALUATION | {
+    "noise_curve": [
+        {"noise_std": 0.05, "held_out_accuracy": 0.9},
+        {"noise_std": 0.1, "held_out_accuracy": 0.8},
+    ]
+}
+PUBLIC = BackboneDigest(name="public", sha256="5a" * 32, definition="6a" * 32, frozen=False)
+FROZEN = BackboneDigest(
+    name="features",
+    sha256="5b" * 32,
+    definition=definition_digest(
+        architecture={"name": "logistic", "options": {}}, layers=(), input_shape=(8, 8), classes=3
+    ),
+    frozen=True,
+)
+WHITENED = replace(
+    FROZEN,
+    whitening=Whitening(
+        base="base",
+        base_sha256="5c" * 32,
+        dataset="open",
+        dataset_sha256="5d" * 32,
+        records=80,
+        exponent=0.35,
+    ),
+)
 NETWORK = {"1.bias": (2,), "1.weight": (2, 3)}
 HEAD = {"weight": (3, 4)}
+RIDGE_HEAD = {"bias": (3,), "weight": (3, 4)}
+ARITHMETIC = "float64 in one thread: openblas 0.3.30 Haswell"
 
 
 @dataclass(frozen=True)
@@ -96,8 +129,12 @@ def synthetic() -> Mapping[str, Case]:
         dp_sgd.NAME: network_case(dp_sgd.NAME, PRIVATE, epsilon=8.0),
         noisy_gd_nonconvex.NAME: network_case(noisy_gd_nonconvex.NAME, NONCONVEX, epsilon=50.0),
         retraining.NAME: network_case(retraining.NAME, {}),
+        "exact_training": exact_case("exact_training", TRAINED_EXACTLY, HEAD),
+        "sufficient_statistics": exact_case("sufficient_statistics", SOLVED, RIDGE_HEAD),
         "tracked_release": head_case("tracked_release", RELEASED),
         "tracked_release_frozen": head_case("tracked_release", RELEASED, backbone=FROZEN),
+        "tracked_release_covering": head_case("tracked_release", COVERING, evaluation=CURVE),
+        "tracked_release_whitened": head_case("tracked_release", RELEASED, backbone=WHITENED),
         "delete_to_descent": head_case("delete_to_descent", DESCENDED),
         "projected_noisy_sgd": head_case("projected_noisy_sgd", NOISY_BATCHES),
         "langevin_unlearning": head_case("langevin_unlearning", NOISY),
@@ -105,20 +142,28 @@ def synthetic() -> Mapping[str, Case]:
             "noisy_gd_convex", NOISY | {"earlier_releases": 1}, epsilon=8.0
         ),
         "exclusion": Case(exclusion(), clipped.weights),
+        "trained_anew": Case(exclusion(trained_anew=True), clipped.weights),
         "as_trained": Case(as_trained(clipped.weights), clipped.weights),
+        "as_trained_again": Case(as_trained(clipped.weights, version=3), clipped.weights),
         "restated": Case(again(clipped.statement), clipped.weights),
     }
 
 
 def coverage(*, records: int = FORGOTTEN, requests: int = 1, excluded: int = 2) -> Coverage:
-    """Return a coverage whose roots fit its counts."""
+    """Return a coverage whose trees fit its counts: every request names every record."""
     return Coverage(
+        since_version=1,
         requests=requests,
         records=records,
-        commitments_root="c0" * 32 if records else EMPTY_ROOT.hex(),
+        covered=tree("c0", requests * records),
         excluded_records=excluded,
-        excluded_root="e0" * 32 if excluded else EMPTY_ROOT.hex(),
+        excluded=tree("e0", excluded),
     )
+
+
+def tree(byte: str, size: int) -> TreeHead:
+    """Return a tree of commitments of some size."""
+    return TreeHead(size, byte * 32 if size else EMPTY_ROOT.hex())
 
 
 def network_case(
@@ -152,12 +197,23 @@ def head_case(
     *,
     epsilon: float = 1.0,
     backbone: BackboneDigest | None = None,
+    evaluation: Mapping[str, Any] = EVALUATION,
 ) -> Case:
     """Return a case about a linear head of three classes, whose weights lie on its grid."""
     draws = draws_of(mechanism, parameters, basis=Basis.UNLEARNED)
     frozen = {"backbone.0.weight": (4, 4)} if backbone is not None else {}
+    if backbone is not None and backbone.whitening is not None:
+        frozen |= {"backbone.whitening.mean": (4,), "backbone.whitening.transform": (4, 4)}
     weights = weights_of(HEAD, np.float64, grid=grid_of(mechanism, draws), frozen=frozen)
-    return _unlearned(mechanism, parameters, weights, epsilon=epsilon, backbone=backbone)
+    return _unlearned(
+        mechanism, parameters, weights, epsilon=epsilon, backbone=backbone, evaluation=evaluation
+    )
+
+
+def exact_case(mechanism: str, parameters: Document, shapes: Mapping[str, tuple[int, ...]]) -> Case:
+    """Return a case about a head of three classes that is a function of its records."""
+    weights = weights_of(shapes, np.float64)
+    return _unlearned(mechanism, parameters, weights, epsilon=1.0, backbone=None)
 
 
 def weights_of(
@@ -204,6 +260,7 @@ def phase_of(
         frame=frame,
         tensors=tensors,
         noise=Noise(SECURE, grid_of(mechanism, draws), drawn) if draws else None,
+        arithmetic=ARITHMETIC if issubclass(mechanism_named(mechanism), Deterministic) else None,
     )
 
 
@@ -219,7 +276,7 @@ def restating_claims(statement: Document, *, mechanism: str, parameters: Documen
         evaluation=EVALUATION,
         previous_certificate=old["previous_certificate"],
         times=TIMES,
-        backbone=None if relied is None else BackboneDigest(**relied),
+        backbone=None if relied is None else Backbone(**relied).digest(),
     )["predicate"]
     fresh = deepcopy(statement)
     predicate = fresh["predicate"]
@@ -230,26 +287,35 @@ def restating_claims(statement: Document, *, mechanism: str, parameters: Documen
     return plain(fresh)
 
 
-def exclusion() -> Document:
+def exclusion(*, trained_anew: bool = False) -> Document:
     """Return the statement that two records never touched the weights of the network."""
     weights = weights_of(NETWORK, np.float32)
     return plain(
         exclusion_statement(
             subject=_subject(weights),
-            coverage=coverage(records=2, excluded=0),
+            exclusion=Exclusion(
+                since_version=1,
+                requests=1,
+                records=2,
+                excluded=tree("e0", 7),
+                first=3,
+                leaves=2,
+            ),
             previous_certificate="0f" * 32,
             times=TIMES,
             backbone=PUBLIC,
+            trained_anew=trained_anew,
         )
     )
 
 
-def as_trained(weights: bytes) -> Document:
-    """Return the statement of a first version that nothing was unlearned from."""
+def as_trained(weights: bytes, *, version: int = 1) -> Document:
+    """Return the statement of a version that nothing was unlearned from."""
     return plain(
         as_trained_statement(
-            subject=_subject(weights, version=1),
+            subject=_subject(weights, version=version),
             evaluation=EVALUATION,
+            previous_certificate=None if version == 1 else "0f" * 32,
             times=TIMES,
             backbone=PUBLIC,
         )
@@ -286,6 +352,7 @@ def _unlearned(
     frame: Document | None = None,
     epsilon: float,
     backbone: BackboneDigest | None,
+    evaluation: Mapping[str, Any] = EVALUATION,
 ) -> Case:
     header = safetensors.numpy.load(weights)
     tensors = tuple(name for name in header if not name.startswith("backbone."))
@@ -294,7 +361,7 @@ def _unlearned(
         subject=_subject(weights),
         coverage=coverage(),
         phase=phase_of(mechanism, parameters, frame=frame, tensors=tensors, epsilon=epsilon),
-        evaluation=EVALUATION,
+        evaluation=evaluation,
         previous_certificate="0f" * 32,
         times=TIMES,
         backbone=backbone,

@@ -46,3 +46,16 @@ def _split(n: int) -> int:
     while k * 2 < n:
         k *= 2
     return k
+
+
+def multiproof(leaves: list[bytes], indices: list[int]) -> list[bytes]:
+    """Return the roots of the largest subtrees without any of these leaves, left to right."""
+    if not indices:
+        return [root(leaves)]
+    if len(leaves) == 1:
+        return []
+    k = _split(len(leaves))
+    return [
+        *multiproof(leaves[:k], [i for i in indices if i < k]),
+        *multiproof(leaves[k:], [i - k for i in indices if i >= k]),
+    ]

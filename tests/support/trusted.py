@@ -30,8 +30,8 @@ TRUSTED: Final = (
     ),
     Trusted(
         ("predicate.model.version",),
-        "A weight file does not know its number. Checked: 1 where a lineage begins, and at "
-        "least as many releases before it as the history lists.",
+        "A weight file does not know its number. Checked: 1 where a lineage begins, and, since the "
+        "version with which the lineage began, as many releases as the history lists.",
     ),
     Trusted(
         ("predicate.target.epsilon",),
@@ -42,18 +42,32 @@ TRUSTED: Final = (
             "predicate.forgotten.requests",
             "predicate.forgotten.records",
             "predicate.forgotten.before_training",
+            "predicate.forgotten.excluded_records",
         ),
         "How many records and requests there were is the operator's count: a record may be named "
-        "twice. Checked: none exactly if the root is empty, and all of them are in the history or "
-        "the group of a mechanism that depends on their number.",
+        "twice. Checked: none exactly if its tree is empty, no more than that has commitments, and "
+        "all of `records` are in the history or the group of a mechanism that depends on their "
+        "number. Beside an older certificate (`--previous`): none is taken back.",
     ),
     Trusted(
-        ("predicate.forgotten.excluded_records",),
-        "Counted by the operator as well. Checked: none exactly if the root is empty.",
+        (
+            "predicate.forgotten.covered.size",
+            "predicate.forgotten.covered.root",
+            "predicate.forgotten.excluded.size",
+            "predicate.forgotten.excluded.root",
+        ),
+        "Commitments are salted, so that they identify no person. A receipt checks its own; beside "
+        "an older certificate, the trees begin with that one's.",
     ),
     Trusted(
-        ("predicate.forgotten.commitments_root", "predicate.forgotten.excluded_root"),
-        "Commitments are salted, so that they identify no person. A receipt checks its own.",
+        (
+            "predicate.forgotten.since_version",
+            "predicate.forgotten.first",
+            "predicate.forgotten.leaves",
+        ),
+        "With which training the lineage began, and which commitments an exclusion is about. "
+        "Checked: no later than the version; within the tree, and as many as requests and records "
+        "allow; a receipt's are among them.",
     ),
     Trusted(
         ("predicate.previous_certificate",),
@@ -97,6 +111,17 @@ TRUSTED: Final = (
     Trusted(
         ("predicate.mechanism.parameters.history.recipe.radius",),
         "A radius that is larger than the weights ever were changes nothing.",
+    ),
+    Trusted(
+        (
+            "predicate.mechanism.parameters.regularisation",
+            "predicate.mechanism.parameters.tolerance",
+            "predicate.mechanism.parameters.feature_range",
+            "predicate.mechanism.parameters.classifier",
+        ),
+        "Which function of the retained records an exact head is: every one is exact. A ridge "
+        "head's range and classifier are compared with what its file says. Where the records are, "
+        "`expunge model recompute` computes it again.",
     ),
     Trusted(
         ("predicate.backbone", "predicate.backbone.*"),

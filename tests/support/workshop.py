@@ -13,6 +13,7 @@ from app.access import api_keys
 from app.accounting.histories.history import History
 from app.certificates.noise import Noise, draws_of, grid_of
 from app.certificates.statement import CertifyingPhase
+from app.certificates.weights_file import tensors_sha256
 from app.datasets import repository as datasets
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
@@ -27,10 +28,11 @@ from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
 from app.domain.states import Basis, FirstRelease, RunKind, WeightsSource
 from app.ledger import outbox, publication, repository, runs, scheduling
-from app.ledger.demands import ForgetDemand
+from app.ledger.new_requests import NewForgetRequest
 from app.ledger.runs import Selection
 from app.ledger.tables import ForgetRequestRow, ObligationRow, OutboxRow, RunRow
-from app.models import definitions
+from app.ledger.training import membership_of_run
+from app.models import definitions, endings, retraining
 from app.planning.tracking import trained_history
 from app.registry import repository as registry
 from app.registry.membership import Membership, membership_of
@@ -38,6 +40,7 @@ from app.registry.tables import ModelRow, VersionRow
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from tests.support import weights
+from tests.support.statements import ARITHMETIC
 
 DATASET = "people"
 RECORDS = 40
@@ -62,6 +65,9 @@ def records_parquet(count: int = RECORDS, *, first: int = 0) -> bytes:
             features=np.array([[i, -i] for i in numbers], dtype=np.float32),
         )
     )
+
+
+_OF_HEADS = (TrainingKind.DESCENT, TrainingKind.EXACT)
 
 
 @dataclass(frozen=True)
@@ -91,12 +97,21 @@ class Workshop:
 
     # Models and their runs
 
+    def retrain(self, name: str = "model") -> str:
+        """Ask for a new training; return its run."""
+        return retraining.retrain(self.services.database, name).id
+
+    def archive(self, name: str = "model") -> None:
+        with self.transaction() as session:
+            endings.archive_model(session, self.services.blobs, name)
+
     def define(
         self,
         name: str = "model",
         *,
         upload: bool = False,
-        architecture: str = "logistic",
+        architecture: str | ArchitectureSpec = "logistic",
+        dataset: str = DATASET,
         recipe: Mapping[str, Any] = RECIPE.to_json(),
         **policy: object,
     ) -> str:
@@ -105,8 +120,10 @@ class Workshop:
             policy["first_release"] = FirstRelease(policy["first_release"])  # type: ignore[arg-type]
         definition = definitions.ModelDefinition(
             name=name,
-            dataset=DATASET,
-            architecture=ArchitectureSpec(architecture),
+            dataset=dataset,
+            architecture=ArchitectureSpec(architecture)
+            if isinstance(architecture, str)
+            else architecture,
             recipe=recipe,
             policy=Policy(**{"mechanism": "gradient_clipping", **policy}),  # type: ignore[arg-type]
             weights_source=WeightsSource.UPLOAD if upload else WeightsSource.TRAIN,
@@ -162,12 +179,13 @@ class Workshop:
             policy = Policy.from_json(session.get_one(ModelRow, run.model_id).policy)
             plan, kind = Plan.from_json(run.plan), run.kind
             number = registry.next_number(session, run.model_id)
-        openly = number == 1 and policy.first_release is FirstRelease.AS_TRAINED
+        openly = kind == RunKind.TRAIN and policy.first_release is FirstRelease.AS_TRAINED
         basis = Basis.UNLEARNED if kind == RunKind.UNLEARN else Basis.CERTIFIED_RELEASE
         if content is None:
-            content = weights.weights_of_version(number, head=plan.training is TrainingKind.DESCENT)
+            content = weights.weights_of_version(number, head=plan.training in _OF_HEADS)
         return publication.RunResult(
             weights=self.write(held, content),
+            tensors_sha256=tensors_sha256(content),
             phase=None if openly else _followed(plan, basis),
             evaluation={"held_out_records": 0},
             certified_at=datetime.now(UTC),
@@ -178,7 +196,7 @@ class Workshop:
         """Write weights as the run's worker does."""
         blobs = self.services.blobs
         with self.transaction() as session:
-            blob_id = runs.reserve_weights(session, blobs, held.run_id, held.token)
+            blob_id = runs.reserve_blob(session, blobs, held.run_id, held.token)
         return blobs.fill(blob_id, content)
 
     def publish(self, held: Held, result: publication.RunResult | None = None) -> VersionRow:
@@ -225,9 +243,10 @@ class Workshop:
 
     def forget(self, *records: str, subjects: Sequence[str] = (), **more: str) -> str:
         """Submit a request; return its id."""
-        demand = ForgetDemand(DATASET, record_ids=records, subject_ids=subjects, **more)
+        named = {"dataset": DATASET, **more}
+        asked = NewForgetRequest(record_ids=records, subject_ids=subjects, **named)
         with self.transaction() as session:
-            row, _ = self.services.acceptance.submit(session, demand, api_key_id=self.key_id)
+            row, _ = self.services.acceptance.submit(session, asked, api_key_id=self.key_id)
             return row.id
 
     def request(self, request_id: str) -> ForgetRequestRow:
@@ -253,13 +272,19 @@ class Workshop:
             return list(session.scalars(select(RunRow).order_by(RunRow.created_at)))
 
     def membership(self, name: str = "model") -> Membership:
-        membership = membership_of(self.model(name))
+        """Return what the model has learned from, or what its training has read before that."""
+        model = self.model(name)
+        membership = membership_of(model)
+        if membership is None:
+            with self.transaction() as session:
+                run = repository.newest_training(session, model.id)
+                membership = None if run is None else membership_of_run(model, run)
         assert membership is not None
         return membership
 
     def record(self, session: Session, record_id: str) -> RecordRow:
         dataset = datasets.dataset_named(session, DATASET)
-        key = self.services.forget_requests._pseudonyms.record(dataset.id, record_id)
+        key = self.services.forget_requests.pseudonyms.record(dataset.id, record_id)
         (row,) = datasets.records_by_key(session, dataset.id, record_keys=[key])
         return row
 
@@ -291,9 +316,10 @@ def _followed(plan: Plan, basis: Basis) -> CertifyingPhase:
         frame={"centre": "initialisation_mean", "scale": dict.fromkeys(weights.NETWORK, 0.5)}
         if framed
         else None,
-        tensors=tuple(weights.HEAD if plan.training is TrainingKind.DESCENT else weights.NETWORK),
+        tensors=tuple(weights.HEAD if plan.training in _OF_HEADS else weights.NETWORK),
         noise=Noise(SECURE, grid_of(plan.mechanism, draws), drawn) if draws else None,
         steps=_steps_of(plan),
+        arithmetic=ARITHMETIC if plan.training is TrainingKind.EXACT else None,
     )
 
 

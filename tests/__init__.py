@@ -1,0 +1,1 @@
+"""The tests; a package, so that another of this name among the installed ones is not found."""

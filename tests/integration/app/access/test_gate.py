@@ -1,0 +1,104 @@
+"""Who is let in: many at a time, all the time, and when nobody can be looked up."""
+
+import asyncio
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from app.access import api_keys, known
+from app.access.gate import Gate
+from app.access.known import LIFETIME_S
+from app.access.rate_limits import Counters, limits_of
+from app.database import Database
+from app.domain.errors import InvalidCredentialsError
+from app.domain.scopes import Scope
+from app.locations import redis_url
+from app.services import Services
+
+
+@pytest.fixture
+def gate(services: Services) -> Gate:
+    return _gate(services, services.database)
+
+
+def _gate(services: Services, database: Database) -> Gate:
+    counters = Counters(redis_url(services.settings), services.pseudonyms)
+    calls, failures = limits_of(services.settings, counters)
+    return Gate(database, services.pseudonyms, tokens=None, calls=calls, failures=failures)
+
+
+def test_a_key_in_steady_use_is_looked_up_once_a_second(
+    gate: Gate, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with services.database.transaction() as session:
+        row, secret = api_keys.create_key(session, name="steady", scopes=[Scope.LOG_READ])
+    now = [time.monotonic()]
+    looked_up: list[float] = []
+    holder_of = api_keys.holder_of
+    monkeypatch.setattr(known, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        api_keys, "holder_of", lambda *of, **by: looked_up.append(now[0]) or holder_of(*of, **by)
+    )
+
+    async def calls() -> None:
+        for _ in range(10):
+            assert (await gate.caller_of(secret, "192.0.2.1")).key_id == row.id
+            now[0] += 0.6 * LIFETIME_S
+
+    asyncio.run(asyncio.wait_for(calls(), 60))
+    assert len(looked_up) == 5  # at first, and after each 1.2 of a lifetime
+
+
+def test_those_who_come_together_are_told_apart(gate: Gate, services: Services) -> None:
+    with services.database.transaction() as session:
+        made = [api_keys.create_key(session, name="k", scopes=[Scope.ADMIN]) for _ in range(20)]
+    keys = {secret: row.id for row, secret in made}
+
+    async def all_at_once(secrets: list[str]) -> list[object]:
+        calls = (gate.caller_of(secret, "192.0.2.7") for secret in secrets)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    wrong = [f"xpg_{number}" for number in range(5)]
+    found = asyncio.run(all_at_once([*keys, *wrong, *keys]))
+
+    assert [caller.key_id for caller in (*found[:20], *found[25:])] == [*keys.values()] * 2
+    assert all(isinstance(error, InvalidCredentialsError) for error in found[20:25])
+
+
+def test_without_a_database_nobody_waits_for_the_attempts_of_others(services: Services) -> None:
+    """A server hangs up on everybody as soon as all have called, and before that on nobody."""
+    callers = 20
+    called: list[socket.socket] = []
+
+    def hang_up_on_all(server: socket.socket) -> None:
+        try:
+            while len(called) < callers:  # times out if one attempt waits for another's end
+                called.append(server.accept()[0])
+        finally:
+            for connection in called:
+                connection.close()
+            server.close()
+
+    server = socket.create_server(("127.0.0.1", 0), backlog=callers)
+    server.settimeout(30)
+    port = server.getsockname()[1]
+    options = "sslmode=disable&gssencmode=disable&connect_timeout=60"
+    database = Database(f"postgresql+psycopg://nobody@127.0.0.1:{port}/nothing?{options}")
+    gate = _gate(services, database)
+
+    async def all_at_once() -> list[object]:
+        calls = (gate.caller_of(f"xpg_{number}", "192.0.2.7") for number in range(callers))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    with ThreadPoolExecutor(1) as thread:
+        hanging_up = thread.submit(hang_up_on_all, server)
+        errors = asyncio.run(all_at_once())
+        hanging_up.result()
+    database.dispose()
+
+    assert len(called) == callers
+    assert all(isinstance(error, OperationalError) for error in errors)

@@ -1,0 +1,195 @@
+"""Who may call what: every operation of the OpenAPI document, by the scope that it declares."""
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+
+import app.api as api_package
+from app.api.protocol.access import GuardedRoute, Needs
+from app.domain.scopes import Scope
+from app.main import create_app
+from app.services import Services
+from tests.integration.app.api.conftest import CallerOf
+from tests.support.dumps import everything_in_postgres
+
+PUBLIC = {
+    "GET /livez",
+    "GET /readyz",
+    "GET /.well-known/expunge-keys.json",
+    "GET /.well-known/expunge-keys/{key_id}.pem",
+    "GET /opendsr/v2/discovery",
+    "GET /opendsr/v2/certificate.pem",
+}
+"""All that needs no key. Nothing else may be added without a reason."""
+
+READS_WITH_A_BODY = {"POST /v1/plans"}
+
+Operations = dict[str, dict]
+
+
+@pytest.fixture
+def app(services: Services) -> FastAPI:
+    return create_app(services)
+
+
+def _operations(app: FastAPI) -> Operations:
+    return {
+        f"{method.upper()} {path}": operation
+        for path, methods in app.openapi()["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+def _scope_of(operation: dict) -> Scope | None:
+    """Return the one scope that an operation declares."""
+    security = operation.get("security", [])
+    if len(security) != 1 or set(security[0]) != {"bearer"} or len(security[0]["bearer"]) != 1:
+        return None
+    return Scope(security[0]["bearer"][0])
+
+
+def _guarded(app: FastAPI) -> dict[str, Scope]:
+    scopes = {name: _scope_of(operation) for name, operation in _operations(app).items()}
+    return {name: scope for name, scope in scopes.items() if scope is not None}
+
+
+def _undeclared(app: FastAPI) -> set[str]:
+    return set(_operations(app)) - set(_guarded(app)) - PUBLIC
+
+
+def _call(client: TestClient, operation: str, **options: object):
+    """Call an operation as far as a caller gets who knows nothing but its path."""
+    method, path = operation.split(" ")
+    filled = re.sub(r"\{(\w+)\}", lambda m: "1" if m[1] in ("number", "index") else "none", path)
+    return client.request(method, filled, follow_redirects=False, **options)
+
+
+def test_every_operation_declares_its_scope_or_is_public(app: FastAPI) -> None:
+    assert _undeclared(app) == set()
+    assert set(_operations(app)) >= PUBLIC
+    assert len(_guarded(app)) > 35
+
+
+def test_a_new_operation_without_a_scope_would_be_noticed(app: FastAPI) -> None:
+    app.add_api_route("/v1/new", lambda: None, methods=["GET"])
+    app.openapi_schema = None
+    assert _undeclared(app) == {"GET /v1/new"}
+
+
+def test_what_the_document_hides_is_guarded_like_the_rest(app: FastAPI) -> None:
+    public = {operation.split(" ")[1] for operation in PUBLIC}
+    public.add("/metrics")  # guarded by a setting; the document shows the scope, and is checked
+    for module in pkgutil.walk_packages(api_package.__path__, "app.api."):
+        if module.ispkg:  # its routers are those of its modules
+            continue
+        router = getattr(importlib.import_module(module.name), "router", None)
+        for route in [] if router is None else router.routes:
+            assert isinstance(route, APIRoute), route
+            if route.path in public:
+                continue
+            asked = [d.call for d in route.dependant.dependencies if isinstance(d.call, Needs)]
+            assert len(asked) == 1, route.path
+            assert isinstance(route, GuardedRoute), route.path
+
+
+def test_what_changes_something_needs_more_than_a_reading_scope(app: FastAPI) -> None:
+    for operation, scope in _guarded(app).items():
+        if not operation.startswith("GET ") and operation not in READS_WITH_A_BODY:
+            assert not scope.endswith(":read"), operation
+
+
+@pytest.mark.parametrize("credentials", [None, "Bearer x", "Bearer xpg_x", "Basic eA==", "Bearer"])
+def test_without_a_key_nothing_is_answered_and_no_body_read(
+    app: FastAPI, credentials: str | None
+) -> None:
+    client = TestClient(app, headers={} if credentials is None else {"Authorization": credentials})
+    for operation in _guarded(app):
+        for options in ({}, {"content": b"{", "headers": {"Content-Type": "application/json"}}):
+            answer = _call(client, operation, **options)
+            assert (operation, answer.status_code) == (operation, 401)
+            assert answer.headers["www-authenticate"].startswith('Bearer realm="expunge"')
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert answer.json()["type"] == "urn:expunge:problem:unauthenticated"
+        if operation.startswith("GET "):
+            head = _call(client, operation.replace("GET", "HEAD"))
+            assert (operation, head.status_code) in {(operation, 401), (operation, 405)}
+
+
+def test_a_key_with_all_other_scopes_is_refused_by_name(app: FastAPI, caller_of: CallerOf) -> None:
+    for missing in Scope:
+        others = caller_of(*(s for s in Scope if s not in (missing, Scope.ADMIN)))
+        for operation in (o for o, scope in _guarded(app).items() if scope is missing):
+            for options in ({}, {"content": b"{", "headers": {"Content-Type": "application/json"}}):
+                answer = _call(others, operation, **options)
+                assert (operation, answer.status_code) == (operation, 403)
+                assert answer.json()["type"] == "urn:expunge:problem:missing-scope"
+                assert answer.json()["scope"] == missing
+                assert f'scope="{missing}"' in answer.headers["www-authenticate"]
+
+
+@pytest.mark.parametrize("admin", [False, True])
+def test_a_key_with_the_scope_is_let_in(app: FastAPI, caller_of: CallerOf, *, admin: bool) -> None:
+    for scope in set(_guarded(app).values()):
+        client = caller_of(Scope.ADMIN if admin else scope)
+        for operation in (o for o, needed in _guarded(app).items() if needed is scope):
+            answer = _call(client, operation)
+            assert answer.status_code not in (401, 403), operation
+            assert answer.status_code < 500, operation
+
+
+def test_every_refusal_is_in_the_document(app: FastAPI) -> None:
+    for operation, described in _operations(app).items():
+        if operation not in PUBLIC:
+            assert {"401", "403", "429"} <= set(described["responses"]), operation
+
+
+def test_the_document_says_how_to_authenticate(app: FastAPI) -> None:
+    schemes = app.openapi()["components"]["securitySchemes"]
+    assert {name: scheme["scheme"] for name, scheme in schemes.items()} == {"bearer": "bearer"}
+
+
+OPEN = sorted(PUBLIC)
+
+
+def test_what_needs_no_key(app: FastAPI, subtests: pytest.Subtests) -> None:
+    for operation in OPEN:
+        with subtests.test(operation=operation):
+            assert _call(TestClient(app), operation).status_code in (200, 404)
+
+
+def test_a_revoked_key_is_refused_at_once(caller_of: CallerOf) -> None:
+    admin = caller_of(Scope.ADMIN)
+    made = admin.post("/v1/api-keys", json={"name": "k", "scopes": ["models:read"]}).json()
+    client = TestClient(admin.app, headers={"Authorization": f"Bearer {made['secret']}"})
+    assert client.get("/v1/models").status_code == 200
+
+    assert admin.delete(f"/v1/api-keys/{made['id']}").status_code == 204
+
+    assert client.get("/v1/models").status_code == 401
+
+
+def test_secrets_are_shown_once_and_stored_hashed(caller_of: CallerOf, services: Services) -> None:
+    admin = caller_of(Scope.ADMIN)
+    made = admin.post("/v1/api-keys", json={"name": "k", "scopes": ["models:read"]}).json()
+
+    assert made["secret"] not in admin.get("/v1/api-keys").text
+    assert made["secret"] not in everything_in_postgres(services.database.engine)
+
+
+def test_the_published_keys_are_those_that_sign(caller_of: CallerOf, services: Services) -> None:
+    anybody = caller_of()
+    keys = {k["purpose"]: k for k in anybody.get("/.well-known/expunge-keys.json").json()["keys"]}
+
+    assert keys["certificates"]["pem"] == services.signer.public_key_pem
+    assert keys["model signatures"]["pem"] == services.model_signer.public_key_pem
+    for key in keys.values():
+        file = anybody.get(f"/.well-known/expunge-keys/{key['key_id']}.pem")
+        assert (file.status_code, file.text) == (200, key["pem"])
+    assert anybody.get("/.well-known/expunge-keys/nobody.pem").status_code == 404
+    assert Path(services.settings.data_dir / "keys").stat().st_mode & 0o077 == 0

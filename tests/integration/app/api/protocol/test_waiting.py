@@ -1,0 +1,262 @@
+"""``Prefer: wait``: answers that come with the news, and waiters that hold nothing."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+from app.api.protocol.waiting import wait_of
+from app.api.protocol.watching import Watcher
+from app.main import create_app
+from app.services import Services
+from tests.support.service import until
+from tests.support.serving import serve
+from tests.support.workshop import Workshop
+
+WAIT = {"Prefer": "wait=50"}
+
+
+@pytest.fixture
+def app(services: Services) -> FastAPI:
+    return create_app(services)
+
+
+@pytest.fixture
+def served(app: FastAPI, admin_key: str) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {admin_key}"}
+    with serve(app) as url, httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def request_path(workshop: Workshop) -> str:
+    """A request that waits for its run."""
+    workshop.define()
+    workshop.work()
+    return f"/v1/forget-requests/{workshop.forget(workshop.split()[0][0])}"
+
+
+def _waiters(app: FastAPI) -> int:
+    return len(app.state.watcher._watches)
+
+
+def _meanwhile(
+    app: FastAPI, call: Callable[[], httpx.Response], change: Callable[[], object]
+) -> httpx.Response:
+    """Make a call, change something once it waits, and return the call's answer."""
+    answers: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: answers.append(call()))
+    thread.start()
+    until(lambda: _waiters(app) == 1)
+    assert not answers
+    change()
+    thread.join(45)
+    assert not thread.is_alive()
+    assert _waiters(app) == 0
+    return answers[0]
+
+
+def test_an_answer_comes_with_the_new_state(
+    app: FastAPI, served: httpx.Client, request_path: str
+) -> None:
+    answer = _meanwhile(
+        app,
+        lambda: served.get(request_path, headers=WAIT),
+        lambda: served.delete(request_path),
+    )
+
+    assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
+    assert answer.headers["preference-applied"] == "wait=50"
+
+
+def test_an_obligation_is_news_too(
+    app: FastAPI, served: httpx.Client, workshop: Workshop, request_path: str
+) -> None:
+    def begin() -> None:
+        workshop.dispatch()
+        workshop.begin(workshop.lease())
+
+    answer = _meanwhile(app, lambda: served.get(request_path, headers=WAIT), begin)
+
+    assert answer.json()["obligations"][0]["run"] is not None
+
+
+def test_a_run_is_waited_for_by_state_and_not_by_step(
+    app: FastAPI, served: httpx.Client, workshop: Workshop
+) -> None:
+    workshop.define()
+    held = workshop.lease()
+
+    def step_and_begin() -> None:
+        workshop.beat(held, step=3)
+        time.sleep(1)
+        assert _waiters(app) == 1
+        workshop.begin(held)
+
+    answer = _meanwhile(
+        app, lambda: served.get(f"/v1/runs/{held.run_id}", headers=WAIT), step_and_begin
+    )
+
+    assert (answer.json()["state"], answer.json()["step"]) == ("running", 3)
+
+
+def test_a_model_is_waited_for(app: FastAPI, served: httpx.Client, workshop: Workshop) -> None:
+    workshop.define()
+
+    answer = _meanwhile(app, lambda: served.get("/v1/models/model", headers=WAIT), workshop.lease)
+
+    assert answer.json()["latest_run"]["state"] == "leased"
+
+
+def test_nobody_waits_for_what_has_ended(served: httpx.Client, workshop: Workshop) -> None:
+    body = {"dataset": "people", "record_ids": ["record-1"]}
+    request = served.post("/v1/forget-requests", json=body).headers["location"]
+    workshop.services.clean_up()
+
+    answer = served.get(request, headers={"Prefer": "respond-async, wait=1000000; x=1"})
+
+    assert answer.json()["state"] == "completed"
+    assert answer.elapsed.total_seconds() < 25
+    assert answer.headers["preference-applied"] == "wait=60"
+
+
+def test_without_news_the_answer_comes_when_the_time_is_over(
+    api: TestClient, request_path: str
+) -> None:
+    first = api.get(request_path)
+    held = {"If-None-Match": first.headers["etag"]}
+
+    same = api.get(request_path, headers={"Prefer": "wait=1"})
+    known = api.get(request_path, headers={"Prefer": "wait=1", **held})
+
+    assert same.json() == first.json()
+    assert (known.status_code, known.headers["preference-applied"]) == (304, "wait=1")
+
+
+def test_who_missed_something_is_told_at_once(
+    app: FastAPI, served: httpx.Client, request_path: str
+) -> None:
+    """A change between two calls is not waited for again."""
+    answer = served.get(request_path, headers={**WAIT, "If-None-Match": '"of an older answer"'})
+
+    assert (answer.status_code, answer.json()["state"]) == (200, "accepted")
+    assert answer.elapsed.total_seconds() < 25
+
+
+def test_who_hangs_up_is_not_waited_for(
+    app: FastAPI, served: httpx.Client, request_path: str
+) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        served.get(request_path, headers=WAIT, timeout=httpx.Timeout(60, read=1))
+
+    until(lambda: _waiters(app) == 0)
+    until(lambda: app.state.watcher._thread is None)
+
+
+def test_who_waits_is_answered_when_the_process_stops(
+    app: FastAPI, served: httpx.Client, request_path: str
+) -> None:
+    answer = _meanwhile(
+        app, lambda: served.get(request_path, headers=WAIT), app.state.watcher.close
+    )
+    assert answer.json()["state"] == "accepted"
+    assert served.get(request_path, headers=WAIT).elapsed.total_seconds() < 25
+
+
+@pytest.mark.parametrize(
+    "error", [OperationalError("SELECT 'secret'", {}, Exception("secret")), OSError("unexpected")]
+)
+def test_a_database_that_is_away_for_a_while_is_waited_for(
+    app: FastAPI, served: httpx.Client, services: Services, request_path: str, error: Exception
+) -> None:
+    failed = threading.Event()
+
+    def fail(*_: object) -> None:
+        failed.set()
+        raise error
+
+    def change() -> None:
+        event.listen(services.database.engine, "before_cursor_execute", fail)
+        assert failed.wait(30)
+        event.remove(services.database.engine, "before_cursor_execute", fail)
+        served.delete(request_path)
+
+    answer = _meanwhile(app, lambda: served.get(request_path, headers=WAIT), change)
+
+    assert answer.json()["state"] == "cancelled"
+
+
+def test_many_waiters_hold_neither_threads_nor_connections(
+    app: FastAPI, served: httpx.Client, services: Services, request_path: str, admin_key: str
+) -> None:
+    async def poll_together(count: int) -> list[httpx.Response]:
+        limits = httpx.Limits(max_connections=count)
+        headers = {"Authorization": f"Bearer {admin_key}", **WAIT}
+        async with httpx.AsyncClient(
+            base_url=served.base_url, limits=limits, timeout=60, headers=headers
+        ) as client:
+            polls = [asyncio.create_task(client.get(request_path)) for _ in range(count)]
+            async with asyncio.timeout(60):
+                while _waiters(app) < count or services.database.engine.pool.checkedout() > 1:
+                    await asyncio.sleep(0.05)
+            assert threading.active_count() < 60
+            await asyncio.to_thread(served.delete, request_path)
+            return await asyncio.gather(*polls)
+
+    answers = asyncio.run(poll_together(100))
+
+    assert {answer.json()["state"] for answer in answers} == {"cancelled"}
+
+
+def test_what_is_not_there_and_who_may_not(served: httpx.Client, app: FastAPI) -> None:
+    assert served.get("/v1/forget-requests/nothing", headers=WAIT).status_code == 404
+    assert TestClient(app).get("/v1/runs/nothing", headers=WAIT).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("prefer", "wait_s"),
+    [
+        ("wait=30", 30),
+        ('Wait = "5"', 5),
+        ("return=minimal, wait=7;a=b", 7),
+        ("wait=61", 60),
+        ("wait=0", 0),
+        ("wait=-1", None),
+        ("wait=1.5", None),
+        ("wait=" + "9" * 400, None),
+        ("wait", None),
+        ("waiting=3", None),
+        (None, None),
+    ],
+)
+def test_preferences_that_are_not_understood_are_ignored(
+    prefer: str | None, wait_s: int | None
+) -> None:
+    assert wait_of(prefer) == wait_s
+
+
+def test_a_watcher_outlives_the_event_loops_of_its_waiters(services: Services) -> None:
+    """Waiters whose loop was torn down are dropped, and the others are served."""
+    from app.ledger.changes import Facts, Kind
+
+    watcher = Watcher(services.database, most_per_caller=9, interval_s=0.01)
+    abandoned = watcher.watch(Kind.RUN, "run_1", Facts(("queued", 0)), caller_id="a")
+
+    async def abandon() -> None:
+        abandoned.__enter__()
+
+    asyncio.run(abandon())
+
+    async def wait() -> bool:
+        with watcher.watch(Kind.RUN, "run_2", Facts(("queued", 0)), caller_id="a") as watch:
+            return await watch.wait(30) and watch.facts is None
+
+    assert asyncio.run(wait())
+    until(lambda: not watcher._watches)

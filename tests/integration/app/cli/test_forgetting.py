@@ -1,0 +1,123 @@
+"""Forget requests from the command line: ids from files, receipts, interrupted waits."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.client import ExpungeClient
+from tests.support.workshop import DATASET, Workshop
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def trained(served: None, workshop: Workshop) -> list[str]:
+    """Records that a model was trained on."""
+    workshop.define()
+    workshop.work()
+    return workshop.split()[0]
+
+
+def _requests() -> list[dict]:
+    return json.loads(runner.invoke(app, ["requests", "--json"]).stdout)
+
+
+def test_ids_come_from_a_file_and_from_standard_input(trained: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "ids"
+    path.write_text("\n".join(trained[:2]))
+    receipt = tmp_path / "receipt.json"
+    command = ["forget", DATASET, "--record", trained[2], "--records-from", str(path)]
+
+    shown = runner.invoke(app, [*command, "--receipt", str(receipt), "--json"])
+
+    assert json.loads(shown.stdout)["records"] == 3
+    assert set(json.loads(receipt.read_text())["record_ids"]) == set(trained[:3])
+    command = ["forget", DATASET, "--records-from", "-"]
+    shown = runner.invoke(app, command, input=f"{trained[3]}\r\n{trained[4]}\r\n")
+    assert json.loads(shown.stdout)["records"] == 2
+
+
+@pytest.mark.parametrize("there", ["an older receipt", "no directory"])
+def test_without_a_file_for_the_receipt_nothing_is_sent(
+    trained: list[str], tmp_path: Path, there: str
+) -> None:
+    receipt = tmp_path / ("r.json" if there == "an older receipt" else "none/r.json")
+    if there == "an older receipt":
+        receipt.write_text("{}")
+    command = ["forget", DATASET, "--record", trained[0], "--receipt", str(receipt)]
+
+    answer = runner.invoke(app, command)
+
+    assert answer.exit_code == 1
+    assert str(receipt) in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+    assert _requests() == []
+
+
+def test_a_receipt_that_cannot_be_written_is_on_the_screen(trained: list[str]) -> None:
+    command = ["forget", DATASET, "--record", trained[0], "--receipt", "/dev/full", "--json"]
+
+    answer = runner.invoke(app, command)
+
+    assert answer.exit_code == 1
+    (request,) = _requests()
+    assert json.loads(answer.stdout)["receipt_salt"] == request["receipt_salt"]
+    assert "No space left on device: /dev/full" in answer.stderr
+
+
+def test_an_interrupted_wait_shows_the_request_and_how_to_go_on(
+    trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ExpungeClient, "wait_for_request", interrupted)
+
+    answer = runner.invoke(app, ["forget", DATASET, "--record", trained[0], "--wait", "--json"])
+
+    assert answer.exit_code == 130
+    (request,) = _requests()
+    assert json.loads(answer.stdout)["id"] == request["id"]
+    assert f"expunge status {request['id']} --wait" in answer.stderr
+
+
+def test_nothing_named_is_nothing_sent(trained: list[str], tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    for named in ([], ["--subjects-from", str(empty)], ["--subjects-from", str(tmp_path)]):
+        answer = runner.invoke(app, ["forget", DATASET, *named])
+        assert answer.exit_code == 1
+        assert len(answer.stderr.splitlines()) == 1
+    twice = ["--subjects-from", "-", "--records-from", "-"]
+    assert runner.invoke(app, ["forget", DATASET, *twice], input="a").exit_code == 2
+    assert _requests() == []
+
+
+def test_with_json_every_list_and_check_is_one_document(trained: list[str]) -> None:
+    commands = (
+        *("dataset list", f"dataset show {DATASET}", "model list", "model show model"),
+        *("backbone list", "run list", "requests", "api-key list", "callback list", "audit"),
+        *("callback secret", "log checkpoint", "signing-key list", "storage check"),
+    )
+    for command in commands:
+        answer = runner.invoke(app, [*command.split(), "--json"])
+        assert answer.exit_code == 0, (command, answer.output)
+        json.loads(answer.stdout)
+
+
+def test_a_preview_makes_no_request(trained: list[str], tmp_path: Path) -> None:
+    command = ["forget", DATASET, "--record", trained[0], "--preview"]
+
+    shown = json.loads(runner.invoke(app, [*command, "--json"]).stdout)
+
+    assert [effect["model"] for effect in shown["models"]] == ["model"]
+    assert shown["models"][0]["run"]["mechanism"] == "gradient_clipping"
+    assert _requests() == []
+    receipt = tmp_path / "receipt.json"
+    for more in (["--receipt", str(receipt)], ["--external-id", "x"], ["--wait"]):
+        refused = runner.invoke(app, [*command, *more])
+        assert refused.exit_code == 2
+    assert not receipt.exists()

@@ -1,0 +1,69 @@
+"""``expunge up`` where it cannot run: it says why in one line, and changes nothing."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.embedded.claim import claimed
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A port in use."""
+    for name in ("EXPUNGE_DATABASE_URL", "EXPUNGE_REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EXPUNGE_DATA_DIR", str(tmp_path / "data"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def _refused(command: str = "up") -> str:
+    answer = runner.invoke(app, [command])
+    assert answer.exit_code == 1
+    assert answer.stdout == ""
+    (line,) = answer.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("command", ["up", "serve"])
+def test_a_port_in_use(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("EXPUNGE_PORT", str(port))
+    assert f"port {port} (EXPUNGE_HOST, EXPUNGE_PORT): Address already in use" in _refused(command)
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_address_of_another_machine(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPUNGE_HOST", "192.0.2.1")
+    assert "EXPUNGE_HOST" in _refused()
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_data_directory_in_use(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPUNGE_PORT", "0")
+    with claimed(tmp_path / "data"):
+        assert f"used by another expunge, process {os.getpid()}" in _refused()
+        assert [path.name for path in (tmp_path / "data").iterdir()] == ["service.lock"]
+
+
+@pytest.mark.parametrize("command", ["up", "serve", "worker", "dispatcher", "init", "requests"])
+def test_a_misspelt_setting(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("EXPUNGE_PROT", str(port))
+    assert _refused(command) == (
+        "error: EXPUNGE_PROT: there is no such setting; did you mean EXPUNGE_PORT?"
+    )
+    assert not (tmp_path / "data").exists()

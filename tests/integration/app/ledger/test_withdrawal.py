@@ -1,0 +1,304 @@
+"""A model of which every record was forgotten is withdrawn, and can be trained again."""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, text
+
+from app.certificates.signing import payload_from, statement_of
+from app.certificates.tables import CertificateRow
+from app.certificates.verification import check_statement
+from app.domain.errors import ConflictError, GoneError, LeaseLostError, NotReadyError
+from app.domain.states import ObligationState, RunKind
+from app.ledger import publication, repository, runs
+from app.ledger.new_requests import NewForgetRequest
+from app.ledger.withdrawal import EMPTIED, withdraw
+from app.models import serving
+from app.registry import repository as registry
+from app.storage.tables import BlobRow
+from tests.support.weights import weights_of_version
+from tests.support.workshop import DATASET, RECORDS, Workshop, record_ids
+
+PATIENCE_S = 30.0
+HEAD = {
+    "architecture": "linear_head",
+    "recipe": {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25},
+    "epsilon": 8.0,
+}
+POLICIES: dict[str, dict[str, Any]] = {
+    "gradient_clipping": {},
+    "model_clipping": {"epsilon": 8.0},
+    "output_perturbation": {"epsilon": 8.0},
+    "retraining": {},
+    "dp_sgd": {"epsilon": 8.0},
+    "tracked_release": HEAD,
+    "delete_to_descent": HEAD,
+    "projected_noisy_sgd": HEAD,
+    "noisy_gd_convex": HEAD
+    | {"adaptive": True, "parameters": {"earlier_releases": 4, "forgotten": 10}},
+}
+
+
+def _serve(workshop: Workshop) -> object:
+    with workshop.transaction() as session:
+        return serving.current_version(session, registry.model_named(session, "model"))
+
+
+def _certificates(workshop: Workshop) -> int:
+    with workshop.transaction() as session:
+        return session.scalar(select(func.count()).select_from(CertificateRow)) or 0
+
+
+def _latest_run(workshop: Workshop) -> str:
+    with workshop.transaction() as session:
+        latest = repository.latest_run(session, registry.model_named(session, "model").id)
+        assert latest is not None
+        return latest.id
+
+
+def _require_withdrawn(workshop: Workshop, *requests: str) -> None:
+    """Check that nothing is served or owed, and that all of it is completed."""
+    assert workshop.active_run() is None
+    model = workshop.model()
+    assert (model.head_version_id, model.imported_blob_id, model.tracking) == (None, None, None)
+    assert (model.trained_through, model.trained_after_epoch) == (None, None)
+    with workshop.transaction() as session:
+        assert not repository.obligations_of_model(
+            session,
+            model.id,
+            (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED),
+        )
+    workshop.services.clean_up()
+    assert {workshop.request(request).state for request in requests} <= {"completed"}
+    with workshop.transaction() as session:
+        weights = session.scalars(select(BlobRow.state).where(BlobRow.kind != "shard")).all()
+    assert set(weights) <= {"shredded"}
+
+
+@pytest.mark.parametrize("mechanism", POLICIES)
+@pytest.mark.parametrize("batches", [1, 2])
+def test_when_every_record_was_forgotten_the_model_is_withdrawn(
+    workshop: Workshop, mechanism: str, batches: int
+) -> None:
+    workshop.define(mechanism=mechanism, **POLICIES[mechanism])
+    workshop.work()
+    before = []
+    ids = record_ids()
+    if batches == 2:
+        before, ids = [workshop.forget(ids[0], workshop.split()[0][0])], ids[1:]
+        workshop.dispatch()
+        if workshop.active_run() is not None:  # else the version covered them
+            workshop.work()
+    certificates = _certificates(workshop)
+    request = workshop.forget(*ids)
+    workshop.dispatch()
+
+    (owed,) = workshop.obligations(request)
+    assert (owed.state, owed.certificate_id, owed.failure_reason) == ("cancelled", None, EMPTIED)
+    assert workshop.request(request).failure_reason is None
+    with pytest.raises(GoneError, match="every record that it could be trained on was forgotten"):
+        _serve(workshop)
+    _require_withdrawn(workshop, request, *before)
+    assert _certificates(workshop) == certificates
+    with pytest.raises(GoneError, match=r"shredded: every record"):
+        _serve(workshop)
+
+
+def test_records_that_are_held_out_do_not_keep_a_model(workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    learned, held_out = workshop.split()
+    request = workshop.forget(*learned)
+    workshop.dispatch()
+    later = workshop.forget(held_out[0])
+    _require_withdrawn(workshop, request, later)
+    assert workshop.obligations(later) == []
+
+
+def test_one_record_that_is_left_keeps_a_model(workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    learned, held_out = workshop.split()
+    workshop.forget(*learned[1:], *held_out)
+    workshop.dispatch()
+    assert workshop.work().number == 2
+
+
+def test_what_failed_before_ends_with_the_withdrawal_when_it_is_retried(
+    workshop: Workshop,
+) -> None:
+    workshop.define()
+    workshop.work()
+    request = workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    workshop.give_up(workshop.lease())
+    workshop.forget(*record_ids())
+    workshop.dispatch()
+    _require_withdrawn(workshop, request)
+
+
+def test_a_run_from_under_which_the_last_record_vanishes_withdraws_its_model(
+    workshop: Workshop,
+) -> None:
+    workshop.define()
+    workshop.work()
+    first = workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    held = workshop.lease()
+    rest = workshop.forget(*record_ids())
+
+    with pytest.raises(LeaseLostError, match="every record"):
+        workshop.begin(held)
+
+    run = workshop.run(held.run_id)
+    assert (run.state, run.failure_reason) == ("cancelled", EMPTIED)
+    with pytest.raises(LeaseLostError):
+        workshop.publish(held)
+    _require_withdrawn(workshop, first, rest)
+
+
+@pytest.mark.parametrize("found_by", ["worker", "dispatcher"])
+def test_imported_weights_that_were_never_certified_are_withdrawn(
+    workshop: Workshop, found_by: str
+) -> None:
+    workshop.define(upload=True)
+    blob_id = workshop.upload("model")
+    held = workshop.lease()
+    if found_by == "dispatcher":
+        workshop.give_up(held)
+    request = workshop.forget(*record_ids())
+    if found_by == "dispatcher":
+        workshop.dispatch()
+    else:
+        with pytest.raises(LeaseLostError, match="every record"):
+            workshop.begin(held)
+
+    _require_withdrawn(workshop, request)
+    with workshop.transaction() as session:
+        assert session.get_one(BlobRow, blob_id).state == "shredded"
+    with pytest.raises(NotReadyError):
+        _serve(workshop)
+    with pytest.raises(ConflictError, match="upload them again"):
+        runs.retry_run(workshop.services.database, held.run_id)
+
+
+def test_weights_brought_again_are_unlearned_from_what_was_forgotten_before(
+    workshop: Workshop,
+) -> None:
+    workshop.define(upload=True)
+    workshop.upload("model")
+    workshop.work()
+    request = workshop.forget(*record_ids())
+    workshop.dispatch()
+    _require_withdrawn(workshop, request)
+    workshop.push(first=RECORDS)
+    workshop.upload("model")
+    held = workshop.lease()
+    workshop.begin(held)
+    result = workshop.result(held)
+    with workshop.transaction() as session:
+        statement = publication.draft(session, run_id=held.run_id, result=result)
+    check_statement(payload_from(statement), weights=weights_of_version(2))
+    predicate = statement["predicate"]
+    assert (predicate["basis"], predicate["forgotten"]["records"]) == ("unlearned", RECORDS)
+    assert workshop.publish(held, result).state == "certified"
+
+
+RETRAINED: Mapping[str, dict[str, Any]] = {
+    "gradient_clipping": {},
+    "as_trained": {"first_release": "as_trained"},
+    "none": {"first_release": "none"},
+    "dp_sgd": {"mechanism": "dp_sgd", "epsilon": 8.0},
+    "tracked_release": HEAD | {"mechanism": "tracked_release"},
+}
+
+
+@pytest.mark.parametrize("kind", RETRAINED)
+def test_a_withdrawn_model_is_trained_again_on_what_was_pushed_since(
+    workshop: Workshop, kind: str
+) -> None:
+    workshop.define(**RETRAINED[kind])
+    workshop.work()
+    workshop.forget(*record_ids())
+    workshop.dispatch()
+    workshop.push(first=RECORDS)
+    created = runs.retry_run(workshop.services.database, _latest_run(workshop))
+    assert created.kind == RunKind.TRAIN
+    with pytest.raises(NotReadyError):
+        _serve(workshop)
+    workshop.work()
+    learned, _ = workshop.split(first=RECORDS)
+    request = workshop.forget(*learned[:2])
+    workshop.dispatch()
+    if workshop.active_run() is not None:  # else the new version's noise covers them
+        workshop.work()
+    assert workshop.request(request).state == "certified"
+    (owed,) = workshop.obligations(request)
+    with workshop.transaction() as session:
+        statement = statement_of(repository.certificate(session, owed.certificate_id).envelope)
+    forgotten = statement["predicate"]["forgotten"]
+    assert (forgotten["records"], forgotten["excluded_records"]) == (2, RECORDS)
+    assert statement["predicate"]["model"]["version"] == (2 if owed.run_id is None else 3)
+
+
+def _while_locked(
+    workshop: Workshop, first: Callable[[Any], object], then: Callable[[], object]
+) -> None:
+    """Do ``then``, which has to wait for what ``first`` has locked until that is committed."""
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    with ThreadPoolExecutor(1) as thread:
+        with workshop.transaction() as session:
+            first(session)
+            session.flush()
+            future = thread.submit(then)
+            end = time.monotonic() + PATIENCE_S
+            while True:
+                with workshop.transaction() as looking:
+                    if looking.scalar(waiting):
+                        break
+                assert time.monotonic() < end, "nothing waits"
+                time.sleep(0.05)
+        future.result(PATIENCE_S)
+
+
+def test_a_request_that_arrives_during_a_withdrawal_is_owed_nothing(workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    request = workshop.forget(*workshop.split()[0])
+    blobs = workshop.services.blobs
+    later = []
+
+    def withdrawing(session: Any) -> None:
+        model = registry.model_named(session, "model", lock=True)
+        withdraw(session, blobs, model, reason=EMPTIED)
+
+    _while_locked(workshop, withdrawing, lambda: later.append(workshop.forget("record-1")))
+
+    assert workshop.obligations(later[0]) == []
+    workshop.dispatch()
+    _require_withdrawn(workshop, request, *later)
+
+
+def test_a_withdrawal_meets_a_request_that_arrived_just_before(workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    learned, _ = workshop.split()
+    request = workshop.forget(*learned)
+    later = []
+
+    def asking(session: Any) -> None:
+        forget = workshop.services.acceptance.submit
+        asked = NewForgetRequest(DATASET, record_ids=[learned[0]])
+        later.append(forget(session, asked, api_key_id=workshop.key_id)[0].id)
+
+    _while_locked(workshop, asking, workshop.dispatch)
+
+    (owed,) = workshop.obligations(later[0])
+    assert (owed.state, owed.failure_reason) == ("cancelled", EMPTIED)
+    _require_withdrawn(workshop, request, *later)

@@ -1,0 +1,427 @@
+"""What each page shows, to whom, and with which headers."""
+
+import math
+import re
+from itertools import pairwise
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+from app.domain.plan import Plan
+from app.domain.scopes import Scope
+from app.ledger.tables import RunRow
+from app.locations import redis_connection
+from app.main import create_app
+from app.planning.mechanisms import catalogue
+from app.services import Services
+from app.web.installation import PARTS
+from app.web.pages import PageRoute
+from tests.integration.app.web.conftest import VisitorOf, token_in
+from tests.support import scenes
+from tests.support.weights import WEIGHTS
+from tests.support.workshop import Workshop
+
+SCOPES = {
+    "/requests": Scope.FORGET_READ,
+    "/requests/{request_id}": Scope.FORGET_READ,
+    "/runs": Scope.MODELS_READ,
+    "/runs/{run_id}": Scope.MODELS_READ,
+    "/runs/{run_id}/progress": Scope.MODELS_READ,
+    "/models": Scope.MODELS_READ,
+    "/models/{name}": Scope.MODELS_READ,
+    "/models/{name}/versions/{number}": Scope.MODELS_READ,
+    "/models/{name}/versions/{number}/certificate": Scope.MODELS_READ,
+    "/models/{name}/versions/{number}/weights": Scope.MODELS_READ,
+    "/workers": Scope.MODELS_READ,
+}
+ACTIONS = {
+    "/requests/{request_id}/retry": Scope.FORGET_WRITE,
+    "/runs/{run_id}/retry": Scope.MODELS_WRITE,
+}
+FOR_ANYONE = {"/", "/docs", "/verify", "/failures", "/login", "/logout"}
+
+
+def _filled(path: str) -> str:
+    return re.sub(r"\{(\w+)\}", lambda found: "1" if found[1] == "number" else "x", path)
+
+
+def test_every_page_has_its_scope_in_the_table() -> None:
+    routes = [route for part in PARTS for route in part.router.routes]
+    pages = {route.path for route in routes}
+    assert all(isinstance(route, PageRoute) for route in routes)
+
+    assert pages == set(SCOPES) | set(ACTIONS) | FOR_ANYONE
+
+
+@pytest.mark.parametrize("scope", [s for s in Scope if s is not Scope.ADMIN])
+def test_pages_show_what_the_scopes_allow(visitor_of: VisitorOf, scope: Scope) -> None:
+    visitor = visitor_of(scope)
+    start = visitor.get("/").text
+    token = token_in(start)
+    for path, needed in SCOPES.items():
+        answer = visitor.get(_filled(path))
+        assert (path, answer.status_code == 403) == (path, needed is not scope)
+        assert (f"lacks the scope {needed}" in answer.text) == (needed is not scope)
+    for path, needed in ACTIONS.items():
+        answer = visitor.post(_filled(path), data={"token": token})
+        assert (path, answer.status_code == 403) == (path, needed is not scope)
+    assert ('href="/requests"' in start) == (scope is Scope.FORGET_READ)
+    assert ('href="/models"' in start) == (scope is Scope.MODELS_READ)
+
+
+def test_every_answer_forbids_foreign_scripts_and_frames(operator: TestClient) -> None:
+    for path in ("/", "/docs", "/login", "/runs/nothing", "/static/run.js", "/static/expunge.css"):
+        headers = operator.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "same-origin"
+    assert operator.get("/").headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", ["/redoc", "/docs/oauth2-redirect", "/openapi.json"])
+def test_no_other_page_shares_the_sessions_origin(operator: TestClient, path: str) -> None:
+    assert "html" not in operator.get(path).headers["content-type"]
+
+
+def test_the_interface_is_a_page_of_our_own_for_anyone(services: Services) -> None:
+    visitor = TestClient(create_app(services))
+    document = visitor.get("/openapi.json").json()
+    page = visitor.get("/docs").text
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert f'id="{operation["operationId"]}"' in page
+            assert f"<code>{method.upper()} {path}</code>" in page
+    for name, schema in document["components"]["schemas"].items():
+        assert f'<h3 id="{name}">' in page
+        assert all(f"<code>{member}</code>" in page for member in schema.get("properties", ()))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(re.findall(r'id="([^"]+)"', page))
+    assert not re.findall(r"<script|<style|\bstyle=|(?:src|href)=\"https?:", page)
+    assert "L2 decay rate per step" in page
+    assert "-d &#39;{&#34;dataset&#34;: &#34;digits&#34;" in page
+
+
+def test_names_are_text_and_never_markup(
+    visitor_of: VisitorOf, workshop: Workshop, services: Services
+) -> None:
+    markup = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+    visitor = visitor_of(Scope.ADMIN, name=markup)
+    trained = scenes.released(workshop)
+    request = scenes.forget(workshop, trained[0])
+    workshop.dispatch()
+    held = workshop.lease("face-match")
+    workshop.begin(held)
+    workshop.give_up(held, markup)
+    with scenes.worker(redis_connection(services.settings), host=markup):
+        for path in ("/", "/requests", f"/requests/{request}", f"/runs/{held.run_id}",
+                     "/failures", "/workers", "/models/face-match"):  # fmt: skip
+            page = visitor.get(path)
+            assert page.status_code == 200
+            assert "<img" not in page.text
+            assert "<script>" not in page.text
+    assert "&lt;script&gt;alert(1)" in page.text
+
+
+def test_the_pages_of_a_busy_service(
+    operator: TestClient, workshop: Workshop, services: Services, subtests: pytest.Subtests
+) -> None:
+    first, _ = scenes.busy(workshop)
+
+    with subtests.test("no page needs what the policy forbids"):
+        for path in ("/", f"/runs/{first.run_id}", "/models/face-match/versions/2", "/verify"):
+            page = operator.get(path).text
+            assert not re.search(r"<script(?![^>]* src=)", page)
+            assert not re.search(r"\son\w+=|\sstyle=|<style|javascript:", page)
+            assert not re.search(r'(src|href)="(?!/|#)', page)
+
+    with subtests.test("a run's page has its numbers without scripts"):
+        page = operator.get(f"/runs/{first.run_id}").text
+
+        rows = re.findall(r'data-step="(\d+)" data-epsilon="([\d.e+-]+)"', page)
+        assert len(rows) > 20
+        assert int(rows[-1][0]) == scenes.STEPS
+        plan = Plan.from_json(workshop.run(first.run_id).plan)
+        guaranteed = catalogue.account(plan.mechanism, plan.parameters).epsilon(delta=plan.delta)
+        assert float(rows[-1][1]) == pytest.approx(guaranteed, rel=1e-6)
+        assert 0 < guaranteed <= plan.epsilon == 1.0
+        epsilons = [float(epsilon) for _, epsilon in rows]
+        # Each step rounds: where the steps bring nothing for a while, that shows.
+        assert all(later <= sooner * 1.001 for sooner, later in pairwise(epsilons))
+
+    with subtests.test("workers and queue come from Redis"):
+        redis = redis_connection(services.settings)
+        assert "No worker is registered in Redis" in operator.get("/workers").text
+
+        with (
+            scenes.worker(redis, host="gpu-1", run=first.run_id),
+            scenes.worker(redis, host="cpu-1"),
+        ):
+            page = operator.get("/workers").text
+            assert "gpu-1, process" in page
+            assert page.count(f'href="/runs/{first.run_id}"') == 2
+            assert "<dt>Workers</dt><dd>2</dd>" in page
+            assert "<dt>Busy</dt><dd>1</dd>" in page
+        assert "gpu-1" not in operator.get("/workers").text
+
+    with subtests.test("progress has the fields of an event"):
+        step, epsilon = scenes.advance(workshop, first, 0.7)
+
+        assert operator.get(f"/runs/{first.run_id}/progress").json() == {
+            "state": "running",
+            "attempt": 1,
+            "phase": "unlearning",
+            "step": step,
+            "total_steps": scenes.STEPS,
+            "epsilon": epsilon,
+            "loss": None,
+            "failure_reason": None,
+        }
+
+    with subtests.test("progress without a guarantee yet is shown as none"):
+        with workshop.transaction() as session:
+            session.get_one(RunRow, first.run_id).epsilon = math.inf
+
+        assert operator.get(f"/runs/{first.run_id}/progress").json()["epsilon"] is None
+        assert operator.get(f"/runs/{first.run_id}").status_code == 200
+
+
+def test_the_pages_of_a_failing_service(
+    operator: TestClient, visitor_of: VisitorOf, workshop: Workshop, subtests: pytest.Subtests
+) -> None:
+    held = scenes.failing(workshop)
+    with workshop.transaction() as session:
+        request = scenes.oldest_request(session)
+
+    with subtests.test("the overview hides what the key may not see"):
+        requests, models = visitor_of(Scope.FORGET_READ), visitor_of(Scope.MODELS_READ)
+
+        for path in ("/", "/failures"):
+            assert 'href="/requests/fr_' in requests.get(path).text
+            assert "face-match" not in requests.get(path).text
+            assert "face-match" in models.get(path).text
+            assert "/requests/fr_" not in models.get(path).text
+            # Neither of them may try anything again.
+            assert "/retry" not in requests.get(path).text + models.get(path).text
+
+    with subtests.test("a request shows what each model owes it"):
+        page = operator.get(f"/requests/{request}").text
+
+        assert all(name in page for name in scenes.MODELS)
+        assert f'href="/runs/{held.run_id}"' in page
+        assert "use a smaller batch_size" in page
+        assert "cert_" in page
+        assert "days overdue" in page
+
+    with subtests.test("a failed request is tried again"):
+        path = f"/requests/{request}"
+        page = operator.get(path).text
+        assert f'action="{path}/retry"' in page
+
+        answer = operator.post(f"{path}/retry", data={"token": token_in(page)})
+
+        assert (answer.status_code, answer.headers["location"]) == (303, path)
+        assert {line.state for line in workshop.obligations(request)} == {"open", "certified"}
+        again = operator.post(f"{path}/retry", data={"token": token_in(page)})
+        assert again.status_code == 409
+        assert "only a failed one can be retried" in again.text
+
+
+def test_a_request_is_overdue_until_its_records_are_erased(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    trained = scenes.released(workshop)
+    request = scenes.forget(workshop, trained[0], days_ago=40)
+    workshop.dispatch()
+    for name in scenes.MODELS:
+        workshop.work(name)
+    assert workshop.request(request).state == "certified"
+
+    assert "<b>1</b> overdue" in operator.get("/").text
+    assert "10 days overdue" in operator.get(f"/requests/{request}").text
+
+    workshop.services.clean_up()
+
+    assert "<b>0</b> overdue" in operator.get("/").text
+    page = operator.get(f"/requests/{request}").text
+    assert ">completed</span>" in page
+    assert "overdue" not in page
+
+
+def test_overdue_requests_come_first(operator: TestClient, workshop: Workshop) -> None:
+    trained = scenes.released(workshop)
+    ages = (3, 40, 31, 1)
+    requests = {
+        days: scenes.forget(workshop, record, days_ago=days)
+        for record, days in zip(trained, ages, strict=False)
+    }
+
+    page = operator.get("/").text
+
+    listed = re.findall(r'href="/requests/(fr_\w+)"', page)
+    assert listed == [requests[days] for days in sorted(ages, reverse=True)]
+    assert "<b>2</b> overdue" in page
+    assert page.count(" overdue</span>") == 2
+    assert "10 days overdue" in page
+
+
+def test_requests_are_filtered_and_paged(operator: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    made = [workshop.forget(record) for record in (workshop.split()[0] * 3)[:60]]
+    seen: list[str] = []
+    path: str | None = "/requests"
+    while path is not None:
+        page = operator.get(path).text
+        seen += re.findall(r'href="/requests/(fr_\w+)"', page)
+        found = re.search(r'rel="next" href="([^"]+)"', page)
+        path = None if found is None else found[1].replace("&amp;", "&")
+
+    assert seen == made[::-1]
+    assert "No request like this" in operator.get("/requests?state=failed").text
+    assert "No request like this" in operator.get("/requests?model=other").text
+    assert made[-1] in operator.get("/requests?state=accepted&model=model").text
+    assert operator.get("/requests?cursor=junk").status_code == 422
+    assert operator.get("/requests?model=%00").status_code == 422
+
+
+def test_a_failed_run_is_tried_again(operator: TestClient, workshop: Workshop) -> None:
+    held = scenes.failing(workshop)
+    page = operator.get("/failures").text
+
+    answer = operator.post(f"/runs/{held.run_id}/retry", data={"token": token_in(page)})
+
+    new = workshop.active_run(scenes.MODELS[0])
+    assert answer.headers["location"] == f"/runs/{new}"
+    assert f"/runs/{held.run_id}/retry" not in operator.get("/failures").text
+    assert f"/runs/{held.run_id}/retry" not in operator.get(f"/runs/{held.run_id}").text
+    again = operator.post(f"/runs/{held.run_id}/retry", data={"token": token_in(page)})
+    assert again.status_code == 409
+
+
+def test_nothing_is_tried_again_for_a_model_that_is_gone(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    workshop.define("replaced")
+    replaced = workshop.lease("replaced")
+    workshop.give_up(replaced, "it failed for replaced")
+    workshop.define("replaced")
+    workshop.define("archived")
+    archived = workshop.lease("archived")
+    workshop.give_up(archived, "it failed for archived")
+    assert "it failed for archived" in operator.get("/failures").text
+    workshop.archive("archived")
+
+    for path in ("/", "/failures"):
+        assert "it failed for" not in operator.get(path).text
+    for run in (replaced.run_id, archived.run_id):
+        page = operator.get(f"/runs/{run}").text
+        assert "it failed for" in page
+        assert f"/runs/{run}/retry" not in page
+    assert operator.get("/runs").text.count("<option>replaced</option>") == 1
+    (line,) = re.findall(
+        r'<tr>(?:(?!</tr>).)*"/models/archived"(?:(?!</tr>).)*', operator.get("/models").text, re.S
+    )
+    assert ">archived</span>" in line
+
+
+def test_a_failed_run_shows_all_that_the_networks_code_said(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    workshop.define()
+    workshop.work()
+    request = workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    held = workshop.lease()
+    workshop.begin(held)
+    workshop.give_up(held, "the factory raised KeyError\n\nTraceback:\n  <b>width</b>\nKeyError: 3")
+
+    page = operator.get(f"/runs/{held.run_id}").text
+
+    assert "<p>the factory raised KeyError</p>" in page
+    (told,) = re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.S)
+    assert told == "Traceback:\n  &lt;b&gt;width&lt;/b&gt;\nKeyError: 3"
+    # Elsewhere it is one line: a request's reason may be passed on to others.
+    for path in ("/failures", f"/requests/{request}"):
+        assert "the factory raised KeyError" in operator.get(path).text
+        assert "Traceback" not in operator.get(path).text
+    assert workshop.request(request).failure_reason == "the factory raised KeyError"
+
+
+def test_a_version_says_what_its_certificate_says(operator: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    version = workshop.work()
+
+    page = operator.get("/models/model/versions/1").text
+
+    assert version.sha256 in page
+    assert "<strong>(ε, δ) = (1, 1e-05).</strong>" in page
+    assert "the operator&#39;s word" in page or "enforced by the service" in page
+    assert operator.get("/models/model/versions/1/weights").content == WEIGHTS
+    bundle = operator.get("/models/model/versions/1/certificate")
+    assert bundle.headers["content-disposition"].endswith('"model-v1.certificate.json"')
+    assert bundle.json()["envelope"]["signatures"]
+
+
+def test_a_model_says_how_many_records_more_it_covers(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    policy = {"mechanism": "dp_sgd", "epsilon": 8.0, "parameters": {"capacity": 4}}
+    workshop.define("private", **policy)
+    assert "Capacity" not in operator.get("/models/private").text
+    workshop.work("private")
+    assert "4 of 4 records" in operator.get("/models/private").text
+    learned = workshop.split("private")[0]
+    workshop.forget(learned[0])
+    text = operator.get("/models/private").text
+    assert "3 of 4 records" in text
+    assert '<progress max="4" value="3"' in text
+    assert "can be forgotten at once" in text
+    workshop.forget(*learned[1:4])
+    text = operator.get("/models/private").text
+    assert "0 of 4 records" in text
+    assert "may need a run" in text
+    workshop.define("clipped")
+    workshop.work("clipped")
+    assert "Capacity" not in operator.get("/models/clipped").text
+
+
+def test_a_private_version_is_on_no_page(operator: TestClient, workshop: Workshop) -> None:
+    workshop.define(first_release="none")
+    run = workshop.active_run()
+    version = workshop.work()
+
+    for path in ("/", "/models", "/models/model", f"/runs/{run}"):
+        page = operator.get(path).text
+        assert "/versions/1" not in page
+        assert version.sha256[:16] not in page
+    assert "Nothing was released yet" in operator.get("/models/model").text
+    assert operator.get("/models/model/versions/1").status_code == 404
+    assert operator.get("/models/model/versions/1/certificate").status_code == 404
+    assert operator.get("/models/model/versions/1/weights").status_code == 404
+
+
+def test_what_is_not_there_is_a_page(operator: TestClient) -> None:
+    for path in ("/runs/x", "/requests/x", "/models/x", "/models/x/versions/1"):
+        answer = operator.get(path)
+        assert answer.status_code == 404
+        assert "Not found" in answer.text
+    assert operator.get("/models/x/versions/zero").status_code == 422
+    assert operator.get("/runs/%00").status_code == 422
+
+
+def test_without_a_database_the_page_says_so(operator: TestClient, services: Services) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT 'secret'", {}, Exception("secret"))
+
+    event.listen(services.database.engine, "before_cursor_execute", fail)
+    answer = operator.get("/")
+
+    assert answer.status_code == 503
+    assert "The database cannot be reached" in answer.text
+    assert "secret" not in answer.text

@@ -1,0 +1,62 @@
+"""What a run has in memory: forgotten records only for an audit, and never among the others."""
+
+import pytest
+
+from app.domain.errors import RunFailedError
+from app.processes.stopping import StopSignal
+from tests.support.weights import NETWORK_DIMENSION, WEIGHTS
+from tests.support.workshop import Workshop
+from workers.data.loading import load_model, load_records, load_start
+from workers.lease import Lease
+
+
+@pytest.fixture
+def workshop(services):
+    return Workshop(services)
+
+
+def numbers(examples):
+    """The first feature of every record is its number."""
+    return sorted(examples.features[:, 0].int().tolist())
+
+
+def loaded(workshop):
+    services = workshop.services
+    run_id = workshop.active_run()
+    with Lease.take(services.database, run_id, lease_s=30.0, stop=StopSignal()) as lease:
+        model = load_model(services, lease.model_id)
+        return load_records(services, lease, model, dimension=NETWORK_DIMENSION)
+
+
+@pytest.mark.parametrize("audit", [False, True])
+def test_forgotten_records_are_loaded_for_an_audit_alone(workshop, audit):
+    workshop.define(audit=audit)
+    workshop.work()
+    train, held_out = workshop.split()
+    forgotten, kept = train[:2], train[2:]
+    workshop.forget(*forgotten)
+    workshop.dispatch()
+
+    data = loaded(workshop)
+
+    numbered = {name: int(name.removeprefix("record-")) for name in train + held_out}
+    assert numbers(data.forgotten) == ([numbered[name] for name in forgotten] if audit else [])
+    assert numbers(data.retain) == [numbered[name] for name in kept]
+    assert numbers(data.held_out) == [numbered[name] for name in held_out]
+    assert data.auditable is audit
+
+
+def test_a_run_starts_from_the_certified_weights_alone(workshop, monkeypatch):
+    """A blob that somebody put in their place is not what the lineage's history tells of."""
+    workshop.define()
+    workshop.work()
+    workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    services = workshop.services
+    monkeypatch.setattr(type(services.blobs), "read", lambda *_: WEIGHTS + b" ")
+    run_id = workshop.active_run()
+    with (
+        Lease.take(services.database, run_id, lease_s=30.0, stop=StopSignal()) as lease,
+        pytest.raises(RunFailedError, match="not the version's"),
+    ):
+        load_start(services, lease)

@@ -1,0 +1,202 @@
+"""Exact heads: what is released is what a service would release that never saw the forgotten.
+
+Random histories of pushes, forget requests, new models, retrainings and archived models; in the end
+every file's tensors are compared with those of a service that was only ever given the retained
+records.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from app.certificates.weights_file import tensors_sha256
+from app.datasets.files import record_table, to_parquet
+from app.datasets.service import define_dataset
+from app.domain.architecture import ArchitectureSpec
+from app.domain.policy import Policy
+from app.domain.schema import FeatureSchema
+from app.domain.states import WeightsSource
+from app.ledger.new_requests import NewForgetRequest
+from app.models import definitions
+from app.processes.stopping import StopSignal
+from tests.support.exact_heads import head_of, live_sums, released
+from tests.support.workshop import Workshop
+from workers.lease import Lease
+from workers.recompute import recompute
+from workers.run import execute
+
+ALL = {"held_out_fraction": 0.0}
+SCHEMA = FeatureSchema(shape=(6,), dtype="float32", offset=0.25, scale=0.5, classes=3)
+HEADS = {"ridge": ("ridge_head", {}), "softmax": ("linear_head", {"weight_decay": 0.003})}
+NUMBERS = np.random.default_rng(3)
+FEATURES = (NUMBERS.normal(size=(60, 6)) * 3).astype(np.float32)
+FEATURES[7], FEATURES[11] = FEATURES[6], 1e30  # a duplicate, and one far out of every range
+LABELS = NUMBERS.integers(0, 3, size=60)
+
+
+class History:
+    """A dataset with models of each kind, and what should be left of it."""
+
+    def __init__(self, workshop, name):
+        self.workshop = workshop
+        self.services = workshop.services
+        self.dataset = name
+        self.pushed = 0
+        self.forgotten = set()
+        self.models = {}
+        self.numbers = itertools.count()
+        self.requests = []
+        with workshop.transaction() as session:
+            define_dataset(session, name=name, schema=SCHEMA)
+
+    def push(self, numbers):
+        table = record_table(
+            record_ids=[f"{self.dataset}-{i}" for i in numbers],
+            labels=LABELS[numbers],
+            features=FEATURES[numbers],
+        )
+        self.services.records.push(self.dataset, to_parquet(table))
+
+    def push_more(self, count):
+        count = min(count, len(LABELS) - self.pushed)
+        if count:
+            self.push(list(range(self.pushed, self.pushed + count)))
+            self.pushed += count
+
+    def forget(self, numbers):
+        numbers = [i for i in numbers if i < self.pushed and i not in self.forgotten]
+        if not numbers:
+            return
+        self.forgotten |= set(numbers)
+        ids = [f"{self.dataset}-{i}" for i in numbers]
+        asked = NewForgetRequest(self.dataset, record_ids=ids, subject_ids=())
+        with self.workshop.transaction() as session:
+            key_id = self.workshop.key_id
+            row, _ = self.services.acceptance.submit(session, asked, api_key_id=key_id)
+            self.requests.append(row.id)
+
+    def define(self, kind):
+        name = f"{self.dataset}-{kind}-{next(self.numbers)}"
+        architecture, recipe = HEADS[kind]
+        definition = definitions.ModelDefinition(
+            name=name,
+            dataset=self.dataset,
+            architecture=ArchitectureSpec(architecture),
+            recipe=ALL | recipe,
+            policy=Policy(),
+            weights_source=WeightsSource.TRAIN,
+        )
+        definitions.define_model(self.services.database, definition)
+        self.models[name] = (kind, set(range(self.pushed)) - self.forgotten)
+        self.work(name)
+        return name
+
+    def of_kind(self, kind):
+        return next((name for name in reversed(self.models) if self.models[name][0] == kind), None)
+
+    def retrain(self, kind):
+        """Train the newest model of a kind anew, unless a forget request came before."""
+        name = self.of_kind(kind)
+        if name is None or self.pushed == len(self.forgotten):
+            return
+        self.answer()
+        self.workshop.retrain(name)
+        self.models[name] = (kind, set(range(self.pushed)) - self.forgotten)
+        self.work(name)
+
+    def archive(self, kind):
+        name = self.of_kind(kind)
+        if name is not None:
+            self.workshop.archive(name)
+            del self.models[name]
+
+    def work(self, name):
+        services = self.services
+        while (run_id := self.workshop.active_run(name)) is not None:
+            lease = Lease.take(services.database, run_id, lease_s=30.0, stop=StopSignal())
+            with lease:
+                execute(services, lease)
+
+    def answer(self, _=None):
+        """Do all that is owed, and erase what was forgotten."""
+        self.workshop.dispatch()
+        for name in self.models:
+            self.work(name)
+        self.services.complete_at_once(lambda _: self.requests)
+
+    def left(self, name):
+        """Return the records that a model should know, in the order of their arrival."""
+        return sorted(self.models[name][1] - self.forgotten)
+
+    def of_a_service_that_never_saw_the_forgotten(self, name):
+        """Return the digest of the tensors that the retained records alone give."""
+        afresh = History(self.workshop, f"afresh-{name}")
+        afresh.push(self.left(name))
+        return tensors_sha256(released(self.workshop, afresh.define(self.models[name][0])))
+
+
+@pytest.fixture
+def workshop(services):
+    return Workshop(services)
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("push_more"), st.integers(1, 15)),
+        st.tuples(st.just("define"), st.sampled_from(sorted(HEADS))),
+        st.tuples(st.just("forget"), st.sets(st.integers(0, 59), min_size=1, max_size=8)),
+        st.tuples(st.sampled_from(["retrain", "archive"]), st.sampled_from(sorted(HEADS))),
+        st.tuples(st.just("answer"), st.none()),
+    ),
+    max_size=8,
+)
+_counter = itertools.count()
+
+
+@pytest.mark.parametrize("histories", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_after_any_history_a_release_is_that_of_the_retained_records_alone(workshop, histories):
+    @given(events=EVENTS)
+    @settings(
+        max_examples=histories,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],  # a history that fails is short enough
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    def holds(events):
+        require_releases_without_the_forgotten(workshop, events)
+
+    holds()
+
+
+def require_releases_without_the_forgotten(workshop, events):
+    history = History(workshop, f"people-{next(_counter)}")
+    history.push_more(25)
+    for kind in HEADS:
+        history.define(kind)
+    for what, detail in events:
+        getattr(history, what)(detail)
+    history.push_more(7)
+    for kind in HEADS:  # from several pushes
+        history.define(kind)
+    for kind in HEADS:
+        history.retrain(kind)
+    history.forget([history.pushed - 2])
+    history.answer()
+    for name in list(history.models):
+        if not history.left(name):
+            assert head_of(workshop, name) is None
+            continue
+        expected = history.of_a_service_that_never_saw_the_forgotten(name)
+        assert tensors_sha256(released(workshop, name)) == expected
+        again = recompute(workshop.services, name)
+        assert again.is_equal
+        assert again.records == len(history.left(name))
+    heads = sum(
+        kind == "ridge" and bool(history.left(n)) for n, (kind, _) in history.models.items()
+    )
+    workshop.services.blobs.sweep()
+    assert live_sums(workshop, history.dataset) == heads

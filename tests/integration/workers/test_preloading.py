@@ -1,0 +1,69 @@
+"""What a worker has imported before it forks: all that its runs need, without touching CUDA."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.workshop import Workshop
+
+# Names are compared before and after runs of a process that is what a worker is when it forks.
+_PROGRAM = """
+import json, sys
+from pathlib import Path
+import torch
+from workers import jobs, worker
+
+def threads():
+    return len(list(Path("/proc/self/task").iterdir()))
+
+threads_before = threads()
+worker.preload()
+cuda = torch.cuda.is_initialized()
+started = threads() - threads_before
+before = set(sys.modules)
+for run in sys.argv[1:]:
+    jobs.execute_run(run)
+print(json.dumps({"cuda": cuda, "started": started, "late": sorted(set(sys.modules) - before)}))
+"""
+# One module of a few lines, which torch's first backward pass imports.
+_TOLERATED = {"torch.profiler._cupti_monitor"}
+POLICIES = {
+    "descent": {},
+    "private": {"mechanism": "dp_sgd"},
+    "again": {"mechanism": "retraining", "audit": True},
+    "openly": {"mechanism": "retraining", "first_release": "as_trained"},
+}
+
+
+@pytest.fixture
+def carry_out():
+    def run(*run_ids):
+        program = [sys.executable, "-c", _PROGRAM, *run_ids]
+        answer = subprocess.run(program, capture_output=True, text=True, check=True, timeout=120)
+        return json.loads(answer.stdout)
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_run_imports_nothing_and_nothing_before_it_touches_cuda(services, carry_out):
+    workshop = Workshop(services)
+    for name, policy in POLICIES.items():
+        workshop.define(name, **policy)
+    told = carry_out(*[workshop.active_run(name) for name in POLICIES])
+    assert {run.state for run in workshop.runs()} == {"published"}
+    assert set(told["late"]) <= _TOLERATED
+    assert told["cuda"] is False
+    assert told["started"] == 0  # a fork would not take them along
+
+    train, _ = workshop.split("descent")
+    workshop.forget(*train[:3])
+    workshop.dispatch()
+    told = carry_out(*filter(None, [workshop.active_run(name) for name in POLICIES]))
+    assert [run.kind for run in workshop.runs()].count("unlearn") == len(
+        POLICIES
+    ) - 1  # DP-SGD's release covers it
+    assert {run.state for run in workshop.runs()} == {"published"}
+    assert set(told["late"]) <= _TOLERATED

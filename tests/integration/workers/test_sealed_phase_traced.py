@@ -1,0 +1,92 @@
+"""The kernel's view of the sealed phase: Postgres hears of progress, and no file of anything."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from app.ledger.tables import RunRow
+from app.locations import redis_connection
+from tests.support.digits import DATASET, RECIPE, digits_parquet, model
+from tests.support.slow import FACTORY
+from tests.support.strace import sealed_phases, traced, why_unavailable
+from workers.dispatcher import Dispatcher
+from workers.queue import open_queue
+
+REPOSITORY = Path(__file__).parents[3]
+RUN = """
+import sys
+from workers import jobs
+from app.processes.hardening import harden
+harden()
+jobs.execute_run(sys.argv[1])
+"""
+PHASE_THAT_WRITES = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+os.close(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY))
+with open(sys.argv[2], "r+b", buffering=0) as file:
+    try:
+        file.write(b"a weight")
+    except OSError:
+        pass
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _strace():
+    if reason := why_unavailable():
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def run_id(api, services):
+    """A run that trains for a second or so, waiting for a worker."""
+    api.post("/v1/datasets", json=DATASET)
+    api.put("/v1/datasets/digits/records", content=digits_parquet())
+    slow = {
+        **model(parameters={"steps": 60}, budget_epochs=80),
+        "architecture": {"name": "custom", "factory": FACTORY},
+        "recipe": {**RECIPE, "batch_size": 1000, "epochs": 60},
+    }
+    assert api.post("/v1/models", json=slow).status_code == 201
+    Dispatcher(services, open_queue(redis_connection(services.settings))).tick()
+    with services.database.transaction() as session:
+        return session.scalars(select(RunRow.id)).one()
+
+
+def trace(tmp_path, program, *arguments):
+    output = tmp_path / "trace"
+    ended = subprocess.run(
+        traced(output, [sys.executable, "-c", program, *map(str, arguments)]),
+        cwd=REPOSITORY,
+        env={**os.environ, "EXPUNGE_ALLOWED_FACTORIES": json.dumps([FACTORY])},
+        capture_output=True,
+        timeout=200,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return sealed_phases(output)
+
+
+def test_a_sealed_phase_writes_to_postgres_and_to_nothing_else(services, run_id, tmp_path):
+    phases = trace(tmp_path, RUN, run_id)
+    with services.database.transaction() as session:
+        run = session.get_one(RunRow, run_id)
+        assert run.state == "published", run.failure_reason
+    (phase,) = phases
+    assert phase.opened_to_write == []
+    assert len(phase.written) > 3
+    assert {Path(target).name for target in phase.written} == {".s.PGSQL.5432"}
+
+
+def test_the_trace_would_show_a_file(tmp_path):
+    (tmp_path / "old").write_bytes(b"")
+    (phase,) = trace(tmp_path, PHASE_THAT_WRITES, tmp_path / "new", tmp_path / "old")
+    assert [part for part in phase.opened_to_write if "/new" in part]
+    assert any(str(tmp_path / "old") in target for target in phase.written)

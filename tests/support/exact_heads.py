@@ -1,0 +1,61 @@
+"""Runs of exact heads, and what they leave."""
+
+import safetensors.torch
+
+from app.backbones import service
+from app.datasets import features
+from app.datasets import repository as datasets
+from app.datasets.tables import ShardRow
+from app.domain.architecture import ArchitectureSpec
+from app.domain.states import BlobState
+from app.processes.stopping import StopSignal
+from app.registry import repository as registry
+from app.registry.statistics_file import KIND
+from app.storage.tables import BlobRow
+from workers.lease import Lease
+from workers.run import execute
+from workers.training.architectures import build
+
+
+def carry_out(workshop, name="model"):
+    lease = Lease.take(
+        workshop.services.database, workshop.active_run(name), lease_s=30.0, stop=StopSignal()
+    )
+    with lease:
+        execute(workshop.services, lease)
+
+
+def head_of(workshop, name="model"):
+    with workshop.transaction() as session:
+        return registry.head_version(session, registry.model_named(session, name))
+
+
+def released(workshop, name="model"):
+    return workshop.services.blobs.read(head_of(workshop, name).blob_id)
+
+
+def live_sums(workshop, dataset):
+    """Count the objects with sums of a dataset's records that can be read."""
+    with workshop.transaction() as session:
+        dataset_id = datasets.dataset_named(session, dataset).id
+        of_dataset = session.query(BlobRow).filter_by(kind=KIND, dataset_id=dataset_id)
+        return sum(row.state != BlobState.SHREDDED for row in of_dataset)
+
+
+def define_backbone(workshop, name="public", *, hidden=(300, 200), shape=(2,)):
+    """Define a backbone with random weights."""
+    spec = ArchitectureSpec("mlp", {"hidden": list(hidden)})
+    public = build(spec, input_shape=shape, classes=2, allowed_factories=[]).state_dict()
+    with workshop.transaction() as session:
+        service.define_backbone(
+            session, service.BackboneDefinition(name, spec, shape, classes=2, source="a test")
+        )
+        content = safetensors.torch.save(dict(public))
+        service.upload_weights(session, workshop.services.blobs, name, content)
+
+
+def give_up_features(workshop):
+    """Lose every stored feature."""
+    with workshop.transaction() as session:
+        for shard in session.query(ShardRow).all():
+            features.give_up(session, workshop.services.blobs, shard_id=shard.id)

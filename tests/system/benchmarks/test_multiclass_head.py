@@ -1,0 +1,54 @@
+"""The ten-class benchmark on small digits, raw and behind a backbone."""
+
+import numpy as np
+import pytest
+
+from benchmarks import convex_figures
+from benchmarks.convex_backbone import public_half
+from benchmarks.convex_runs import combined
+from benchmarks.data import load
+from benchmarks.multiclass_head import EPSILONS, Grid, one_seed
+
+GRID = Grid(requests=2, records=2, sweep=(0.05, 0.1))
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EXPUNGE_BENCH_DATA", str(tmp_path_factory.mktemp("empty")))
+        return one_seed(0, GRID)
+
+
+@pytest.mark.slow
+def test_both_kinds_of_features_are_run(tables):
+    assert [table["case"] for table in tables] == ["raw pixels", "backbone"]
+    assert all(
+        len({row["epsilon"] for row, _ in table["rows"]}) == len(EPSILONS) for table in tables
+    )
+
+
+def test_the_backbone_never_sees_the_records_of_the_head():
+    public, private = public_half(load("digits"))
+    rows = np.concatenate([part.features.flatten(1).numpy() for part in (public, private)])
+    everything = load("digits").train.features.flatten(1).numpy()
+    assert sorted(map(bytes, rows)) == sorted(map(bytes, everything))
+
+
+@pytest.mark.slow
+def test_more_release_noise_never_costs_more_steps(tables):
+    for table in tables:
+        costs = [outcome.gradients for _, outcome in table["release_noise"]]
+        assert costs == sorted(costs, reverse=True)
+
+
+def test_more_weight_decay_never_costs_more_steps(tables):
+    for table in tables:
+        costs = [outcome.gradients for _, outcome in table["weight_decays"]]
+        assert costs == sorted(costs)
+
+
+def test_the_plot_is_drawn(tables, tmp_path):
+    names = ("rows", "release_noise", "weight_decays")
+    cases = [table | {name: combined([table[name]]) for name in names} for table in tables]
+    document = {"data": "digits", "requests": 2, "records_per_request": 2, "cases": cases}
+    assert convex_figures.draw_multiclass(document, tmp_path / "plot.png").stat().st_size > 0

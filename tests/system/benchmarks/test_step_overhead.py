@@ -1,0 +1,51 @@
+"""Steps are timed where the service takes them, and every mechanism is among them."""
+
+import pytest
+import torch
+
+from app.accounting import retraining
+from app.planning.mechanisms import catalogue
+from benchmarks import step_cases, step_overhead
+
+CPU = torch.device("cpu")
+WITHOUT_NOISE = {retraining.NAME, "exact_training", "sufficient_statistics"}
+NOISY = set(catalogue.MECHANISMS) - WITHOUT_NOISE
+HEADS = [case for case in step_cases.CASES if case.is_convex]
+
+
+def test_every_mechanism_that_takes_noise_is_timed():
+    assert {name for case in step_cases.CASES for name in case.mechanisms} == NOISY
+
+
+@pytest.mark.parametrize("case", HEADS, ids=lambda case: case.network)
+def test_each_mechanism_of_a_head_takes_as_many_steps_as_are_timed(case):
+    for name in case.mechanisms:
+        stamps = case.steps_of(name, step_overhead.OrdinaryNoise(), CPU, 3)
+        assert len(stamps) == 4
+        assert stamps == sorted(stamps)
+
+
+def test_the_network_that_the_limit_speaks_of_has_about_a_million_parameters():
+    (case,) = (case for case in step_cases.CASES if not case.is_convex)
+    assert 0.9e6 < case.size < 1.1e6
+    assert case.batch == 128
+    assert set(step_overhead.LIMITED) <= set(case.mechanisms)
+
+
+def test_rows_tell_the_ratio_and_the_share_of_the_noise():
+    case = HEADS[0]
+    rows = list(step_overhead.measure(case, CPU, rounds=1, steps=2))
+    assert {(row["mechanism"], row["noise"]) for row in rows} == {
+        (name, noise) for name in case.mechanisms for noise in step_overhead.NOISES
+    }
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["step_ms"] / row["plain_ms"])
+        assert row["noise_share"] > 0
+    text = "\n".join(step_overhead.described(rows))
+    assert all(name in text for name in case.mechanisms)
+
+
+def test_a_run_that_ends_too_soon_is_no_measurement():
+    clock = step_cases.Clock(CPU, 3)
+    with pytest.raises(RuntimeError, match="fewer than two"):
+        clock.time(clock.tick)

@@ -1,0 +1,142 @@
+"""One service for every case, with two workers, and what must hold after each.
+
+It is on a small disk of its own where the machine allows one. Each case makes it forget another
+person with a run that takes a second.
+"""
+
+import pytest
+from sqlalchemy import text
+
+from tests.support.digits import DATASET
+from tests.support.facts import (
+    assert_head_verifies,
+    assert_ledger_in_order,
+    assert_log_without_fault,
+    assert_only_the_head_is_served,
+    only_what_is_current_is_stored,
+)
+from tests.support.people import People
+from tests.support.service import running, until
+from tests.support.small_disk import small_disk
+from tests.support.traces import Traces
+from tests.system.faults.matrix.cases import DEFINITION, MODEL
+
+DISK_MB = 400
+POLL_INTERVAL_S = 0.1
+
+
+@pytest.fixture(scope="package")
+def service(tmp_path_factory):
+    data_dir = tmp_path_factory.mktemp("matrix") / "data"
+    with (
+        small_disk(data_dir, size_mb=DISK_MB) as on_small_disk,
+        running(data_dir, EXPUNGE_POLL_INTERVAL_S=str(POLL_INTERVAL_S)) as service,
+        service.second_worker(),
+    ):
+        service.on_small_disk = on_small_disk
+        yield service
+
+
+@pytest.fixture(scope="package")
+def people():
+    """Whom the cases' model is about."""
+    return People.invent(900)
+
+
+@pytest.fixture(scope="package")
+def others():
+    """Whom the models are about that cases define for themselves."""
+    return People.invent(200)
+
+
+@pytest.fixture(scope="package")
+def traces(service, people, others):
+    return Traces(service, people, others)
+
+
+@pytest.fixture(scope="package")
+def downloads(service):
+    """Where the client puts what it downloads: the test's own, not a place to search."""
+    directory = service.data_dir.parent / "downloads"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture(scope="package", autouse=True)
+def datasets_and_model(service, people, others, traces):
+    """Two datasets, and the model that every case is about."""
+    with service.client() as client:
+        for name, crowd in (("digits", people), ("others", others)):
+            client.define_dataset(name, features=DATASET["features"], classes=10)
+            client.push_records(name, crowd.parquet())
+        client.define_model(DEFINITION)
+        client.wait_for_model(MODEL, timeout_s=180)
+
+
+@pytest.fixture(scope="package")
+def checkpoints():
+    """The log's checkpoints after each case."""
+    return [b""]
+
+
+@pytest.fixture(scope="package")
+def failed_runs():
+    """The runs that a case has made fail for good."""
+    return []
+
+
+@pytest.fixture(scope="package")
+def forgotten():
+    """The numbers of the subjects that were asked to be forgotten."""
+    return []
+
+
+@pytest.fixture
+def points(service):
+    yield service.points
+    service.points.disarm()
+
+
+@pytest.fixture
+def forget(client, people, forgotten, traces):
+    """Have another person forgotten; return the request's id."""
+
+    def forget():
+        number = len(forgotten)
+        forgotten.append(number)
+        traces.forgotten(people, number)
+        return client.forget("digits", subject_ids=[people.subject(number)])["id"]
+
+    return forget
+
+
+@pytest.fixture
+def jump(service):
+    """Set the database's clock forward, as seen from the moments that it has written down."""
+
+    def jump(*statements, by="1 hour"):
+        with service.database() as database, database.transaction() as session:
+            for statement in statements:
+                session.execute(text(statement.replace(":by", f"interval '{by}'")))
+
+    return jump
+
+
+@pytest.fixture(autouse=True)
+def facts(service, client, points, forgotten, checkpoints, failed_runs, traces, downloads):
+    """What must hold after each case, whatever it did."""
+    expected = client.certified(MODEL)["number"] - len(forgotten)
+    yield
+    for process in service.standing_still():
+        process.resume()
+    until(lambda: points.waiting() == [])
+    until(lambda: client.model(MODEL)["latest_run"]["state"] == "published")
+    assert assert_only_the_head_is_served(client, MODEL) == expected + len(forgotten)
+    until(lambda: only_what_is_current_is_stored(service))
+    with service.database() as database, database.transaction() as session:
+        assert_ledger_in_order(session, failed_runs=failed_runs)
+    for name in (listed["name"] for listed in client.models()):
+        weights = assert_head_verifies(client, name, downloads)
+        traces.published(name, weights.read_bytes())
+    traces.assert_none()
+    checkpoints.append(assert_log_without_fault(service, client, kept=checkpoints[-1]))

@@ -1,0 +1,199 @@
+"""What must hold after a storm; each check prints a line, and raises where something is wrong."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import select
+
+from app.certificates.signing import statement_of
+from app.certificates.tables import CertificateRow
+from app.certificates.verification import verify
+from app.client import ExpungeClient
+from app.domain.errors import VerificationError
+from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
+from app.log.tables import LogEntryRow
+from app.registry.tables import ModelRow, VersionRow
+from tests.support.digits import RECORDS_PER_SUBJECT
+from tests.support.facts import assert_only_the_head_is_served, only_what_is_current_is_stored
+from tests.support.service import Service, until
+from tests.support.traces import Traces
+from tests.system.storm.callers import Asked, Book
+from tests.system.storm.scene import MODELS, Crowd, models_of
+
+SETTLED = ("completed", "cancelled")
+SETTLING_S = 420.0
+
+
+class Aftermath:
+    """A service after a storm, and what its callers were told."""
+
+    def __init__(
+        self, service: Service, client: ExpungeClient, book: Book, crowds: Sequence[Crowd]
+    ) -> None:
+        self._service, self._client, self._book = service, client, book
+        self._crowds = {crowd.dataset: crowd for crowd in crowds}
+
+    def settle(self) -> None:
+        """Wait until every request has ended; those whose runs were killed too often go on."""
+
+        def settled() -> bool:
+            requests = self._client.requests()
+            for request in requests:
+                if request["state"] == "failed":
+                    self._client.retry(request["id"])
+            return all(request["state"] in SETTLED for request in requests)
+
+        until(settled, SETTLING_S)
+
+    def check(self, traces: Traces) -> None:
+        """Check everything, from what callers see to what lies on the disk."""
+        for name, check in self._checks(traces).items():
+            found = check()
+            print(f"ok   {name}: {found}", flush=True)
+
+    def _checks(self, traces: Traces) -> dict[str, Callable[[], str]]:
+        return {
+            "no caller met a problem": self._no_problems,
+            "accepted = ended once": self._accepted_is_ended_once,
+            "no stuck obligation": self._nothing_open,
+            "certificates verify": self._certificates_verify,
+            "coverage = union": self._coverage_is_union,
+            "only heads are served": self._only_heads_are_served,
+            "nothing is stored but what is current": self._no_orphans,
+            "expunge log fsck": lambda: self._command("log", "fsck"),
+            "expunge storage check": lambda: self._command("storage", "check"),
+            "no private byte anywhere": lambda: self._no_private_byte(traces),
+            "the service's log": self._log_is_clean,
+        }
+
+    def _no_problems(self) -> str:
+        assert self._book.problems == [], self._book.problems
+        return f"{len(self._book.asked)} requests were accepted"
+
+    def _accepted_is_ended_once(self) -> str:
+        requests = self._client.requests()
+        assert {r["id"] for r in requests} == {a.request for a in self._book.asked}
+        states = Counter(request["state"] for request in requests)
+        told = self._told()
+        for asked in self._book.asked:
+            state = self._client.request(asked.request)["state"]
+            assert state == ("cancelled" if asked.cancelled else "completed"), (asked, state)
+            assert told["request.accepted", asked.request] == 1
+            assert told[f"request.{state}", asked.request] == 1
+        return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+
+    def _told(self) -> Counter[tuple[str, str | None]]:
+        with self._service.database() as database, database.transaction() as session:
+            bodies = [json.loads(body) for body in session.scalars(select(LogEntryRow.body))]
+        return Counter((body["kind"], body.get("request")) for body in bodies)
+
+    def _nothing_open(self) -> str:
+        with self._service.database() as database, database.transaction() as session:
+            obligations = Counter(session.scalars(select(ObligationRow.state)))
+            runs = Counter(session.scalars(select(RunRow.state)))
+        assert set(obligations) <= {"certified", "cancelled"}, obligations
+        assert set(runs) <= {"published", "failed"}, runs
+        return f"{sum(obligations.values())} obligations, {sum(runs.values())} runs"
+
+    def _certificates_verify(self) -> str:
+        """Verify every certificate of every request; weights that were replaced are gone."""
+        trusted = self._client.trusted_keys()
+        directory = self._service.data_dir.parent / "downloads"
+        heads = {n: self._client.download(n, directory, trusted=trusted).weights for n in MODELS}
+        whole = replaced = 0
+        for asked in self._of_state(cancelled=False):
+            for certificate in self._client.certificates_of(asked.request):
+                bundle = json.dumps(certificate["bundle"]).encode()
+                try:
+                    verify(bundle=bundle, weights=heads[certificate["model"]], trusted=trusted)
+                    whole += 1
+                except VerificationError as error:
+                    if error.step != "digest":
+                        raise
+                    replaced += 1
+        return f"{whole} whole, {replaced} but for weights that were replaced"
+
+    def _coverage_is_union(self) -> str:
+        """Check that each head's certificate covers all that was asked for so far, and no more.
+
+        Cancelled requests are among it: their records left the model all the same, and those that
+        were restored are new ones to it. What came after a head's run began was cancelled, or named
+        people who had been forgotten before: a certificate of its own says so.
+        """
+        counts = []
+        for dataset in self._crowds:
+            asked = [each for each in self._book.asked if each.dataset == dataset]
+            for name in models_of(dataset):
+                through, forgotten = self._head(name)
+                epochs = self._epochs(asked)
+                late = [each for each in asked if epochs[each.request] > through]
+                union = {n for each in asked if each not in late for n in each.subjects}
+                assert all(each.cancelled or {*each.subjects} <= union for each in late), name
+                covered = forgotten["records"] + forgotten["excluded_records"]
+                assert covered == len(union) * RECORDS_PER_SUBJECT, (name, forgotten, len(union))
+                counts.append(f"{name} {covered}")
+        return ", ".join(counts)
+
+    def _epochs(self, asked: Sequence[Asked]) -> dict[str, int]:
+        query = select(ForgetRequestRow.id, ForgetRequestRow.forget_epoch).where(
+            ForgetRequestRow.id.in_([each.request for each in asked])
+        )
+        with self._service.database() as database, database.transaction() as session:
+            return {row.id: row.forget_epoch for row in session.execute(query)}
+
+    def _head(self, name: str) -> tuple[int, dict[str, Any]]:
+        """Return the epoch that a model's head covers, and what its certificate says of it."""
+        query = (
+            select(VersionRow.covers_epoch, CertificateRow.envelope)
+            .join(ModelRow, ModelRow.head_version_id == VersionRow.id)
+            .join(CertificateRow, CertificateRow.id == VersionRow.certificate_id)
+            .where(ModelRow.name == name)
+        )
+        with self._service.database() as database, database.transaction() as session:
+            epoch, envelope = session.execute(query).one()
+        return epoch, statement_of(envelope)["predicate"]["forgotten"]
+
+    def _only_heads_are_served(self) -> str:
+        heads = {name: assert_only_the_head_is_served(self._client, name) for name in MODELS}
+        return ", ".join(f"{name} {number}" for name, number in heads.items())
+
+    def _no_orphans(self) -> str:
+        until(lambda: only_what_is_current_is_stored(self._service))
+        return "heads and shards"
+
+    def _command(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "app.cli", *arguments],
+            env=self._service.environment(),
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip().splitlines()[-1]
+
+    def _no_private_byte(self, traces: Traces) -> str:
+        for crowd in self._crowds.values():
+            for number in self._gone_from(crowd):
+                traces.forgotten(crowd.at_first, number)
+        traces.assert_none_at_all()
+        traces.assert_nothing_in_objects(traces.opened())
+        return f"{len(traces.gone)} markers in every spelling"
+
+    def _gone_from(self, crowd: Crowd) -> set[int]:
+        """Return the subjects whose records no event has brought back."""
+        mine = [asked for asked in self._book.asked if asked.dataset == crowd.dataset]
+        return {n for a in mine if not a.cancelled for n in a.subjects}
+
+    def _log_is_clean(self) -> str:
+        text = self._service.log.read_text()
+        for never in ("subject-", "record-", "[SQL", "Traceback"):
+            assert never not in text, f"the log says {never!r}"
+        return f"{len(text.splitlines())} lines"
+
+    def _of_state(self, *, cancelled: bool) -> list[Asked]:
+        return [asked for asked in self._book.asked if asked.cancelled == cancelled]

@@ -1,0 +1,62 @@
+"""The quick start and the how-to guides: every command of theirs, in order, from the text."""
+
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.documents import DOCS, ROOT, TOOLS, Reader, blocks, reader
+
+QUICK_START = "../README.md"
+
+
+@pytest.fixture(scope="module")
+def someone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """Somebody who has followed the quick start."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+    with reader(tmp_path_factory.mktemp("reader") / "work") as someone:
+        with someone.service():
+            someone.printed = someone.follow(QUICK_START)
+        yield someone
+
+
+@pytest.mark.slow  # it starts the service and trains; test_verifying follows a page in seconds
+def test_the_quick_start_leads_to_a_verified_download(someone: Reader) -> None:
+    assert someone.printed.count("the certificate holds") == 2
+    assert "1797 predictions" in someone.printed
+    names = {path.name for path in (someone.directory / "release").iterdir()}
+    assert {"digits-mlp-v2.safetensors", "digits-mlp-v2.certificate.json"} <= names
+
+
+@pytest.mark.guides  # each starts the service, some of them twice
+@pytest.mark.parametrize(
+    ("guide", "printed"),
+    [
+        ("deploy", "s3_secret_key"),
+        ("data-subjects", "the certificate holds"),
+        ("keys", "no fault"),
+        ("frozen-backbone", "backbone."),
+        ("better-heads", "are public: nobody can ask for them to be forgotten"),
+        ("many-workers", "true"),
+        ("own-model", "digits-uploaded-v"),
+        ("tables", '"changed": 1,'),
+        ("use-a-model", "digits.onnx"),
+    ],
+)
+def test_a_guide_does_what_it_says(someone: Reader, guide: str, printed: str) -> None:
+    assert printed in someone.follow(f"how-to/{guide}.md")
+
+
+def test_every_guide_is_run_or_says_that_it_is_not() -> None:
+    for path in (DOCS / "how-to").glob("*.md"):
+        if not blocks(f"how-to/{path.name}"):
+            assert "not run by our tests" in path.read_text(), path.name
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for path in [ROOT / "README.md", *DOCS.rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"

@@ -1,0 +1,62 @@
+from pathlib import Path
+
+import pytest
+
+from benchmarks import published_tables
+from benchmarks.published_tables import compute
+
+FOLDER = Path(__file__).parents[4] / "benchmarks" / "published"
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return compute(FOLDER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("paper", "table", "count"),
+    [
+        ("koloskova", "gradient_clipping", 10),
+        ("koloskova", "model_clipping", 6),
+        ("koloskova", "output_perturbation", 3),
+        ("chien", "requests", 18),
+        ("chien", "one_epoch", 12),
+    ],
+)
+def test_every_published_row_is_reproduced_with_the_authors_bound(tables, paper, table, count):
+    rows = tables[paper][table]
+    assert len(rows) == count
+    assert [row for row in rows if not row["reproduced"]] == []
+
+
+@pytest.mark.slow
+def test_published_noise_is_enough_after_more_steps_where_they_contract(tables):
+    rows = {
+        (row["C0"], row["C1"], row["lam"], row["T"]): row["steps_that_meet_target"]
+        for row in tables["koloskova"]["gradient_clipping"]
+    }
+    assert rows[(1, 10, 50, 5)] == 37
+    assert rows[(20, 10, 50, 11)] == 44
+    assert rows[(0.01, 100, 10, 1)] is None
+    assert all(steps is None or steps > T for (*_, T), steps in rows.items())
+
+
+@pytest.mark.slow
+def test_ours_beats_every_sequential_row(tables):
+    for row in tables["chien"]["requests"]:
+        assert row["our_epochs_replacement"] < row["total_epochs"]
+        assert row["our_epochs_zero_out"] < row["our_epochs_replacement"]
+
+
+@pytest.mark.slow
+def test_ours_needs_less_noise_for_one_epoch(tables):
+    for row in tables["chien"]["one_epoch"]:
+        assert row["our_sigma"] < row["sigma"]
+
+
+def test_the_papers_figures_are_read_from_the_environment_where_asked(monkeypatch, tmp_path):
+    monkeypatch.delenv("EXPUNGE_BENCH_PUBLISHED", raising=False)
+    assert published_tables.published_folder() == FOLDER
+    monkeypatch.setenv("EXPUNGE_BENCH_PUBLISHED", str(tmp_path))
+    assert published_tables.published_folder() == tmp_path

@@ -1,0 +1,46 @@
+"""Files of weights, read by a process of their own where they are PyTorch's."""
+
+import zipfile
+
+import pytest
+import safetensors.torch
+import torch
+
+from app.cli.weights import read_weights
+from app.domain.errors import InvalidInputError, MissingExtraError
+
+WEIGHTS = {"model.weight": torch.arange(3.0)}
+
+
+def test_safetensors_stay_as_they_are(tmp_path):
+    file = tmp_path / "weights.safetensors"
+    safetensors.torch.save_file(WEIGHTS, file)
+    assert read_weights(file, None) == file.read_bytes()
+    with pytest.raises(InvalidInputError, match="--key"):
+        read_weights(file, "state_dict")
+
+
+def test_a_checkpoint_is_converted_whatever_its_name_is(tmp_path, capsys):
+    file = tmp_path / "last.weights"
+    torch.save({"ema": WEIGHTS, "swa": WEIGHTS}, file)
+    assert safetensors.torch.load(read_weights(file, "ema")).keys() == WEIGHTS.keys()
+    assert "converted" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_unpacks_to_far_more_than_it_is_ends_with_an_error(tmp_path):
+    large, bomb = tmp_path / "large.pt", tmp_path / "bomb.pt"
+    torch.save({"weight": torch.zeros(1 << 28)}, large)
+    with zipfile.ZipFile(large) as read, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as packed:
+        for member in read.infolist():
+            packed.writestr(member.filename, read.read(member.filename))
+    with pytest.raises(InvalidInputError, match="memory"):
+        read_weights(bomb, None)
+
+
+def test_without_pytorch_it_says_what_to_do(tmp_path, monkeypatch):
+    file = tmp_path / "weights.pt"
+    torch.save(WEIGHTS, file)
+    monkeypatch.setattr("app.domain.extras.find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'expunge\[torch\]'"):
+        read_weights(file, None)

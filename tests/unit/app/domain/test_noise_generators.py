@@ -1,0 +1,11 @@
+"""The names that a verifier knows are those of what the workers use."""
+
+from app.domain import noise_generators
+from benchmarks.insecure_noise import InsecureNoise
+from workers.noise.generators import SecureNoise
+
+
+def test_the_services_own_generator_is_known_and_the_tests_own_is_not() -> None:
+    assert SecureNoise.name == noise_generators.SECURE
+    assert SecureNoise.name in noise_generators.KNOWN
+    assert InsecureNoise.name not in noise_generators.KNOWN

@@ -1,0 +1,54 @@
+"""Limits of what is read, and what stays as it is."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from app.domain.errors import TableError
+from app.tables.choices import Choices
+from app.tables.parts import encoded_parts, is_upload_form
+from app.tables.proposal import proposed
+from app.tables.reading import read_source
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_images_in_the_form_of_an_upload_need_no_encoding(tmp_path: Path, order: str) -> None:
+    images = np.asarray(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), order=order)
+    file = tmp_path / "images.npz"
+    np.savez(file, record_id=[10, 11], label=[1, 0], features=images, subject_id=["x", "y"])
+
+    source = read_source(file)
+    encoding = proposed(source, Choices()).encoding
+    (part,) = encoded_parts(source, encoding)
+
+    assert is_upload_form(encoding)
+    assert (encoding.shape, encoding.dtype) == ((3, 4), "uint8")
+    assert part.records["record_id"].to_pylist() == ["10", "11"]
+    assert part.records["features"].to_pylist() == images.reshape(2, 12).tolist()
+
+
+def test_named_classes_need_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", record_id=[1, 2], label=["a", "b"], features=np.zeros((2, 3)))
+
+    encoding = proposed(read_source(tmp_path / "a.npz"), Choices(classes=("a", "b"))).encoding
+
+    assert not is_upload_form(encoding)
+
+
+def test_what_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.tables.reading.MAX_UNPACKED_BYTES", 100_000)
+    columns = {"record_id": ["a"], "label": [1], "features": np.zeros((1, 100_000))}
+    np.savez_compressed(tmp_path / "data.npz", **columns)
+    columns["features"] = pa.array([np.arange(100_000)])
+    pq.write_table(pa.table(columns), tmp_path / "data.parquet")
+    (tmp_path / "data.csv.gz").write_bytes(gzip.compress(bytes(1_000_000)))
+
+    for file in tmp_path.iterdir():
+        with pytest.raises(TableError, match=r"unpacks to \d+ bytes or more; the limit is 100000"):
+            read_source(file)

@@ -1,0 +1,80 @@
+"""The client against a service that goes away and comes back."""
+
+import httpx
+import pytest
+
+from app.client import ApiError, ExpungeClient
+
+DONE = {"id": "fr_1", "state": "completed", "obligations": []}
+MODEL = {"name": "m", "latest_run": {"state": "published"}}
+
+
+def client(*answers: httpx.Response | Exception) -> ExpungeClient:
+    left = list(answers)
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        following = left.pop(0)
+        if isinstance(following, Exception):
+            raise following
+        return following
+
+    return ExpungeClient("http://test", "key", transport=httpx.MockTransport(answer))
+
+
+def away() -> list[httpx.Response | Exception]:
+    return [
+        httpx.ConnectError("refused"),
+        httpx.Response(503, json={"detail": "starting"}),
+        httpx.Response(429, json={"detail": "too many calls"}),
+    ]
+
+
+def test_waiting_for_a_request_outlasts_a_restart() -> None:
+    waiting = client(*away(), httpx.Response(200, json=DONE))
+
+    assert waiting.wait_for_request("fr_1", timeout_s=10) == DONE
+
+
+def test_waiting_for_a_model_outlasts_a_restart() -> None:
+    waiting = client(*away(), httpx.Response(200, json=MODEL))
+
+    assert waiting.wait_for_model("m", timeout_s=10) == MODEL
+
+
+def test_waiting_does_not_outlast_a_refusal() -> None:
+    waiting = client(httpx.Response(404, json={"detail": "no such request"}))
+
+    with pytest.raises(ApiError, match="no such request"):
+        waiting.wait_for_request("fr_1", timeout_s=10)
+
+
+def test_waiting_ends_when_the_time_is_up() -> None:
+    waiting = client(*(httpx.Response(503) for _ in range(20)))
+
+    with pytest.raises(TimeoutError):
+        waiting.wait_for_request("fr_1", timeout_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("a/../../models/b", "a%2F..%2F..%2Fmodels%2Fb"),
+        ("50%2F", "50%252F"),
+        ("two words?state=x#y", "two%20words%3Fstate%3Dx%23y"),
+        ("été", "%C3%A9t%C3%A9"),
+        ("..", "%2E%2E"),
+        ("plain-name.v2", "plain-name.v2"),
+    ],
+)
+def test_a_name_never_leads_to_another_resource(name: str, path: str) -> None:
+    called: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        called.append(request.url.raw_path.decode())
+        return httpx.Response(200, json={})
+
+    with ExpungeClient("http://test", "key", transport=httpx.MockTransport(answer)) as client:
+        client.dataset(name)
+        client.archive_model(name)
+        client.delete_dataset(name)
+    assert called == [f"/v1/datasets/{path}", f"/v1/models/{path}/archive", f"/v1/datasets/{path}"]

@@ -1,0 +1,144 @@
+"""Networks on random records: fine, or refused by name before a record is read."""
+
+import pytest
+import torch
+from torch import nn
+
+from app.domain.errors import PlanError, RunFailedError
+from app.domain.schema import FeatureSchema
+from workers.training.rehearsal import rehearse
+
+CPU = torch.device("cpu")
+NUMBERS = FeatureSchema(shape=(6,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+TOKENS = FeatureSchema(shape=(6,), dtype="int64", offset=0.0, scale=1.0, classes=2, vocabulary=500)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.other.weight = self.one.weight
+
+    def forward(self, features):
+        return self.head(self.other(self.one(features).relu()))
+
+
+class Text(nn.Module):
+    def __init__(self, vocabulary):
+        super().__init__()
+        self.words, self.head = nn.Embedding(vocabulary, 4), nn.Linear(4, 2)
+
+    def forward(self, features):
+        return self.head(self.words(features).mean(dim=1))
+
+
+class Constant(nn.Linear):
+    """Has a tensor that is no buffer, and never changes."""
+
+    def __init__(self):
+        super().__init__(6, 2)
+        self.factor = torch.tensor(2.0)
+
+    def forward(self, features):
+        return self.factor * super().forward(features)
+
+
+class Clamping(nn.Linear):
+    def forward(self, features):
+        with torch.no_grad():
+            self.weight.clamp_(-0.01, 0.01)
+        return super().forward(features)
+
+
+class Keeping(nn.Linear):
+    seen = None
+
+    def forward(self, features):
+        self.seen = features.detach()
+        return super().forward(features)
+
+
+class Masked(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 2)
+        self.register_buffer("mask", torch.ones(6), persistent=False)
+
+
+class Detached(nn.Linear):
+    def forward(self, features):
+        return super().forward(features).detach()
+
+
+class InPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, features):
+        hidden = self.one(features).sigmoid()
+        hidden += 1
+        hidden.mul_(2)
+        return self.head(hidden.sigmoid_().exp().mul_(2))
+
+
+def with_batch_norm():
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 2))
+
+
+def frozen():
+    module = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
+    module[0].requires_grad_(False)
+    return module
+
+
+def lazy():
+    module = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
+    module(torch.zeros(2, 6))  # as the builder does
+    return module
+
+
+@pytest.mark.parametrize(
+    ("factory", "schema", "private"),
+    [
+        (with_batch_norm, NUMBERS, False),
+        (Tied, NUMBERS, True),
+        (Constant, NUMBERS, False),
+        (lazy, NUMBERS, True),
+        (lambda: Text(500), TOKENS, True),
+    ],
+)
+def test_these_are_fine(factory, schema, private):
+    network = rehearse(factory, schema, device=CPU, private=private)
+    assert network.flat.size > 0
+    assert network.flat.gradients.numel() == 0
+
+
+@pytest.mark.parametrize(
+    ("factory", "schema", "private", "error", "words"),
+    [
+        (with_batch_norm, NUMBERS, True, PlanError, r"layer '1' \(BatchNorm1d\)"),
+        (lambda: Clamping(6, 2), NUMBERS, False, PlanError, "'weight' in"),
+        (lambda: Keeping(6, 2), NUMBERS, False, PlanError, "keeps the tensor 'seen'"),
+        (Masked, NUMBERS, False, PlanError, "buffer 'mask'"),
+        (frozen, NUMBERS, False, PlanError, r"'0\.weight' is frozen"),
+        (nn.Identity, NUMBERS, False, PlanError, "no parameters"),
+        (lambda: Detached(6, 2), NUMBERS, False, RunFailedError, "does not require grad"),
+        (InPlace, NUMBERS, False, RunFailedError, "modified by an inplace operation"),
+        (lambda: Text(10), TOKENS, False, RunFailedError, "tokens from 0 to 499"),
+    ],
+)
+def test_these_are_refused_by_name(factory, schema, private, error, words):
+    with pytest.raises(error, match=words):
+        rehearse(factory, schema, device=CPU, private=private)
+
+
+def test_the_reason_of_opacus_is_told_in_full():
+    module = nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 2))
+    with pytest.raises(RunFailedError, match=r"in-place(.|\n)*RuntimeError: "):
+        rehearse(lambda: module, NUMBERS, device=CPU, private=True)
+
+
+def test_torchs_generator_is_left_alone():
+    before = torch.get_rng_state()
+    rehearse(with_batch_norm, NUMBERS, device=CPU)
+    assert torch.equal(before, torch.get_rng_state())
