@@ -15,7 +15,6 @@ import numpy as np
 
 from app.accounting import (
     gradient_clipping,
-    model_clipping,
     output_perturbation,
 )
 from app.accounting.chains.present_records import minorant_mu
@@ -37,9 +36,6 @@ def calibrations() -> dict[str, Callable[[], object]]:
             **TARGET, initial_clip=1.0, **clipping
         ),
         "output_perturbation": lambda: output_perturbation.calibrate(**TARGET, initial_clip=1.0),
-        "model_clipping, T = 6": lambda: model_clipping.calibrate(
-            **TARGET, initial_clip=1.0, model_clip=0.5, steps=6
-        ),
     }
 
 

@@ -9,16 +9,15 @@ and the time from start to first answer (3 s).
 """
 
 import asyncio
-import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,11 +26,11 @@ import httpx
 import numpy as np
 from sqlalchemy import text
 
-from app.cli.connection import admin_key_file
 from app.client import ExpungeClient
 from app.database import Database
 from app.datasets.files import record_table, to_parquet
 from app.embedded import EmbeddedServers
+from app.key_files import admin_key_file
 from app.settings import Settings
 from benchmarks.bare_api import TABLE
 from benchmarks.http_load import Connection, Load, call, closed_loop, open_loop
@@ -46,6 +45,7 @@ STEADY_ROUNDS = 3
 LIMITS = {"accept_per_s": 300, "poll_ratio": 1.0, "p99_over_median": 10, "filled_ratio": 0.8}
 START_LIMIT_S = 3.0
 RESULTS = Path(__file__).parent / "results" / "api_load.json"
+POLICY = {"epsilon": 1.0, "mechanism": "retraining"}
 _MODEL = "head"
 _READY_S = 300.0
 
@@ -59,11 +59,16 @@ class Bench:
     key: str
     database: Database
     start_s: float
-    _records: Iterator[int] = field(default_factory=itertools.count)
+    sent: int = 0
+
+    def next_record(self) -> str:
+        """A record that nobody has named yet."""
+        self.sent += 1
+        return f"record-{self.sent - 1}"
 
     def accept(self) -> bytes:
-        """The next forget request: a record that nobody has named yet."""
-        body = {"dataset": "data", "record_ids": [f"record-{next(self._records)}"]}
+        """The next forget request."""
+        body = {"dataset": "data", "record_ids": [self.next_record()]}
         return call("POST", "/v1/forget-requests", key=self.key, body=json.dumps(body).encode())
 
     def insert(self) -> bytes:
@@ -140,7 +145,9 @@ def _compare(bench: Bench, ours: Callable[[], bytes], bare: Callable[[], bytes])
 
 
 @contextmanager
-def serving(folder: str, *, trained: bool = True) -> Iterator[Bench]:
+def serving(
+    folder: str, *, trained: bool = True, policy: Mapping[str, Any] = POLICY
+) -> Iterator[Bench]:
     """Run both servers, over a trained model if one is asked for, and no dispatcher or worker."""
     settings = Settings(data_dir=Path(folder) / "data")
     servers = EmbeddedServers(settings.data_dir)
@@ -156,7 +163,7 @@ def serving(folder: str, *, trained: bool = True) -> Iterator[Bench]:
         key = admin_key_file(settings).read_text()
         if trained:
             with ExpungeClient(f"http://127.0.0.1:{api}", key) as client:
-                _train(client, environment)
+                _train(client, environment, policy)
         bare = running.enter_context(
             _serving(settings, "uvicorn", "--factory", "benchmarks.bare_api:app", "--no-access-log")
         )
@@ -169,7 +176,7 @@ def serving(folder: str, *, trained: bool = True) -> Iterator[Bench]:
         yield Bench(api, bare, key, database, start_s)
 
 
-def _train(client: ExpungeClient, environment: dict[str, str]) -> None:
+def _train(client: ExpungeClient, environment: dict[str, str], policy: Mapping[str, Any]) -> None:
     client.define_dataset("data", features={"shape": [4], "dtype": "float32"}, classes=2)
     features = np.random.default_rng(0).normal(size=(RECORDS, 4)).astype(np.float32)
     table = record_table(
@@ -185,7 +192,7 @@ def _train(client: ExpungeClient, environment: dict[str, str]) -> None:
             "dataset": "data",
             "architecture": {"name": "linear_head"},
             "recipe": {"epochs": 1, "batch_size": 8192, "held_out_fraction": 0.0},
-            "policy": {"epsilon": 1.0, "mechanism": "retraining"},
+            "policy": dict(policy),
         }
     )
     workers = [_run(environment, "workers", part) for part in ("dispatcher", "worker")]

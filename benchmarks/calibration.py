@@ -51,3 +51,8 @@ def steps_needed(*, delta: float, **setting: Any) -> int:  # noqa: ANN401
     if factor >= -1e-9:
         raise CalibrationError("model clipping does not reach delta with this little noise")
     return max(1, math.ceil((math.log(delta) - one) / factor * (1 + 1e-12)) + 1)
+
+
+def noise_std_of(*, learning_rate: float, noise_scale: float) -> float:
+    """Return sqrt(2 eta) sigma: the noise of one step in the papers' convention."""
+    return math.sqrt(2 * learning_rate) * noise_scale

@@ -22,13 +22,13 @@ from typing import Any
 
 from app.accounting import gaussian
 from app.accounting.chains.noisy_chain import constant_mu
-from app.accounting.histories import strong_convexity
 from app.accounting.histories.history import History, Recipe
 from app.accounting.histories.history_account import worst_case_drift
 from app.accounting.published import chien
 from app.accounting.published.chien import Setting
 from app.accounting.terms import Neighbours
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
+from benchmarks.calibration import noise_std_of
 
 RADIUS = 100.0
 TRAINING_EPOCHS = {128: 20, 11264: 1000}
@@ -139,9 +139,7 @@ def our_steps(
     """Return the iterations of each request, from the drift; runs may stop mid-epoch."""
     recipe = problem.recipe(batch_size=batch_size, neighbours=neighbours)
     fresh = worst_case_drift(recipe=recipe)
-    noise_std = strong_convexity.noise_std_of(
-        learning_rate=problem.learning_rate, noise_scale=noise_scale
-    )
+    noise_std = noise_std_of(learning_rate=problem.learning_rate, noise_scale=noise_scale)
     drift, steps = fresh, []
     for _ in range(problem.requests):
         count = steps_from_drift(

@@ -15,9 +15,10 @@ from app.accounting.histories.history import History, Recipe
 from app.accounting.terms import Neighbours
 from app.domain.errors import TargetNotMetError
 from benchmarks.convex_case import Case
+from benchmarks.insecure_noise import InsecureNoise
 from workers.mechanisms.descent import Descent
-from workers.noise.generators import InsecureNoise
 from workers.noisy_phase import descend
+from workers.training.evaluate import Evaluation
 from workers.training.feeds import FixedBatches
 from workers.training.network import Network
 
@@ -125,9 +126,13 @@ class Lineage:
         if not plan.account(steps).meets(epsilon=epsilon, delta=self._case.delta):
             raise TargetNotMetError(f"{steps} steps do not meet epsilon {epsilon}")
 
+    def evaluation(self) -> Evaluation:
+        """Return accuracy and loss on the test records."""
+        return self._network.evaluate(self._case.test)
+
     def accuracy(self) -> float:
         """Return the share of test records that are told right."""
-        return self._network.evaluate(self._case.test).accuracy
+        return self.evaluation().accuracy
 
     def lost_to_noise(self, noise_std: float, *, draws: int) -> float:
         """Return the accuracy that one release of these weights loses, a mean over ``draws``."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.accounting import retraining
-from app.accounting.histories import strong_convexity
 from app.accounting.histories.history import History
 from app.accounting.histories.history_account import Outlook
 from app.accounting.terms import Neighbours
 from app.planning.mechanisms.projected_noisy_sgd import ProjectedNoisySgd
 from app.planning.mechanisms.tracked_release import TrackedRelease, missing_noise
+from benchmarks.calibration import noise_std_of
 from benchmarks.convex_case import Case
 from benchmarks.convex_lineage import Plan
 
@@ -127,7 +127,7 @@ def retrained(steps: int) -> Planner:
 def papers_noise(case: Case, _: Target) -> float:
     """Return the noise of one step at the paper's sigma, 0.03."""
     step = 1 / (case.smoothness + case.weight_decay)
-    return strong_convexity.noise_std_of(learning_rate=step, noise_scale=PAPER_NOISE_SCALE)
+    return noise_std_of(learning_rate=step, noise_scale=PAPER_NOISE_SCALE)
 
 
 def fewest(enough: Callable[[int], bool]) -> int:

@@ -4,10 +4,9 @@ from functools import cache
 
 from app.accounting.guarantees import RenyiGuarantee
 from app.accounting.histories.history import History
-from app.accounting.histories.strong_convexity import noise_std_of
 from app.accounting.published import chien, full_batch, neel
 from app.domain.errors import CalibrationError, ParameterError
-from benchmarks.calibration import calibrate
+from benchmarks.calibration import calibrate, noise_std_of
 from benchmarks.convex_case import Case
 from benchmarks.convex_lineage import Plan
 from benchmarks.convex_methods import PAPER_NOISE_SCALE, Planner, Target, fewest

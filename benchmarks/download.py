@@ -30,6 +30,7 @@ from fastapi.responses import FileResponse
 from app import schema
 from app.access import api_keys
 from app.access.api_keys import Scope
+from app.certificates.weights_file import tensors_sha256
 from app.datasets import repository as datasets
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
@@ -172,9 +173,10 @@ def _publish(services: Services, content: bytes) -> None:
         shards = {shard.id for shard in datasets.shards(session, model.dataset_id)}
     runs.begin(services.database, services.blobs, run_id, token, dimension=2, shards=shards)
     with services.database.transaction() as session:
-        blob_id = runs.reserve_weights(session, services.blobs, run_id, token)
+        blob_id = runs.reserve_blob(session, services.blobs, run_id, token)
     result = publication.RunResult(
         weights=services.blobs.fill(blob_id, content),
+        tensors_sha256=tensors_sha256(content),
         phase=None,
         evaluation={"held_out_records": 0},
         certified_at=datetime.now(UTC),

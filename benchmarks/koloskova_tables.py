@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from app.accounting import gaussian, gradient_clipping, model_clipping, output_perturbation
-from app.accounting.chains import reflection
+from app.accounting.chains import noisy_step
 from app.accounting.published import koloskova
 from benchmarks.calibration import calibrate, steps_needed
 
@@ -62,7 +62,7 @@ def steps_enough(target: dict[str, float], setting: dict[str, Any]) -> int | Non
     def meets(steps: int) -> bool:
         return gradient_clipping.account(**{**setting, "steps": steps}).meets(**target)
 
-    low, high = 0, reflection.MOST_STEPS
+    low, high = 0, noisy_step.MOST_STEPS
     if not meets(high):
         return None
     while high - low > 1:

@@ -19,8 +19,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from app.cli.connection import admin_key_file
 from app.datasets.files import record_table, to_parquet
+from app.key_files import admin_key_file
 from app.settings import Settings
 from tests.support.service import Service
 

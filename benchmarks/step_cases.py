@@ -15,6 +15,7 @@ from torch import nn
 from app.accounting import dp_sgd, output_perturbation
 from app.domain import linear_head
 from app.domain.architecture import ArchitectureSpec
+from app.domain.description import ModelDescription
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipe import TrainingRecipe
@@ -116,7 +117,7 @@ class Case:
         """Return plain SGD."""
         if self.is_convex:
             given = {"epochs": _EPOCHS, "batch_size": self.batch}
-            return linear_head.recipe_of(given, CLASSES)
+            return linear_head.recipe_of(given, CLASSES, mechanism="tracked_release")
         return TrainingRecipe(
             momentum=0.0, schedule="constant", learning_rate=1e-3, batch_size=self.batch
         )
@@ -196,12 +197,16 @@ class Case:
         )
 
     def _spec(self, plan: Plan) -> ModelSpec:
+        schema = FeatureSchema(_SHAPE, "uint8", 0.0, 1 / 255, CLASSES)
         return ModelSpec(
             name=self.network,
             architecture=self.architecture,
             recipe=self.recipe,
             policy=Policy(mechanism=plan.mechanism),
-            schema=FeatureSchema(_SHAPE, "uint8", 0.0, 1 / 255, CLASSES),
+            description=ModelDescription(
+                model=self.network, version=1, architecture=self.architecture, schema=schema
+            ),
+            schema=schema,
             dataset_id="none",
         )
 

@@ -156,13 +156,13 @@ def _set_up(case: Case, settings: Settings) -> None:
 def _forget(settings: Settings) -> None:
     from app.access import api_keys  # noqa: PLC0415 - only this child needs them
     from app.ledger import scheduling  # noqa: PLC0415 - only this child needs them
-    from app.ledger.demands import ForgetDemand  # noqa: PLC0415 - likewise
+    from app.ledger.new_requests import NewForgetRequest  # noqa: PLC0415 - likewise
 
     services = open_services(settings)
-    demand = ForgetDemand("data", subject_ids=[f"subject-{number}" for number in range(5)])
+    asked = NewForgetRequest("data", subject_ids=[f"subject-{number}" for number in range(5)])
     with services.database.transaction() as session:
         key, _ = api_keys.create_key(session, name="memory", scopes=[])
-        services.acceptance.submit(session, demand, api_key_id=key.id)
+        services.acceptance.submit(session, asked, api_key_id=key.id)
     with services.database.transaction() as session:
         model_id = registry.model_named(session, "model").id
     scheduling.schedule_model(services.database, model_id)

@@ -1,0 +1,117 @@
+"""Requests that need no run: ``python -m benchmarks.at_once``.
+
+The real API over the embedded PostgreSQL, one process, no dispatcher and no worker, over a linear
+head whose release covers every record that is asked about. Measured are, after 1,000 and after
+100,000 earlier requests to the same lineage: requests certified a second (at least 100), and from
+POST to the answer with the signed certificate at a quarter of that rate (50 ms in the median, 100
+for the slowest percent; at 100,000 at most 1.5 times the median at 1,000).
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from sqlalchemy import select
+
+from app.access.tables import ApiKeyRow
+from app.ledger.new_requests import Call, NewForgetRequest
+from app.services import Services, open_services
+from app.settings import Settings
+from benchmarks.api_load import RECORDS, Bench, serving
+from benchmarks.http_load import closed_loop, open_loop
+
+EARLIER = (1_000, 100_000)
+CONNECTIONS = 16
+ROUND_S = 5.0
+ROUNDS = 3
+LIMITS = {"per_s": 100, "median_ms": 50, "p99_ms": 100, "growth": 1.5}
+RESULTS = Path(__file__).parent / "results" / "at_once.json"
+_TOGETHER = 500
+POLICY = {
+    "epsilon": 8.0,
+    "mechanism": "tracked_release",
+    "parameters": {"capacity": RECORDS * 9 // 10},
+}
+
+
+def main() -> None:
+    """Measure, print, write; exit with 1 beyond a limit."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--earlier", type=int, nargs="+", default=EARLIER)
+    arguments.add_argument("--results", type=Path, default=RESULTS)
+    asked = arguments.parse_args()
+    measured = []
+    with (
+        tempfile.TemporaryDirectory(prefix="expunge-at-once-") as folder,
+        serving(folder, policy=POLICY) as bench,
+    ):
+        services = open_services(Settings(data_dir=Path(folder) / "data"))
+        for earlier in asked.earlier:
+            fill(services, bench, earlier)
+            measured.append({"earlier_requests": bench.sent} | measure(bench))
+    first, last = measured[0], measured[-1]
+    document = {
+        "cores": os.cpu_count(),
+        "connections": CONNECTIONS,
+        "measured": measured,
+        "growth": last["median_ms"] / first["median_ms"],
+    }
+    print(json.dumps(document, indent=1))
+    asked.results.write_text(json.dumps(document, indent=1) + "\n")
+    sys.exit(not _within_limits(document))
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    """Return requests a second at full load, and milliseconds at a quarter of it."""
+    full = [
+        closed_loop(bench.api, bench.accept, connections=CONNECTIONS, seconds=ROUND_S)
+        for _ in range(ROUNDS)
+    ]
+    per_s = median(load.per_s for load in full)
+    steady = [
+        open_loop(
+            bench.api, bench.accept, connections=CONNECTIONS, per_s=per_s / 4, seconds=ROUND_S
+        )
+        for _ in range(ROUNDS)
+    ]
+    return {
+        "per_s": per_s,
+        "median_ms": median(load.median_s for load in steady) * 1e3,
+        "p99_ms": median(load.p99_s for load in steady) * 1e3,
+        "errors": sum(load.errors for load in (*full, *steady)),
+    }
+
+
+def fill(services: Services, bench: Bench, count: int) -> None:
+    """Have so many requests accepted in all, many in each transaction; all are certified."""
+    with services.database.transaction() as session:
+        key_id = session.scalars(select(ApiKeyRow.id)).first() or ""
+    while bench.sent < count:
+        calls = [
+            Call(NewForgetRequest("data", record_ids=[bench.next_record()]), key_id, "benchmark")
+            for _ in range(min(_TOGETHER, count - bench.sent))
+        ]
+        with services.database.transaction() as session:
+            answers = services.acceptance.submit_all(session, calls)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+
+
+def _within_limits(document: dict[str, Any]) -> bool:
+    return document["growth"] <= LIMITS["growth"] and all(
+        each["errors"] == 0
+        and each["per_s"] >= LIMITS["per_s"]
+        and each["median_ms"] <= LIMITS["median_ms"]
+        and each["p99_ms"] <= LIMITS["p99_ms"]
+        for each in document["measured"]
+    )
+
+
+if __name__ == "__main__":
+    main()

