@@ -41,7 +41,7 @@ _DEFINITIONS: Final[Mapping[str, Mapping[str, Any]]] = {
         },
     },
 }
-_TIMEOUT_S: Final = 120.0
+_TIMEOUT_S: Final = 600.0
 
 
 @dataclass(frozen=True)

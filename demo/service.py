@@ -17,7 +17,7 @@ from app.key_files import admin_key_file, trusted_keys_file
 from app.processes.python import python_command
 from app.settings import Settings
 
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 600.0
 
 
 @contextmanager

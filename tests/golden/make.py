@@ -18,6 +18,7 @@ from app.datasets.files import record_table, to_parquet
 from app.domain.architecture import ArchitectureSpec
 from app.domain.states import Basis
 from tests.support.digits import DATASET, digits_parquet, head, model
+from tests.support.patience import PATIENCE_S
 from tests.support.service import running
 from workers.training.architectures import build
 
@@ -145,10 +146,10 @@ def _define(client: ExpungeClient) -> None:
     client.define_dataset("open", features=DATASET["features"], classes=10, public=True)
     client.push_records("open", digits_parquet(RECORDS))
     client.whiten_backbone(BACKBONE["name"], dataset="open", name="whitened-digits")
-    client.wait_for_backbone("whitened-digits", timeout_s=600)
+    client.wait_for_backbone("whitened-digits", timeout_s=PATIENCE_S)
     for definition in (*CASES.values(), AS_TRAINED):
         client.define_model(definition)
-        client.wait_for_model(definition["name"], timeout_s=600)
+        client.wait_for_model(definition["name"], timeout_s=PATIENCE_S)
 
 
 def _forget(
@@ -156,7 +157,7 @@ def _forget(
 ) -> Mapping[str, dict[str, Any]]:
     """Forget a person; return the bundle of each model."""
     request = client.forget(dataset, subject_ids=[person])
-    client.wait_for_request(request["id"], timeout_s=1200)
+    client.wait_for_request(request["id"], timeout_s=PATIENCE_S)
     kept = {**client.request(request["id"]), "subject_ids": [person]}
     receipt.write_text(json.dumps(kept, indent=1))
     answers = client.certificates_of(request["id"], since=int(since.split("\n")[1]))
@@ -169,7 +170,7 @@ def _exclude(client: ExpungeClient, folder: Path, *, since: str) -> None:
     client.push_records("few", _lone_records())
     name = SPLIT["name"]
     client.define_model(SPLIT)
-    client.wait_for_model(name, timeout_s=600)
+    client.wait_for_model(name, timeout_s=PATIENCE_S)
     for person in LONERS:
         receipt = folder / "exclusion.receipt.json"
         bundle = _forget(client, "few", person, receipt, since=since)[name]

@@ -9,6 +9,7 @@ from sqlalchemy.engine import URL, make_url
 
 from app.embedded import EmbeddedServers
 from app.embedded.programs import wheel_folder
+from tests.support.patience import PATIENCE_S
 
 _OWNER = "postgres"
 
@@ -47,7 +48,7 @@ def _run(program: str, *arguments: str) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,8 @@ import uvicorn
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.support.patience import PATIENCE_S
+
 CHROMIUM = shutil.which("chromium")
 MISSING = "Chromium is not installed (Debian's package chromium)"
 _FLAGS = (
@@ -27,6 +29,7 @@ _FLAGS = (
 def chromium() -> Iterator[Browser]:
     """Run Debian's Chromium; no other one is looked for."""
     with sync_playwright() as playwright:
+        expect.set_options(timeout=1000 * PATIENCE_S)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
         yield browser
         browser.close()
@@ -48,8 +51,9 @@ def served(app: FastAPI) -> Iterator[str]:
 
 def log_in(page: Page, address: str, key: str) -> None:
     """Log in as a person would, without a mouse."""
+    page.set_default_timeout(1000 * PATIENCE_S)
     page.goto(address)
-    expect(page.get_by_label("API key")).to_be_focused(timeout=30_000)
+    expect(page.get_by_label("API key")).to_be_focused()
     page.keyboard.type(key)
     page.keyboard.press("Enter")
     page.wait_for_url(f"{address}/")

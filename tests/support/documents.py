@@ -18,6 +18,7 @@ import httpx
 
 from app.embedded import EmbeddedServers
 from app.processes.python import START
+from tests.support.patience import PATIENCE_S
 from tests.support.service import free_port, until
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ class Reader:
         shutil.copytree(ROOT / "examples", directory / "examples")
         shutil.copytree(ROOT / "deploy", directory / "deploy")
 
-    def follow(self, document: str, *, timeout_s: float = 540.0) -> str:
+    def follow(self, document: str, *, timeout_s: float = PATIENCE_S) -> str:
         """Run a document's commands; return what they print.
 
         Raises:
@@ -80,7 +81,7 @@ class Reader:
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=PATIENCE_S,
         )
 
     @contextmanager
@@ -97,7 +98,7 @@ class Reader:
                 start_new_session=True,
             )
         try:
-            until(lambda: httpx.get(f"{address}/readyz").is_success, 180)
+            until(lambda: httpx.get(f"{address}/readyz", timeout=PATIENCE_S).is_success)
             yield address
         finally:
             self._end(process)
@@ -129,7 +130,7 @@ class Reader:
         except ProcessLookupError:
             return
         try:
-            process.wait(30)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

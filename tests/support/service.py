@@ -21,13 +21,13 @@ from app.database import Database
 from app.embedded import EmbeddedServers
 from app.key_files import admin_key_file
 from app.settings import Settings
+from tests.support.patience import PATIENCE_S
 from tests.support.points import Points
 from tests.support.slow import FACTORY
 
 Result = TypeVar("Result")
 
 LEASE_S = 5
-START_TIMEOUT_S = 180.0
 _REPOSITORY = Path(__file__).parents[2]
 PARTS = ("api", "dispatcher", "worker")
 _MODULES = {"api": "app.cli serve", "dispatcher": "workers dispatcher", "worker": "workers worker"}
@@ -57,13 +57,13 @@ class Service:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        until(lambda: httpx.get(f"{self.url}/readyz").status_code == 200, START_TIMEOUT_S)
+        until(lambda: httpx.get(f"{self.url}/readyz", timeout=PATIENCE_S).status_code == 200)
 
     def stop(self) -> int:
         """Stop the service with SIGTERM; return its exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_S)
 
     def discard(self) -> None:
         """Leave nothing behind, whatever a test has done."""
@@ -199,7 +199,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def until(condition: Callable[[], Result], timeout_s: float = 120.0) -> Result:
+def until(condition: Callable[[], Result], timeout_s: float = PATIENCE_S) -> Result:
     """Wait for a true answer and return it; what hints at a service being away is no answer."""
     deadline = time.monotonic() + timeout_s
     while True:

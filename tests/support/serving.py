@@ -8,6 +8,8 @@ from typing import Any
 
 import uvicorn
 
+from tests.support.patience import PATIENCE_S
+
 Scope, Message = dict[str, Any], dict[str, Any]
 
 
@@ -25,7 +27,7 @@ def serve(app: Callable[..., Any]) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(PATIENCE_S)
 
 
 class Unreliable:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.patience import PATIENCE_S
+
 CALLS = "openat,open,creat,write,writev,pwrite64,pwritev,pwritev2,sendto,sendmsg,connect,prlimit64"
 _CALL = re.compile(r"^\d+\s+(\w+)\((.*)$")
 _SOCKET = re.compile(r"^\d+<(?:UNIX-STREAM|UNIX|socket):\[(\d+)")
@@ -19,7 +21,7 @@ def why_unavailable() -> str | None:
     if shutil.which("strace") is None and os.geteuid() == 0 and shutil.which("apt-get"):
         command = ["apt-get", "install", "-y", "--no-install-recommends", "strace"]
         try:
-            subprocess.run(command, timeout=60, capture_output=True, check=False)
+            subprocess.run(command, timeout=PATIENCE_S, capture_output=True, check=False)
         except subprocess.TimeoutExpired:
             return "strace is not installed, and apt-get did not install it within a minute"
     if shutil.which("strace") is None:

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.patience import PATIENCE_S
+
 _REPOSITORY = Path(__file__).parents[2]
 
 Tell = Callable[[str, bytes], None]
@@ -84,7 +86,7 @@ def told_by(run_id: str, *options: str) -> list[tuple[str, bytes]]:
     )
     sending.close()
     told = list(_received(receiving))
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode in (0, -signal.SIGKILL), errors
     return told
 

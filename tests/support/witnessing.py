@@ -13,6 +13,7 @@ from app.witnesses.submission import Submission
 from app.witnesses.witness import Witness
 from tests.support import trees
 from tests.support.bundles import SmallLog
+from tests.support.patience import PATIENCE_S
 
 
 def witness_signer(name: str = "witness.example") -> WitnessSigner:
@@ -33,7 +34,7 @@ def serving(
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
-        thread.join(30)
+        thread.join(PATIENCE_S)
         server.server_close()
         witness.close()
 

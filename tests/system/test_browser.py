@@ -91,7 +91,7 @@ def test_a_runs_curve_grows(page: Page, address: str, workshop: Workshop) -> Non
     for count, share in enumerate((0.7, 0.8, 0.9), start=2):
         step, epsilon = scenes.advance(workshop, first, share)
         epsilons.append(epsilon)
-        expect(dots).to_have_count(count, timeout=20_000)
+        expect(dots).to_have_count(count)
         expect(page.locator("[data-field=step]")).to_have_text(f"{step} / {scenes.STEPS}")
         expect(page.locator("#curve svg")).to_have_attribute(
             "aria-label", re.compile(f"After {step} of {scenes.STEPS} steps ε is {epsilon:.4g}")
@@ -104,7 +104,7 @@ def test_a_runs_curve_grows(page: Page, address: str, workshop: Workshop) -> Non
     expect(dots).to_have_count(4)
 
     workshop.publish(first)
-    expect(page.locator("#news")).to_contain_text("has published", timeout=20_000)
+    expect(page.locator("#news")).to_contain_text("has published")
     expect(page.locator("h1 .pill")).to_have_text("published")
     page.get_by_role("link", name="Show it").click()
     expect(page.locator("#news")).to_contain_text("It published version 3")
@@ -117,16 +117,14 @@ def test_a_new_attempt_begins_a_new_curve(page: Page, address: str, workshop: Wo
     dots = page.locator("#curve circle.dot")
     expect(dots).to_have_count(1)
     scenes.advance(workshop, first, 0.9)
-    expect(dots).to_have_count(2, timeout=20_000)
+    expect(dots).to_have_count(2)
 
     workshop.give_up(first, permanent=False)
     again = workshop.lease(scenes.MODELS[1])
     workshop.begin(again)
     step, _ = scenes.advance(workshop, again, 0.2)
 
-    expect(page.locator("[data-field=step]")).to_have_text(
-        f"{step} / {scenes.STEPS}", timeout=20_000
-    )
+    expect(page.locator("[data-field=step]")).to_have_text(f"{step} / {scenes.STEPS}")
     expect(page.locator("[data-field=attempt]")).to_have_text("2")
     expect(dots).to_have_count(1)
 
@@ -139,7 +137,7 @@ def test_the_overviews_runs_move(page: Page, address: str, workshop: Workshop) -
 
     step, epsilon = scenes.advance(workshop, first, 0.95)
 
-    expect(row.locator("progress")).to_have_js_property("value", step, timeout=20_000)
+    expect(row.locator("progress")).to_have_js_property("value", step)
     expect(row.locator("[data-field=epsilon]")).to_have_text(f"{epsilon:.4g}")
 
 

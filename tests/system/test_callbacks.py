@@ -16,6 +16,7 @@ from cryptography import x509
 from app.callbacks.deliverer import Terms
 from app.certificates.processor_signing import domains_of
 from tests.support.digits import DATASET, digits_parquet
+from tests.support.patience import PATIENCE_S
 from tests.support.receiver import Receiver, status
 from tests.support.service import Service, kill, until
 
@@ -99,7 +100,7 @@ def test_a_receiver_and_a_dispatcher_that_were_away_lose_nothing(service: Servic
         # recorded before the kill. Then the others follow.
         until(
             lambda: {c["state"] for c in client.callbacks(request=request["id"])} == {"delivered"},
-            timeout_s=_CLAIM_S + 120,
+            timeout_s=_CLAIM_S + PATIENCE_S,
         )
         ids = [received.headers["webhook-id"] for received in receiver.received]
         told = [c["id"] for c in reversed(client.callbacks(request=request["id"]))]
@@ -108,9 +109,11 @@ def test_a_receiver_and_a_dispatcher_that_were_away_lose_nothing(service: Servic
 
 
 def test_init_makes_what_opendsr_needs(service: Service) -> None:
-    found = httpx.get(f"{service.url}/opendsr/v2/discovery").json()
+    found = httpx.get(f"{service.url}/opendsr/v2/discovery", timeout=PATIENCE_S).json()
     assert found["processor_certificate"] == f"{service.url}/opendsr/v2/certificate.pem"
-    certificate = x509.load_pem_x509_certificate(httpx.get(found["processor_certificate"]).content)
+    certificate = x509.load_pem_x509_certificate(
+        httpx.get(found["processor_certificate"], timeout=PATIENCE_S).content
+    )
     assert domains_of(certificate) == ["127.0.0.1"]
 
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from app.certificates.checks.tolerance import difference
+from tests.support.patience import PATIENCE_S
 from tests.support.service import free_port, until
 
 pytestmark = pytest.mark.slow
@@ -166,8 +167,8 @@ def test_the_service_starts_beside_somebodys_own_app(wheel: Path, tmp_path: Path
         )
     try:
         url = f"http://127.0.0.1:{port}/readyz"
-        until(lambda: httpx.get(url).json()["workers"] == "ok", 180.0)
+        until(lambda: httpx.get(url, timeout=PATIENCE_S).json()["workers"] == "ok")
     finally:
         service.terminate()
-        assert service.wait(60) == 0
+        assert service.wait(PATIENCE_S) == 0
     assert b"their" not in log.read_bytes()

@@ -48,6 +48,7 @@ from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.dumps import stores_of
 from tests.support.markers import Marker, files_below, places_with, search_bytes, search_files
 from tests.support.opened import opened_objects
+from tests.support.patience import PATIENCE_S
 from tests.support.service import until
 from tests.support.workshop import Workshop
 from workers import jobs
@@ -325,7 +326,12 @@ def test_logs_show_exceptions_without_their_words(on, log_format):
     command = [sys.executable, "-c", PROGRAM, "on" if on else "off", SECRET]
     environment = os.environ | {"EXPUNGE_LOG_FORMAT": log_format}
     ended = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, timeout=60, check=False
+        command,
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert ended.stderr.count(b"ValueError") >= 3
     assert found([("stderr", ended.stderr)]) == (set() if on else {"stderr"})
@@ -376,7 +382,7 @@ def test_the_api_logs_no_paths(services, capfd, on):
         _ask(server, f"/v1/forget-requests/{SECRET}?subject_id={SECRET}")
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(PATIENCE_S)
         for logger in loggers:
             logger.removeHandler(handler)
             logger.setLevel(logging.NOTSET)
@@ -407,7 +413,9 @@ def test_access_lines_and_figures_name_no_paths(services, monkeypatch, caplog, o
 @pytest.mark.parametrize("on", [True, False])
 def test_a_line_that_cannot_be_written_is_not_quoted(on):
     command = [sys.executable, "-c", PROGRAM, "on" if on else "loud handler", SECRET]
-    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=60, check=False)
+    ended = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, timeout=PATIENCE_S, check=False
+    )
     assert b"TypeError" in ended.stderr
     assert found([("stderr", ended.stderr)]) == (set() if on else {"stderr"})
 
@@ -417,7 +425,7 @@ def _ask(server, path):
 
     until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
-    assert httpx.get(f"http://127.0.0.1:{port}{path}").status_code == 404
+    assert httpx.get(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S).status_code == 404
 
 
 @pytest.mark.slow

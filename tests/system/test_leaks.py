@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from tests.support.digits import DATASET, model
 from tests.support.markers import Marker
+from tests.support.patience import PATIENCE_S
 from tests.support.people import People
 from tests.support.service import running, until
 from tests.support.traces import Traces
@@ -48,7 +49,10 @@ def job(service, people):
         traces.superseded("imported weights", imported)
         traces.forgotten(people, FORGOTTEN_SUBJECT)
         for name in ("trained", "uploaded"):
-            assert client.wait_for_model(name, timeout_s=90)["latest_run"]["state"] == "published"
+            assert (
+                client.wait_for_model(name, timeout_s=PATIENCE_S)["latest_run"]["state"]
+                == "published"
+            )
             traces.published(name, _download(client, name))
         request = client.forget(
             "digits",
@@ -57,7 +61,7 @@ def job(service, people):
             idempotency_key=f"{people.token}@example.com",
         )
         _fail_on_purpose(client, people)
-        done = client.wait_for_request(request["id"], timeout_s=90)
+        done = client.wait_for_request(request["id"], timeout_s=PATIENCE_S)
         assert done["state"] == "completed"
         for name in ("trained", "uploaded"):
             traces.published(name, _download(client, name))
@@ -66,7 +70,7 @@ def job(service, people):
 
 
 def _weights_like(client, name):
-    assert client.wait_for_model(name, timeout_s=90)["latest_run"]["state"] == "published"
+    assert client.wait_for_model(name, timeout_s=PATIENCE_S)["latest_run"]["state"] == "published"
     generator = np.random.default_rng(int.from_bytes(secrets.token_bytes(8)))
     like = safetensors.numpy.load(_download(client, name))
     return safetensors.numpy.save(

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
+from tests.support.patience import PATIENCE_S
 from tests.support.service import Service, until
 from tests.support.slow import FACTORY
 
@@ -31,14 +32,14 @@ def service(tmp_path):
 
 
 def ready(service):
-    answer = httpx.get(f"{service.url}/readyz", timeout=10)
+    answer = httpx.get(f"{service.url}/readyz", timeout=PATIENCE_S)
     return answer.status_code, answer.json()
 
 
 def figures(service):
     """Return the samples of a scrape by name; each is a list of (labels, value)."""
     found = {}
-    text = httpx.get(f"{service.url}/metrics", timeout=10).text
+    text = httpx.get(f"{service.url}/metrics", timeout=PATIENCE_S).text
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name, []).append((sample.labels, sample.value))
@@ -59,7 +60,7 @@ def test_a_run_is_seen_in_figures_and_logs(service):
         client.define_dataset("digits", features=DATASET["features"], classes=10)
         client.push_records("digits", digits_parquet())
         client.define_model(SLOW)
-        client.wait_for_model("digits-mlp", timeout_s=60)
+        client.wait_for_model("digits-mlp", timeout_s=PATIENCE_S)
         request = client.forget("digits", subject_ids=["subject-0"])
         stepping = until(
             lambda: (

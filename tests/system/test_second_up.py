@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.service import Service, free_port
 
 
@@ -23,13 +24,13 @@ def test_it_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
                 env=service.environment() | {"EXPUNGE_PORT": port},
                 capture_output=True,
                 check=False,
-                timeout=60,
+                timeout=PATIENCE_S,
             )
             assert second.returncode == 1
             assert f"process {service.process.pid}" in second.stderr.decode()
         assert servers == (service.servers.postgres.pid(), service.servers.redis.pid())
         assert parts == service.parts()
-        assert httpx.get(f"{service.url}/readyz").json()["status"] == "ok"
+        assert httpx.get(f"{service.url}/readyz", timeout=PATIENCE_S).json()["status"] == "ok"
         service.process.kill()  # the next one waits for what it left behind
         service.start()
         service.parts()  # of this one: until then it may be the killed one's API that answered

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "v1"
 COMMANDS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs/verifying.md").read_text(), re.M | re.S)
@@ -42,7 +44,7 @@ def run(folder: Path, commands: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -14,6 +14,7 @@ from app.main import create_app
 from app.retries import Retry
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet
+from tests.support.patience import PATIENCE_S
 from tests.support.serving import Flaky, serve
 
 FEATURES = DATASET["features"]
@@ -177,5 +178,7 @@ def test_waiting_asks_the_service_to_hold_its_answer(place: Place, services: Ser
     request = place.client.forget("digits", record_ids=["record-1"])
     services.clean_up()  # as the dispatcher does at each tick
 
-    assert place.client.wait_for_request(request["id"], timeout_s=30)["state"] == "completed"
+    assert (
+        place.client.wait_for_request(request["id"], timeout_s=PATIENCE_S)["state"] == "completed"
+    )
     assert place.flaky.seen[-1][2]["prefer"].startswith("wait=")

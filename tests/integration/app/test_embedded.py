@@ -31,6 +31,7 @@ from app.embedded.account import ensure_account
 from app.embedded.processes import matching, send
 from app.embedded.programs import wheel_folder
 from tests.support.confined import may_confine
+from tests.support.patience import PATIENCE_S
 
 ROOT = os.geteuid() == 0
 REPOSITORY = Path(__file__).parents[3]
@@ -111,7 +112,7 @@ def alive(pid):
 
 def kill(pid):
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -225,12 +226,12 @@ def test_servers_outlive_the_killed_process_that_started_them(servers, data_dir)
     parent = python(
         "servers.start(); os.kill(os.getpid(), signal.SIGKILL)", data_dir, start_new_session=True
     )
-    assert parent.wait(60) == -signal.SIGKILL
+    assert parent.wait(PATIENCE_S) == -signal.SIGKILL
     pid = servers.postgres.pid()
     assert servers.postgres.running()
     remember(servers, "kept")
     child = python("servers.start()", data_dir)
-    assert child.wait(60) == 0
+    assert child.wait(PATIENCE_S) == 0
     assert servers.postgres.pid() == pid
     assert remembered(servers) == "kept"
 
@@ -370,7 +371,7 @@ def test_vanished_sockets_come_back(servers, monkeypatch):
 def test_concurrent_starts_give_one_of_each(servers, data_dir):
     starters = [python("servers.start(); print(servers.postgres.pid(), servers.redis.pid())",
                        data_dir, stdout=subprocess.PIPE) for _ in range(3)]  # fmt: skip
-    said = {starter.communicate(timeout=60)[0] for starter in starters}
+    said = {starter.communicate(timeout=PATIENCE_S)[0] for starter in starters}
     assert [starter.returncode for starter in starters] == [0, 0, 0]
     assert said == {f"{servers.postgres.pid()} {servers.redis.pid()}\n".encode()}
     assert len(matching(servers.redis._is_ours)) == 1

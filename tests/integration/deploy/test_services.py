@@ -25,10 +25,11 @@ from app.embedded.programs import wheel_folder
 from tests.support.compose import ROOT, compose, copied, image_environment, last
 from tests.support.confined import confined, may_confine
 from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.patience import PATIENCE_S
 from tests.support.service import free_port, until
 
 SERVICES = ("api", "dispatcher", "cpu-worker")
-START_S = 120.0
+START_S = PATIENCE_S
 STOP_S = 40.0
 
 
@@ -253,7 +254,7 @@ def test_confined_means_confined(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_person_is_forgotten_by_the_composed_services(machine: Machine) -> None:
-    assert machine.start("init").wait(120) == 0, machine.log("init")
+    assert machine.start("init").wait(PATIENCE_S) == 0, machine.log("init")
     assert "created the bucket expunge" in machine.log("init")
     kept = machine.kept()
     for service in SERVICES:
@@ -264,11 +265,11 @@ def test_a_person_is_forgotten_by_the_composed_services(machine: Machine) -> Non
         client.define_dataset("digits", features=DATASET["features"], classes=DATASET["classes"])
         client.push_records("digits", digits_parquet())
         client.define_model(model())
-        assert client.wait_for_model("digits-mlp", timeout_s=120)["latest_run"]["state"] == (
+        assert client.wait_for_model("digits-mlp", timeout_s=PATIENCE_S)["latest_run"]["state"] == (
             "published"
         ), machine.log("cpu-worker")
         request = client.forget("digits", subject_ids=["subject-3"])
-        request = client.wait_for_request(request["id"], timeout_s=120)
+        request = client.wait_for_request(request["id"], timeout_s=PATIENCE_S)
         assert request["state"] == "completed"
         public = (machine.folder / "keys/keys/trusted-keys.json").read_bytes()
         files = client.download("digits-mlp", machine.folder, trusted=public)

@@ -12,6 +12,7 @@ from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.domain.states import Phase
 from app.ledger import repository, runs
 from app.processes.stopping import StopSignal
+from tests.support.patience import PATIENCE_S
 from tests.support.service import until
 from tests.support.workshop import Workshop
 from workers import lease as leases
@@ -183,12 +184,12 @@ def test_a_sign_of_life_holds_no_lock_while_the_worker_thinks(workshop, lease, m
     def freeze(*args, **kwargs):
         heartbeat(*args, **kwargs)
         frozen.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_S)
 
     monkeypatch.setattr(runs, "heartbeat", freeze)
     with lease:
         lease.report(step=1)
-        assert frozen.wait(60)
+        assert frozen.wait(PATIENCE_S)
         with workshop.transaction() as session:
             session.execute(text("SET LOCAL lock_timeout = '2s'"))
             repository.run(session, lease.run_id, lock=True)

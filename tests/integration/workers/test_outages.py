@@ -11,6 +11,7 @@ from app.processes.stopping import StopSignal
 from app.services import open_services
 from app.settings import Settings
 from app.storage.tables import BlobRow
+from tests.support.patience import PATIENCE_S
 from tests.support.s3 import ACCESS, S3Server
 from tests.support.service import until
 from tests.support.workshop import Workshop
@@ -88,7 +89,7 @@ def test_a_run_goes_on_where_it_was_when_the_object_store_is_back(
     first = workshop.run(run_id).lease_expires_at
     until(lambda: workshop.run(run_id).lease_expires_at > first + timedelta(seconds=3 * LEASE_S))
     server.start()
-    run.join(60)
+    run.join(PATIENCE_S)
     assert (workshop.run(run_id).state, workshop.run(run_id).attempt) == ("published", 1)
     with workshop.transaction() as session:
         assert set(session.scalars(select(BlobRow.state))) == {BlobState.LIVE}
@@ -104,7 +105,7 @@ def test_a_worker_that_is_told_to_stop_waits_for_no_object_store(
     run.start()
     until(lambda: waits(caplog))
     stop.set()
-    run.join(60)
+    run.join(PATIENCE_S)
     assert (workshop.run(run_id).state, workshop.run(run_id).attempt) == ("queued", 0)
     server.start()
 

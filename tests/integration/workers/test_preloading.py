@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.workshop import Workshop
 
 # Names are compared before and after runs of a process that is what a worker is when it forks.
@@ -41,7 +42,9 @@ POLICIES = {
 def carry_out():
     def run(*run_ids):
         program = [sys.executable, "-c", _PROGRAM, *run_ids]
-        answer = subprocess.run(program, capture_output=True, text=True, check=True, timeout=120)
+        answer = subprocess.run(
+            program, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        )
         return json.loads(answer.stdout)
 
     return run

@@ -28,6 +28,7 @@ from app.domain.states import BlobState
 from app.ledger import publication, runs
 from app.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
+from tests.support.patience import PATIENCE_S
 from tests.support.service import until
 from tests.support.workshop import Workshop, record_ids
 from workers import patience
@@ -416,7 +417,7 @@ def test_checking_a_certificate_holds_up_no_request(workshop, monkeypatch):
     def slow(*args):
         if not accepted:
             with ThreadPoolExecutor(1) as other:
-                accepted.append(other.submit(workshop.forget, train[1]).result(30))
+                accepted.append(other.submit(workshop.forget, train[1]).result(PATIENCE_S))
         return check(*args)
 
     monkeypatch.setattr(verification, "check_guarantee", slow)

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from app.ledger.tables import RunRow
 from app.locations import redis_connection
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
+from tests.support.patience import PATIENCE_S
 from tests.support.slow import FACTORY
 from tests.support.strace import sealed_phases, traced, why_unavailable
 from workers.dispatcher import Dispatcher
@@ -67,7 +68,7 @@ def trace(tmp_path, program, *arguments):
         cwd=REPOSITORY,
         env={**os.environ, "EXPUNGE_ALLOWED_FACTORIES": json.dumps([FACTORY])},
         capture_output=True,
-        timeout=200,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

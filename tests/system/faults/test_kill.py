@@ -22,6 +22,7 @@ from tests.support.facts import (
     await_completed,
     only_what_is_current_is_stored,
 )
+from tests.support.patience import PATIENCE_S
 from tests.support.service import LEASE_S, is_alive, kill, running, until
 from tests.support.slow import FACTORY
 
@@ -44,7 +45,7 @@ def service(tmp_path_factory):
             client.define_dataset("others", features=DATASET["features"], classes=10)
             client.push_records("others", digits_parquet())
             client.define_model(SLOW)
-            client.wait_for_model(MODEL, timeout_s=180)
+            client.wait_for_model(MODEL, timeout_s=PATIENCE_S)
         yield service
         assert_logs_hold_no_tracebacks_and_no_ids(service)
 
@@ -159,7 +160,9 @@ def forget(service, call):
     """Ask once, under the same key every time."""
     key = admin_key_file(Settings(data_dir=service.data_dir)).read_text()
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "asked on Monday"}
-    return httpx.post(f"{service.url}/v1/forget-requests", json=call, headers=headers)
+    return httpx.post(
+        f"{service.url}/v1/forget-requests", json=call, headers=headers, timeout=PATIENCE_S
+    )
 
 
 @pytest.mark.slow
@@ -201,8 +204,8 @@ def test_postgres_killed_and_away_for_longer_than_a_lease(service, client, forge
             assert answer.status_code == 503
             assert answer.headers["Content-Type"] == "application/problem+json"
             assert answer.json()["type"] == "urn:expunge:problem:unavailable"
-            assert httpx.get(f"{service.url}/readyz").status_code == 503
-            assert httpx.get(f"{service.url}/livez").status_code == 200
+            assert httpx.get(f"{service.url}/readyz", timeout=PATIENCE_S).status_code == 503
+            assert httpx.get(f"{service.url}/livez", timeout=PATIENCE_S).status_code == 200
             time.sleep(0.2)
     run = await_completed(client, forgetting)
     assert run["attempt"] == 1

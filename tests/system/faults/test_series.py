@@ -26,6 +26,7 @@ from app.registry.shapes import shape_of
 from app.registry.tables import ModelRow
 from tests.support.digits import DATASET, digits_parquet, head
 from tests.support.emptying import unguarded
+from tests.support.patience import PATIENCE_S
 from tests.support.service import kill, running, until
 
 pytestmark = pytest.mark.slow
@@ -103,7 +104,9 @@ def define_equal_models(service, client, database, mechanism):
     finally:
         worker.resume()
     for name in names:
-        assert client.wait_for_model(name, timeout_s=180)["latest_run"]["state"] == "published"
+        assert (
+            client.wait_for_model(name, timeout_s=PATIENCE_S)["latest_run"]["state"] == "published"
+        )
     return names
 
 

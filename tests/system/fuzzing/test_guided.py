@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.system.fuzzing.targets import TARGETS
 
 SECONDS = 5
@@ -22,7 +23,7 @@ def fuzz(target: str, directory: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -10,11 +10,12 @@ from typing import TypeVar
 import httpx
 
 from app.client import ApiError, ExpungeClient
+from tests.support.patience import PATIENCE_S
 from tests.support.people import People
 from tests.system.storm.scene import SUBJECTS, Crowd
 
 Answer = TypeVar("Answer")
-PATIENCE_S = 180.0
+
 CANCELLED, RESTORED, PUSHED = 0.25, 0.5, 3
 NEWCOMERS = 40
 _UNSETTLED = {"urn:expunge:problem:call-in-flight"}

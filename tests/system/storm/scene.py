@@ -5,6 +5,7 @@ from typing import Any
 
 from app.client import ExpungeClient
 from tests.support.digits import DATASET, RECIPE, RECORDS_PER_SUBJECT
+from tests.support.patience import PATIENCE_S
 from tests.support.people import People
 from tests.support.slow import FACTORY
 
@@ -80,7 +81,7 @@ def build(client: ExpungeClient) -> list[Crowd]:
     for name, definition in MODELS.items():
         client.define_model({"name": name, **definition})
     for name in MODELS:
-        client.wait_for_model(name, timeout_s=180)
+        client.wait_for_model(name, timeout_s=PATIENCE_S)
     return crowds
 
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
+
 _PROGRAM = """
 from app.failpoints import halfway, reach
 reach("here")
@@ -38,7 +40,7 @@ def passing(points):
             check=False,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
 
     return passing

@@ -22,6 +22,7 @@ from app.main import create_app
 from app.maintenance import fsck
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
+from tests.support.patience import PATIENCE_S
 from tests.support.serving import serve
 from tests.support.workshop import DATASET, Workshop, records_parquet
 
@@ -327,7 +328,9 @@ def test_callers_at_the_same_time_are_not_mixed_up(services: Services, caller_of
     keys = [caller_of(Scope.DATA_WRITE).headers["Authorization"] for _ in range(4)]
 
     def define_many(url: str, number: int) -> None:
-        with httpx.Client(base_url=url, headers={"Authorization": keys[number]}) as client:
+        with httpx.Client(
+            base_url=url, headers={"Authorization": keys[number]}, timeout=PATIENCE_S
+        ) as client:
             for turn in range(10):
                 body = {"name": f"d{number}-{turn}", "features": {"shape": [1]}, "classes": 2}
                 assert client.post("/v1/datasets", json=body).status_code == 201

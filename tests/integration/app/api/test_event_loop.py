@@ -22,6 +22,7 @@ import pytest
 from app.main import create_app
 from app.services import Services
 from tests.support.largest_bodies import largest_bodies
+from tests.support.patience import PATIENCE_S
 from tests.support.serving import serve
 from tests.support.workshop import DATASET, Workshop
 
@@ -74,7 +75,7 @@ def client(services: Services, workshop: Workshop, admin_key: str) -> Iterator[h
     headers = {"Authorization": f"Bearer {admin_key}"}
     with (
         serve(create_app(services)) as url,
-        httpx.Client(base_url=url, headers=headers, timeout=300) as client,
+        httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_S) as client,
     ):
         yield client
 

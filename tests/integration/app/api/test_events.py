@@ -11,6 +11,7 @@ from app.api import events
 from app.client import ApiError, ExpungeClient
 from app.main import create_app
 from app.services import Services
+from tests.support.patience import PATIENCE_S
 from tests.support.service import until
 from tests.support.serving import serve
 from tests.support.workshop import Workshop
@@ -24,7 +25,10 @@ def app(services: Services) -> FastAPI:
 @pytest.fixture
 def served(app: FastAPI, admin_key: str) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {admin_key}"}
-    with serve(app) as url, httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+    with (
+        serve(app) as url,
+        httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_S) as client,
+    ):
         yield client
 
 

@@ -23,6 +23,7 @@ from app.planning.mechanisms import catalogue
 from app.registry.tables import ModelRow
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
+from tests.support.patience import PATIENCE_S
 from tests.support.serving import serve
 from tests.support.workshop import DATASET as PEOPLE
 from tests.support.workshop import Workshop
@@ -243,7 +244,10 @@ def test_a_caller_who_hangs_up_is_quoted_nothing(
         _eventually(lambda: processes.qsize() == services.settings.plan_processes)
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(
-                f"{url}/v1/plans", json=LONG, headers=headers, timeout=httpx.Timeout(60, read=1)
+                f"{url}/v1/plans",
+                json=LONG,
+                headers=headers,
+                timeout=httpx.Timeout(PATIENCE_S, read=1),
             )
         _eventually(lambda: processes.qsize() == services.settings.plan_processes)
         assert all(process.connected() is None for process in processes.queue)
@@ -252,7 +256,7 @@ def test_a_caller_who_hangs_up_is_quoted_nothing(
                 f"{url}/v1/plans",
                 json={"shape": NETWORK},
                 headers=headers | {"Idempotency-Key": "other"},
-                timeout=60,
+                timeout=PATIENCE_S,
             ).status_code
             == 200
         )
@@ -327,7 +331,7 @@ def test_a_head_is_limited_by_the_features_that_its_backbone_gives(
 
 
 def _eventually(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from app.api.protocol.downloads import _Streamed
 from app.main import create_app
 from app.services import Services
+from tests.support.patience import PATIENCE_S
 from tests.support.serving import Unreliable, serve
 from tests.support.workshop import Workshop
 
@@ -35,7 +36,10 @@ def published(workshop: Workshop) -> str:
 def caller(services: Services, admin_key: str, published: str) -> Iterator[httpx.Client]:
     """A client of the API over a socket."""
     headers = {"Authorization": f"Bearer {admin_key}"}
-    with serve(create_app(services)) as url, httpx.Client(base_url=url, headers=headers) as client:
+    with (
+        serve(create_app(services)) as url,
+        httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_S) as client,
+    ):
         yield client
 
 
@@ -124,7 +128,10 @@ def test_a_download_whose_object_is_shredded_is_cut_off(
     headers = {"Authorization": f"Bearer {admin_key}"}
     received = bytearray()
 
-    with serve(server) as url, httpx.Client(base_url=url, headers=headers) as caller:
+    with (
+        serve(server) as url,
+        httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_S) as caller,
+    ):
         with pytest.raises(httpx.RemoteProtocolError):
             _receive(caller, received)
         gone = caller.get(WEIGHTS)
@@ -167,10 +174,10 @@ def test_a_receiver_who_leaves_ends_the_reading() -> None:
         await _Streamed(content, 200, {"Content-Length": str(10**15)})(scope, receive, send)
 
     with serve(app) as url:
-        with httpx.stream("GET", url) as answer:
+        with httpx.stream("GET", url, timeout=PATIENCE_S) as answer:
             next(answer.iter_raw())
             assert not content.closed.is_set()
-        assert content.closed.wait(20)
+        assert content.closed.wait(PATIENCE_S)
 
 
 def test_versions_are_listed_with_their_states_reasons_and_links(

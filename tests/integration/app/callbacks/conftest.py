@@ -11,6 +11,7 @@ from app.callbacks.posting import Poster
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
 from app.services import Services
 from app.settings import Settings
+from tests.support.patience import PATIENCE_S
 from tests.support.receiver import Receiver
 from tests.support.workshop import Workshop
 
@@ -54,7 +55,7 @@ def deliverer(make_deliverer: Callable[..., Deliverer]) -> Deliverer:
 def settle(deliverer: Deliverer) -> None:
     """Deliver until nothing is due."""
     while deliverer.tick():
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while deliverer._going and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not deliverer._going

@@ -23,6 +23,7 @@ from app.domain.scopes import Scope
 from app.main import create_app
 from tests.integration.app.callbacks.conftest import endpoints, events, make_due, settle
 from tests.support.dumps import everything_in_postgres
+from tests.support.patience import PATIENCE_S
 from tests.support.receiver import Received, Receiver, status
 from tests.support.service import until
 from tests.support.workshop import Workshop
@@ -388,10 +389,10 @@ def test_two_410s_of_one_address_do_not_wait_for_each_other(
     slow = threading.Thread(target=deliverer.deliver, args=(second,))
     event.listen(workshop.services.database.engine, "after_cursor_execute", pause)
     slow.start()
-    assert locked.wait(60)
+    assert locked.wait(PATIENCE_S)
     deliverer.deliver(first)
     ended.set()
-    slow.join(60)
+    slow.join(PATIENCE_S)
 
     assert {e.state for e in endpoints(workshop)} == {"disabled"}
     assert {e.state for e in events(workshop)} == {"dead"}
@@ -410,7 +411,7 @@ def test_many_processes_deliver_each_event_once_and_in_order(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
         settle(deliverers[0])
         for number in range(12):
             mine = [json.loads(r.body) for r in receiver.received if r.path == f"/{number}"]
@@ -433,7 +434,7 @@ def test_a_caller_with_slow_receivers_leaves_room_for_others(
 
         for thread in list(deliverer._going):
             if deliverer._going.get(thread) == workshop.key_id:
-                thread.join(60)
+                thread.join(PATIENCE_S)
         assert told(receiver)[0] == "forget_request.accepted"
 
 

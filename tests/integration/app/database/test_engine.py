@@ -14,6 +14,7 @@ from app import log
 from app.database import IDLE_IN_TRANSACTION_S, Database, is_away
 from app.database import engine as database_module
 from app.services import Services
+from tests.support.patience import PATIENCE_S
 
 _REPOSITORY = Path(__file__).parents[4]
 _HOLDER = """
@@ -66,7 +67,7 @@ def test_a_process_that_is_frozen_in_a_transaction_gives_up_the_logs_lock(
             log.append(session, "test.other")
     finally:
         holder.send_signal(signal.SIGCONT)
-        _, errors = holder.communicate("x", timeout=60)
+        _, errors = holder.communicate("x", timeout=PATIENCE_S)
     assert (holder.returncode, errors) == (1, "refused\n")
     with services.database.transaction() as session:
         kinds = session.scalars(text("SELECT kind FROM log_entries ORDER BY index")).all()

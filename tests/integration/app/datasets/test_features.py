@@ -16,6 +16,7 @@ from app.datasets.shards import decode_shard, encode_shard
 from app.datasets.tables import FeatureShardRow
 from app.domain.architecture import ArchitectureSpec
 from app.storage.tables import BlobRow
+from tests.support.patience import PATIENCE_S
 from tests.support.workshop import DATASET, RECORDS, Workshop
 
 WEIGHTS = "5a" * 32
@@ -154,7 +155,7 @@ def test_keeping_features_waits_for_an_erasure_that_is_under_way(
         late.start()
         time.sleep(0.3)
         assert added == []
-    late.join(60)
+    late.join(PATIENCE_S)
 
     assert added == [False]
     assert _kept(workshop) == []

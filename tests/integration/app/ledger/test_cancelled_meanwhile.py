@@ -8,9 +8,8 @@ from sqlalchemy import text
 
 from app.ledger import runs
 from app.registry import repository as registry
+from tests.support.patience import PATIENCE_S
 from tests.support.workshop import Workshop
-
-PATIENCE_S = 30.0
 
 
 def _while_it_is_cancelled(workshop: Workshop, request_id: str, work: Callable[[], object]) -> None:

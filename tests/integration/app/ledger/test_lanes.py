@@ -20,9 +20,9 @@ from app.ledger import runs
 from app.models import policies
 from app.planning import planner
 from app.registry.shapes import TrainingSet
+from tests.support.patience import PATIENCE_S
 from tests.support.workshop import DATASET, RECORDS, Workshop, record_ids, records_parquet
 
-PATIENCE_S = 30.0
 OTHER = "others"
 
 

@@ -16,6 +16,7 @@ from app.ledger.tables import RunRow
 from app.models import policies
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion
+from tests.support.patience import PATIENCE_S
 from tests.support.workshop import LEASE_S, RECIPE, RECORDS, Held, Workshop
 
 
@@ -375,7 +376,7 @@ def test_a_cancelled_request_never_joins_a_run_that_begins_meanwhile(workshop: W
             beginning = pool.submit(workshop.begin, held)
             with pytest.raises(TimeoutError):
                 beginning.result(timeout=0.5)
-        selection = beginning.result(timeout=60)
+        selection = beginning.result(timeout=PATIENCE_S)
     workshop.publish(held)
 
     # A restored record is a new one: this model lets go of it with the run.

@@ -19,10 +19,10 @@ from app.ledger.withdrawal import EMPTIED, withdraw
 from app.models import serving
 from app.registry import repository as registry
 from app.storage.tables import BlobRow
+from tests.support.patience import PATIENCE_S
 from tests.support.weights import weights_of_version
 from tests.support.workshop import DATASET, RECORDS, Workshop, record_ids
 
-PATIENCE_S = 30.0
 HEAD = {
     "architecture": "linear_head",
     "recipe": {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25},

@@ -19,6 +19,7 @@ from app.embedded import EmbeddedServers
 from app.locations import redis_connection
 from app.processes.hardening import harden, may_lock_memory
 from app.services import Services
+from tests.support.patience import PATIENCE_S
 from tests.support.service import free_port, kill, until
 from workers.queue import NAME
 from workers.worker import RunWorker
@@ -245,7 +246,7 @@ def test_no_process_that_passes_can_be_looked_into(
     kind: str, start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     process = start(*PASSING[kind])
-    process.wait(60)
+    process.wait(PATIENCE_S)
     assert confession(tmp_path, process.pid) == "0"
 
 
@@ -278,7 +279,7 @@ def test_embedded_servers_dump_no_core(tmp_path: Path, with_cores: Path) -> None
         assert core_files(tmp_path) == before
     finally:
         up.terminate()
-        up.wait(60)
+        up.wait(PATIENCE_S)
         servers.stop()
 
 

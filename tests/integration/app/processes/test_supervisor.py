@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from app.processes.supervisor import Backoff
+from tests.support.patience import PATIENCE_S
 from tests.support.service import is_alive, until
 
 REPOSITORY = Path(__file__).parents[4]
-PATIENCE_S = 120
 PROGRAM = """
 import sys
 from app import logs

@@ -22,6 +22,7 @@ from app.registry import repository as registry
 from app.registry.card import model_card
 from app.registry.tables import VersionRow
 from app.services import Services
+from tests.support.patience import PATIENCE_S
 from tests.support.serving import serve
 from tests.support.trust import trust_in
 from tests.support.weights import weights_of_version
@@ -245,7 +246,7 @@ def test_the_commands_on_the_card_run_and_succeed(
                 env=environment | {"EXPUNGE_API_URL": url},
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=PATIENCE_S,
                 check=False,
             )
             assert ran.returncode == 0, ran.stderr

@@ -15,6 +15,7 @@ from tests.support.facts import (
     assert_only_the_head_is_served,
     only_what_is_current_is_stored,
 )
+from tests.support.patience import PATIENCE_S
 from tests.support.people import People
 from tests.support.service import running, until
 from tests.support.small_disk import small_disk
@@ -70,7 +71,7 @@ def datasets_and_model(service, people, others, traces):
             client.define_dataset(name, features=DATASET["features"], classes=10)
             client.push_records(name, crowd.parquet())
         client.define_model(DEFINITION)
-        client.wait_for_model(MODEL, timeout_s=180)
+        client.wait_for_model(MODEL, timeout_s=PATIENCE_S)
 
 
 @pytest.fixture(scope="package")

@@ -5,6 +5,7 @@ import pytest
 
 from app.client import ApiError
 from tests.support.digits import head
+from tests.support.patience import PATIENCE_S
 from tests.support.service import until
 from tests.system.faults.matrix.cases import slow
 
@@ -15,7 +16,7 @@ NOISE = {"mechanism": "tracked_release", "epsilon": 50.0, "parameters": {"noise_
 def test_killed_while_a_request_is_certified(point, client, points, others, traces):
     name = f"{point}-head".replace("_", "-")
     client.define_model({**head(name, first_release="certify", **NOISE), "dataset": "others"})
-    client.wait_for_model(name, timeout_s=180)
+    client.wait_for_model(name, timeout_s=PATIENCE_S)
     number = ["at_once", "before_answer_commit"].index(point)
     traces.forgotten(others, number)
     points.arm(point, "SIGKILL")

@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.digits import DATASET
 from tests.support.facts import await_completed
+from tests.support.patience import PATIENCE_S
 from tests.support.service import until
 from tests.system.faults.matrix.cases import DEFINITION, slow
 
@@ -26,7 +27,7 @@ def models(service, others, datasets_and_model):
             client.define_dataset(name, features=DATASET["features"], classes=10)
             client.push_records(name, others.parquet())
             client.define_model({**definition, "name": name, "dataset": name})
-            client.wait_for_model(name, timeout_s=180)
+            client.wait_for_model(name, timeout_s=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

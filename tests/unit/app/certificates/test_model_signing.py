@@ -16,6 +16,7 @@ from app.certificates.model_signing import ModelSigner
 from app.certificates.signing import StatementSigner
 from app.domain.errors import ConfigurationError
 from app.storage.keyfiles import create_key_file
+from tests.support.patience import PATIENCE_S
 
 CONTENT = b"weights" * 1000
 NAME = "model-v3.safetensors"
@@ -49,7 +50,7 @@ def test_the_reference_implementation_accepts_the_signature(files: dict[str, Pat
 def test_its_command_line_accepts_it_too(files: dict[str, Path]) -> None:
     command = [sys.executable, "-m", "model_signing", "verify", "key", str(files[NAME])]
     options = ["--signature", str(files["model.sig"]), "--public_key", str(files["key.pub"])]
-    subprocess.run([*command, *options], check=True, timeout=120)
+    subprocess.run([*command, *options], check=True, timeout=PATIENCE_S)
 
 
 def test_it_refuses_other_weights_another_key_and_any_changed_digest(

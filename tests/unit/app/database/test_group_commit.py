@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from app.database.group_commit import GroupCommit
+from tests.support.patience import PATIENCE_S
 
 
 class Recorder:
@@ -21,7 +22,7 @@ class Recorder:
         self.groups.append(list(calls))
         if len(self.groups) == 1:
             self.first_is_waiting.set()
-            assert self.go_on.wait(60)
+            assert self.go_on.wait(PATIENCE_S)
         if 0 in calls:
             raise self.error
         return [ValueError(call) if call < 0 else 2 * call for call in calls]
@@ -30,7 +31,7 @@ class Recorder:
 def answers_of(together, recorder, first, others):
     """Let the others arrive while the first is carried out."""
     futures = [together.start(first)]
-    assert recorder.first_is_waiting.wait(60)
+    assert recorder.first_is_waiting.wait(PATIENCE_S)
     futures += [together.start(call) for call in others]
     recorder.go_on.set()
     return [future.exception(10) or future.result() for future in futures]
@@ -73,9 +74,9 @@ def test_a_call_that_fails_alone_is_not_tried_again():
     recorder.go_on.set()
     together = GroupCommit(recorder)
     with pytest.raises(ZeroDivisionError):
-        together.start(0).result(60)
+        together.start(0).result(PATIENCE_S)
     assert recorder.groups == [[0]]
-    assert together.start(7).result(60) == 14
+    assert together.start(7).result(PATIENCE_S) == 14
 
 
 def test_after_several_it_waits_for_as_many_and_no_longer():
@@ -85,7 +86,7 @@ def test_after_several_it_waits_for_as_many_and_no_longer():
     futures = [together.start(5), together.start(6)]
     assert not wait(futures, timeout=0.2).done
     futures.append(together.start(7))
-    assert not wait(futures, timeout=60).not_done
+    assert not wait(futures, timeout=PATIENCE_S).not_done
     assert recorder.groups == [[1], [2, 3, 4], [5, 6, 7]]
 
 
@@ -93,4 +94,4 @@ def test_those_who_do_not_come_again_are_not_waited_for_in_vain():
     recorder = Recorder()
     together = GroupCommit(recorder, linger_s=0.05)
     answers_of(together, recorder, 1, [2, 3, 4])
-    assert together.start(5).result(timeout=60) == 10
+    assert together.start(5).result(timeout=PATIENCE_S) == 10

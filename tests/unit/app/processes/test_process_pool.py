@@ -17,8 +17,8 @@ import pytest
 from app.domain.checks import require_positive
 from app.domain.errors import OverloadedError, ParameterError, TooCostlyError
 from app.processes.process_pool import ProcessPool
+from tests.support.patience import PATIENCE_S
 
-PATIENCE_S = 60
 FOREVER_S = 3600.0
 
 

@@ -21,6 +21,7 @@ from app.cli.main import app
 from app.domain.errors import ConfigurationError, NoteError, VerificationError
 from app.witnesses.witness import Witness
 from tests.support.bundles import ORIGIN, SmallLog
+from tests.support.patience import PATIENCE_S
 from tests.support.trust import trust
 from tests.support.witnessing import serving, submission, witness_signer
 
@@ -164,7 +165,10 @@ def test_a_damaged_file_stops_the_witness(tmp_path: Path, trusted: Path, content
 
 def test_over_http(tmp_path: Path, trusted: Path) -> None:
     log, signer = SmallLog(SIGNER), witness_signer()
-    with serving(signer, tmp_path / "seen.json", trusted) as url, httpx.Client() as http:
+    with (
+        serving(signer, tmp_path / "seen.json", trusted) as url,
+        httpx.Client(timeout=PATIENCE_S) as http,
+    ):
         place = f"{url}/add-checkpoint"
         assert http.post(place, content=submission(log, old_size=0)).status_code == 200
         told = http.post(place, content=submission(log, old_size=0))

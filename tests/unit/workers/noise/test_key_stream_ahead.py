@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from app.domain.errors import SealedStateError
+from tests.support.patience import PATIENCE_S
 from workers.noise.key_stream import AesKeyStream
 from workers.noise.key_stream_ahead import AheadKeyStream
 
@@ -45,9 +46,9 @@ def test_words_are_there_before_anyone_asks():
             filled.release()
 
     stream = ahead(Counted())
-    assert all(filled.acquire(timeout=60) for _ in range(3))
+    assert all(filled.acquire(timeout=PATIENCE_S) for _ in range(3))
     words(stream, 100)
-    assert filled.acquire(timeout=60)  # the used block is filled again
+    assert filled.acquire(timeout=PATIENCE_S)  # the used block is filled again
     stream.destroy()
 
 
@@ -72,7 +73,7 @@ def test_destroying_overwrites_blocks_and_source():
     stream = ahead(source)
     words(stream, 150)
     blocks = [block.words for block in stream._blocks]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not all(bool(block.any()) for block in blocks):  # a thread fills them
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -32,6 +32,7 @@ from app.services import Services
 from app.settings import Settings
 from tests.integration.app.callbacks.conftest import settle
 from tests.support.dumps import everything_in_postgres
+from tests.support.patience import PATIENCE_S
 from tests.support.receiver import Receiver
 from tests.support.workshop import DATASET, Workshop
 
@@ -204,7 +205,7 @@ def test_the_same_request_several_times_at_once_has_one_answer(
     start = Barrier(4)
 
     def send(demand: dict[str, object]) -> httpx.Response:
-        start.wait(30)
+        start.wait(PATIENCE_S)
         return api.post(f"{BASE}/requests", json=demand)
 
     for subject in ("subject-1", "subject-2", "nobody"):

@@ -19,6 +19,7 @@ from app.main import create_app
 from app.services import Services
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.dumps import everything_in_postgres
+from tests.support.patience import PATIENCE_S
 from tests.support.workshop import DATASET, Workshop
 
 KEY = {"Idempotency-Key": "jane.doe@example.org asked on Monday"}
@@ -186,7 +187,7 @@ def test_a_call_in_flight_is_a_conflict(
 
     def slow(*args: object, **options: object) -> object:
         started.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE_S)
         return submit(*args, **options)
 
     monkeypatch.setattr(Acceptance, "submit_all", slow)
@@ -195,7 +196,7 @@ def test_a_call_in_flight_is_a_conflict(
         target=lambda: answers.append(api.post("/v1/forget-requests", json=FORGET, headers=KEY))
     )
     call.start()
-    assert started.wait(30)
+    assert started.wait(PATIENCE_S)
     meanwhile = api.post("/v1/forget-requests", json=FORGET, headers=KEY)
     go_on.set()
     call.join()

@@ -16,6 +16,7 @@ from app.api.protocol.waiting import wait_of
 from app.api.protocol.watching import Watcher
 from app.main import create_app
 from app.services import Services
+from tests.support.patience import PATIENCE_S
 from tests.support.service import until
 from tests.support.serving import serve
 from tests.support.workshop import Workshop
@@ -31,7 +32,10 @@ def app(services: Services) -> FastAPI:
 @pytest.fixture
 def served(app: FastAPI, admin_key: str) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {admin_key}"}
-    with serve(app) as url, httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+    with (
+        serve(app) as url,
+        httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_S) as client,
+    ):
         yield client
 
 
@@ -57,7 +61,7 @@ def _meanwhile(
     until(lambda: _waiters(app) == 1)
     assert not answers
     change()
-    thread.join(45)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert _waiters(app) == 0
     return answers[0]
@@ -154,7 +158,7 @@ def test_who_hangs_up_is_not_waited_for(
     app: FastAPI, served: httpx.Client, request_path: str
 ) -> None:
     with pytest.raises(httpx.ReadTimeout):
-        served.get(request_path, headers=WAIT, timeout=httpx.Timeout(60, read=1))
+        served.get(request_path, headers=WAIT, timeout=httpx.Timeout(PATIENCE_S, read=1))
 
     until(lambda: _waiters(app) == 0)
     until(lambda: app.state.watcher._thread is None)
@@ -184,7 +188,7 @@ def test_a_database_that_is_away_for_a_while_is_waited_for(
 
     def change() -> None:
         event.listen(services.database.engine, "before_cursor_execute", fail)
-        assert failed.wait(30)
+        assert failed.wait(PATIENCE_S)
         event.remove(services.database.engine, "before_cursor_execute", fail)
         served.delete(request_path)
 
@@ -200,7 +204,7 @@ def test_many_waiters_hold_neither_threads_nor_connections(
         limits = httpx.Limits(max_connections=count)
         headers = {"Authorization": f"Bearer {admin_key}", **WAIT}
         async with httpx.AsyncClient(
-            base_url=served.base_url, limits=limits, timeout=60, headers=headers
+            base_url=served.base_url, limits=limits, timeout=PATIENCE_S, headers=headers
         ) as client:
             polls = [asyncio.create_task(client.get(request_path)) for _ in range(count)]
             async with asyncio.timeout(60):
