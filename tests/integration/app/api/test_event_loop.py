@@ -127,4 +127,4 @@ def test_the_watchdog_sees_what_holds_the_loop(loop: LoopTimes, services: Servic
     app = create_app(services)
     app.add_api_route("/busy", busy)
     with serve(app) as url:
-        assert loop.of(lambda: httpx.get(f"{url}/busy")) > MOST_S
+        assert loop.of(lambda: httpx.get(f"{url}/busy", timeout=PATIENCE_S)) > MOST_S
