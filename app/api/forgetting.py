@@ -69,7 +69,7 @@ class Forgetting:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._lanes = Lanes(self._submit_all, linger_s=_LINGER_S)
+        self._lanes = Lanes(self.submit_all, linger_s=_LINGER_S)
 
     async def submit(self, call: Call) -> RequestView:
         """Accept a new request; return it.
@@ -82,12 +82,13 @@ class Forgetting:
         return await asyncio.wrap_future(self._lanes.start(call.request.dataset, call))
 
     def _alone(self, call: Call) -> RequestView:
-        (answer,) = self._submit_all([call])
+        (answer,) = self.submit_all([call])
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def _submit_all(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
+    def submit_all(self, calls: Sequence[Call]) -> list[RequestView | Exception]:
+        """Accept new requests in one transaction; return each, or its own error in its place."""
         try:
             return self._accept(calls)
         except IntegrityError:
@@ -98,7 +99,6 @@ class Forgetting:
         with self._services.database.transaction() as session:
             for dataset in {call.request.dataset for call in calls}:
                 self._services.acceptance.at_once.warm(session, dataset)
-        with self._services.database.transaction() as session:
             answers = self._services.acceptance.submit_all(session, calls)
             session.flush()
             ids = [accepted.request_id for accepted in answers if isinstance(accepted, Accepted)]

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     ColumnElement,
     LargeBinary,
     Select,
@@ -236,6 +237,16 @@ def records_through(session: Session, dataset_id: str, seq: int) -> list[DatedRe
     columns = [getattr(RecordRow, name) for name in DatedRecord._fields]
     query = select(*columns).where(RecordRow.dataset_id == dataset_id, RecordRow.seq <= seq)
     return [DatedRecord(*row) for row in session.execute(query)]
+
+
+def records_numbered(session: Session, seqs: Collection[int]) -> list[DatedRecord]:
+    """Return the records with these few sequence numbers, in order."""
+    columns = [getattr(RecordRow, name) for name in DatedRecord._fields]
+    mine = RecordRow.seq == any_(literal(list(seqs), ARRAY(BigInteger)))
+    return [
+        DatedRecord(*row)
+        for row in session.execute(select(*columns).where(mine).order_by(RecordRow.seq))
+    ]
 
 
 def changed_since(session: Session, dataset_id: str, epoch: int) -> list[DatedRecord]:

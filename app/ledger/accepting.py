@@ -30,12 +30,12 @@ from app.ledger.certificates.at_once import AtOnce, Covering
 from app.ledger.certificates.reissue import Answer, Asked, certify
 from app.ledger.concern import Model, Part
 from app.ledger.new_requests import Call, DedupKeys, Known, Named, NewForgetRequest
+from app.ledger.obligations import lock_requests_of, state_of
 from app.ledger.obligations import record as record_obligation
-from app.ledger.obligations import settle_request
+from app.ledger.standing import Standing, standings
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.ledger.transitions import enter
 from app.log import actor
-from app.registry.standing import standings
 
 
 def utc_now() -> datetime:
@@ -104,27 +104,16 @@ class Acceptance:
             places = list(indices)
             batch = _Batch(session, self, self.clock())
             answers |= zip(places, batch.accept(name, [calls[i] for i in places]), strict=True)
-            for answer in batch.answers:
-                certify(session, self.signer, answer, now=self.clock())
-            answered = {asked.row.id for answer in batch.answers for asked in answer.asked}
-            for new in batch.new:
-                if new.row.id in answered or not new.owed:
-                    with actor.acting_as(new.actor):
-                        settle_request(session, new.row)
+            batch.certify(self.signer, now=self.clock())
         return [answers[i] for i in range(len(calls))]
 
 
 class _Batch:
-    """The new requests for one dataset.
-
-    Attributes:
-        new: the requests that were accepted, in the order of their epochs.
-        answers: what the models answer at once; these certificates are not issued yet.
-    """
+    """The new requests for one dataset: first accepted, then certified as far as they can be."""
 
     def __init__(self, session: Session, acceptance: Acceptance, now: datetime) -> None:
-        self.new: list[_New] = []
-        self.answers: list[Answer] = []
+        self._new: list[_New] = []  # in the order of their epochs
+        self._answers: list[Answer] = []  # what the models answer at once
         self._session = session
         self._pseudonyms = acceptance.pseudonyms
         self._callbacks = acceptance.callbacks
@@ -142,15 +131,29 @@ class _Batch:
         dedup_keys = [DedupKeys.of(call.request, dataset.id, self._pseudonyms) for call in calls]
         self._earlier = self._earlier_requests(calls, dedup_keys)
         self._known = Known.read(session, dataset.id, named)
-        models = standings(session, dataset.id)  # before the trainings: these wait for the locks
-        trainings = repository.trainings(session, dataset.id)
-        self._models = [Model.of(standing, trainings.get(standing.id)) for standing in models]
+        self._models = [Model.of(standing) for standing in standings(session, dataset.id)]
         deadlines_s = [model.policy.deadline_s for model in self._models]
         self._deadline = self._now + timedelta(seconds=min(deadlines_s, default=THIRTY_DAYS_S))
         answers = [self._answer(*each) for each in zip(calls, dedup_keys, named, strict=True)]
-        if self.new:
+        if self._new:
             self._store()
         return answers
+
+    def certify(self, signer: StatementSigner, *, now: datetime) -> None:
+        """Issue the certificates that answer requests at once, and end these."""
+        covering = [answer.covering for answer in self._answers if answer.covering is not None]
+        lock_requests_of(self._session, [owed for each in covering for owed in each.unmet])
+        for answer in self._answers:
+            certify(self._session, signer, answer, now=now)
+        answered = {asked.row.id for answer in self._answers for asked in answer.asked}
+        ended = [new for new in self._new if new.row.id in answered or not new.owed]
+        for new in ended:
+            owed = {ObligationState.OPEN} if new.owed else set()
+            certified = {ObligationState.CERTIFIED} if new.row.id in answered else set()
+            with actor.acting_as(new.actor):
+                enter(self._session, new.row, state_of(owed | certified))
+        if ended:
+            repository.store_states(self._session, [new.row for new in ended])
 
     def _earlier_requests(
         self, calls: Sequence[Call], dedup_keys: Sequence[DedupKeys]
@@ -209,16 +212,16 @@ class _Batch:
         )
         for name in keys.names(call.api_key_id):
             self._earlier[name] = (row.id, keys.digest)
-        self.new.append(_New(row, call.actor, records, callback_urls))
+        self._new.append(_New(row, call.actor, records, callback_urls))
         return Accepted(row.id, is_new=True)
 
     def _store(self) -> None:
         session, epochs = self._session, self._epochs()
-        session.add_all(new.row for new in self.new)
+        session.add_all(new.row for new in self._new)
         session.flush()
         commitments = [
             {"request_id": new.row.id, "record_seq": record.seq, "commitment": commitment}
-            for new in self.new
+            for new in self._new
             for record, commitment in new.records
         ]
         if commitments:
@@ -227,10 +230,10 @@ class _Batch:
         for model in self._models:
             if self._decide(model, epochs):
                 topic = outbox.Topic.SCHEDULE_MODEL
-                outbox.post(session, topic, model.standing.id, delay_s=model.policy.window_s)
-        session.add_all(obligation for new in self.new for obligation in new.owed)
+                outbox.post(session, topic, model.standing.model.id, delay_s=model.policy.window_s)
+        session.add_all(obligation for new in self._new for obligation in new.owed)
         session.flush()
-        for new in self.new:
+        for new in self._new:
             with actor.acting_as(new.actor):
                 if new.callback_urls:
                     self._callbacks.register(
@@ -246,7 +249,7 @@ class _Batch:
     def _epochs(self) -> dict[int, int]:
         """Return the epoch of forgetting of records: that of the first request that names each."""
         epochs: dict[int, int] = {}
-        for new in self.new:
+        for new in self._new:
             for record, _ in new.records:
                 if record.forgotten_epoch is None:
                     epochs.setdefault(record.seq, new.row.forget_epoch)
@@ -255,9 +258,9 @@ class _Batch:
     def _decide(self, model: Model, epochs: Mapping[int, int]) -> bool:
         """Note what a model owes each request; return whether that needs a run."""
         parts: dict[Part, list[_New]] = {part: [] for part in Part}
-        for new in self.new:
+        for new in self._new:
             parts[Part.of(list(_as_forgotten(new, epochs)), model)].append(new)
-        covered, covering = self._cover(model.standing.id, parts)
+        covered, covering = self._cover(model.standing, parts)
         ids = {new.row.id for new in covered}
         for new in (*parts[Part.UNCOVERED], *parts[Part.UNLEARNED]):
             if new.row.id not in ids:
@@ -265,18 +268,18 @@ class _Batch:
                     ObligationRow(
                         id=new_id("ob"),
                         request_id=new.row.id,
-                        model_id=model.standing.id,
+                        model_id=model.standing.model.id,
                         state=ObligationState.OPEN,
                         basis=Basis.UNLEARNED,
                     )
                 )
         groups = (covered, parts[Part.HELD_OUT], parts[Part.LEFT_OUT])
         asked = ([new.asked for new in some] for some in groups)
-        self.answers.append(Answer(model.standing.id, covering, *asked))
+        self._answers.append(Answer(model.standing, covering, *asked))
         return len(covered) < len(parts[Part.UNCOVERED]) + len(parts[Part.UNLEARNED])
 
     def _cover(
-        self, model_id: str, parts: Mapping[Part, list[_New]]
+        self, standing: Standing, parts: Mapping[Part, list[_New]]
     ) -> tuple[list[_New], Covering | None]:
         """Return the requests that the present version covers, and the certificate for them."""
         uncovered, unlearned = parts[Part.UNCOVERED], parts[Part.UNLEARNED]
@@ -285,7 +288,7 @@ class _Batch:
         if uncovered:
             covering = self._at_once.more(
                 self._session,
-                model_id,
+                standing,
                 through_epoch=self._dataset.forget_epoch,
                 excluded=[[new.row.id for new in some] for some in excluded],
                 now=self._now,
@@ -294,7 +297,7 @@ class _Batch:
             return [*uncovered, *unlearned], covering
         if unlearned:
             ids = [new.row.id for new in unlearned]
-            covering = self._at_once.again(self._session, model_id, ids, now=self._now)
+            covering = self._at_once.again(self._session, standing, ids, now=self._now)
         return ([] if covering is None else unlearned), covering
 
 

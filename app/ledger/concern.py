@@ -6,10 +6,10 @@ from enum import Enum, auto
 
 from app.datasets.repository import KeyedRecord
 from app.domain.policy import Policy
-from app.ledger.tables import RunRow
+from app.domain.states import RunKind, RunState
+from app.ledger.standing import Standing
 from app.ledger.training import membership_of_run
 from app.registry.membership import Membership, membership_of
-from app.registry.standing import Standing
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Model:
 
     Attributes:
         membership: of its head or imported weights, if any.
-        training: of the training that is going, if any.
+        training: of the training that is going and has read its records, if any.
     """
 
     standing: Standing
@@ -27,13 +27,15 @@ class Model:
     training: Membership | None
 
     @classmethod
-    def of(cls, standing: Standing, training: RunRow | None) -> "Model":
-        """Return a model as it stands, and the training of it that is going."""
+    def of(cls, standing: Standing) -> "Model":
+        """Return a model as it stands."""
+        model, run = standing.model, standing.run
+        trains = run is not None and run.kind == RunKind.TRAIN and run.state == RunState.RUNNING
         return cls(
             standing,
-            Policy.from_json(standing.policy),
-            membership_of(standing),
-            None if training is None else membership_of_run(standing, training),
+            Policy.from_json(model.policy),
+            membership_of(model),
+            membership_of_run(model, run) if run is not None and trains else None,
         )
 
 

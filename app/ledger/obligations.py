@@ -1,6 +1,6 @@
 """State changes of obligations, and so of the requests that they belong to."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from sqlalchemy.orm import Session
 
@@ -34,34 +34,45 @@ def record(session: Session, obligation: ObligationRow) -> None:
 
 def start_obligations(session: Session, run: RunRow) -> None:
     """Let a run take on every open obligation whose records it leaves out."""
-    for obligation in repository.obligations_of_model(
-        session, run.model_id, (ObligationState.OPEN,)
-    ):
-        request = repository.request(session, obligation.request_id, lock=True)
-        if run.forget_epoch is not None and request.forget_epoch <= run.forget_epoch:
-            obligation.run_id = run.id
-            enter(session, obligation, ObligationState.RUNNING)
-            settle_request(session, request)
+    if run.forget_epoch is None:
+        return
+    owed = repository.obligations_of_model(session, run.model_id, (ObligationState.OPEN,))
+    requests, waiting = _locked(session, owed)
+    epochs = {request.id: request.forget_epoch for request in requests}
+    started = [each for each in waiting if epochs[each.request_id] <= run.forget_epoch]
+    for obligation in started:
+        obligation.run_id = run.id
+        enter(session, obligation, ObligationState.RUNNING)
+    _settle(session, requests, started)
 
 
 def certify_obligations(session: Session, run: RunRow, certificate_id: str) -> int:
     """End a run's obligations with its certificate; return how many."""
-    obligations = repository.obligations_of_run(session, run.id)
+    requests, obligations = _locked(session, repository.obligations_of_run(session, run.id))
     for obligation in obligations:
         obligation.certificate_id = certificate_id
         enter(session, obligation, ObligationState.CERTIFIED)
-    _settle_requests_of(session, obligations)
+    _settle(session, requests, obligations)
     return len(obligations)
+
+
+def lock_requests_of(session: Session, obligations: Iterable[ObligationRow]) -> None:
+    """Lock the requests of all obligations that a transaction is going to change in several steps.
+
+    Each step locks those that it changes, in their order. What two steps lock is in no order, and
+    might end in a deadlock with another transaction, as that of a run that fails.
+    """
+    repository.lock_requests(session, {obligation.request_id for obligation in obligations})
 
 
 def meet(session: Session, obligations: Sequence[ObligationRow], certificate_id: str) -> None:
     """End unmet obligations with a certificate that covers their requests' records, too."""
-    met = _locked(session, obligations)
+    requests, met = _locked(session, obligations)
     for obligation in met:
         obligation.certificate_id = certificate_id
         obligation.failure_reason = None
         enter(session, obligation, ObligationState.CERTIFIED)
-    _settle_requests_of(session, met)
+    _settle(session, requests, met)
 
 
 def exclude(
@@ -78,30 +89,30 @@ def exclude(
         run: the training.
         issue: makes the certificate of a request that says so, and returns its id.
     """
-    excluded = _locked(session, obligations)
+    requests, excluded = _locked(session, obligations)
     for obligation in excluded:
         obligation.certificate_id = issue(repository.request(session, obligation.request_id))
         obligation.basis = Basis.EXCLUDED_FROM_TRAINING
         obligation.run_id = run.id
         obligation.failure_reason = None
         enter(session, obligation, ObligationState.CERTIFIED)
-    _settle_requests_of(session, excluded)
+    _settle(session, requests, excluded)
 
 
 def fail_obligations(session: Session, obligations: Sequence[ObligationRow], reason: str) -> None:
     """End obligations in failure, cancelled ones apart; the reason reaches the requests."""
-    failed = _locked(session, obligations)
+    requests, failed = _locked(session, obligations)
     for obligation in failed:
         obligation.failure_reason = reason
         enter(session, obligation, ObligationState.FAILED)
-    _settle_requests_of(session, failed)
+    _settle(session, requests, failed)
 
 
 def reopen_obligations(session: Session, run: RunRow) -> None:
     """Let the obligations of a failed or cancelled run wait for the model's next run."""
-    obligations = repository.obligations_of_run(session, run.id)
-    reopened = reopen(session, obligations, ObligationState.FAILED, ObligationState.RUNNING)
-    _settle_requests_of(session, reopened)
+    requests, owed = _locked(session, repository.obligations_of_run(session, run.id))
+    reopened = reopen(session, owed, ObligationState.FAILED, ObligationState.RUNNING)
+    _settle(session, requests, reopened)
 
 
 def reopen(
@@ -118,44 +129,54 @@ def reopen(
 
 def void(session: Session, obligations: Sequence[ObligationRow], reason: str) -> None:
     """End unmet obligations because no weights that have to forget exist any more."""
-    voided = _locked(session, obligations)
+    requests, voided = _locked(session, obligations)
     for obligation in voided:
         obligation.failure_reason = reason
         enter(session, obligation, ObligationState.CANCELLED)
-    _settle_requests_of(session, voided)
+    _settle(session, requests, voided)
 
 
-def settle_request(session: Session, request: ForgetRequestRow) -> None:
-    """Derive a request's state from its obligations."""
+def settle_requests(session: Session, requests: Sequence[ForgetRequestRow]) -> None:
+    """Derive the states of requests, which are locked, from their obligations."""
     session.flush()
-    obligations = repository.obligations_of_request(session, request.id)
-    states = {ObligationState(obligation.state) for obligation in obligations}
-    if ObligationState.FAILED in states:
-        state = RequestState.FAILED
+    owed = repository.obligations_of_requests(session, [request.id for request in requests])
+    for request in requests:
+        obligations = owed[request.id]
+        state = state_of({ObligationState(obligation.state) for obligation in obligations})
         request.failure_reason = next(
-            o.failure_reason for o in obligations if o.state == ObligationState.FAILED
+            (o.failure_reason for o in obligations if o.state == ObligationState.FAILED), None
         )
-    elif states <= _SETTLED:
-        state = RequestState.CERTIFIED
-    elif ObligationState.RUNNING in states or ObligationState.CERTIFIED in states:
-        state = RequestState.UNLEARNING
-    else:
-        state = RequestState.ACCEPTED
-    if state != request.state:
-        transitions.enter(session, request, state)
-    if state != RequestState.FAILED:
-        request.failure_reason = None
+        if state != request.state:
+            transitions.enter(session, request, state)
 
 
-def _locked(session: Session, obligations: Iterable[ObligationRow]) -> list[ObligationRow]:
-    """Lock the requests of obligations; return the obligations that are still open."""
-    found = list(obligations)
-    for request_id in sorted({obligation.request_id for obligation in found}):
-        repository.request(session, request_id, lock=True)
-    repository.refresh_obligations(session, found)
-    return [obligation for obligation in found if obligation.state not in _SETTLED]
+def state_of(owed: Collection[ObligationState]) -> RequestState:
+    """Return the state of a request whose obligations have these states."""
+    if ObligationState.FAILED in owed:
+        return RequestState.FAILED
+    if _SETTLED.issuperset(owed):
+        return RequestState.CERTIFIED
+    if ObligationState.RUNNING in owed or ObligationState.CERTIFIED in owed:
+        return RequestState.UNLEARNING
+    return RequestState.ACCEPTED
 
 
-def _settle_requests_of(session: Session, obligations: Iterable[ObligationRow]) -> None:
-    for request_id in sorted({obligation.request_id for obligation in obligations}):
-        settle_request(session, repository.request(session, request_id, lock=True))
+def _locked(
+    session: Session, obligations: Collection[ObligationRow]
+) -> tuple[Sequence[ForgetRequestRow], list[ObligationRow]]:
+    """Lock the requests of obligations; return them, and the obligations that are still open."""
+    requests = repository.lock_requests(session, {each.request_id for each in obligations})
+    if requests:
+        repository.refresh_obligations(session, obligations)
+    return requests, [each for each in obligations if each.state not in _SETTLED]
+
+
+def _settle(
+    session: Session,
+    requests: Iterable[ForgetRequestRow],
+    changed: Collection[ObligationRow],
+) -> None:
+    """Derive the states of those of the requests whose obligations have changed."""
+    ids = {obligation.request_id for obligation in changed}
+    if ids:
+        settle_requests(session, [request for request in requests if request.id in ids])

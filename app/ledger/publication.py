@@ -21,6 +21,7 @@ from app.certificates.statement import (
     as_trained_statement,
     unlearning_statement,
 )
+from app.certificates.tables import CertificateRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import DraftOutdatedError, LeaseLostError, TargetNotMetError
 from app.domain.ids import new_id
@@ -28,7 +29,7 @@ from app.domain.policy import Policy
 from app.domain.states import Basis, FirstRelease, ObligationState, RunKind, RunState, VersionState
 from app.failpoints import reach
 from app.ledger import outbox, repository
-from app.ledger.certificates import certifying
+from app.ledger.certificates import accounted, certifying
 from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.certificates.bundles import bundle_of
 from app.ledger.certificates.reissue import exclude_before
@@ -81,7 +82,8 @@ def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any]
     basis = _basis(session, run, model, result)
     version = _new_version(session, run, model, basis, result)
     account = _account(session, run, model, version)
-    return _statement(session, run, model, version, account, result, basis=basis)
+    last = repository.last_certificate(session, model.id)
+    return _statement(session, run, model, version, account, result, basis=basis, last=last)
 
 
 def publish(
@@ -120,12 +122,13 @@ def publish(
     version = _new_version(session, run, model, basis, result)
     _refuse_unchanged(previous, version, result.phase)
     account = _account(session, run, model, version)
-    statement = _statement(session, run, model, version, account, result, basis=basis)
+    last = repository.last_certificate(session, model.id)
+    statement = _statement(session, run, model, version, account, result, basis=basis, last=last)
     if statement != checked:
         raise DraftOutdatedError("another certificate of the model was issued meanwhile")
     account.store()
     certificate = certifying.issue(
-        session, signer, model=model, version_id=version.id, statement=statement
+        session, signer, model=model, version_id=version.id, statement=statement, previous=last
     )
     version.certificate_id = certificate.id
     log.examine_at_commit(
@@ -230,7 +233,8 @@ def _account(session: Session, run: RunRow, model: ModelRow, version: VersionRow
     """Return what a version's certificate accounts for: all up to the epoch that it covers."""
     begun = 0 if run.kind == RunKind.TRAIN else certifying.begun_at(model)
     account = Account(session, Lineage.of(model, version), begun_at_epoch=begun)
-    account.sweep(version.covers_epoch)
+    covered = accounted.covered_through(session, model.id, version.since_version)
+    account.sweep(after_epoch=covered, through_epoch=version.covers_epoch)
     return account
 
 
@@ -240,7 +244,7 @@ def _are_tainted(session: Session, run: RunRow, model: ModelRow, number: int) ->
     if run.kind != RunKind.CERTIFY or membership is None:
         return False
     account = Account(session, Lineage(model.id, model.dataset_id, number, membership))
-    account.sweep(run.forget_epoch or 0)
+    account.sweep(after_epoch=0, through_epoch=run.forget_epoch or 0)
     return account.totals.records > 0
 
 
@@ -287,6 +291,7 @@ def _statement(
     result: RunResult,
     *,
     basis: Basis,
+    last: CertificateRow | None,
 ) -> dict[str, Any]:
     subject = Subject(model=model.name, version=version.number, weights_sha256=version.sha256)
     times = Times(
@@ -297,7 +302,7 @@ def _statement(
         return as_trained_statement(
             subject=subject,
             evaluation=result.evaluation,
-            previous_certificate=certifying.previous_digest(session, model.id),
+            previous_certificate=certifying.digest_of(last),
             times=times,
             backbone=backbone,
         )
@@ -307,7 +312,7 @@ def _statement(
         coverage=account.coverage(through_epoch=version.covers_epoch),
         phase=result.phase,
         evaluation=result.evaluation,
-        previous_certificate=certifying.previous_digest(session, model.id),
+        previous_certificate=certifying.digest_of(last),
         times=times,
         backbone=backbone,
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import (
     ARRAY,
+    ColumnElement,
     LargeBinary,
     Row,
     String,
@@ -19,7 +20,8 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import array
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm.attributes import set_committed_value
 
 from app.certificates.tables import CertificateRow
 from app.datasets.tables import DatasetRow, RecordRow
@@ -69,7 +71,7 @@ def earlier_requests(
         table.idempotency_key,
         table.request_digest,
     ).where(
-        table.api_key_id == any_(literal(list({name[0] for name in names}), ARRAY(String))),
+        is_one_of(table.api_key_id, {name[0] for name in names}),
         or_(table.external_key == any_(keys), table.idempotency_key == any_(keys)),
     )
     return session.execute(query).all()
@@ -142,6 +144,30 @@ def restore_records(session: Session, cancelled: ForgetRequestRow, *, epoch: int
     return len(restored.all())
 
 
+def lock_requests(session: Session, request_ids: Collection[str]) -> Sequence[ForgetRequestRow]:
+    """Lock requests and read them again; whoever locks several at once does so in this order."""
+    if not request_ids:
+        return []
+    query = select(ForgetRequestRow).where(is_one_of(ForgetRequestRow.id, request_ids))
+    locked = query.order_by(ForgetRequestRow.id.collate("C")).with_for_update()
+    return session.scalars(locked.execution_options(populate_existing=True)).all()
+
+
+def store_states(session: Session, requests: Collection[ForgetRequestRow]) -> None:
+    """Write the changed states of requests in one statement; the session sends one for each."""
+    values = ([row.id for row in requests], [row.state for row in requests])
+    columns = (literal(each, ARRAY(String)) for each in values)
+    new = func.unnest(*columns).table_valued("id", "state", name="new").render_derived()
+    session.execute(
+        update(ForgetRequestRow)
+        .where(ForgetRequestRow.id == new.c.id)
+        .values(state=new.c.state)
+        .execution_options(synchronize_session=False, autoflush=False)
+    )
+    for row in requests:
+        set_committed_value(row, "state", row.state)
+
+
 def certified_requests(
     session: Session, request_ids: Collection[str] | None = None
 ) -> list[tuple[str, str]]:
@@ -152,7 +178,7 @@ def certified_requests(
     table = ForgetRequestRow
     query = select(table.dataset_id, table.id).where(table.state == RequestState.CERTIFIED)
     if request_ids is not None:
-        query = query.where(table.id == any_(literal(list(request_ids), ARRAY(String))))
+        query = query.where(is_one_of(table.id, request_ids))
     rows = session.execute(query.order_by(table.dataset_id, table.received_at))
     return [(dataset_id, request_id) for dataset_id, request_id in rows]
 
@@ -187,6 +213,17 @@ def obligations_of_request(session: Session, request_id: str) -> Sequence[Obliga
     return session.scalars(query.order_by(ObligationRow.id)).all()
 
 
+def obligations_of_requests(
+    session: Session, request_ids: Collection[str]
+) -> dict[str, list[ObligationRow]]:
+    """Return what each of several requests is owed."""
+    owed: dict[str, list[ObligationRow]] = {request_id: [] for request_id in request_ids}
+    query = select(ObligationRow).where(is_one_of(ObligationRow.request_id, request_ids))
+    for obligation in session.scalars(query.order_by(ObligationRow.id)):
+        owed[obligation.request_id].append(obligation)
+    return owed
+
+
 def obligations_of_model(
     session: Session,
     model_id: str,
@@ -209,7 +246,7 @@ def obligations_of_run(session: Session, run_id: str) -> Sequence[ObligationRow]
 def refresh_obligations(session: Session, obligations: Collection[ObligationRow]) -> None:
     """Have objects say what the database says now."""
     ids = [obligation.id for obligation in obligations]
-    query = select(ObligationRow).where(ObligationRow.id == any_(literal(ids, ARRAY(String))))
+    query = select(ObligationRow).where(is_one_of(ObligationRow.id, ids))
     session.scalars(query.execution_options(populate_existing=True)).all()
 
 
@@ -263,21 +300,6 @@ def most_urgent_run(session: Session, waiting: str) -> RunRow | None:
         .limit(1)
     )
     return session.scalar(query.with_for_update(of=RunRow, skip_locked=True))
-
-
-def trainings(session: Session, dataset_id: str) -> dict[str, RunRow]:
-    """Return the trainings on a dataset that have read its records and are going, by model."""
-    query = (
-        select(RunRow)
-        .join(ModelRow, ModelRow.id == RunRow.model_id)
-        .where(
-            ModelRow.dataset_id == dataset_id,
-            RunRow.kind == RunKind.TRAIN,
-            RunRow.state == RunState.RUNNING,
-        )
-        .execution_options(populate_existing=True)
-    )
-    return {run.model_id: run for run in session.scalars(query)}
 
 
 def active_run(session: Session, model_id: str) -> RunRow | None:
@@ -376,3 +398,8 @@ def last_certificate(session: Session, model_id: str) -> CertificateRow | None:
     """Return the model's newest certificate, of any basis."""
     query = select(CertificateRow).where(CertificateRow.model_id == model_id)
     return session.scalar(query.order_by(CertificateRow.number.desc()).limit(1))
+
+
+def is_one_of(column: InstrumentedAttribute[str], ids: Collection[str]) -> ColumnElement[bool]:
+    """Return whether a column has one of some ids, which are one parameter however many."""
+    return column == any_(literal(list(ids), ARRAY(String)))

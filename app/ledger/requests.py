@@ -124,5 +124,5 @@ class ForgetRequests:
         obligations.reopen(session, owed, ObligationState.FAILED)
         for model in models:
             outbox.post(session, outbox.Topic.SCHEDULE_MODEL, model.id)
-        obligations.settle_request(session, request)
+        obligations.settle_requests(session, [request])
         return request

@@ -15,13 +15,12 @@ from app.domain.states import ObligationState, RunKind
 from app.ledger import obligations, repository
 from app.ledger.tables import ForgottenRecordRow, ObligationRow, RunRow
 from app.registry.membership import Membership, membership_at, membership_of
-from app.registry.standing import Standing
 from app.registry.tables import ModelRow
 
 _UNMET = (ObligationState.OPEN, ObligationState.RUNNING, ObligationState.FAILED)
 
 
-def membership_of_run(model: ModelRow | Standing, run: RunRow) -> Membership | None:
+def membership_of_run(model: ModelRow, run: RunRow) -> Membership | None:
     """Return which records a run reads: a training's own, else those of the model's lineage."""
     if run.kind != RunKind.TRAIN:
         return membership_of(model)

@@ -11,6 +11,14 @@ from app.domain.merkle import Frontier
 from app.log.tables import LogCheckpointRow, LogEntryRow, SigningKeyRow
 
 _ORIGIN_HEX_DIGITS = 32
+_EMPTY = "the log is empty: it gets its name with its first entry"
+# One statement, because the log's lock is held: the key in use, the newest checkpoint's size, and
+# the first entry.
+_SIGNING = select(
+    select(SigningKeyRow.id).where(SigningKeyRow.valid_until.is_(None)).scalar_subquery(),
+    select(func.coalesce(func.max(LogCheckpointRow.size), 0)).scalar_subquery(),
+    select(LogEntryRow.body).where(LogEntryRow.index == 0).scalar_subquery(),
+)
 
 
 def origin(session: Session) -> str:
@@ -21,7 +29,7 @@ def origin(session: Session) -> str:
     """
     first = session.scalar(select(LogEntryRow.body).where(LogEntryRow.index == 0))
     if first is None:
-        raise NotReadyError("the log is empty: it gets its name with its first entry")
+        raise NotReadyError(_EMPTY)
     return origin_from(first)
 
 
@@ -72,17 +80,19 @@ def issue(session: Session, signer: StatementSigner, frontier: Frontier) -> None
 
     Raises:
         ConfigurationError: another key is in use, perhaps because of a rotation just now.
+        NotReadyError: the log is empty.
         CorruptLogError: an earlier checkpoint covers entries that do not exist.
     """
-    in_use = session.scalar(select(SigningKeyRow.id).where(SigningKeyRow.valid_until.is_(None)))
+    in_use, signed, first = session.execute(_SIGNING).one()
     if in_use not in (None, signer.key_id):
         raise ConfigurationError("the signing key was changed: start the service again")
-    signed = signed_size(session)
     if signed > frontier.size:
         raise CorruptLogError("the log is shorter than its checkpoints; run 'expunge log fsck'")
     if signed == frontier.size:
         return
-    name = origin(session)
+    if first is None:
+        raise NotReadyError(_EMPTY)
+    name = origin_from(first)
     checkpoint = Checkpoint(name, frontier.size, frontier.root())
     session.execute(
         insert(LogCheckpointRow).values(

@@ -11,7 +11,7 @@ from app.certificates.checkpoint import open_checkpoint
 from app.certificates.cosignature import WitnessKey, is_cosignature
 from app.certificates.note import MAX_SIGNATURES, NoteKey
 from app.domain.errors import NoteError, NotReadyError
-from app.log import checkpoints
+from app.log import checkpoints, signing_keys
 from app.log.tables import LogCheckpointRow, LogCosignatureRow
 
 _RECENT = 64
@@ -65,7 +65,7 @@ def note_of(session: Session, checkpoint: LogCheckpointRow, witnesses: Sequence[
 
 
 def best_checkpoint(
-    session: Session, *, least_size: int, in_use: NoteKey, witnesses: Sequence[WitnessKey]
+    session: Session, *, least_size: int, witnesses: Sequence[WitnessKey]
 ) -> tuple[int, str]:
     """Return the checkpoint to show: the newest of the recent ones that most witnesses cosigned.
 
@@ -75,13 +75,16 @@ def best_checkpoint(
     Raises:
         NotReadyError: none has been signed yet.
     """
+    best = checkpoints.latest(session)
+    if not witnesses:
+        return best.size, best.note
+    in_use = signing_keys.note_key(session)
     row = LogCosignatureRow
     keys = {str(witness): witness for witness in witnesses}
     recent = select(row).where(row.size >= least_size, row.witness.in_(keys))
     claimed: dict[int, list[LogCosignatureRow]] = {}
     for cosignature in session.scalars(recent.order_by(row.size.desc()).limit(_RECENT)):
         claimed.setdefault(cosignature.size, []).append(cosignature)
-    best = checkpoints.latest(session)
     shown: list[str] = []
     for count, size in sorted(((len(claimed[size]), size) for size in claimed), reverse=True):
         if (count, size) < (len(shown), best.size):

@@ -19,7 +19,6 @@ from app.datasets.lives import Life, Lived, life_at
 from app.datasets.tables import RecordRow
 from app.domain.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
-from app.registry.standing import Standing
 from app.registry.tables import ModelRow
 
 _TWO_TO_64 = 2**64
@@ -98,7 +97,7 @@ def batch_digest(membership: Membership, record_key: bytes) -> bytes:
     return hashlib.sha256(membership.split_salt + b"batch" + record_key).digest()
 
 
-def membership_of(model: ModelRow | Standing) -> Membership | None:
+def membership_of(model: ModelRow) -> Membership | None:
     """Return the membership of a model's head or imported weights, or None if it has neither."""
     if model.trained_through is None or model.trained_after_epoch is None:
         return None
@@ -107,7 +106,7 @@ def membership_of(model: ModelRow | Standing) -> Membership | None:
     )
 
 
-def membership_at(model: ModelRow | Standing, *, through: int, after_epoch: int) -> Membership:
+def membership_at(model: ModelRow, *, through: int, after_epoch: int) -> Membership:
     """Return what a training of a model reads, or read, up to a record and after an epoch."""
     return Membership(
         through=through,

@@ -6,11 +6,13 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
 from app.datasets import repository as datasets
+from app.datasets.repository import DatedRecord
 from app.datasets.tables import DatasetRow
 from app.domain import linear_head, ridge_head
 from app.domain.errors import ConflictError, ParameterError
@@ -91,17 +93,29 @@ class TrainingSet:
     @property
     def is_emptied(self) -> bool:
         """Whether records were forgotten and none is left to learn from; that stays so."""
-        membership = self.membership
-        with closing(
-            datasets.remembered_through(self._session, self._dataset_id, membership.through)
-        ) as remembered:
-            for record in remembered:
-                life = membership.life_of(record)
-                lasts = life is not None and life.forgotten is None
-                if lasts and not membership.is_held_out(record.record_key):
-                    return False
-        learned = [*self.records, *(self.held_out if membership.is_imported else ())]
+        if self.survivors(1):
+            return False
+        learned = [*self.records, *(self.held_out if self.membership.is_imported else ())]
         return any(record.forgotten_epoch is not None for record in learned)
+
+    def survivors(self, most: int) -> list[int]:
+        """Return the numbers of some records to learn from that are not forgotten, if any is."""
+        through = self.membership.through
+        with closing(
+            datasets.remembered_through(self._session, self._dataset_id, through)
+        ) as remembered:
+            lasting = (record.seq for record in remembered if self._lasts(record))
+            return list(islice(lasting, most))
+
+    def lasting(self, seqs: Collection[int]) -> list[int]:
+        """Return those of the records with these numbers that the lineage still learns from."""
+        found = datasets.records_numbered(self._session, seqs)
+        return [record.seq for record in found if self._lasts(record)]
+
+    def _lasts(self, record: DatedRecord) -> bool:
+        life = self.membership.life_of(record)
+        held_out = self.membership.is_held_out(record.record_key)
+        return life is not None and life.forgotten is None and not held_out
 
     @cached_property
     def _split(self) -> tuple[list[TrainingRecord], list[TrainingRecord]]:

@@ -1,12 +1,13 @@
 """A dataset and its models, worked on by hand: runs are leased, begun and published in the test."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from app.access import api_keys
@@ -40,6 +41,7 @@ from app.registry.tables import ModelRow, VersionRow
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from tests.support import weights
+from tests.support.patience import PATIENCE_S
 from tests.support.statements import ARITHMETIC
 
 DATASET = "people"
@@ -233,6 +235,20 @@ class Workshop:
     def dispatch(self) -> None:
         """Turn due obligations into runs, as the dispatcher does."""
         scheduling.schedule_due(self.services.database, self.services.blobs)
+
+    def wait_for_a_lock(self) -> None:
+        """Wait until a transaction waits for another one."""
+        waiting = text(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            with self.transaction() as session:
+                if session.scalar(waiting):
+                    return
+            time.sleep(0.05)
+        raise AssertionError("nothing waits")
 
     def waiting(self, topic: outbox.Topic) -> list[OutboxRow]:
         """Return what waits in the outbox, due or not."""

@@ -7,8 +7,6 @@ from sqlalchemy import (
     ARRAY,
     BigInteger,
     ColumnElement,
-    String,
-    any_,
     exists,
     func,
     insert,
@@ -19,6 +17,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.datasets.tables import RecordRow
+from app.ledger.repository import is_one_of
 from app.ledger.tables import AccountedRequestRow, ForgetRequestRow, ForgottenRecordRow
 from app.registry.tables import VersionRow
 
@@ -35,46 +34,48 @@ class NamedRecord(NamedTuple):
     commitment: bytes
 
 
-def named_by(session: Session, request_ids: Collection[str]) -> list[NamedRecord]:
-    """Return what requests name, by request, in the order of their arrival."""
-    return _named(session, _is_one_of(ForgetRequestRow.id, request_ids))
+def named_by(
+    session: Session, model_id: str, since_version: int, request_ids: Collection[str]
+) -> list[NamedRecord]:
+    """Return what requests name that the certificates of a lineage do not account for yet.
+
+    It is ordered by request, in the order of their arrival.
+    """
+    if not request_ids:
+        return []
+    return _named(
+        session,
+        is_one_of(ForgetRequestRow.id, request_ids),
+        _is_missing(model_id, since_version),
+    )
 
 
 def named_between(
-    session: Session, dataset_id: str, *, after: int, through: int
+    session: Session,
+    model_id: str,
+    since_version: int,
+    *,
+    dataset_id: str,
+    after: int,
+    through: int,
 ) -> list[NamedRecord]:
-    """Return what requests after an epoch and up to another name, cancelled ones included."""
+    """Do as ``named_by`` does for the requests after an epoch and up to another name.
+
+    Cancelled ones are included.
+    """
     request = ForgetRequestRow
     return _named(
         session,
         request.dataset_id == dataset_id,
         request.forget_epoch > after,
         request.forget_epoch <= through,
+        _is_missing(model_id, since_version),
     )
 
 
 def named_of_lineage(session: Session, model_id: str, since_version: int) -> list[NamedRecord]:
     """Return all that the certificates of a lineage account for."""
     return _named(session, _is_there(model_id, since_version, ForgetRequestRow.id))
-
-
-def requests_among(
-    session: Session, model_id: str, since_version: int, request_ids: Collection[str]
-) -> set[str]:
-    """Return which requests the certificates of a lineage account for."""
-    if not request_ids:
-        return set()
-    accounted = AccountedRequestRow
-    query = select(accounted.request_id).where(
-        accounted.model_id == model_id,
-        accounted.since_version == since_version,
-        _is_one_of(accounted.request_id, request_ids),
-    )
-    return set(session.scalars(query))
-
-
-def _is_one_of(column: InstrumentedAttribute[str], ids: Collection[str]) -> ColumnElement[bool]:
-    return column == any_(literal(list(ids), ARRAY(String)))
 
 
 def _is_there(
@@ -86,6 +87,20 @@ def _is_there(
         accounted.since_version == since_version,
         accounted.request_id == request_id,
     )
+
+
+def _is_missing(model_id: str, since_version: int) -> ColumnElement[bool]:
+    """Return whether a request is not accounted for, looked up for each request by itself.
+
+    As an anti-join, PostgreSQL might read all that is accounted for.
+    """
+    accounted = AccountedRequestRow
+    number = select(accounted.number).where(
+        accounted.model_id == model_id,
+        accounted.since_version == since_version,
+        accounted.request_id == ForgetRequestRow.id,
+    )
+    return number.correlate(ForgetRequestRow).scalar_subquery().is_(None)
 
 
 def _named(session: Session, *conditions: ColumnElement[bool]) -> list[NamedRecord]:
@@ -172,7 +187,7 @@ def covered_through(session: Session, model_id: str, since_version: int) -> int:
 def count_records(session: Session, request_ids: Collection[str]) -> int:
     """Return how many records the requests name, each counted once."""
     named = ForgottenRecordRow
-    mine = _is_one_of(named.request_id, request_ids)
+    mine = is_one_of(named.request_id, request_ids)
     return session.scalar(select(func.count(named.record_seq.distinct())).where(mine)) or 0
 
 

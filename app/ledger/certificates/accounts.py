@@ -155,26 +155,27 @@ class Account:
         self._added: set[str] = set()
         self._seen: set[int] = set()
 
-    def sweep(self, through_epoch: int) -> None:
-        """Add all requests up to an epoch that no certificate of the lineage accounts for yet."""
-        after = accounted.covered_through(
-            self._session, self.lineage.model_id, self.lineage.since_version
-        )
-        dataset_id = self.lineage.dataset_id
+    def sweep(self, *, after_epoch: int, through_epoch: int) -> None:
+        """Add all requests up to an epoch that no certificate of the lineage accounts for yet.
+
+        ``after_epoch`` is the newest that its versions cover so far.
+        """
+        lineage = self.lineage
         found = accounted.named_between(
-            self._session, dataset_id, after=after, through=through_epoch
+            self._session,
+            lineage.model_id,
+            lineage.since_version,
+            dataset_id=lineage.dataset_id,
+            after=after_epoch,
+            through=through_epoch,
         )
-        there = self._there({named.request_id for named in found})
-        self._add([named for named in found if named.request_id not in there])
+        self._add(found)
 
     def add(self, request_ids: Collection[str]) -> None:
         """Add requests, those apart that are there already."""
-        self._add(accounted.named_by(self._session, set(request_ids) - self._there(request_ids)))
-
-    def _there(self, request_ids: Collection[str]) -> set[str]:
         lineage = self.lineage
-        return accounted.requests_among(
-            self._session, lineage.model_id, lineage.since_version, request_ids
+        self._add(
+            accounted.named_by(self._session, lineage.model_id, lineage.since_version, request_ids)
         )
 
     def coverage(self, *, through_epoch: int) -> Coverage:

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from app import log
-from app.certificates.signing import StatementSigner, payload_from
+from app.certificates.signing import StatementSigner, payload_from, statement_of
 from app.certificates.statement import Times, covering_statement, restated
 from app.certificates.tables import CertificateRow
 from app.certificates.verification import check_statement
@@ -30,13 +30,14 @@ from app.ledger import obligations, repository
 from app.ledger.certificates import certifying
 from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.certificates.present_weights import PresentWeights
+from app.ledger.standing import Standing
 from app.ledger.tables import ObligationRow
 from app.planning.coverage import Covered, coverage
 from app.planning.tracking import Present, Tracking
 from app.registry import repository as registry
 from app.registry.membership import membership_of
 from app.registry.partition import Partition, Partitions
-from app.registry.shapes import TrainingSet
+from app.registry.survivors import Survivors
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs
 
@@ -55,6 +56,7 @@ class Covering:
         statement: has passed the verifier's code.
         through_epoch: the epoch that the version covers from now on.
         tracking: what the lineage remembers from now on; None where it covered that epoch before.
+        previous: the model's newest certificate so far.
         unmet: what the model owes to earlier requests, which this certificate settles, too.
     """
 
@@ -62,6 +64,7 @@ class Covering:
     head: VersionRow
     account: Account
     statement: dict[str, Any]
+    previous: CertificateRow | None
     through_epoch: int
     tracking: Tracking | None = None
     unmet: Sequence[ObligationRow] = ()
@@ -71,7 +74,12 @@ class Covering:
         model, head = self.model, self.head
         self.account.store()
         certificate = certifying.issue(
-            session, signer, model=model, version_id=head.id, statement=self.statement
+            session,
+            signer,
+            model=model,
+            version_id=head.id,
+            statement=self.statement,
+            previous=self.previous,
         )
         session.flush()
         if self.tracking is not None:
@@ -96,6 +104,7 @@ class AtOnce:
 
     def __init__(self, blobs: Blobs) -> None:
         self._partitions = Partitions()
+        self._survivors = Survivors()
         self._weights = PresentWeights(blobs)
 
     def warm(self, session: Session, dataset: str) -> None:
@@ -113,33 +122,35 @@ class AtOnce:
                 _warn(model, error)
 
     def again(
-        self, session: Session, model_id: str, request_ids: Sequence[str], *, now: datetime
+        self, session: Session, standing: Standing, request_ids: Sequence[str], *, now: datetime
     ) -> Covering | None:
         """Return the head's own statement with more requests, whose records it covers already.
 
-        The caller holds the model's lock. None where it would not be true of these.
+        None where it would not be true of these.
         """
-        model = session.get_one(ModelRow, model_id, populate_existing=True)
-        head = session.get_one(VersionRow, model.head_version_id, populate_existing=True)
+        model, head = standing.model, standing.head
+        if head is None:
+            return None
         account = _account(session, model, head)
         account.add(request_ids)
+        previous, stated = _newest(session, head)
         try:
             statement = restated(
-                certifying.stated_of(session, head),
+                stated,
                 coverage=account.coverage(through_epoch=head.covers_epoch),
-                previous_certificate=certifying.previous_digest(session, model.id),
+                previous_certificate=certifying.digest_of(previous),
                 times=Times(started_at=now, certified_at=now),
             )
             check_statement(payload_from(statement), weights=None)
         except ExpungeError as error:
             _warn(model, error)
             return None
-        return Covering(model, head, account, statement, head.covers_epoch)
+        return Covering(model, head, account, statement, previous, head.covers_epoch)
 
     def more(
         self,
         session: Session,
-        model_id: str,
+        standing: Standing,
         *,
         through_epoch: int,
         excluded: Sequence[Sequence[str]],
@@ -147,21 +158,20 @@ class AtOnce:
     ) -> Covering | None:
         """Return a statement of the present version about all that is forgotten by now.
 
-        The caller holds the locks of the dataset, whose newest epoch is ``through_epoch``, and of
-        the model. None where the requests need a run. A run that is going publishes what it fixed
-        when it began, so nothing is answered beside one.
+        The caller holds the lock of the dataset, too, whose newest epoch is ``through_epoch``. None
+        where the requests need a run. A run that is going publishes what it fixed when it began, so
+        nothing is answered beside one.
 
         The new requests that are ``excluded`` get certificates of their own, those of each list
         together.
         """
-        model = session.get_one(ModelRow, model_id, populate_existing=True)
-        if model.tracking is None or model.head_version_id is None or model.imported_blob_id:
+        model, head = standing.model, standing.head
+        if model.tracking is None or head is None or model.imported_blob_id:
             return None
-        head = session.get_one(VersionRow, model.head_version_id, populate_existing=True)
-        if head.state != VersionState.CERTIFIED or repository.active_run(session, model.id):
+        if head.state != VersionState.CERTIFIED or standing.run is not None:
             return None
         unmet = repository.obligations_of_model(session, model.id, _UNMET, limit=_MOST_UNMET + 1)
-        if len(unmet) > _MOST_UNMET or TrainingSet(session, model).is_emptied:
+        if len(unmet) > _MOST_UNMET or self._survivors.is_emptied(session, model):
             return None
         try:
             return self._more(session, model, head, through_epoch, excluded, unmet, now)
@@ -179,7 +189,8 @@ class AtOnce:
         unmet: Sequence[ObligationRow],
         now: datetime,
     ) -> Covering | None:
-        stated, policy = certifying.stated_of(session, head), Policy.from_json(model.policy)
+        previous, stated = _newest(session, head)
+        policy = Policy.from_json(model.policy)
         tracking = Tracking.from_json(model.tracking or {})
         present = certifying.present_of(tracking, head, stated)
         found = coverage(present, policy, self._forgotten_since(session, model, head, tracking))
@@ -188,20 +199,27 @@ class AtOnce:
         account = _account(session, model, head)
         for request_ids in excluded:  # their commitments have to be adjacent
             account.add(request_ids)
-        account.sweep(through_epoch)
+        account.sweep(after_epoch=head.covers_epoch, through_epoch=through_epoch)
         statement = covering_statement(
             stated,
             mechanism=found.mechanism,
             epsilon=policy.epsilon,
             delta=policy.delta,
             coverage=account.coverage(through_epoch=through_epoch),
-            previous_certificate=certifying.previous_digest(session, model.id),
+            previous_certificate=certifying.digest_of(previous),
             times=Times(started_at=now, certified_at=now),
         )
         weights = self._weights.of_version(head, grid=_grid(stated))
         check_statement(payload_from(statement), weights=weights)
         return Covering(
-            model, head, account, statement, through_epoch, tracking=found.tracking, unmet=unmet
+            model,
+            head,
+            account,
+            statement,
+            previous,
+            through_epoch,
+            tracking=found.tracking,
+            unmet=unmet,
         )
 
     def _forgotten_since(
@@ -227,6 +245,14 @@ class AtOnce:
             return None
         batch_size = tracking.history.recipe.batch_size
         return self._partitions.of_lineage(session, model, batch_size=batch_size)
+
+
+def _newest(session: Session, head: VersionRow) -> tuple[CertificateRow | None, dict[str, Any]]:
+    """Return the newest certificate of a head's model, and the newest statement about the head."""
+    newest = repository.last_certificate(session, head.model_id)
+    if newest is not None and newest.id == head.certificate_id:
+        return newest, statement_of(newest.envelope)
+    return newest, certifying.stated_of(session, head)
 
 
 def _account(session: Session, model: ModelRow, head: VersionRow) -> Account:

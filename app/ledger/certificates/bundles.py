@@ -30,7 +30,7 @@ from app.certificates.trusted_keys import TrustedKey, TrustedKeys, ed25519_of
 from app.certificates.verification import check_place
 from app.domain import multiproof
 from app.domain.errors import CorruptLogError, InvalidInputError
-from app.domain.merkle import consistency_ranges, leaf_hash
+from app.domain.merkle import consistency_ranges, inclusion_ranges, leaf_hash
 from app.failpoints import reach
 from app.ledger import repository
 from app.ledger.certificates.accounts import places_of, tree_names
@@ -39,9 +39,10 @@ from app.log.tables import SigningKeyRow
 
 _ENTRY = text(
     """
-    SELECT index, body FROM log_entries
-    WHERE kind = 'certificate.issued'
-    AND substring(body FROM '"certificate":"([^"]*)"') = :certificate
+    SELECT entry.index, entry.body, signed_by.compromised_since IS NOT NULL
+    FROM log_entries AS entry LEFT JOIN signing_keys AS signed_by ON signed_by.id = :signer
+    WHERE entry.kind = 'certificate.issued'
+    AND substring(entry.body FROM '"certificate":"([^"]*)"') = :certificate
     """
 )
 _RETIREMENT = text(
@@ -74,12 +75,16 @@ def bundle_of(
             certificate of the model.
         CorruptLogError: the log does not hold the certificate.
     """
-    found = session.execute(_ENTRY, {"certificate": certificate.id}).one_or_none()
+    envelope = certificate.envelope
+    wanted = {"certificate": certificate.id, "signer": signer_of(envelope)}
+    found = session.execute(_ENTRY, wanted).one_or_none()
     if found is None:
         raise CorruptLogError("the log does not hold this certificate; run 'expunge log fsck'")
-    index, body = found
+    index, body, is_compromised = found
+    if is_compromised:
+        envelope = _signed_again(session, certificate, signer, index=index)
     return bundle_json(
-        envelope=_envelope(session, certificate, signer, index=index),
+        envelope=envelope,
         log=_log_proof(session, index, body, since=since, witnesses=witnesses),
         request=None if request_id is None else _request_proof(session, certificate, request_id),
         growth=_growth(session, certificate, previous),
@@ -101,17 +106,15 @@ def require_place(
     reach("before_answer_commit")
 
 
-def _envelope(
+def _signed_again(
     session: Session, certificate: CertificateRow, signer: StatementSigner, *, index: int
 ) -> str:
-    """Return a certificate's envelope, re-signed if its key was compromised.
+    """Return a certificate's envelope, re-signed because its key was compromised.
 
     The text is unchanged and must match the log's digest. It must have been signed with that key
     and be in the log before the key's end, so that rows added later are never re-signed.
     """
-    signed_by = session.get(SigningKeyRow, signer_of(certificate.envelope))
-    if signed_by is None or signed_by.compromised_since is None:
-        return certificate.envelope
+    signed_by = session.get_one(SigningKeyRow, signer_of(certificate.envelope))
     signing_keys.require_in_use(session, signer)
     payload = payload_of(certificate.envelope)
     retired_at = session.scalar(_RETIREMENT, {"key": signed_by.id})
@@ -133,19 +136,17 @@ def _log_proof(
     since: int | None,
     witnesses: Sequence[WitnessKey],
 ) -> LogProof:
-    newest = checkpoints.latest(session)
-    if since is not None and since > newest.size:
-        raise InvalidInputError(f"since: must be at most {newest.size}, the log's size")
+    if since is not None and since > (signed := checkpoints.latest(session).size):
+        raise InvalidInputError(f"since: must be at most {signed}, the log's size")
     size, note = cosignatures.best_checkpoint(
         session,
         least_size=max(index + 1, since or 0),
-        in_use=signing_keys.note_key(session),
         witnesses=witnesses,
     )
     return LogProof(
         entry=body,
         index=index,
-        inclusion=tuple(merkle.inclusion_proof(session, index=index, size=size)),
+        inclusion=tuple(nodes.range_roots(session, nodes.LOG, inclusion_ranges(index, size))),
         checkpoint=note,
         old_size=since,
         consistency=()

@@ -83,9 +83,8 @@ def present_of(tracking: Tracking, head: VersionRow, stated: Mapping[str, Any]) 
     )
 
 
-def previous_digest(session: Session, model_id: str) -> str | None:
-    """Return the digest of the model's newest certificate, to chain the next one to it."""
-    previous = repository.last_certificate(session, model_id)
+def digest_of(previous: CertificateRow | None) -> str | None:
+    """Return the digest by which a model's next certificate names the one before it, if any."""
     return None if previous is None else previous.sha256
 
 
@@ -96,8 +95,11 @@ def issue(
     model: ModelRow,
     version_id: str,
     statement: dict[str, Any],
+    previous: CertificateRow | None,
 ) -> CertificateRow:
     """Sign a statement and store it with its log entry; the log is signed with it at commit.
+
+    ``previous`` is the model's newest certificate so far, which the statement names.
 
     Raises:
         ConfigurationError: the signer's key is not the one in use.
@@ -105,7 +107,6 @@ def issue(
     signing_keys.require_in_use(session, signer)
     signed = signer.sign(statement)
     basis = Basis(statement["predicate"]["basis"])
-    previous = repository.last_certificate(session, model.id)
     row = CertificateRow(
         id=new_id("cert"),
         model_id=model.id,

@@ -16,11 +16,13 @@ from app import log
 from app.certificates.signing import StatementSigner
 from app.certificates.statement import Subject, Times, backbone_of, exclusion_statement
 from app.certificates.tables import CertificateRow
+from app.domain.errors import NotReadyError
 from app.domain.ids import new_id
 from app.domain.states import Basis, ObligationState
 from app.ledger import obligations, repository, training
 from app.ledger.certificates import bundles, certifying
 from app.ledger.certificates.at_once import Covering
+from app.ledger.standing import Standing
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
 from app.log import actor
 from app.registry.membership import Membership, membership_of
@@ -37,7 +39,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model's present head answers at once.
+    """What a model's present head answers at once; the model is locked.
 
     Attributes:
         covering: the certificate for ``unlearned``.
@@ -46,7 +48,7 @@ class Answer:
         left_out: those with others that this training left out.
     """
 
-    model_id: str
+    standing: Standing
     covering: Covering | None
     unlearned: Sequence[Asked]
     held_out: Sequence[Asked]
@@ -63,9 +65,9 @@ def certify(session: Session, signer: StatementSigner, answer: Answer, *, now: d
     first = next(iter(answer.asked), None)
     if first is None:
         return
-    # The model has been locked since the decision, and its head with it.
-    model = session.get_one(ModelRow, answer.model_id, populate_existing=True)
-    head = session.get_one(VersionRow, model.head_version_id)
+    model, head = answer.standing.model, answer.standing.head
+    if head is None:
+        raise NotReadyError("a model without a head answers nothing")
     with actor.acting_as(first.actor):
         if answer.covering is not None:
             certificate = answer.covering.issue(session, signer)
@@ -150,15 +152,23 @@ def _exclusion(
     now: datetime,
     trained_anew: bool,
 ) -> CertificateRow:
+    previous = repository.last_certificate(session, model.id)
     statement = exclusion_statement(
         subject=Subject(model=model.name, version=head.number, weights_sha256=head.sha256),
         exclusion=certifying.exclude(session, model, head, [request.id for request in requests]),
-        previous_certificate=certifying.previous_digest(session, model.id),
+        previous_certificate=certifying.digest_of(previous),
         times=Times(started_at=min(request.received_at for request in requests), certified_at=now),
         backbone=backbone_of(certifying.stated_of(session, head)),
         trained_anew=trained_anew,
     )
-    return certifying.issue(session, signer, model=model, version_id=head.id, statement=statement)
+    return certifying.issue(
+        session,
+        signer,
+        model=model,
+        version_id=head.id,
+        statement=statement,
+        previous=previous,
+    )
 
 
 def _is_held_out(

@@ -1,10 +1,7 @@
 """A request is cancelled while what it is owed comes to another end: the cancellation stands."""
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-
-from sqlalchemy import text
 
 from app.ledger import runs
 from app.registry import repository as registry
@@ -19,22 +16,8 @@ def _while_it_is_cancelled(workshop: Workshop, request_id: str, work: Callable[[
             workshop.services.forget_requests.cancel(session, request_id, restore=True)
             session.flush()
             future = thread.submit(work)
-            _wait_for_a_lock(workshop)
+            workshop.wait_for_a_lock()
         future.result(PATIENCE_S)
-
-
-def _wait_for_a_lock(workshop: Workshop) -> None:
-    waiting = text(
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        with workshop.transaction() as session:
-            if session.scalar(waiting):
-                return
-        time.sleep(0.05)
-    raise AssertionError("nothing waits")
 
 
 def test_a_training_can_be_cancelled_meanwhile(workshop: Workshop) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from app.accounting.histories.history import Forget, History
+from app.api.forgetting import Forgetting
 from app.certificates.signing import payload_from, payload_of, statement_of
 from app.certificates.verification import check_statement, verify
 from app.domain.errors import ObjectStoreError, VerificationError
@@ -32,6 +34,8 @@ PRIVATE: dict[str, Any] = {
     "epsilon": 8.0,
     "parameters": {"capacity": 3},
 }
+MOST_STATEMENTS = 36
+"""Of an answer at once, whatever the number of requests: each is a round trip under locks."""
 MODELS = {"tracked_release": HEAD, "dp_sgd": PRIVATE}
 
 
@@ -161,6 +165,29 @@ def test_requests_that_come_together_share_a_certificate(workshop: Workshop) -> 
     assert len({one.certificate_id for one in owed[20:]}) == 1
     for request, record in zip(requests, [*learned[:20], *held_out[:2]], strict=True):
         verified(workshop, request, record)
+
+
+def test_sixteen_requests_take_no_more_statements_than_one(workshop: Workshop) -> None:
+    learned = made(workshop, **HEAD | {"parameters": {"noise_std": 40.0}})
+    forgetting = Forgetting(workshop.services)
+    engine = workshop.services.database.engine
+    counted = []
+    for records in (learned[:1], learned[1:2], learned[2:18]):  # the first fills what is remembered
+        sent: list[str] = []
+
+        def note(_connection: Any, _cursor: Any, statement: str, *_: Any, sent: Any = sent) -> None:
+            sent.append(statement)
+
+        calls = [
+            Call(NewForgetRequest(DATASET, [record], idempotency_key=record), workshop.key_id, "me")
+            for record in records
+        ]
+        event.listen(engine, "before_cursor_execute", note)
+        answers = forgetting.submit_all(calls)
+        event.remove(engine, "before_cursor_execute", note)
+        assert {getattr(answer, "state", answer) for answer in answers} == {"certified"}
+        counted.append(len(sent))
+    assert max(counted[1:]) <= MOST_STATEMENTS
 
 
 def test_nothing_is_certified_at_once_beside_a_run(workshop: Workshop) -> None:
