@@ -30,8 +30,8 @@ from app.ledger.certificates.at_once import AtOnce, Covering
 from app.ledger.certificates.reissue import Answer, Asked, certify
 from app.ledger.concern import Model, Part
 from app.ledger.new_requests import Call, DedupKeys, Known, Named, NewForgetRequest
-from app.ledger.obligations import lock_requests_of, state_of
 from app.ledger.obligations import record as record_obligation
+from app.ledger.obligations import state_of
 from app.ledger.standing import Standing, standings
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.ledger.transitions import enter
@@ -141,8 +141,6 @@ class _Batch:
 
     def certify(self, signer: StatementSigner, *, now: datetime) -> None:
         """Issue the certificates that answer requests at once, and end these."""
-        covering = [answer.covering for answer in self._answers if answer.covering is not None]
-        lock_requests_of(self._session, [owed for each in covering for owed in each.unmet])
         for answer in self._answers:
             certify(self._session, signer, answer, now=now)
         answered = {asked.row.id for answer in self._answers for asked in answer.asked}

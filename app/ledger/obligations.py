@@ -1,4 +1,9 @@
-"""State changes of obligations, and so of the requests that they belong to."""
+"""State changes of obligations, and so of the requests that they belong to.
+
+Locks have one order: a run, the dataset, its models, their requests. What two models owe is changed
+in two steps, whose requests are in no order among each other. So requests are only locked by those
+who hold a lock of their dataset, or of a model that owes them something.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -54,15 +59,6 @@ def certify_obligations(session: Session, run: RunRow, certificate_id: str) -> i
         enter(session, obligation, ObligationState.CERTIFIED)
     _settle(session, requests, obligations)
     return len(obligations)
-
-
-def lock_requests_of(session: Session, obligations: Iterable[ObligationRow]) -> None:
-    """Lock the requests of all obligations that a transaction is going to change in several steps.
-
-    Each step locks those that it changes, in their order. What two steps lock is in no order, and
-    might end in a deadlock with another transaction, as that of a run that fails.
-    """
-    repository.lock_requests(session, {obligation.request_id for obligation in obligations})
 
 
 def meet(session: Session, obligations: Sequence[ObligationRow], certificate_id: str) -> None:

@@ -322,15 +322,16 @@ def end_for_good(session: Session, model_id: str, *, reason: str) -> None:
 
 
 def _end(session: Session, row: RunRow, state: RunState) -> None:
-    """Take a run away from its worker for good; it publishes nothing."""
+    """Take a run away from its worker for good; it publishes nothing.
+
+    Its model is locked before any request: so does whoever changes what requests are owed.
+    """
+    model = session.get_one(ModelRow, row.model_id, with_for_update=True, populate_existing=True)
     _end_attempt(session, row)
     row.state = state
     row.finished_at = func.clock_timestamp()
     log.append(session, f"run.{state}", run=row.id, attempt=row.attempt)
     if row.kind == RunKind.TRAIN:
-        model = session.get_one(
-            ModelRow, row.model_id, with_for_update=True, populate_existing=True
-        )
         how = "failed" if state == RunState.FAILED else "was cancelled"
         drop_attempt(
             session, model, f"training {how}, so no weights that learned from its records exist"
