@@ -23,7 +23,8 @@ from app.registry.shapes import TrainingSet
 from app.services import Services, open_services
 from app.settings import Settings
 from workers.data.backbone import publishable
-from workers.data.loading import load_model, read_shards, selected
+from workers.data.loading import load_model, selected
+from workers.data.shards import read_shards
 from workers.mechanisms.catalogue import solver_of
 from workers.training.network import Network
 
@@ -81,7 +82,8 @@ def recompute(services: Services, name: str) -> Recomputed:
     spec = load_model(services, model_id)
     nothing: frozenset[int] = frozenset()
     selection = Selection(retained, held_out=nothing, forgotten=nothing, plan=plan, batch_of={})
-    data = selected(spec, selection, read_shards(services, spec), stored=None)
+    shards = read_shards(services, spec.dataset_id, spec.backbone)
+    data = selected(spec, selection, shards)
     network = Network(
         spec.factory(services.settings), device=torch.device("cpu"), dtype=torch.float64
     )

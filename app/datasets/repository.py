@@ -81,6 +81,19 @@ def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
     ).all()
 
 
+def shards_of(session: Session, dataset_id: str, seqs: Collection[int]) -> set[str]:
+    """Return the ids of those of a dataset's shards that hold one of these records."""
+    columns = RecordRow.shard_id, RecordRow.dataset_id
+    return {
+        shard_id
+        for batch in batches(list(seqs))
+        for shard_id, owner in session.execute(
+            select(*columns).where(RecordRow.seq.in_(batch)).distinct()
+        )
+        if shard_id is not None and owner == dataset_id
+    }
+
+
 class HeldRecord(NamedTuple):
     """A record's person and place; it has no shard once it is erased."""
 

@@ -9,13 +9,11 @@ from collections.abc import Callable
 import numpy as np
 
 from app.datasets import features
-from app.datasets import repository as datasets
 from app.datasets.features import FeatureSource
 from app.datasets.service import schema_of
 from app.datasets.shards import decode_shard, encode_shard
 from app.datasets.tables import DatasetRow
 from app.domain.errors import GoneError
-from app.domain.schema import FeatureSchema
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
 from workers.training.data import Examples
@@ -26,37 +24,24 @@ Part = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Seqs, labels and features [n, size]; those of a frozen backbone are float16."""
 
 
-def read_features(
-    services: Services,
-    dataset_id: str,
-    backbone: FrozenBackbone,
-    *,
-    check: Callable[[], None] = lambda: None,
-) -> list[Part]:
-    """Return the features of every shard, and store those that are computed here.
+class FeatureReader:
+    """Reads the features of shards, and stores those that are computed here."""
 
-    ``check`` is called between batches; its exceptions stop the work.
-
-    Raises:
-        GoneError: a shard kept changing while it was read.
-    """
-    with services.database.transaction() as session:
-        records = schema_of(session.get_one(DatasetRow, dataset_id))
-        shard_ids = [shard.id for shard in datasets.shards(session, dataset_id) if shard.rows]
-    reader = _Reader(services, records, backbone, check)
-    return [reader.read(shard_id) for shard_id in shard_ids]
-
-
-class _Reader:
     def __init__(
         self,
         services: Services,
-        records: FeatureSchema,
+        dataset_id: str,
         backbone: FrozenBackbone,
-        check: Callable[[], None],
+        *,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        """Read the dataset's schema.
+
+        ``check`` is called between batches; its exceptions stop the work.
+        """
+        with services.database.transaction() as session:
+            self._records = schema_of(session.get_one(DatasetRow, dataset_id))
         self._services = services
-        self._records = records
         self._backbone = backbone
         self._check = check
 
@@ -64,6 +49,9 @@ class _Reader:
         """Return a shard's current features.
 
         If an erasure rewrites the shard meanwhile, the rewritten shard is read instead.
+
+        Raises:
+            GoneError: the shard kept changing while it was read.
         """
         for _ in range(_ATTEMPTS):
             with self._services.database.transaction() as session:

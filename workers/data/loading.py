@@ -1,7 +1,7 @@
 """Loads a run's records and initial weights."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.datasets import repository as datasets
-from app.datasets.shards import decode_shard
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
@@ -33,13 +32,13 @@ from app.services import Services
 from app.settings import Settings
 from workers.data.backbone import Backbone, FrozenBackbone, trainable
 from workers.data.backbone_loading import load_backbone
-from workers.data.features import Part, read_features
-from workers.exact.summing import Quantiser, Summed, sums_over
+from workers.data.features import Part
+from workers.data.shards import read_records, read_shards
+from workers.exact.summing import Quantiser, Summed, sums_less, sums_over
 from workers.lease import Lease
 from workers.training.architectures import build
 from workers.training.data import Examples
 
-_ATTEMPTS = 5
 _ROWS_AT_ONCE = 4096
 
 
@@ -129,61 +128,98 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
 
 
 def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimension: int) -> RunData:
-    """Read the dataset, then fix which records the run may use and drop all others.
+    """Read records, fix which of them the run may use, and drop all others.
 
-    The selection comes last, so that records forgotten while shards are read are left out. The plan
-    depends on ``dimension``, the number of trained weights.
+    A run that has sums to subtract from reads only what left them, and what it evaluates on. Any
+    other reads the whole dataset, and the selection comes last, so that records forgotten while
+    shards are read are left out. The plan depends on ``dimension``, the number of trained weights.
 
     Raises:
         RunFailedError: no record is left to train on.
         LeaseLostError: another worker holds the run.
     """
+    stored = None if lease.kind is RunKind.TRAIN else _stored_sums(services, lease)
+    if stored is not None:
+        selection = _begin(services, lease, dimension)
+        data = _less_what_left(services, lease, model, selection, stored)
+        if data is not None:
+            return data
+        shards = read_shards(services, model.dataset_id, model.backbone, check=lease.check)
+        return selected(model, selection, shards)
     with services.database.transaction() as session:
         known = {shard.id for shard in datasets.shards(session, model.dataset_id)}
-    shards = read_shards(services, model, check=lease.check)
+    shards = read_shards(services, model.dataset_id, model.backbone, check=lease.check)
+    return selected(model, _begin(services, lease, dimension, known), shards)
+
+
+def _begin(
+    services: Services,
+    lease: Lease,
+    dimension: int,
+    shards: Collection[str] = (),
+) -> Selection:
+    """Return the records that the run may use; ``shards`` were read by one that trains."""
     selection = runs.begin(
         services.database,
         services.blobs,
         lease.run_id,
         lease.fencing_token,
         dimension=dimension,
-        shards=known,
+        shards=shards,
     )
     if not selection.retain:
         raise RunFailedError(
             "no record is left to train on: push more records, or lower held_out_fraction"
         )
-    stored = None if lease.kind is RunKind.TRAIN else _stored_sums(services, lease)
-    return selected(model, selection, shards, stored=stored)
+    return selection
 
 
-def selected(
+def _less_what_left(
+    services: Services,
+    lease: Lease,
     model: ModelSpec,
     selection: Selection,
-    shards: list[Part],
-    *,
-    stored: StatisticsFile | None,
-) -> RunData:
+    stored: StatisticsFile,
+) -> RunData | None:
+    """Return the data of a run that subtracts; None where that cannot be done."""
+    quantiser = _quantiser(model, selection)
+    if quantiser is None:
+        return None
+    needed = stored.without(selection.retain) | selection.held_out | selection.forgotten
+    parts = read_records(services, model.dataset_id, model.backbone, needed, check=lease.check)
+    summed = None if parts is None else sums_less(parts, selection.retain, quantiser, stored)
+    if parts is None or summed is None:
+        return None
+    return _run_data(model, selection, parts, summed)
+
+
+def selected(model: ModelSpec, selection: Selection, shards: list[Part]) -> RunData:
     """Return the selected records, or their sums where the plan asks for nothing else of them.
 
     Args:
         model: the definition.
         selection: the records.
-        shards: that hold them; each is taken from the list before the next one is copied.
-        stored: the sums that belong to the version before, if there are any.
+        shards: all of the dataset; each is taken from the list before the next one is copied.
 
     Raises:
         RunFailedError: a record is in no shard, or in two.
     """
-    summed = _summed(model, selection, shards, stored)
+    quantiser = _quantiser(model, selection)
+    summed = None if quantiser is None else sums_over(shards, selection.retain, quantiser)
+    return _run_data(model, selection, shards, summed)
+
+
+def _run_data(
+    model: ModelSpec, selection: Selection, parts: list[Part], summed: Summed | None
+) -> RunData:
     retain = _Selected(frozenset() if summed else selection.retain, model.schema)
     held_out = _Selected(selection.held_out, model.schema)
     forgotten = _Selected(selection.forgotten, model.schema)
-    while shards:
-        shard = shards.pop()  # free each shard before the next one is copied
-        retain.take(*shard)
-        held_out.take(*shard)
-        forgotten.take(*shard)
+    while parts:
+        part = parts.pop()  # free each part before the next one is copied
+        retain.take(*part)
+        held_out.take(*part)
+        forgotten.take(*part)
     batch_of = selection.batch_of
     return RunData(
         retain=retain.examples(),
@@ -195,22 +231,12 @@ def selected(
     )
 
 
-def _summed(
-    model: ModelSpec,
-    selection: Selection,
-    shards: list[Part],
-    stored: StatisticsFile | None,
-) -> Summed | None:
-    """Return the sums over the retained records; None where the plan has no use for them."""
+def _quantiser(model: ModelSpec, selection: Selection) -> Quantiser | None:
+    """Return what makes sums of records; None where the plan has no use for them."""
     mechanism = mechanism_of(selection.plan)
     if not isinstance(mechanism, SufficientStatistics):
         return None
-    return sums_over(
-        shards,
-        selection.retain,
-        Quantiser(model.schema, mechanism.feature_range),
-        stored,
-    )
+    return Quantiser(model.schema, mechanism.feature_range)
 
 
 def _stored_sums(services: Services, lease: Lease) -> StatisticsFile | None:
@@ -262,32 +288,6 @@ class _Selected:
         everything = bool(self._taken.all())
         features = self._features if everything else self._features[self._taken]
         return Examples.of_schema(features, self._labels[self._taken], self._schema)
-
-
-def read_shards(
-    services: Services, model: ModelSpec, *, check: Callable[[], None] = lambda: None
-) -> list[Part]:
-    """Return every shard's seqs, labels and features, those of a frozen backbone if there is one.
-
-    Args:
-        services: database and blobs.
-        model: the definition.
-        check: called between batches of a backbone's work; its exceptions stop it.
-
-    Raises:
-        GoneError: the shards kept changing while they were read.
-    """
-    if isinstance(model.backbone, FrozenBackbone):
-        return read_features(services, model.dataset_id, model.backbone, check=check)
-    for _ in range(_ATTEMPTS):
-        with services.database.transaction() as session:
-            blob_ids = [s.blob_id for s in datasets.shards(session, model.dataset_id) if s.rows]
-        try:
-            parts = [decode_shard(services.blobs.read(blob_id)) for blob_id in blob_ids]
-        except GoneError:
-            continue  # an erasure rewrote a shard meanwhile: read the new ones
-        return parts
-    raise GoneError("the dataset's shards kept changing while they were read")
 
 
 def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:

@@ -7,7 +7,7 @@ differ in the last bit. Then, and wherever something is missing, the sums are ma
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from workers.exact.statistics import CHUNK_ROWS, Statistics, one_hot, quantised
 
 @dataclass(frozen=True)
 class Quantiser:
-    """From a shard's rows to whole numbers.
+    """From features to whole numbers.
 
     Attributes:
         schema: of the features.
@@ -32,10 +32,9 @@ class Quantiser:
     schema: FeatureSchema
     feature_range: float
 
-    def numbers(self, part: Part, rows: NDArray[np.intp]) -> tuple[NDArray[np.int16], ...]:
-        """Return features and targets of some rows of a part."""
-        features = quantised(part[2][rows], self.schema, self.feature_range)
-        return features, one_hot(part[1][rows], self.schema.classes)
+    def numbers(self, features: NDArray[np.generic]) -> NDArray[np.int16]:
+        """Return the whole numbers of some records' features, [n, size]."""
+        return quantised(features, self.schema, self.feature_range)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,80 +56,107 @@ class Summed:
         return StatisticsFile(self.seqs, self.digests, self.statistics.named())
 
 
-def sums_over(
+def sums_over(parts: Sequence[Part], retained: frozenset[int], quantiser: Quantiser) -> Summed:
+    """Return the sums over the retained records, made anew.
+
+    Args:
+        parts: of the dataset, with all retained records.
+        retained: sequence numbers.
+        quantiser: of the head.
+
+    Raises:
+        RunFailedError: a retained record is in no part, or in two.
+    """
+    wanted = np.array(sorted(retained), dtype=np.int64)
+    summed = _over(parts, wanted, quantiser)
+    if not np.array_equal(summed.seqs, wanted):
+        raise RunFailedError("a record of the model is in no shard")
+    return summed
+
+
+def sums_less(
     parts: Sequence[Part],
     retained: frozenset[int],
     quantiser: Quantiser,
-    stored: StatisticsFile | None,
-) -> Summed:
-    """Return the sums over the retained records.
-
-    Args:
-        parts: of the dataset, with all retained records and usually those to subtract.
-        retained: sequence numbers.
-        quantiser: of the head.
-        stored: the sums of the version before, if there are any.
-
-    Raises:
-        RunFailedError: a retained record is in no part.
-    """
-    wanted = np.array(sorted(retained), dtype=np.int64)
-    if stored is not None:
-        less = _without_those_that_left(parts, wanted, quantiser, stored)
-        if less is not None:
-            return less
-    statistics, seqs, digests = _over(parts, wanted, quantiser)
-    if len(seqs) != len(wanted):
-        raise RunFailedError("a record of the model is in no shard")
-    return Summed(statistics, seqs, digests)
-
-
-def _without_those_that_left(
-    parts: Sequence[Part],
-    wanted: NDArray[np.int64],
-    quantiser: Quantiser,
     stored: StatisticsFile,
 ) -> Summed | None:
-    """Return stored sums less the records that left; None where that cannot be done."""
+    """Return stored sums less the records that left; None where that cannot be done.
+
+    Args:
+        parts: with the records that left; what else they hold is passed over.
+        retained: sequence numbers.
+        quantiser: of the head.
+        stored: the sums of the version before.
+
+    Raises:
+        RunFailedError: a record that left is in two parts.
+    """
     before = Statistics.from_named(stored.sums)
     fits = before is not None and (before.size, before.outputs) == (
         quantiser.schema.size,
         quantiser.schema.classes,
     )
+    wanted = np.array(sorted(retained), dtype=np.int64)
     if before is None or not fits or not np.isin(wanted, stored.seqs).all():
         return None
-    leaving = np.setdiff1d(stored.seqs, wanted)
-    gone, seqs, digests = _over(parts, leaving, quantiser)
-    added = stored.digests[np.isin(stored.seqs, leaving)]
-    if not (np.array_equal(seqs, leaving) and np.array_equal(digests, added)):
+    leaving = np.isin(stored.seqs, wanted, invert=True)
+    gone = _over(parts, stored.seqs[leaving], quantiser)
+    if not (
+        np.array_equal(gone.seqs, stored.seqs[leaving])
+        and np.array_equal(gone.digests, stored.digests[leaving])
+    ):
         return None
-    before.subtract(gone)
-    return Summed(before, wanted, stored.digests[np.isin(stored.seqs, wanted)])
+    before.subtract(gone.statistics)
+    return Summed(before, wanted, stored.digests[~leaving])
 
 
-def _over(
-    parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser
-) -> tuple[Statistics, NDArray[np.int64], NDArray[np.uint64]]:
-    """Return the sums over the wanted records that the parts hold, with seqs and digests.
+def _over(parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser) -> Summed:
+    """Return the sums over those of the wanted records that the parts hold.
 
     Raises:
         RunFailedError: a record is in two places.
     """
     total = Statistics.none(quantiser.schema.size, quantiser.schema.classes)
     seqs, digests = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.uint64)]
-    for part in parts:
-        rows = np.flatnonzero(np.isin(part[0], wanted))
-        if not len(rows):
-            continue
-        seqs.append(part[0][rows])
-        for some in np.split(rows, range(CHUNK_ROWS, len(rows), CHUNK_ROWS)):
-            features, targets = quantiser.numbers(part, some)
-            total.add(Statistics.over(features, targets))
-            digests.append(_digests(features, part[1][some]))
+    for chunk in _chunks(parts, wanted, quantiser):
+        total.add(Statistics.over(chunk.features, one_hot(chunk.labels, quantiser.schema.classes)))
+        seqs.append(chunk.seqs)
+        digests.append(_digests(chunk.features, chunk.labels))
     found, order = np.unique(np.concatenate(seqs), return_index=True)
     if total.records != len(found):
         raise RunFailedError("a record of the model is stored twice")
-    return total, found, np.concatenate(digests)[order]
+    return Summed(total, found, np.concatenate(digests)[order])
+
+
+@dataclass(frozen=True, eq=False)
+class _Chunk:
+    """Records that one matrix product takes: seqs and labels [n], features [n, size]."""
+
+    seqs: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    features: NDArray[np.int16]
+
+
+def _chunks(
+    parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser
+) -> Iterator[_Chunk]:
+    """Yield the wanted records that the parts hold, a few records of each part together."""
+    waiting: list[_Chunk] = []
+    for part in parts:
+        rows = np.flatnonzero(np.isin(part[0], wanted))
+        for some in np.split(rows, range(CHUNK_ROWS, len(rows), CHUNK_ROWS)):
+            if sum(len(chunk.seqs) for chunk in waiting) + len(some) > CHUNK_ROWS:
+                yield _joined(waiting)
+                waiting = []
+            features = quantiser.numbers(part[2][some])
+            waiting.append(_Chunk(part[0][some], part[1][some], features))
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(chunks: Sequence[_Chunk]) -> _Chunk:
+    names = ("seqs", "labels", "features")
+    return _Chunk(*(np.concatenate([getattr(each, name) for each in chunks]) for name in names))
 
 
 def _digests(features: NDArray[np.int16], labels: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -21,7 +21,7 @@ from tests.support.workshop import RECORDS, Workshop
 from workers.data import features as features_module
 from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_backbone
-from workers.data.features import read_features
+from workers.data.shards import read_shards
 from workers.training.architectures import build
 from workers.training.data import Examples
 from workers.training.device import choose_device
@@ -71,7 +71,7 @@ def computed(monkeypatch):
 def read(workshop, backbone, **more):
     with workshop.transaction() as session:
         dataset_id = session.query(kept_features.ShardRow).first().dataset_id
-    return read_features(workshop.services, dataset_id, backbone, **more)
+    return read_shards(workshop.services, dataset_id, backbone, **more)
 
 
 def seqs_of(parts):

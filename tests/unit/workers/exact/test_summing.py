@@ -9,7 +9,7 @@ from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
 from app.registry.statistics_file import StatisticsFile
 from workers.exact import summing
-from workers.exact.summing import Quantiser, sums_over
+from workers.exact.summing import Quantiser, sums_less, sums_over
 
 SCHEMA = FeatureSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=2)
 QUANTISER = Quantiser(SCHEMA, 8.0)
@@ -22,30 +22,44 @@ EVERYONE = frozenset(range(40))
 LEFT = EVERYONE - {3, 25, 26}
 
 
+def summed(parts, left, before):
+    """Return the stored sums less what left, and those of the records that did not, if it can."""
+    found = sums_less(parts, left, QUANTISER, before)
+    return None if found is None else found.to_file().to_bytes()
+
+
 def stored(seqs=EVERYONE):
-    content = sums_over(PARTS, frozenset(seqs), QUANTISER, None).to_file().to_bytes()
+    content = sums_over(PARTS, frozenset(seqs), QUANTISER).to_file().to_bytes()
     return StatisticsFile.from_bytes(content)
 
 
-@pytest.fixture
-def passes(monkeypatch):
-    """How many records each pass over the parts looked for."""
-    counts, over = [], summing._over
-
-    def counted(parts, wanted, quantiser):
-        counts.append(len(wanted))
-        return over(parts, wanted, quantiser)
-
-    monkeypatch.setattr(summing, "_over", counted)
-    return counts
+def rows(part, seqs):
+    chosen = np.isin(part[0], sorted(seqs))
+    return tuple(column[chosen] for column in part)
 
 
-def test_only_what_left_is_read_to_forget_it(passes):
-    before = stored()
-    passes.clear()
-    found = sums_over(PARTS, LEFT, QUANTISER, before)
-    assert passes == [3]
-    assert found.to_file().to_bytes() == stored(LEFT).to_bytes()
+def test_what_left_is_all_that_is_needed_to_forget_it():
+    gone = [rows(part, EVERYONE - LEFT) for part in PARTS]
+    assert summed(gone, LEFT, stored()) == stored(LEFT).to_bytes()
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 2, 7, 20, 33])
+def test_chunks_and_their_order_change_nothing(monkeypatch, chunk_rows):
+    everything, left = stored().to_bytes(), stored(LEFT).to_bytes()
+    monkeypatch.setattr(summing, "CHUNK_ROWS", chunk_rows)
+    pieces = [rows(part, range(start, start + 3)) for part in PARTS for start in range(0, 40, 3)]
+    for parts in (PARTS, PARTS[::-1], pieces):
+        assert sums_over(parts, EVERYONE, QUANTISER).to_file().to_bytes() == everything
+        assert summed(parts, LEFT, stored()) == left
+
+
+def test_a_few_records_of_each_part_are_added_together(monkeypatch):
+    products, over = [], summing.Statistics.over
+    monkeypatch.setattr(
+        summing.Statistics, "over", lambda x, y: (products.append(len(x)), over(x, y))[1]
+    )
+    stored()
+    assert products == [40]
 
 
 def test_what_is_stored_names_the_retained_records_alone():
@@ -65,20 +79,12 @@ def other_labels():
 
 
 @pytest.mark.parametrize("changed", [other_features, other_labels])
-def test_a_record_that_is_not_what_was_added_is_not_subtracted(changed, passes):
-    before = stored()
-    passes.clear()
-    found = sums_over(changed(), LEFT, QUANTISER, before)
-    assert passes == [3, len(LEFT)]
-    assert found.to_file().to_bytes() == stored(LEFT).to_bytes()
+def test_a_record_that_is_not_what_was_added_is_not_subtracted(changed):
+    assert summed(changed(), LEFT, stored()) is None
 
 
 def test_a_record_that_is_gone_already_is_not_subtracted():
-    seqs, labels, features = PARTS[0]
-    erased = [(seqs[6:], labels[6:], features[6:]), PARTS[1]]
-    left = LEFT - set(range(20, 26))
-    found = sums_over(erased, left, QUANTISER, stored())
-    assert found.to_file().to_bytes() == stored(left).to_bytes()
+    assert summed([rows(part, EVERYONE - LEFT - {25}) for part in PARTS], LEFT, stored()) is None
 
 
 @pytest.mark.parametrize(
@@ -90,12 +96,13 @@ def test_a_record_that_is_gone_already_is_not_subtracted():
     ],
 )
 def test_sums_of_others_are_not_used(of_another):
-    found = sums_over(PARTS, LEFT, QUANTISER, of_another(stored()))
-    assert found.to_file().to_bytes() == stored(LEFT).to_bytes()
+    assert summed(PARTS, LEFT, of_another(stored())) is None
 
 
 def test_a_record_in_no_part_or_in_two_is_an_error():
     with pytest.raises(RunFailedError, match="in no shard"):
-        sums_over(PARTS, EVERYONE | {99}, QUANTISER, None)
+        sums_over(PARTS, EVERYONE | {99}, QUANTISER)
     with pytest.raises(RunFailedError, match="twice"):
-        sums_over([*PARTS, PARTS[0]], EVERYONE, QUANTISER, None)
+        sums_over([*PARTS, PARTS[0]], EVERYONE, QUANTISER)
+    with pytest.raises(RunFailedError, match="twice"):
+        sums_less([*PARTS, PARTS[0]], LEFT, QUANTISER, stored())
