@@ -12,6 +12,8 @@ from app.certificates.weights_file import tensors_sha256
 from app.cli.main import app
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
+from app.datasets.shards import decode_shard, encode_shard
+from app.datasets.tables import FeatureShardRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import BackboneUse
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, PlanError
@@ -37,6 +39,7 @@ from tests.support.exact_heads import (
 )
 from tests.support.logbook import faults
 from tests.support.workshop import DATASET, RECORDS, Workshop
+from workers.data import loading
 from workers.recompute import recompute
 
 runner = CliRunner()
@@ -182,6 +185,76 @@ def test_lost_sums_are_made_anew(workshop, lost):
     assert recompute(workshop.services, "model").is_equal
     _, now = statistics(workshop)
     assert set(now.seqs.tolist()) == workshop.seqs(*train[1:])
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """How many records each reading asked for; of a reading of all shards, None."""
+    found = []
+    some, everything = loading.read_records, loading.read_shards
+
+    def noting(read, count):
+        def reading(*args, **more):
+            found.append(count(args))
+            return read(*args, **more)
+
+        return reading
+
+    monkeypatch.setattr(loading, "read_records", noting(some, lambda args: len(args[3])))
+    monkeypatch.setattr(loading, "read_shards", noting(everything, lambda _: None))
+    return found
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.25])
+def test_a_run_reads_what_left_and_what_it_evaluates_on(workshop, passes, held_out):
+    recipe = {"held_out_fraction": held_out}
+    workshop.define(architecture="ridge_head", recipe=recipe, mechanism="auto")
+    carry_out(workshop)
+    assert passes == [None]
+    train, evaluated = workshop.split()
+    workshop.push(5, first=100)  # that no version has learned from
+    answered(workshop, train[0], train[5])
+    assert passes == [None, 2 + len(evaluated)]
+    with workshop.transaction() as session:
+        evaluation = session.get_one(VersionRow, head_of(workshop).id).evaluation
+    assert evaluation["held_out_records"] == len(evaluated)
+    assert recompute(workshop.services, "model").is_equal
+
+
+def features_that_differ(workshop):
+    """Store other features than those whose sums are stored."""
+    blobs = workshop.services.blobs
+    with workshop.transaction() as session:
+        for row in session.query(FeatureShardRow).all():
+            seqs, labels, features = decode_shard(blobs.read(row.blob_id))
+            changed = (features + 0.5).astype(np.float16)
+            blob = blobs.put(
+                session, "features", encode_shard(seqs=seqs, labels=labels, features=changed)
+            )
+            blobs.adopt(session, blob.id)
+            row.blob_id = blob.id
+
+
+def a_wrong_shard(workshop):
+    workshop.push(1, first=100)
+    with workshop.transaction() as session:
+        elsewhere = workshop.record(session, "record-100").shard_id
+        workshop.record(session, "record-1").shard_id = elsewhere
+
+
+@pytest.mark.parametrize("surprise", [features_that_differ, a_wrong_shard])
+def test_what_cannot_be_subtracted_is_summed_anew(workshop, passes, surprise):
+    define_backbone(workshop)
+    architecture = ArchitectureSpec("ridge_head", backbone=BackboneUse("public"))
+    workshop.define(architecture=architecture, recipe={"held_out_fraction": 0}, mechanism="auto")
+    carry_out(workshop)
+    surprise(workshop)
+    workshop.forget("record-1")
+    workshop.dispatch()
+    carry_out(workshop)
+    assert passes == [None, 1, None]
+    again = recompute(workshop.services, "model")
+    assert (again.records, again.is_equal) == (RECORDS - 1, True)
 
 
 def test_an_emptied_model_leaves_no_sums(workshop):
