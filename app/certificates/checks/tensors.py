@@ -29,8 +29,20 @@ def check_tensors(predicate: Predicate, mechanism: Mechanism | None, weights: We
     Raises:
         VerificationError: the file has other tensors, or a constant contradicts them.
     """
-    tensors = weights.tensors()
     description = weights.description()
+    finding = _check_against(predicate, mechanism, weights, description)
+    if description is None:
+        return f"{finding}; NOT COMPARED: the file does not say which model it is"
+    return finding
+
+
+def _check_against(
+    predicate: Predicate,
+    mechanism: Mechanism | None,
+    weights: WeightsFile,
+    description: ModelDescription | None,
+) -> str:
+    tensors = weights.tensors()
     if description is not None:
         _check_description(description, predicate)
     frozen = predicate.backbone is not None and predicate.backbone.frozen
