@@ -11,7 +11,7 @@ from tests.support.workshop import Workshop
 
 # Names are compared before and after runs of a process that is what a worker is when it forks.
 _PROGRAM = """
-import json, sys
+import gc, json, sys
 from pathlib import Path
 import torch
 from workers import jobs, worker
@@ -23,10 +23,12 @@ threads_before = threads()
 worker.preload()
 cuda = torch.cuda.is_initialized()
 started = threads() - threads_before
+collected = len(gc.get_objects())  # what each collection in a run passes over
 before = set(sys.modules)
 for run in sys.argv[1:]:
     jobs.execute_run(run)
-print(json.dumps({"cuda": cuda, "started": started, "late": sorted(set(sys.modules) - before)}))
+late = sorted(set(sys.modules) - before)
+print(json.dumps({"cuda": cuda, "started": started, "late": late, "collected": collected}))
 """
 # One module of a few lines, which torch's first backward pass imports.
 _TOLERATED = {"torch.profiler._cupti_monitor"}
@@ -59,6 +61,7 @@ def test_a_run_imports_nothing_and_nothing_before_it_touches_cuda(services, carr
     assert {run.state for run in workshop.runs()} == {"published"}
     assert set(told["late"]) <= _TOLERATED
     assert told["cuda"] is False
+    assert told["collected"] < 1000
     assert told["started"] == 0  # a fork would not take them along
 
     train, _ = workshop.split("descent")
