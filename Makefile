@@ -2,6 +2,8 @@
 # change.
 # Threads that spin at barriers starve each other where other programs run too.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Else each of the many processes that tests start would compile all modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= python3.11
 VENV := .venv

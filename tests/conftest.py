@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 from sqlalchemy import Engine, create_engine, text
@@ -28,11 +30,18 @@ from app.locations import (
 from app.main import create_app
 from app.services import Services, create_keys, open_services
 from app.settings import Settings
+from tests.support.built_once import built_once
 from tests.support.logbook import faults
 from workers.dispatcher import Dispatcher
 from workers.queue import NAME, open_queue
 
 _TEMPLATE = "expunge_template"
+
+# No test depends on how fast the machine is.
+hypothesis_settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -99,6 +108,12 @@ def _compiled_once(servers: EmbeddedServers, template: str) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_engine", share)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built_once() -> Iterator[None]:
+    with built_once():
         yield
 
 

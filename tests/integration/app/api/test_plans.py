@@ -239,6 +239,8 @@ def test_a_caller_who_hangs_up_is_quoted_nothing(
 ) -> None:
     headers = {"Authorization": f"Bearer {admin_key}"}
     headers |= {"Idempotency-Key": "key"} if idempotent else {}
+    settings = services.settings.model_copy(update={"plan_timeout_s": PATIENCE_S})
+    services = replace(services, settings=settings)  # with processes of its own
     processes = services.planners._pool._idle
     with serve(create_app(services)) as url:
         _eventually(lambda: processes.qsize() == services.settings.plan_processes)

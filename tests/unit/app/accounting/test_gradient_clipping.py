@@ -4,11 +4,11 @@ from pathlib import Path
 
 import mpmath
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.accounting import gaussian, gradient_clipping
 from app.domain.errors import ParameterError
+from tests.support.invented import invented
 
 ROOT = Path(__file__).parents[4]
 PUBLISHED = json.loads((ROOT / "benchmarks/published/koloskova-2025.json").read_text())
@@ -235,8 +235,9 @@ def test_an_odometer_without_steps_guarantees_nothing():
         gradient_clipping.Odometer(initial_clip=1.0).guarantee()
 
 
-@settings(max_examples=40, deadline=None)
-@given(
+@invented(
+    few=10,
+    many=40,
     epsilon=st.sampled_from([1e-3, 0.1, 1.0, 8.0, 50.0]),
     delta=st.sampled_from([1e-15, 1e-5, 0.01]),
     initial_clip=st.floats(0.01, 100.0),

@@ -40,7 +40,7 @@ SIGNER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"k" * 32))
 KEYS = trust(SIGNER)
 FEWEST_VARIANTS = 100_000
 # One change of so many is tried.
-SAMPLED = 25
+SAMPLED = 100
 SAMPLED_SLOWLY = max(1, 5 // int(os.environ.get("FUZZ_FACTOR", "1")))
 MECHANISMS = 13
 NAMES = sorted(cases())

@@ -26,8 +26,12 @@ PLAN = Plan(
 )
 
 
-def test_each_point_is_what_so_many_steps_are_worth() -> None:
-    curve = epsilon_by_step(PLAN)
+@pytest.fixture(scope="module")
+def curve() -> list[tuple[int, float]]:
+    return epsilon_by_step(PLAN)
+
+
+def test_each_point_is_what_so_many_steps_are_worth(curve: list[tuple[int, float]]) -> None:
 
     assert curve[-1][0] == 300
     assert len(curve) <= POINTS
@@ -39,12 +43,11 @@ def test_each_point_is_what_so_many_steps_are_worth() -> None:
         assert epsilon == pytest.approx(odometer.guarantee().epsilon(delta=1e-5), rel=1e-9)
 
 
-def test_schedules_are_cut_to_the_steps() -> None:
-    constant = epsilon_by_step(PLAN)
+def test_schedules_are_cut_to_the_steps(curve: list[tuple[int, float]]) -> None:
     varying = epsilon_by_step(replace(PLAN, parameters=PARAMETERS | {"noise_std": (0.4,) * 300}))
 
-    assert [step for step, _ in varying] == [step for step, _ in constant]
-    for (_, one), (_, other) in zip(varying, constant, strict=True):
+    assert [step for step, _ in varying] == [step for step, _ in curve]
+    for (_, one), (_, other) in zip(varying, curve, strict=True):
         assert one == pytest.approx(other, rel=1e-9)
 
 

@@ -13,6 +13,7 @@ from app.planning.mechanisms import catalogue
 from app.planning.mechanisms.gradient_clipping import complete_gradient_clipping
 from app.planning.planner import make_plan, quote_all
 from app.planning.shape import ModelShape
+from tests.support.invented import invented
 
 PAPER = {
     "initial_clip": 20,
@@ -31,14 +32,15 @@ def _plan(**policy: object) -> Plan:
     return make_plan(policy=Policy(**policy), shape=SHAPE)
 
 
-@given(
+@invented(
+    few=12,
+    many=60,
     epsilon=st.floats(0.01, 50),
     delta=st.floats(1e-12, 0.1),
     steps=st.one_of(st.none(), st.integers(1, 100)),
     clip=st.one_of(st.none(), st.floats(0.01, 100)),
     rate=st.one_of(st.none(), st.floats(1e-4, 1)),
 )
-@settings(max_examples=60, deadline=None)
 def test_every_plan_meets_its_target(
     epsilon: float, delta: float, steps: int | None, clip: float | None, rate: float | None
 ) -> None:

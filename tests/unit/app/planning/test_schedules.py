@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.accounting import gradient_clipping
@@ -13,6 +12,7 @@ from app.domain.policy import Policy
 from app.planning.mechanisms import catalogue
 from app.planning.planner import make_plan, quote_all
 from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape
+from tests.support.invented import invented
 
 SHAPE = ModelShape(
     retained=1000,
@@ -27,6 +27,7 @@ SHAPE = ModelShape(
     ),
     dp_training=DpTrainingShape(noise_multiplier=5.0, sampling_rate=0.1, steps=1, forgotten=1),
 )
+
 REFUSALS = {
     "retraining": "retraining has no parameters",
     "sufficient_statistics": "needs a ridge_head",
@@ -54,8 +55,11 @@ def _schedules_of(steps: int) -> st.SearchStrategy[dict]:
     )
 
 
-@given(st.integers(1, 12).flatmap(lambda steps: st.tuples(st.just(steps), _schedules_of(steps))))
-@settings(max_examples=60, deadline=None)
+@invented(
+    few=15,
+    many=60,
+    drawn=st.integers(1, 12).flatmap(lambda steps: st.tuples(st.just(steps), _schedules_of(steps))),
+)
 def test_every_plan_keeps_its_schedules_and_meets_its_target(drawn: tuple[int, dict]) -> None:
     steps, schedules = drawn
     plan = _plan({**schedules, "steps": steps})
