@@ -41,12 +41,14 @@ def test_more_release_noise_never_costs_more_steps(tables):
         assert costs == sorted(costs, reverse=True)
 
 
+@pytest.mark.slow
 def test_more_weight_decay_never_costs_more_steps(tables):
     for table in tables:
         costs = [outcome.gradients for _, outcome in table["weight_decays"]]
         assert costs == sorted(costs)
 
 
+@pytest.mark.slow
 def test_the_plot_is_drawn(tables, tmp_path):
     names = ("rows", "release_noise", "weight_decays")
     cases = [table | {name: combined([table[name]]) for name in names} for table in tables]
