@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from app.database import Database
 from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
-from app.datasets.shards import decode_shard
+from app.datasets.shards import seqs_of_shard, unpacked
 from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.domain.states import BlobState, RequestState
@@ -35,6 +35,7 @@ from app.storage.tables import BlobRow
 
 _RAW = "the id, or a longer one that contains it,"
 SeqsOf = Callable[[bytes], NDArray[np.int64]]
+_PACKED = ("shard", "features")
 _UNREADABLE = (CorruptObjectError, KeyStoreError, ObjectStoreError)
 
 
@@ -173,8 +174,8 @@ class _Check:
             )
         )
         tables: list[tuple[str, Executable, SeqsOf]] = [
-            ("shard", shards, _seqs_of_shard),
-            ("cached features", features, _seqs_of_shard),
+            ("shard", shards, seqs_of_shard),
+            ("cached features", features, seqs_of_shard),
             ("statistics of version", sums, _seqs_of_statistics),
         ]
         with self._stores.database.transaction() as session:
@@ -194,10 +195,7 @@ class _Check:
         for row in rows:
             where = f"object {row.id} ({row.kind}, {row.state})"
             try:
-                with closing(
-                    self._stores.blobs.open_range(row.id, 0, row.size_bytes or 0)
-                ) as parts:
-                    how = self._spellings.found_in_parts(parts)
+                how = self._spelt_in(row)
             except GoneError:
                 continue
             except _UNREADABLE as error:
@@ -205,6 +203,13 @@ class _Check:
                 continue
             if how is not None:
                 yield _raw(where, how)
+
+    def _spelt_in(self, blob: BlobRow) -> str | None:
+        """Return how an object spells the id, or None; shards are unpacked for it."""
+        if blob.kind in _PACKED:
+            return self._spellings.found_in_parts(unpacked(self._stores.blobs.read(blob.id)))
+        with closing(self._stores.blobs.open_range(blob.id, 0, blob.size_bytes or 0)) as parts:
+            return self._spellings.found_in_parts(parts)
 
     def _redis(self) -> Iterator[Finding]:
         try:
@@ -222,10 +227,6 @@ class _Check:
                     yield Finding(Verdict.UNSEARCHED, f"file {path}", meaning)
                 else:
                     yield _raw(f"file {path}", how)
-
-
-def _seqs_of_shard(content: bytes) -> NDArray[np.int64]:
-    return decode_shard(content)[0]
 
 
 def _seqs_of_statistics(content: bytes) -> NDArray[np.int64]:

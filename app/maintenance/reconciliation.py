@@ -29,7 +29,7 @@ from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import TrustedKeys
 from app.datasets import digests, features
 from app.datasets import repository as datasets
-from app.datasets.shards import decode_shard
+from app.datasets.shards import seqs_of_shard
 from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
 from app.domain.errors import CalibrationError, ConfigurationError, ParameterError, PlanError
 from app.domain.states import BlobState, RunKind, WeightsSource
@@ -133,7 +133,7 @@ def _take_in_rewritten_shards(
     if not shards:
         return set()
     rewritten = {i: c for i in found.orphans if (c := blobs.read_orphan(i, _SHARD)) is not None}
-    seqs_of = {i: set(decode_shard(content)[0].tolist()) for i, content in rewritten.items()}
+    seqs_of = {i: set(seqs_of_shard(content).tolist()) for i, content in rewritten.items()}
     tainted: set[str] = set()
     for shard in shards:
         held = set(session.scalars(select(RecordRow.seq).where(RecordRow.shard_id == shard.id)))

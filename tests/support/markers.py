@@ -4,11 +4,17 @@ import base64
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+_LZ4 = b"\x04\x22\x4d\x18"
+_LONGEST_FRAME = 64 << 20
+_STEP = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -95,8 +101,11 @@ class Search:
         return findings
 
     def _numbers_in(self, content: bytes | mmap.mmap) -> set[int]:
-        found = self._automaton.find_matches_as_indexes(content, overlapping=True)
-        return {number for number, _, _ in found}
+        found = set()
+        for part in (content, *_unpacked(content)):
+            matches = self._automaton.find_matches_as_indexes(part, overlapping=True)
+            found |= {number for number, _, _ in matches}
+        return found
 
 
 def search_bytes(places: Mapping[str, bytes], markers: Iterable[Marker]) -> list[Finding]:
@@ -139,6 +148,19 @@ def files_changed_since(moment: float, root: Path, *, depth: int) -> Iterator[Pa
                 continue
             if path.is_file() and not path.is_symlink() and status.st_mtime >= moment:
                 yield path
+
+
+def _unpacked(content: bytes | mmap.mmap) -> Iterator[bytes]:
+    """Yield what LZ4 packed anywhere in the content, as in shards; of torn frames what is left."""
+    place = content.find(_LZ4)
+    while place >= 0:
+        found = bytearray()
+        frame = pa.BufferReader(content[place : place + _LONGEST_FRAME])
+        with suppress(OSError), pa.CompressedInputStream(frame, "lz4") as stream:
+            while part := stream.read(_STEP):  # the bytes after the frame end it with an error
+                found += part
+        yield bytes(found)
+        place = content.find(_LZ4, place + len(_LZ4))
 
 
 def _base64(content: bytes, shift: int) -> bytes:

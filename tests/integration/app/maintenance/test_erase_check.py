@@ -207,6 +207,17 @@ def test_a_completed_request_whose_record_is_stored_is_a_fault(
     assert "the request is completed, the record is stored" in fault
 
 
+def _packed(raw):
+    """A shard in which bytes occur, though not in the bytes that are stored."""
+    import numpy as np
+
+    rows = np.frombuffer(raw, dtype=np.uint8)[None].repeat(400, axis=0)
+    rows[:-1, -1] = ord("~")  # the last row is packed as all but the last letter of others
+    content = encode_shard(seqs=np.arange(400), labels=np.zeros(400, dtype=int), features=rows)
+    assert raw not in content
+    return content
+
+
 def _row():
     import numpy as np
 
@@ -232,6 +243,7 @@ def test_a_raw_id_is_found_in_every_store(
         connection.execute(update(RecordRow).where(where).values(subject_key=raw))
     workshop.forged = True
     pending(services.blobs, "weights", b"\0" * (1024 * 1024 - 4) + raw)
+    pending(services.blobs, "shard", _packed(raw))
     redis.set("plain", raw)
     redis.hset("job", "data", zlib.compress(b'{"id": "' + raw + b'"}'))
     redis.rpush("list", base64.b64encode(b"x" + raw + b"yz"))
@@ -248,6 +260,7 @@ def test_a_raw_id_is_found_in_every_store(
         "table forget_requests, row " + forgotten,
         "table records, row ",
         "(weights, pending): ",
+        "(shard, pending): ",
         "deep/note: ",
         "data/hex: ",
     )
