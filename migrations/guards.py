@@ -19,7 +19,7 @@ APPEND_ONLY = (
 FIXED = {
     "datasets": (
         *("id", "name", "feature_shape", "feature_dtype", "feature_offset", "feature_scale"),
-        *("feature_vocabulary", "classes", "encoding", "public"),
+        *("feature_vocabulary", "classes", "encoding", "columns", "public"),
     ),
     "records": ("seq", "dataset_id", "record_key", "subject_key"),
     "forget_requests": (

@@ -2,14 +2,14 @@
 
 from datetime import datetime
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from app.api.encodings import EncodingBody
+from app.api.encodings import ColumnName, EncodingBody
 from app.api.protocol.access import DataWriter, GuardedRoute, ModelsReader, ServicesOf
 from app.api.protocol.bodies import RawBody, file_body
 from app.api.protocol.cursors import PageByName
@@ -22,10 +22,15 @@ from app.datasets.tables import DatasetRow
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
+from app.domain.table_schema import MOST_COLUMNS, SCALARS, TableSchema
 from app.models import endings
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=GuardedRoute)
 _MOST_ROWS = 1000
+Columns = Annotated[
+    dict[ColumnName, Annotated[str, Field(max_length=64)]],
+    Field(min_length=1, max_length=MOST_COLUMNS),
+]
 _PUSHES = CapacityLimiter(READERS)
 """Pushes wait for each other, but not in the threads of other calls."""
 
@@ -61,6 +66,18 @@ class DatasetBody(Body):
     encoding: EncodingBody | None = Field(
         default=None, description="How plain tables become records; see docs/tables.md."
     )
+    columns: Columns | None = Field(
+        default=None,
+        description="In place of features: the columns that are kept, by name, each with its type: "
+        f"{', '.join(SCALARS)}, list<…> or list<…, length>; a question mark after it allows rows "
+        "without a value. See docs/how-to/columns.md.",
+    )
+    record_id: ColumnName | None = Field(
+        default=None, description="With columns: which column has the records' ids."
+    )
+    subject_id: ColumnName | None = Field(
+        default=None, description="With columns: which column has the persons' ids."
+    )
     public: bool = Field(
         default=False,
         description="You assert that nobody can ask for these records to be forgotten; forget "
@@ -72,9 +89,12 @@ class DatasetAnswer(Answer):
     """A dataset with its counts; record ids are never stored, so never shown."""
 
     name: str
-    features: FeaturesBody
-    classes: int
+    features: FeaturesBody | None = Field(description="Null for a dataset of columns.")
+    classes: int | None
     encoding: EncodingBody | None
+    columns: dict[str, str] | None = Field(description="Null for a dataset of features.")
+    record_id: str | None
+    subject_id: str | None
     public: bool
     records: int
     forgotten_not_yet_erased: int
@@ -89,7 +109,7 @@ class PushAnswer(Answer):
     added: int
     already_present: int = Field(description="Records that the dataset holds as they are.")
     changed: int = Field(
-        description="Records with a known id and another label, subject or features. The dataset "
+        description="Records with a known id and another subject or other values. The dataset "
         "keeps what it has."
     )
     changed_rows: list[int] = Field(description="The first 1,000 of these rows.")
@@ -167,8 +187,21 @@ async def push_records(
     )
 
 
-def _schema(body: DatasetBody, encoding: TableEncoding | None) -> FeatureSchema:
-    features, classes = body.features, body.classes
+def _schema(body: DatasetBody, encoding: TableEncoding | None) -> FeatureSchema | TableSchema:
+    if body.columns is None:
+        if (body.record_id, body.subject_id) != (None, None):
+            raise InvalidInputError("record_id and subject_id name columns: give columns, too")
+        return _feature_schema(body.features, body.classes, encoding)
+    if (body.features, body.classes, body.encoding) != (None, None, None):
+        raise InvalidInputError("give columns, or features and classes, or an encoding")
+    if body.record_id is None:
+        raise InvalidInputError("record_id: say which column has the records' ids")
+    return TableSchema.of(body.columns, record_id=body.record_id, subject_id=body.subject_id)
+
+
+def _feature_schema(
+    features: FeaturesBody | None, classes: int | None, encoding: TableEncoding | None
+) -> FeatureSchema:
     if encoding is not None:
         features = features or FeaturesBody.model_validate(
             {
@@ -179,7 +212,7 @@ def _schema(body: DatasetBody, encoding: TableEncoding | None) -> FeatureSchema:
         )
         classes = classes or len(encoding.label.classes)
     if features is None or classes is None:
-        raise InvalidInputError("give features and classes, or an encoding")
+        raise InvalidInputError("give features and classes, or an encoding, or columns")
     return FeatureSchema(
         shape=tuple(features.shape),
         dtype=features.dtype,
@@ -192,24 +225,32 @@ def _schema(body: DatasetBody, encoding: TableEncoding | None) -> FeatureSchema:
 
 def _answer(session: Session, row: DatasetRow) -> DatasetAnswer:
     schema = service.schema_of(row)
+    table = schema.to_json() if isinstance(schema, TableSchema) else {}
     remembered, forgotten, erased = repository.counts(session, row.id)
     return DatasetAnswer(
         name=row.name,
-        features=FeaturesBody.model_validate(
-            {
-                "shape": list(schema.shape),
-                "dtype": schema.dtype,
-                "offset": schema.offset,
-                "scale": schema.scale,
-                "vocabulary": schema.vocabulary,
-            }
-        ),
-        classes=schema.classes,
+        features=None if isinstance(schema, TableSchema) else _features(schema),
+        classes=row.classes,
         encoding=None if row.encoding is None else EncodingBody.model_validate(row.encoding),
+        columns=table.get("columns"),
+        record_id=table.get("record_id"),
+        subject_id=table.get("subject_id"),
         public=row.public,
         records=remembered,
         forgotten_not_yet_erased=forgotten,
         erased=erased,
         created_at=row.created_at,
         archived_at=row.archived_at,
+    )
+
+
+def _features(schema: FeatureSchema) -> FeaturesBody:
+    return FeaturesBody.model_validate(
+        {
+            "shape": list(schema.shape),
+            "dtype": schema.dtype,
+            "offset": schema.offset,
+            "scale": schema.scale,
+            "vocabulary": schema.vocabulary,
+        }
     )

@@ -75,6 +75,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "expunge dataset inspect churn.csv",
         "expunge dataset inspect churn.csv --label churned --write-mapping churn.json",
     ),
+    "dataset columns": (
+        "expunge dataset columns members.csv --record-id id --subject person",
+        "expunge dataset columns members.csv --record-id id --write members.json",
+    ),
+    "dataset create": ("expunge dataset create members --columns members.json",),
     "dataset show": ("expunge dataset show digits",),
     "dataset list": ("expunge dataset list",),
     "dataset archive": ("expunge dataset archive digits",),

@@ -89,6 +89,8 @@ _COMMANDS: dict[str, dict[str, str]] = {
 _WITHIN_GROUPS: dict[str, dict[str, str]] = {
     "dataset": {
         "datasets push": "Push the records of FILE to DATASET, which is defined if it is new.",
+        "typed_datasets create": "Define DATASET as a table of typed columns.",
+        "typed_datasets columns": "Show the types of FILE's columns; sends nothing.",
         "datasets inspect": "Show what 'dataset push' would understand of FILE; sends nothing.",
     },
     "backbone": {
@@ -104,7 +106,7 @@ _WITHIN_GROUPS: dict[str, dict[str, str]] = {
         "it; exit with 1 on any fault.",
     },
 }
-_EXTRAS = {"datasets": TABLES}
+_EXTRAS = {"datasets": TABLES, "typed_datasets": TABLES}
 """What a module's commands need; the service's extra by default."""
 
 

@@ -47,7 +47,7 @@ class ExpungeClient(Waiting):
         encoding: Mapping[str, Any] | None = None,
         public: bool = False,
     ) -> Json:
-        """Define a dataset; the same definition again changes nothing."""
+        """Define a dataset of features; the same definition again changes nothing."""
         body = {
             "name": name,
             "features": dict(features),
@@ -56,6 +56,25 @@ class ExpungeClient(Waiting):
         }
         if encoding is not None:
             body["encoding"] = dict(encoding)
+        return self._object("POST", "/v1/datasets", json=body)
+
+    def define_columns(
+        self,
+        name: str,
+        columns: Mapping[str, str],
+        *,
+        record_id: str,
+        subject_id: str | None = None,
+        public: bool = False,
+    ) -> Json:
+        """Define a dataset of typed columns; the same definition again changes nothing."""
+        body = {
+            "name": name,
+            "columns": dict(columns),
+            "record_id": record_id,
+            "subject_id": subject_id,
+            "public": public,
+        }
         return self._object("POST", "/v1/datasets", json=body)
 
     def dataset(self, name: str) -> Json:

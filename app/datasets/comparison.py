@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from sqlalchemy.orm import Session
 
 from app.datasets import repository
+from app.datasets.cells import rows_as_bytes
 from app.datasets.repository import HeldRecord
-from app.datasets.shards import decode_shard
+from app.datasets.shards import unpack
 from app.datasets.tables import ShardRow
 from app.datasets.uploads import Upload
 from app.storage.blobs import Blobs
@@ -39,7 +41,7 @@ class Comparison:
     Attributes:
         new: the id is new.
         equal: the dataset holds the same record.
-        changed: it holds a record with this id and another label, subject or features.
+        changed: it holds a record with this id and another subject or other values.
         forgotten: the record was forgotten and must not come back.
     """
 
@@ -79,14 +81,15 @@ def _sameness(
     content: bytes, pairs: Sequence[tuple[int, HeldRecord]], pushed: KeyedUpload
 ) -> Iterator[bool]:
     """Yield for each pair whether the pushed row is as the shard has it."""
-    seqs, labels, features = decode_shard(content)
+    seqs, held = unpack(content)
     order = np.argsort(seqs)
     wanted = np.array([record.seq for _, record in pairs], dtype=np.int64)
     places: npt.NDArray[np.int64] = order[np.searchsorted(seqs, wanted, sorter=order)]
-    upload = pushed.upload
-    for (row, record), place in zip(pairs, places, strict=True):
-        yield (
-            record.subject_key == pushed.subject_keys[row]
-            and labels[place] == upload.labels[row]
-            and np.array_equal(features[place], upload.features[row])
-        )
+    rows = pa.array([row for row, _ in pairs], pa.int64())
+    contents = zip(
+        rows_as_bytes(held.take(pa.array(places))),
+        rows_as_bytes(pushed.upload.content.take(rows)),
+        strict=True,
+    )
+    for (row, record), (before, now) in zip(pairs, contents, strict=True):
+        yield record.subject_key == pushed.subject_keys[row] and before == now

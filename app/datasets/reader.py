@@ -18,6 +18,7 @@ from app.datasets.uploads import checked_parts
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
 from app.domain.schema import FeatureSchema
+from app.domain.table_schema import TableSchema
 from app.processes.hardening import harden
 
 _LENGTH_BYTES: Final = 8
@@ -63,9 +64,14 @@ def _confine(memory_bytes: int) -> None:
     pa.set_io_thread_count(1)
 
 
+def _schema(found: dict[str, Any]) -> FeatureSchema | TableSchema:
+    if "columns" in found:
+        return TableSchema.from_json(found)
+    return FeatureSchema(**{**found, "shape": tuple(found["shape"])})
+
+
 def _carry_out(order: dict[str, Any], content: bytearray, answers: IO[bytes]) -> None:
-    shape = tuple(order["schema"].pop("shape"))
-    schema = FeatureSchema(shape=shape, **order["schema"])
+    schema = _schema(order["schema"])
     encoding = None if order["encoding"] is None else TableEncoding.from_json(order["encoding"])
     most = order["max_bytes"]
     try:

@@ -21,6 +21,7 @@ from app.datasets.uploads import Upload, joined, part_schema
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.domain.schema import FeatureSchema
+from app.domain.table_schema import TableSchema
 from app.processes import confined
 
 READERS: Final = 2
@@ -43,7 +44,10 @@ class Readers:
         self._idle: list[_Reader] = []
 
     def read(
-        self, content: bytes, schema: FeatureSchema, encoding: TableEncoding | None = None
+        self,
+        content: bytes,
+        schema: FeatureSchema | TableSchema,
+        encoding: TableEncoding | None = None,
     ) -> Upload:
         """Read and check a Parquet file, whose columns may be those that ``encoding`` encodes.
 
@@ -56,12 +60,12 @@ class Readers:
             does_well = False
             try:
                 order = {
-                    "schema": asdict(schema),
+                    "schema": _as_json(schema),
                     "encoding": None if encoding is None else encoding.to_json(),
                     "max_bytes": self._max_bytes,
                 }
-                upload = joined(reader.parts(content, order, part_schema(schema)))
-                does_well = len(content) + upload.features.nbytes < _FEW_BYTES
+                upload = joined(reader.parts(content, order, part_schema(schema)), schema)
+                does_well = len(content) + upload.content.nbytes < _FEW_BYTES
             except InvalidRecordsError:
                 does_well = len(content) < _FEW_BYTES
                 raise
@@ -79,6 +83,10 @@ class Readers:
                 return reader
             reader.end()
         return _Reader(self._max_bytes)
+
+
+def _as_json(schema: FeatureSchema | TableSchema) -> dict[str, Any]:
+    return schema.to_json() if isinstance(schema, TableSchema) else asdict(schema)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -13,12 +14,13 @@ from app.datasets import digests, features, repository
 from app.datasets.comparison import KeyedUpload, compare
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.reading import Readers
-from app.datasets.shards import encode_shard, without_rows
+from app.datasets.shards import pack, without_rows
 from app.datasets.tables import DatasetRow, ShardRow
 from app.domain.encoding import TableEncoding
 from app.domain.errors import ConflictError, GoneError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.schema import FeatureSchema
+from app.domain.table_schema import TableSchema
 from app.storage.blobs import Blobs
 
 _ATTEMPTS = 5
@@ -41,16 +43,38 @@ class PushResult:
     forgotten_rows: Sequence[int] = ()
 
 
-def schema_of(dataset: DatasetRow) -> FeatureSchema:
+def schema_of(dataset: DatasetRow) -> FeatureSchema | TableSchema:
     """Return the schema that a dataset's row describes."""
+    if dataset.columns is not None:
+        return TableSchema.from_json(dataset.columns)
+    shape, dtype, classes = dataset.feature_shape, dataset.feature_dtype, dataset.classes
+    offset, scale = dataset.feature_offset, dataset.feature_scale
+    if shape is None or dtype is None or classes is None or offset is None or scale is None:
+        raise TypeError("the dataset has neither columns nor features")
     return FeatureSchema(
-        shape=tuple(dataset.feature_shape),
-        dtype=dataset.feature_dtype,
-        offset=dataset.feature_offset,
-        scale=dataset.feature_scale,
-        classes=dataset.classes,
+        shape=tuple(shape),
+        dtype=dtype,
+        offset=offset,
+        scale=scale,
+        classes=classes,
         vocabulary=dataset.feature_vocabulary,
     )
+
+
+def feature_schema_of(dataset: DatasetRow) -> FeatureSchema:
+    """Return the schema of a dataset's features.
+
+    Raises:
+        InvalidInputError: it consists of columns.
+    """
+    schema = schema_of(dataset)
+    if isinstance(schema, TableSchema):
+        raise InvalidInputError(
+            f"dataset {dataset.name!r} consists of columns, and nothing says yet which of them are "
+            "features and which is the label: models and whitened backbones read a dataset that "
+            "is defined with features and classes, or with an encoding"
+        )
+    return schema
 
 
 def encoding_of(dataset: DatasetRow) -> TableEncoding | None:
@@ -62,7 +86,7 @@ def define_dataset(
     session: Session,
     *,
     name: str,
-    schema: FeatureSchema,
+    schema: FeatureSchema | TableSchema,
     encoding: TableEncoding | None = None,
     public: bool = False,
 ) -> DatasetRow:
@@ -71,7 +95,7 @@ def define_dataset(
     Args:
         session: the caller's transaction.
         name: the dataset's.
-        schema: of its features and classes.
+        schema: of its features and classes, or of its columns.
         encoding: how plain tables get this schema.
         public: whether nobody can ask for its records to be forgotten. A dataset never becomes
             public, and a public one never ceases to be.
@@ -98,12 +122,7 @@ def define_dataset(
     row = DatasetRow(
         id=new_id("ds"),
         name=name,
-        feature_shape=list(schema.shape),
-        feature_dtype=schema.dtype,
-        feature_offset=schema.offset,
-        feature_scale=schema.scale,
-        feature_vocabulary=schema.vocabulary,
-        classes=schema.classes,
+        **_described(schema),
         encoding=None if encoding is None else encoding.to_json(),
         public=public,
     )
@@ -248,9 +267,7 @@ class Records:
             record_keys=records.record_keys,
             subject_keys=records.subject_keys,
         )
-        upload = records.upload
-        content = encode_shard(seqs=seqs, labels=upload.labels, features=upload.features)
-        self._blobs.fill(blob, content, session=session)
+        self._blobs.fill(blob, pack(seqs, records.upload.content), session=session)
         self._blobs.adopt(session, blob)
         return int(seqs[0])
 
@@ -281,12 +298,30 @@ class _OvertakenError(Exception):
     """A training has read later numbers than this push's own."""
 
 
-def _definition(dataset: DatasetRow) -> tuple[str, FeatureSchema, TableEncoding | None]:
+def _described(schema: FeatureSchema | TableSchema) -> dict[str, Any]:
+    """Return the values of a dataset's row that say its schema."""
+    if isinstance(schema, TableSchema):
+        return {"columns": schema.to_json()}
+    return {
+        "feature_shape": list(schema.shape),
+        "feature_dtype": schema.dtype,
+        "feature_offset": schema.offset,
+        "feature_scale": schema.scale,
+        "feature_vocabulary": schema.vocabulary,
+        "classes": schema.classes,
+    }
+
+
+def _definition(
+    dataset: DatasetRow,
+) -> tuple[str, FeatureSchema | TableSchema, TableEncoding | None]:
     require_live("dataset", dataset)
     return dataset.id, schema_of(dataset), encoding_of(dataset)
 
 
-def _require_fit(encoding: TableEncoding, schema: FeatureSchema) -> None:
+def _require_fit(encoding: TableEncoding, schema: FeatureSchema | TableSchema) -> None:
+    if isinstance(schema, TableSchema):
+        raise InvalidInputError("encoding: it makes features, and the dataset keeps columns")
     given = (encoding.shape, encoding.dtype, encoding.vocabulary, len(encoding.label.classes))
     if given != (schema.shape, schema.dtype, schema.vocabulary, schema.classes):
         raise InvalidInputError(

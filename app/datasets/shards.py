@@ -4,16 +4,20 @@ They are Arrow IPC streams whose buffers are compressed by LZ4, inside the encry
 read faster than a disk delivers; zstd makes smaller files, and each run would wait for it.
 """
 
+import io
 from collections.abc import Collection, Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from app.domain.errors import CorruptObjectError
 
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_POOL: Final = pa.system_memory_pool()
+"""Arrow's own allocator would keep what a run has freed."""
 
 
 def encode_shard(
@@ -24,24 +28,29 @@ def encode_shard(
 ) -> bytes:
     """Return the shard of ``seq``, ``label`` and ``features``, which has shape (n, size)."""
     values = pa.array(np.ascontiguousarray(features).reshape(-1))
-    table = pa.table(
-        {
-            "seq": seqs,
-            "label": labels,
-            "features": pa.FixedSizeListArray.from_arrays(values, features.shape[1]),
-        }
-    )
-    return _serialise(table)
+    listed = pa.FixedSizeListArray.from_arrays(values, features.shape[1])
+    return pack(seqs, pa.table({"label": labels, "features": listed}))
+
+
+def pack(seqs: npt.NDArray[np.int64], rows: pa.Table) -> bytes:
+    """Return the shard of these rows and their seqs (n,)."""
+    return _serialise(rows.combine_chunks().add_column(0, "seq", pa.array(seqs)))
+
+
+def unpack(content: bytes) -> tuple[npt.NDArray[np.int64], pa.Table]:
+    """Return a shard's seqs (n,) and rows, whose column may have the name ``seq``, too."""
+    table = _table(content).combine_chunks()
+    return table.column(0).to_numpy(), table.remove_column(0)
 
 
 def decode_shard(
     content: bytes,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.generic]]:
     """Return a shard's seqs (n,), labels (n,) and features (n, size)."""
-    table = _table(content).combine_chunks()
-    column = table["features"].combine_chunks()
+    seqs, rows = unpack(content)
+    column = rows["features"].combine_chunks()
     features = column.flatten().to_numpy().reshape(-1, column.type.list_size)
-    return table["seq"].to_numpy(), table["label"].to_numpy(), features
+    return seqs, rows["label"].to_numpy(), features
 
 
 def seqs_of_shard(content: bytes) -> npt.NDArray[np.int64]:
@@ -52,9 +61,9 @@ def seqs_of_shard(content: bytes) -> npt.NDArray[np.int64]:
 
 def without_rows(content: bytes, seqs: Collection[int]) -> bytes:
     """Return the shard without the rows named by ``seqs``."""
-    table = _table(content)
-    keep = ~np.isin(table.column(0).to_numpy(), np.fromiter(seqs, dtype=np.int64))
-    return _serialise(table.filter(pa.array(keep)))
+    keep = ~np.isin(seqs_of_shard(content), np.fromiter(seqs, dtype=np.int64))
+    # No name for the table: it is large, and not needed any more when the rest is written.
+    return _serialise(pc.filter(_table(content), pa.array(keep), memory_pool=_POOL))
 
 
 def unpacked(content: bytes) -> Iterator[bytes]:
@@ -73,16 +82,13 @@ def unpacked(content: bytes) -> Iterator[bytes]:
 
 
 def _serialise(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
+    sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as writer:
         writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
+    return sink.getvalue()
 
 
 def _table(content: bytes, columns: list[int] | None = None) -> pa.Table:
-    # Arrow's own allocator would keep what a run has freed.
     options = pa.ipc.IpcReadOptions(included_fields=columns or [])
-    reader = pa.ipc.open_stream(
-        pa.BufferReader(content), options=options, memory_pool=pa.system_memory_pool()
-    )
-    return reader.read_all()
+    stream = pa.ipc.open_stream(pa.BufferReader(content), options=options, memory_pool=_POOL)
+    return stream.read_all()

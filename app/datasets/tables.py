@@ -31,17 +31,28 @@ class DatasetRow(Ending, Base):
     __tablename__ = "datasets"
     __table_args__ = (
         CheckConstraint("classes >= 2", name="classes"),
+        CheckConstraint(
+            "num_nonnulls(feature_shape, feature_dtype, feature_offset, feature_scale, classes)"
+            " = CASE WHEN columns IS NULL THEN 5 ELSE 0 END",
+            name="schema",
+        ),
+        CheckConstraint(
+            "columns IS NULL OR num_nonnulls(feature_vocabulary, encoding) = 0",
+            name="columns",
+        ),
         CheckConstraint("forget_epoch >= 0", name="forget_epoch"),
         unique_name("datasets"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    feature_shape: Mapped[list[int]]
-    feature_dtype: Mapped[str]
-    feature_offset: Mapped[float]
-    feature_scale: Mapped[float]
+    columns: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """What records consist of (``TableSchema``); None if they have features and a class."""
+    feature_shape: Mapped[list[int] | None]
+    feature_dtype: Mapped[str | None]
+    feature_offset: Mapped[float | None]
+    feature_scale: Mapped[float | None]
     feature_vocabulary: Mapped[int | None]
-    classes: Mapped[int]
+    classes: Mapped[int | None]
     encoding: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     """How plain tables are read (``TableEncoding``); None if records come encoded only."""
     public: Mapped[bool] = mapped_column(server_default=false())
@@ -52,7 +63,7 @@ class DatasetRow(Ending, Base):
 
 
 class ShardRow(Base):
-    """A stored table of records: ``seq``, ``label`` and ``features``, without owners' ids."""
+    """A stored table of records: ``seq`` and what is kept of them, without owners' ids."""
 
     __tablename__ = "shards"
 

@@ -1,6 +1,6 @@
 """Checks uploaded Parquet row by row in bounded parts before anything is stored."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,11 @@ from app.domain.commitments import normal_id
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.domain.schema import FeatureSchema
+from app.domain.table_schema import TableSchema
 from app.tables.arrays import array_fault, array_values, marks, numbers
 from app.tables.encoding import ENCODED_BY, MAX_ID_LENGTH, records_of
 from app.tables.problems import Problems
+from app.tables.typed import arrow_schema, typed_rows
 
 MAX_ROWS = 1_000_000
 _COLUMNS = ("record_id", "subject_id", "label", "features")
@@ -30,27 +32,27 @@ class Upload:
     Attributes:
         record_ids: n distinct, non-empty strings.
         subject_ids: n strings or None.
-        labels: int64, shape (n,), each within the schema's classes.
-        features: the schema's dtype, shape (n, schema.size).
+        content: what is kept of the n records: ``label`` and ``features``, or the dataset's
+            columns.
     """
 
     record_ids: list[str]
     subject_ids: list[str | None]
-    labels: npt.NDArray[np.int64]
-    features: npt.NDArray[np.generic]
+    content: pa.Table
 
     def rows(self, rows: Sequence[int]) -> "Upload":
         """Return some of its rows."""
         return Upload(
             [self.record_ids[row] for row in rows],
             [self.subject_ids[row] for row in rows],
-            self.labels[rows],
-            self.features[rows],
+            self.content.take(pa.array(rows, pa.int64())),
         )
 
 
-def part_schema(schema: FeatureSchema) -> pa.Schema:
+def part_schema(schema: FeatureSchema | TableSchema) -> pa.Schema:
     """Return the columns of a validated part."""
+    if isinstance(schema, TableSchema):
+        return arrow_schema(schema)
     value = pa.from_numpy_dtype(np.dtype(schema.dtype))
     return pa.schema(
         {
@@ -64,12 +66,15 @@ def part_schema(schema: FeatureSchema) -> pa.Schema:
 
 def checked_parts(
     content: bytes | bytearray,
-    schema: FeatureSchema,
+    schema: FeatureSchema | TableSchema,
     encoding: TableEncoding | None = None,
     *,
     max_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
     """Read and validate a Parquet file; yield it in parts until an error is found.
+
+    A dataset of columns takes those that its schema names, of types that become theirs without
+    loss. All others take features:
 
     ``record_id`` and ``subject_id`` are strings (integers are accepted and written in decimal),
     ``label`` an integer, ``features`` a list or tensor of ``schema.size`` numbers of any numeric
@@ -84,26 +89,17 @@ def checked_parts(
     """
     file = _opened(content)
     problems = Problems()
-    encoded_by = (file.schema_arrow.metadata or {}).get(ENCODED_BY)
-    is_plain = encoding is not None and encoded_by is None
-    id_column = encoding.record_id if encoding is not None and is_plain else "record_id"
-    if not is_plain:
-        _check_columns(file.schema_arrow, problems)
-    if encoding is not None and encoded_by not in (None, encoding.digest.encode()):
-        problems.add(None, "features", "the file was encoded by another encoding")
-        problems.raise_any()
-    announced = sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
-    row_bytes = schema.size * np.dtype(schema.dtype).itemsize
-    _require_room(file.metadata.num_rows, announced, max_bytes)
-    _require_room(file.metadata.num_rows, file.metadata.num_rows * row_bytes, max_bytes)
+    if isinstance(schema, TableSchema):
+        plan = _typed_plan(file, schema, problems)
+    else:
+        plan = _feature_plan(file, schema, encoding, problems)
+    _require_room(file.metadata.num_rows, plan.least_bytes, max_bytes)
     first_rows: dict[str, int] = {}
     rows = size = 0
-    for part in _parts(file, min(_MAX_PART_ROWS, 1 + _PART_BYTES // (8 * schema.size))):
-        if encoding is not None and is_plain:
-            checked = records_of(part, encoding, first=rows, problems=problems)
-        else:
-            checked = _checked(part, rows, schema, problems)
-        _find_duplicates(checked["record_id"].to_pylist(), id_column, rows, first_rows, problems)
+    for part in _parts(file, min(_MAX_PART_ROWS, 1 + _PART_BYTES // plan.row_bytes)):
+        checked = plan.check(part, rows)
+        ids = checked.column(0).to_pylist()
+        _find_duplicates(ids, plan.id_column, rows, first_rows, problems)
         rows += part.num_rows
         size += checked.nbytes
         _require_room(rows, size, max_bytes)
@@ -111,21 +107,80 @@ def checked_parts(
             yield checked
     problems.raise_any()
     if rows == 0:
-        raise InvalidRecordsError([RowProblem(None, "record_id", "the file has no rows")], 1)
+        raise InvalidRecordsError([RowProblem(None, plan.id_column, "the file has no rows")], 1)
 
 
-def joined(parts: Iterable[pa.RecordBatch]) -> Upload:
+@dataclass(frozen=True)
+class _Plan:
+    """How a file is checked.
+
+    Attributes:
+        id_column: where it has the records' ids.
+        row_bytes: about how much a row takes while it is checked.
+        least_bytes: how much the file has when it is unpacked, by its own metadata.
+        check: takes rows and the number of the first one; returns the columns of ``part_schema``,
+            of which the first has the records' ids.
+    """
+
+    id_column: str
+    row_bytes: int
+    least_bytes: int
+    check: Callable[[pa.RecordBatch, int], pa.RecordBatch]
+
+
+def _typed_plan(file: pq.ParquetFile, schema: TableSchema, problems: Problems) -> _Plan:
+    announced = _announced(file)
+    return _Plan(
+        schema.record_id,
+        1 + announced // max(1, file.metadata.num_rows),
+        announced,
+        lambda part, first: typed_rows(part, schema, first=first, problems=problems),
+    )
+
+
+def _feature_plan(
+    file: pq.ParquetFile, schema: FeatureSchema, encoding: TableEncoding | None, problems: Problems
+) -> _Plan:
+    encoded_by = (file.schema_arrow.metadata or {}).get(ENCODED_BY)
+    is_plain = encoding is not None and encoded_by is None
+    if not is_plain:
+        _check_columns(file.schema_arrow, problems)
+    if encoding is not None and encoded_by not in (None, encoding.digest.encode()):
+        problems.add(None, "features", "the file was encoded by another encoding")
+        problems.raise_any()
+    row_bytes = schema.size * np.dtype(schema.dtype).itemsize
+
+    def check(part: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        if encoding is not None and is_plain:
+            return records_of(part, encoding, first=first, problems=problems)
+        return _checked(part, first, schema, problems)
+
+    return _Plan(
+        encoding.record_id if encoding is not None and is_plain else "record_id",
+        8 * schema.size,
+        max(_announced(file), file.metadata.num_rows * row_bytes),
+        check,
+    )
+
+
+def _announced(file: pq.ParquetFile) -> int:
+    """Return the unpacked size that the file's metadata tell."""
+    return sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
+
+
+def joined(parts: Iterable[pa.RecordBatch], schema: FeatureSchema | TableSchema) -> Upload:
     """Concatenate validated parts; at least one."""
-    record_ids: list[str] = []
-    subject_ids: list[str | None] = []
-    labels, features = [], []
-    for part in parts:
-        record_ids += part["record_id"].to_pylist()
-        subject_ids += part["subject_id"].to_pylist()
-        labels.append(part["label"].to_numpy())
-        column = part["features"]
-        features.append(column.flatten().to_numpy().reshape(-1, column.type.list_size))
-    return Upload(record_ids, subject_ids, np.concatenate(labels), np.concatenate(features))
+    table = pa.Table.from_batches(parts)
+    record_id, subject_id = "record_id", "subject_id"
+    if isinstance(schema, TableSchema):
+        record_id, subject_id = schema.record_id, schema.subject_id or ""
+    has_subjects = subject_id in table.column_names
+    ids = [record_id, subject_id] if has_subjects else [record_id]
+    return Upload(
+        table[record_id].to_pylist(),
+        table[subject_id].to_pylist() if has_subjects else [None] * len(table),
+        table.drop_columns(ids).combine_chunks(),
+    )
 
 
 def _unreadable(error: Exception) -> Exception:

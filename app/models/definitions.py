@@ -14,7 +14,7 @@ from app.backbones.use import lock_backbone, parameters_of_model, require_usable
 from app.database import Database
 from app.database.endings import require_live
 from app.datasets import repository as datasets
-from app.datasets.service import schema_of
+from app.datasets.service import feature_schema_of
 from app.datasets.tables import DatasetRow
 from app.domain import linear_head, ridge_head
 from app.domain.architecture import ArchitectureSpec
@@ -123,18 +123,21 @@ def _definable(
         present = registry.model_named(session, definition.name)
         raise _name_taken(definition, archived=present.archived_at is not None)
     _refuse_contradictions(definition)
-    require_usable(session, definition.architecture, schema_of(dataset))
-    recipe = _recipe(definition, dataset.classes)
+    schema = feature_schema_of(dataset)
+    require_usable(session, definition.architecture, schema)
+    recipe = _recipe(definition, schema.classes)
     if max_parameters is not None:
         require_parameters(
-            parameters_of_model(session, definition.architecture, schema_of(dataset)),
+            parameters_of_model(session, definition.architecture, schema),
             most=max_parameters,
         )
     return ModelRow(
         id=new_id("model"),
         name=definition.name,
         dataset_id=dataset.id,
-        architecture=ridge_head.with_range(definition.architecture, schema_of(dataset)).to_json(),
+        architecture=ridge_head.with_range(
+            definition.architecture, feature_schema_of(dataset)
+        ).to_json(),
         recipe=recipe.to_json(),
         policy=definition.policy.to_json(),
         weights_source=definition.weights_source,

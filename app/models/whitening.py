@@ -16,7 +16,7 @@ from app.backbones import repository
 from app.backbones.tables import BackboneRow
 from app.database.endings import require_live
 from app.datasets import repository as datasets
-from app.datasets.service import schema_of
+from app.datasets.service import feature_schema_of
 from app.datasets.tables import DatasetRow
 from app.domain.backbone import Whitening
 from app.domain.errors import ConflictError, InvalidInputError
@@ -96,7 +96,7 @@ def _require_fit(base: BackboneRow, dataset: DatasetRow) -> None:
         raise InvalidInputError(f"backbone {base.name!r} is whitened already: whiten its base")
     if base.sha256 is None:
         raise ConflictError(f"backbone {base.name!r} has no weights yet: upload them first")
-    schema = schema_of(dataset)
+    schema = feature_schema_of(dataset)
     if tuple(base.input_shape) != schema.shape:
         raise InvalidInputError(
             f"backbone {base.name!r} reads features of shape {base.input_shape}, "

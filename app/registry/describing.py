@@ -3,7 +3,7 @@
 from sqlalchemy.orm import Session
 
 from app.backbones.use import backbone_of
-from app.datasets.service import encoding_of, schema_of
+from app.datasets.service import encoding_of, feature_schema_of
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import FeatureLayer
@@ -22,7 +22,7 @@ def describe(session: Session, model: ModelRow, dataset: DatasetRow) -> ModelDes
         model=model.name,
         version=repository.next_number(session, model.id),
         architecture=architecture,
-        schema=schema_of(dataset),
+        schema=feature_schema_of(dataset),
         encoding=encoding_of(dataset),
         backbone=_backbone(session, architecture),
     )

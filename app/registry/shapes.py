@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.datasets import repository as datasets
 from app.datasets.repository import DatedRecord
+from app.datasets.service import feature_schema_of
 from app.datasets.tables import DatasetRow
 from app.domain import linear_head, ridge_head
 from app.domain.errors import ConflictError, ParameterError
@@ -219,7 +220,7 @@ def _linear_head(session: Session, model: ModelRow) -> ConvexShape | None:
     if model.architecture["name"] != linear_head.NAME or not trained_here:
         return None
     recipe = TrainingRecipe.from_json(model.recipe)
-    classes = session.get_one(DatasetRow, model.dataset_id).classes
+    classes = feature_schema_of(session.get_one(DatasetRow, model.dataset_id)).classes
     return ConvexShape(
         lipschitz=linear_head.lipschitz(classes),
         smoothness=linear_head.smoothness(classes),

@@ -88,6 +88,13 @@ def records_of(
     return pa.record_batch(columns, ["record_id", "subject_id", "label", "features"])
 
 
+def ids_of(
+    table: pa.Table | pa.RecordBatch, name: str, *, first: int, problems: Problems, required: bool
+) -> pa.Array:
+    """Return the ids of a column as texts; see ``records_of``."""
+    return _Cells(table, first, problems).ids(name, required=required)
+
+
 @dataclass(frozen=True)
 class _Cells:
     """A table's columns; what is wrong goes to ``problems``."""

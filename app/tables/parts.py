@@ -1,6 +1,6 @@
 """A whole table in encoded parts, each small enough for one upload."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,9 +9,11 @@ import pyarrow as pa
 
 from app.domain.encoding import ArrayColumn, LabelColumn, TableEncoding
 from app.domain.errors import InvalidRecordsError
+from app.domain.table_schema import TableSchema
 from app.tables.encoding import ENCODED_BY, records_of
 from app.tables.problems import Problems
 from app.tables.sources import Source
+from app.tables.typed import typed_rows
 
 _PART_BYTES: Final = 32 << 20
 _PART_ROWS: Final = 100_000
@@ -36,15 +38,41 @@ def encoded_parts(source: Source, encoding: TableEncoding) -> list[Part]:
     Raises:
         TableError: with file, row and column.
     """
-    problems = Problems()
-    rows = max(1, min(_PART_ROWS, _PART_BYTES // (8 * encoding.width)))
-    parts = []
-    for first in range(0, source.table.num_rows, rows):
-        piece = source.table.slice(first, rows)
+    encoded = {ENCODED_BY: encoding.digest}
+
+    def read(piece: pa.Table, first: int, problems: Problems) -> pa.Table:
         batch = records_of(piece, encoding, first=first, problems=problems)
-        records = pa.Table.from_batches([batch])
-        parts.append(Part(first, records.replace_schema_metadata({ENCODED_BY: encoding.digest})))
-    _refuse_duplicates(parts, encoding.record_id, problems)
+        return pa.Table.from_batches([batch]).replace_schema_metadata(encoded)
+
+    rows = max(1, min(_PART_ROWS, _PART_BYTES // (8 * encoding.width)))
+    return _parts(source, rows, encoding.record_id, read)
+
+
+def typed_parts(source: Source, schema: TableSchema) -> list[Part]:
+    """Take a table's columns as their types, and check that its records have different ids.
+
+    Raises:
+        TableError: with file, row and column.
+    """
+
+    def read(piece: pa.Table, first: int, problems: Problems) -> pa.Table:
+        return pa.Table.from_batches([typed_rows(piece, schema, first=first, problems=problems)])
+
+    row_bytes = max(1, source.table.nbytes // source.table.num_rows)
+    rows = max(1, min(_PART_ROWS, _PART_BYTES // row_bytes))
+    return _parts(source, rows, schema.record_id, read)
+
+
+def _parts(
+    source: Source, rows: int, record_id: str, read: Callable[[pa.Table, int, Problems], pa.Table]
+) -> list[Part]:
+    """Read a table in parts of so many rows, whose first columns have the records' ids."""
+    problems = Problems()
+    parts = [
+        Part(first, read(source.table.slice(first, rows), first, problems))
+        for first in range(0, source.table.num_rows, rows)
+    ]
+    _refuse_duplicates(parts, record_id, problems)
     try:
         problems.raise_any()
     except InvalidRecordsError as error:
@@ -95,7 +123,7 @@ def encoding_of(dataset: Mapping[str, Any], source: Source) -> TableEncoding:
 
 
 def _refuse_duplicates(parts: list[Part], name: str, problems: Problems) -> None:
-    ids = pa.chunked_array([part.records["record_id"].combine_chunks() for part in parts])
+    ids = pa.chunked_array([part.records.column(0).combine_chunks() for part in parts])
     whole = ids.combine_chunks()
     codes = whole.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
     _, firsts = np.unique(codes, return_index=True)

@@ -2,8 +2,11 @@
 
 from app.datasets.uploads import Upload, checked_parts, joined
 from app.domain.schema import FeatureSchema
+from app.domain.table_schema import TableSchema
 
 
-def parse_upload(content: bytes, schema: FeatureSchema, max_bytes: int = 1 << 30) -> Upload:
+def parse_upload(
+    content: bytes, schema: FeatureSchema | TableSchema, max_bytes: int = 1 << 30
+) -> Upload:
     """Read and check a Parquet file."""
-    return joined(checked_parts(content, schema, max_bytes=max_bytes))
+    return joined(checked_parts(content, schema, max_bytes=max_bytes), schema)

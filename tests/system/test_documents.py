@@ -43,6 +43,7 @@ def test_the_quick_start_leads_to_a_verified_download(someone: Reader) -> None:
         ("many-workers", "true"),
         ("own-model", "digits-uploaded-v"),
         ("tables", '"changed": 1,'),
+        ("columns", '"already_present": 600,'),
         ("use-a-model", "digits.onnx"),
     ],
 )

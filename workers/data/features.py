@@ -10,7 +10,7 @@ import numpy as np
 
 from app.datasets import features
 from app.datasets.features import FeatureSource
-from app.datasets.service import schema_of
+from app.datasets.service import feature_schema_of
 from app.datasets.shards import decode_shard, encode_shard
 from app.datasets.tables import DatasetRow
 from app.domain.errors import GoneError
@@ -40,7 +40,7 @@ class FeatureReader:
         ``check`` is called between batches; its exceptions stop the work.
         """
         with services.database.transaction() as session:
-            self._records = schema_of(session.get_one(DatasetRow, dataset_id))
+            self._records = feature_schema_of(session.get_one(DatasetRow, dataset_id))
         self._services = services
         self._backbone = backbone
         self._check = check

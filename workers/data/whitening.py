@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.backbones.tables import BackboneRow
 from app.datasets import repository as datasets
 from app.datasets.content import ContentDigest
-from app.datasets.service import schema_of
+from app.datasets.service import feature_schema_of
 from app.datasets.shards import decode_shard
 from app.domain.backbone import Whitening
 from app.domain.errors import RunFailedError
@@ -54,7 +54,7 @@ def whiten(services: Services, backbone_id: str, *, check: Callable[[], None]) -
         exponent = row.exponent or 0.0
     if not dataset.public:  # definition has checked it; certificates will say it
         raise RunFailedError(f"dataset {dataset.name!r} is not public")
-    schema = schema_of(dataset)
+    schema = feature_schema_of(dataset)
     backbone = load_frozen(services, base, schema)
     if backbone.size > MOST_FEATURES:
         raise RunFailedError(

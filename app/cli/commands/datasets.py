@@ -23,9 +23,16 @@ from app.client.connection import Json
 from app.datasets.files import to_parquet
 from app.domain.encoding import TableEncoding, normal_text
 from app.domain.errors import ConflictError, InvalidInputError
+from app.domain.table_schema import TableSchema
 from app.tables.choices import Choices, Listed, number_of
 from app.tables.delimited import Dialect
-from app.tables.parts import Part, encoded_parts, encoding_of, is_upload_form
+from app.tables.parts import (
+    Part,
+    encoded_parts,
+    encoding_of,
+    is_upload_form,
+    typed_parts,
+)
 from app.tables.proposal import Proposal, proposed
 from app.tables.reading import read_source
 from app.tables.sources import Source
@@ -149,6 +156,15 @@ def push(
         )
         source = read_source(file, Dialect.of_options(delimiter, encoding, decimal))
         existing = _existing(client, name)
+        if existing is not None and existing["columns"] is not None:
+            if choices != Choices() or mapping is not None:
+                raise ConflictError(
+                    f"dataset {name!r} consists of columns, whose types its definition says: leave "
+                    "out the options about features; see 'expunge dataset show'"
+                )
+            schema = TableSchema.from_json(existing)
+            show(_push(client, name, source, typed_parts(source, schema)))
+            return
         if existing is None:
             proposal = _proposal(source, choices, mapping)
             _require_consent(proposal, accepted=accept_values)

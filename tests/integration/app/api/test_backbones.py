@@ -215,6 +215,14 @@ def test_a_certificate_without_a_backbone_says_nothing_of_one(
     assert "backbone" not in json.dumps(_predicate(api, "model"))
 
 
+def test_a_dataset_of_columns_cannot_whiten_it(api: TestClient, uploaded: None) -> None:
+    columns = {"columns": {"age": "int8"}, "record_id": "id"}
+    made = api.post("/v1/datasets", json={"name": "open", "public": True} | columns)
+    assert made.status_code == 201
+    whitened = api.post("/v1/backbones/public/whiten", json={"dataset": "open"})
+    _refused(whitened, 422, "consists of columns")
+
+
 def test_it_is_whitened_by_a_public_dataset_alone(
     api: TestClient, workshop: Workshop, work: Callable[[], None]
 ) -> None:

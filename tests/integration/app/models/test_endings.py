@@ -9,7 +9,7 @@ from app.backbones import service as backbones
 from app.backbones.service import BackboneDefinition
 from app.datasets import features
 from app.datasets import repository as datasets
-from app.datasets.service import define_dataset, schema_of
+from app.datasets.service import define_dataset, feature_schema_of
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, NotFoundError
 from app.domain.policy import Policy
@@ -89,7 +89,7 @@ def test_a_dataset_is_archived_after_its_models(workshop: Workshop) -> None:
         (shard,) = datasets.shards(session, dataset.id)
         late = features.FeatureSource(shard.id, shard.blob_id, "backbone", "5a" * 32, None)
         assert not features.add(session, workshop.services.blobs, late, b"records")
-        schema = schema_of(dataset)
+        schema = feature_schema_of(dataset)
     for call in (
         lambda: workshop.push(1, first=RECORDS),
         lambda: workshop.define("three"),
@@ -125,7 +125,7 @@ def test_a_dataset_is_deleted_only_if_it_never_held_a_record(workshop: Workshop)
     with workshop.transaction() as session, pytest.raises(ConflictError, match="archive it"):
         endings.delete_dataset(session, DATASET)
     with workshop.transaction() as session:
-        schema = schema_of(datasets.dataset_named(session, DATASET))
+        schema = feature_schema_of(datasets.dataset_named(session, DATASET))
         define_dataset(session, name="empty", schema=schema)
         endings.delete_dataset(session, "empty")
     with pytest.raises(NotFoundError):

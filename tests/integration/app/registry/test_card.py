@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 
 from app.certificates.membership_attack import measured_audit, unmeasured_audit
 from app.certificates.signing import statement_of
-from app.datasets.service import schema_of
+from app.datasets.service import feature_schema_of
 from app.datasets.tables import DatasetRow
 from app.ledger import repository
 from app.main import create_app
@@ -197,7 +197,7 @@ def _facts(workshop: Workshop) -> dict[str, Any]:
     with workshop.transaction() as session:
         model = registry.model_named(session, "model")
         version = registry.version_numbered(session, model, 1)
-        schema = schema_of(session.get_one(DatasetRow, model.dataset_id))
+        schema = feature_schema_of(session.get_one(DatasetRow, model.dataset_id))
         certificate = repository.certificate(session, version.certificate_id)
         session.expunge_all()
     predicate = statement_of(certificate.envelope)["predicate"]

@@ -150,8 +150,10 @@ def test_every_kind_of_feature_column_is_read_alike(
 ) -> None:
     upload = parse_upload(_parquet(features=features), schema)
 
-    assert upload.features.dtype == schema.dtype
-    assert upload.features.tolist() == ROWS
+    assert str(upload.content["features"].type.value_type) == schema.dtype.replace(
+        "float32", "float"
+    )
+    assert upload.content["features"].to_pylist() == ROWS
 
 
 def test_integer_ids_are_spelt_in_decimal_and_subjects_may_be_missing() -> None:
@@ -159,4 +161,4 @@ def test_integer_ids_are_spelt_in_decimal_and_subjects_may_be_missing() -> None:
 
     assert upload.record_ids == ["1", "2", "3"]
     assert upload.subject_ids == ["s", None, "s"]
-    assert upload.labels.tolist() == [0, 1, 2]
+    assert upload.content["label"].to_pylist() == [0, 1, 2]

@@ -1,0 +1,119 @@
+"""``expunge dataset create`` and ``columns``: datasets whose records are rows of typed columns."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Shown
+
+from app.cli.commands.datasets import Drop, RecordId, Subject, Table
+from app.cli.commands.resources import DatasetName
+from app.cli.connection import errors_in_words, service
+from app.cli.dialects import Decimal, Delimiter, Encoding
+from app.cli.output import show, wants_json
+from app.domain.encoding import normal_text
+from app.domain.errors import InvalidInputError
+from app.domain.table_schema import TableSchema
+from app.tables.column_types import proposed_schema
+from app.tables.delimited import Dialect
+from app.tables.reading import read_source
+
+
+def create(
+    name: DatasetName,
+    *,
+    columns: Annotated[
+        Path,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="A JSON file with the columns' types and the names of the ids' columns, as "
+            "'dataset columns --write' makes it.",
+        ),
+    ],
+    public: Annotated[
+        bool,
+        typer.Option(
+            "--public",
+            help="You assert that nobody can ask for its records to be forgotten.",
+        ),
+    ] = False,
+) -> None:
+    """Define DATASET as a table of typed columns.
+
+    'dataset push' then takes files with these columns, of these types.
+    """
+    with service() as client:
+        schema = _read(columns).to_json()
+        show(
+            client.define_columns(
+                name,
+                schema["columns"],
+                record_id=schema["record_id"],
+                subject_id=schema["subject_id"],
+                public=public,
+            )
+        )
+
+
+def columns(
+    file: Table,
+    *,
+    record_id: RecordId = None,
+    subject: Subject = None,
+    drop: Drop = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    decimal: Decimal = ".",
+    write: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Output file for 'create --columns', to look through."),
+    ] = None,
+) -> None:
+    """Show the types of FILE's columns; sends nothing."""
+    with errors_in_words():
+        source = read_source(file, Dialect.of_options(delimiter, encoding, decimal))
+        dropped = [normal_text(each) for row in csv.reader(drop or ()) for each in row]
+        schema = proposed_schema(source, record_id=record_id, subject_id=subject, drop=dropped)
+        if wants_json():
+            show({"rows": source.table.num_rows, **schema.to_json()})
+        else:
+            _print(schema)
+        if write is not None:
+            write.write_text(json.dumps(schema.to_json(), indent=1, ensure_ascii=False))
+
+
+def _read(file: Path) -> TableSchema:
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{file} does not hold JSON") from error
+    known = {"columns", "record_id", "subject_id"}
+    if not isinstance(content, dict) or not set(content) <= known or "columns" not in content:
+        raise InvalidInputError(f"{file} must hold an object with {', '.join(sorted(known))}")
+    types, record_id = content["columns"], content.get("record_id")
+    subject_id = content.get("subject_id")
+    if (
+        not isinstance(types, dict)
+        or not all(isinstance(each, str) for each in types.values())
+        or not isinstance(record_id, str)
+        or not isinstance(subject_id, str | None)
+    ):
+        raise InvalidInputError(
+            f"{file}: columns is an object of names and types, record_id and subject_id are names"
+        )
+    return TableSchema.of(types, record_id=record_id, subject_id=subject_id)
+
+
+def _print(schema: TableSchema) -> None:
+    table = Shown("column", "type")
+    for name, kind in schema.columns:
+        table.add_row(escape(name), escape(str(kind)))
+    table.add_row(escape(schema.record_id), "the records' ids")
+    if schema.subject_id is not None:
+        table.add_row(escape(schema.subject_id), "the persons' ids")
+    Console().print(table)

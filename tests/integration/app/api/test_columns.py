@@ -1,0 +1,84 @@
+"""Datasets of typed columns over HTTP."""
+
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+from fastapi.testclient import TestClient
+
+from app.datasets.files import to_parquet
+from app.services import Services
+
+COLUMNS = {"age": "int16?", "photo": "binary", "vector": "list< float32,2 >"}
+KEPT = COLUMNS | {"vector": "list<float32, 2>"}
+BODY = {"name": "photos", "columns": COLUMNS, "record_id": "id", "subject_id": "person"}
+
+
+def _rows(**changed: list) -> bytes:
+    columns = {"id": ["a", "b"], "person": ["x", None], "age": [20, None]}
+    lists = {"photo": [b"\xff\xd8", b""], "vector": [[0.5, 1.0], [2.0, 3.0]]}
+    return to_parquet(pa.table(columns | lists | changed))
+
+
+def _refused(answer: httpx.Response, status: int, words: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert words in answer.text
+
+
+def test_from_the_definition_to_forgetting(api: TestClient, services: Services) -> None:
+    assert api.post("/v1/datasets", json=BODY).status_code == 201
+    shown = api.get("/v1/datasets/photos").json()
+    expected = {"columns": KEPT, "record_id": "id", "subject_id": "person"}
+    nothing = {"features": None, "classes": None, "encoding": None}
+    assert {key: shown[key] for key in expected | nothing} == expected | nothing
+    assert api.post("/v1/datasets", json=BODY | {"columns": KEPT}).status_code == 201
+    assert [each["name"] for each in api.get("/v1/datasets").json()["items"]] == ["photos"]
+
+    push = "/v1/datasets/photos/records"
+    assert api.put(push, content=_rows()).json()["added"] == 2
+    changed = api.put(push, content=_rows(age=[20, 21])).json()
+    assert (changed["already_present"], changed["changed_rows"]) == (1, [1])
+    asked = {"dataset": "photos", "subject_ids": ["x"]}
+    request = api.post("/v1/forget-requests", json=asked).json()
+    assert (request["records"], request["state"]) == (1, "certified")
+    assert api.put(push, content=_rows()).json()["forgotten_rows"] == [0]
+    services.clean_up()
+    assert api.get("/v1/datasets/photos").json()["erased"] == 1
+
+
+def test_faults_are_named_by_row_and_column(api: TestClient) -> None:
+    api.post("/v1/datasets", json=BODY)
+    answer = api.put("/v1/datasets/photos/records", content=_rows(age=[1, 70000]))
+    _refused(answer, 422, "invalid-records")
+    (problem,) = answer.json()["problems"]
+    assert (problem["row"], problem["column"]) == (1, "age")
+    assert "70000" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"record_id": None}, "record_id"),
+        ({"columns": None}, "give columns, too"),
+        ({"columns": {}}, "columns"),
+        ({"columns": {"age": "int"}}, "must be one of"),
+        ({"columns": {"id": "string"}}, "keyed hashes"),
+        ({"columns": {"a\0": "string"}}, "columns"),
+        ({"columns": {"age": 5}}, "columns"),
+        ({"classes": 2}, "give columns, or features"),
+        ({"features": {"shape": [2]}}, "give columns, or features"),
+    ],
+)
+def test_definitions_that_cannot_be_are_refused(
+    api: TestClient, changed: dict[str, Any], words: str
+) -> None:
+    _refused(api.post("/v1/datasets", json=BODY | changed), 422, words)
+    assert api.get("/v1/datasets/photos").status_code == 404
+
+
+def test_models_say_why_they_cannot_read_it(api: TestClient) -> None:
+    assert api.post("/v1/datasets", json=BODY).status_code == 201
+    api.put("/v1/datasets/photos/records", content=_rows())
+    model = {"name": "model", "dataset": "photos", "architecture": {"name": "logistic"}}
+    _refused(api.post("/v1/models", json=model), 422, "consists of columns")

@@ -1,0 +1,152 @@
+"""``expunge dataset``: from a file to a dataset of typed columns, and with the next export."""
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.main import app
+
+runner = CliRunner()
+TYPES = {
+    "age": "int64?",
+    "height": "float64",
+    "member": "bool",
+    "postcode": "string",
+    "remark": "string?",
+    "since": "date",
+}
+CSV = """id,person,age,height,member,postcode,remark,since,empty
+a,x,20,1.80,true,01234,,2026-01-02,
+b,x,,1.75,false,99999,"it's, fine",2026-01-03,
+c,y,40,2,true,00001,,2026-01-04,
+"""
+
+
+def _run(*arguments: object) -> Result:
+    return runner.invoke(app, ["dataset", *map(str, arguments)])
+
+
+def _json(*arguments: object) -> dict:
+    answer = _run(*arguments)
+    assert answer.exit_code == 0, answer.output
+    return json.loads(answer.stdout)
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Path:
+    (tmp_path / "members.csv").write_text(CSV)
+    return tmp_path / "members.csv"
+
+
+@pytest.fixture
+def columns(members: Path) -> Path:
+    """The types as the command proposes them."""
+    file = members.with_name("columns.json")
+    ids = ("--record-id", "id", "--subject", "person")
+    _json("columns", "--json", members, *ids, "--drop", "empty", "--write", file)
+    return file
+
+
+def test_types_are_proposed_from_a_csv(members: Path, columns: Path) -> None:
+    assert json.loads(columns.read_text()) == {
+        "columns": TYPES,
+        "record_id": "id",
+        "subject_id": "person",
+    }
+
+
+def test_types_are_proposed_from_arrow(tmp_path: Path) -> None:
+    rows = {
+        "record_id": [1, 2],
+        "photo": [b"\xff", None],
+        "vector": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
+        "words": [["a"], []],
+        "small": pa.array([1, 2], pa.uint8()),
+        "at": [dt.datetime(2026, 1, 1)] * 2,  # noqa: DTZ001 - UTC
+        "code": ["1", "2"],
+        "nothing": pa.nulls(2),
+    }
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    shown = _json("columns", "--json", tmp_path / "rows.parquet")
+    assert shown == {
+        "rows": 2,
+        "columns": {
+            "at": "timestamp",
+            "code": "string",
+            "nothing": "string?",
+            "photo": "binary?",
+            "small": "uint8",
+            "vector": "list<float32, 2>",
+            "words": "list<string>",
+        },
+        "record_id": "record_id",
+        "subject_id": None,
+    }
+
+
+def test_a_column_of_no_type_is_named(tmp_path: Path) -> None:
+    rows = {"record_id": [1], "group": [{"a": 1}]}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    refused = _run("columns", tmp_path / "rows.parquet")
+    assert refused.exit_code == 1
+    assert "column 'group': a group of fields, which no type of column holds" in refused.stderr
+
+
+def test_a_file_becomes_a_dataset_and_the_next_export_is_compared(
+    served: None, members: Path, columns: Path
+) -> None:
+    assert _json("create", "members", "--columns", columns)["columns"] == TYPES
+    assert _json("create", "members", "--columns", columns)["records"] == 0  # it changes nothing
+    assert _json("push", "members", members)["added"] == 3
+
+    later = CSV.replace("1.75", "1.76") + "d,z,50,1.5,false,12345,,2026-01-05,\n"
+    members.write_text(later)
+    answer = _run("push", "members", members)
+    pushed = json.loads(answer.stdout)
+    assert (pushed["added"], pushed["already_present"]) == (1, 2)
+    assert pushed["changed_rows"] == [2]
+    assert answer.stderr.strip().endswith("members.csv: row 2")
+
+
+def test_faults_are_named_before_anything_is_sent(
+    served: None, members: Path, columns: Path
+) -> None:
+    _json("create", "members", "--columns", columns)
+    members.write_text(CSV.replace("40", "forty") + "a,x,1,1,true,1,,2026-01-02,\n")
+    refused = _run("push", "members", members)
+    assert refused.exit_code == 1
+    assert "members.csv: row 3, column 'age': text that is not int64" in refused.stderr
+    assert "members.csv: row 4, column 'id': the id of an earlier row" in refused.stderr
+    assert "forty" not in refused.output
+    assert _json("show", "members")["records"] == 0
+
+
+def test_options_about_features_have_no_place(served: None, members: Path, columns: Path) -> None:
+    _json("create", "members", "--columns", columns)
+    refused = _run("push", "members", members, "--label", "member")
+    assert refused.exit_code == 1
+    assert "consists of columns" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"columns": [], "record_id": "id"}',
+        '{"columns": {"a": "int8"}}',
+        '{"columns": {"a": 8}, "record_id": "id"}',
+        '{"columns": {"a": "int"}, "record_id": "id"}',
+    ],
+)
+def test_a_faulty_file_of_columns_is_refused(served: None, tmp_path: Path, content: str) -> None:
+    (tmp_path / "columns.json").write_text(content)
+    refused = _run("create", "members", "--columns", tmp_path / "columns.json")
+    assert refused.exit_code == 1
+    assert refused.stderr.strip()
