@@ -1,6 +1,7 @@
 """Files are read in a process of their own: a small one may unpack to anything."""
 
 import io
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from app.datasets.reading import Readers
 from app.datasets.uploads import MAX_ROWS
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
 from app.domain.schema import FeatureSchema
+from app.domain.table_schema import TableSchema
 from tests.support.workshop import DATASET, Workshop
 
 MIB = 1 << 20
@@ -102,6 +104,30 @@ def test_too_many_rows_are_refused_with_both_numbers() -> None:
         PayloadTooLargeError, match=f"{MAX_ROWS + 1} rows or more; the limit is {MAX_ROWS}"
     ):
         Readers(512 * MIB).read(sink.getvalue(), narrow)
+
+
+PICTURES = TableSchema.of({"picture": "binary"}, record_id="id")
+
+
+def _pictures(*pictures: bytes) -> bytes:
+    sink = io.BytesIO()
+    ids = [str(i) for i in range(len(pictures))]
+    pq.write_table(pa.table({"id": ids, "picture": pictures}), sink)
+    return sink.getvalue()
+
+
+def test_large_cells_are_read_in_parts_that_fit() -> None:
+    pictures = [bytes([i]) * MIB + os.urandom(MIB) for i in range(40)]
+    upload = Readers(128 * MIB).read(_pictures(*pictures), PICTURES)
+    assert upload.content["picture"].to_pylist() == pictures
+
+
+def test_repeated_cells_that_unpack_to_too_much_are_refused() -> None:
+    """A dictionary of one picture: a hundred of them take as much room as one."""
+    content = _pictures(*[os.urandom(1) * MIB] * 100)
+    assert len(content) < 2 * MIB
+    with pytest.raises(PayloadTooLargeError):
+        Readers(16 * MIB).read(content, PICTURES)
 
 
 def _children() -> list[psutil.Process]:
