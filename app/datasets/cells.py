@@ -1,6 +1,6 @@
 """Rows as bytes, equal where two rows have the same values, however Arrow lays them out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -13,57 +13,54 @@ _MISSING = b"\xff" * _LENGTH_BYTES
 def rows_as_bytes(table: pa.Table) -> Iterator[bytes]:
     """Yield each row's bytes: for each cell in order its length and its bytes, or no value."""
     columns = [_cells(column.combine_chunks()) for column in table.columns]
-    for row in zip(*columns, strict=True):
-        yield b"".join(_framed(cell) for cell in row)
+    return map(b"".join, zip(*columns, strict=True))
 
 
 def _framed(cell: bytes | None) -> bytes:
     return _MISSING if cell is None else len(cell).to_bytes(_LENGTH_BYTES, "big") + cell
 
 
-def _cells(column: pa.ChunkedArray | pa.Array) -> Sequence[bytes | None]:
+def _cells(column: pa.ChunkedArray | pa.Array) -> list[bytes]:
     if isinstance(column, pa.ChunkedArray):  # it is too long for one array
         return [cell for chunk in column.chunks for cell in _cells(chunk)]
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
-        return found
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [_framed(cell) for cell in column.cast(pa.binary()).to_pylist()]
+    if pa.types.is_fixed_size_list(kind):
+        present = _numbers(pc.list_flatten(column), kind.list_size)
+        return _with_missing(present, column)
+    if pa.types.is_list(kind):
         return _lists(column)
-    return _numbers(column, 1)
+    return _with_missing(_numbers(column.drop_null(), 1), column)
 
 
-def _lists(column: pa.Array) -> list[bytes | None]:
-    flat = pc.list_flatten(column)  # without the items of lists that are missing
-    if pa.types.is_fixed_size_list(column.type):
-        present = iter(_numbers(flat, column.type.list_size))
-        return [next(present) if there else None for there in column.is_valid().to_pylist()]
-    items = _cells(flat)
-    found: list[bytes | None] = []
+def _with_missing(present: list[bytes], column: pa.Array) -> list[bytes]:
+    if not column.null_count:
+        return present
+    left = iter(present)
+    return [next(left) if there else _MISSING for there in column.is_valid().to_pylist()]
+
+
+def _lists(column: pa.Array) -> list[bytes]:
+    items = _cells(pc.list_flatten(column))  # without the items of lists that are missing
+    found: list[bytes] = []
     start = 0
     for length in pc.list_value_length(column).to_pylist():
         if length is None:
-            found.append(None)
+            found.append(_MISSING)
             continue
-        found.append(b"".join(_framed(item) for item in items[start : start + length]))
+        found.append(_framed(b"".join(items[start : start + length])))
         start += length
     return found
 
 
-def _numbers(column: pa.Array, width: int) -> list[bytes | None]:
+def _numbers(column: pa.Array, width: int) -> list[bytes]:
     """Return ``width`` numbers at a time; as for people, zero has no sign."""
     if pa.types.is_temporal(column.type):
         column = column.cast(pa.int32() if pa.types.is_date(column.type) else pa.int64())
-    blank = pa.array([0]).cast(column.type)[0]
-    values = pc.fill_null(column, blank)
-    array = values.to_numpy(zero_copy_only=False)
+    array = column.to_numpy(zero_copy_only=False)
     if np.issubdtype(array.dtype, np.floating):
         array = array + array.dtype.type(0)
     content, size = np.ascontiguousarray(array).tobytes(), array.dtype.itemsize * width
-    cells: list[bytes | None] = [
-        content[start : start + size] for start in range(0, len(content), size)
-    ]
-    if column.null_count:
-        valid = column.is_valid().to_pylist()
-        cells = [cell if there else None for cell, there in zip(cells, valid, strict=True)]
-    return cells
+    length = size.to_bytes(_LENGTH_BYTES, "big")
+    return [length + content[start : start + size] for start in range(0, len(content), size)]
