@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import httpx
 import typer
@@ -16,18 +16,16 @@ from app.cli.columns import print_columns, print_values
 from app.cli.commands.resources import DatasetName
 from app.cli.connection import errors_in_words, service
 from app.cli.dialects import Decimal, Delimiter, Encoding
-from app.cli.output import printable, show, wants_json
-from app.cli.progress import rows_progress
+from app.cli.output import show, wants_json
+from app.cli.pushing import push_parts
 from app.client import ApiError, ExpungeClient
 from app.client.connection import Json
-from app.datasets.files import to_parquet
 from app.domain.encoding import TableEncoding, normal_text
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.table_schema import TableSchema
 from app.tables.choices import Choices, Listed, number_of
 from app.tables.delimited import Dialect
 from app.tables.parts import (
-    Part,
     encoded_parts,
     encoding_of,
     is_upload_form,
@@ -37,7 +35,6 @@ from app.tables.proposal import Proposal, proposed
 from app.tables.reading import read_source
 from app.tables.sources import Source
 
-_MOST_NAMED = 20
 _PAIR = re.compile(r'(?:"([^"]+)"|([^=]+))=(.*)', re.DOTALL)
 T = TypeVar("T")
 
@@ -163,7 +160,7 @@ def push(
                     "out the options about features; see 'expunge dataset show'"
                 )
             schema = TableSchema.from_json(existing)
-            show(_push(client, name, source, typed_parts(source, schema)))
+            show(push_parts(client, name, source, typed_parts(source, schema)))
             return
         if existing is None:
             proposal = _proposal(source, choices, mapping)
@@ -180,7 +177,7 @@ def push(
         if existing is None:
             _define(client, name, rule, offset, scale, public=public)
         try:
-            show(_push(client, name, source, parts))
+            show(push_parts(client, name, source, parts))
         except BaseException:
             if existing is None:  # a first push that fails leaves nothing behind
                 with suppress(ApiError, httpx.TransportError):
@@ -324,36 +321,6 @@ def _define(
         encoding=None if is_upload_form(encoding) else encoding.to_json(),
         public=public,
     )
-
-
-def _push(client: ExpungeClient, name: str, source: Source, parts: Sequence[Part]) -> Json:
-    total: dict[str, Any] = {"added": 0, "already_present": 0}
-    rows: dict[str, list[int]] = {"changed": [], "forgotten": []}
-    counts = dict.fromkeys(rows, 0)
-    with rows_progress(source.table.num_rows, parts=len(parts)) as advance:
-        for part in parts:
-            answer = client.push_records(name, to_parquet(part.records))
-            for field in total:
-                total[field] += answer[field]
-            for field, found in rows.items():
-                counts[field] += answer[field]
-                found += [part.first + row for row in answer[f"{field}_rows"]]
-            advance(part.records.num_rows)
-    _name_rows(source, "changed, and left as stored", rows["changed"])
-    _name_rows(source, "forgotten before, and left out", rows["forgotten"])
-    return total | {
-        field: value
-        for kind, found in rows.items()
-        for field, value in ((kind, counts[kind]), (f"{kind}_rows", [row + 1 for row in found]))
-    }
-
-
-def _name_rows(source: Source, what: str, rows: Sequence[int]) -> None:
-    if not rows:
-        return
-    shown = ", ".join(source.place(row) for row in rows[:_MOST_NAMED])
-    more = ", …" if len(rows) > _MOST_NAMED else ""
-    typer.secho(printable(f"{what} ({len(rows)}): {shown}{more}"), fg="yellow", err=True)
 
 
 def _choices(

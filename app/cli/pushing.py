@@ -1,0 +1,47 @@
+"""Sends a table's parts to a dataset, and names the rows that were not added."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import typer
+
+from app.cli.output import printable
+from app.cli.progress import rows_progress
+from app.client import ExpungeClient
+from app.client.connection import Json
+from app.datasets.files import to_parquet
+from app.tables.parts import Part
+from app.tables.sources import Source
+
+_MOST_NAMED: Final = 20
+
+
+def push_parts(client: ExpungeClient, name: str, source: Source, parts: Sequence[Part]) -> Json:
+    """Push a table's parts in order; return the sums of the answers, with rows counted from 1."""
+    total: dict[str, Any] = {"added": 0, "already_present": 0}
+    rows: dict[str, list[int]] = {"changed": [], "forgotten": []}
+    counts = dict.fromkeys(rows, 0)
+    with rows_progress(source.table.num_rows, parts=len(parts)) as advance:
+        for part in parts:
+            answer = client.push_records(name, to_parquet(part.records))
+            for field in total:
+                total[field] += answer[field]
+            for field, found in rows.items():
+                counts[field] += answer[field]
+                found += [part.first + row for row in answer[f"{field}_rows"]]
+            advance(part.records.num_rows)
+    _name_rows(source, "changed, and left as stored", rows["changed"])
+    _name_rows(source, "forgotten before, and left out", rows["forgotten"])
+    return total | {
+        field: value
+        for kind, found in rows.items()
+        for field, value in ((kind, counts[kind]), (f"{kind}_rows", [row + 1 for row in found]))
+    }
+
+
+def _name_rows(source: Source, what: str, rows: Sequence[int]) -> None:
+    if not rows:
+        return
+    shown = ", ".join(source.place(row) for row in rows[:_MOST_NAMED])
+    more = ", …" if len(rows) > _MOST_NAMED else ""
+    typer.secho(printable(f"{what} ({len(rows)}): {shown}{more}"), fg="yellow", err=True)
