@@ -146,9 +146,11 @@ def _step_until(
     with without_buffers(module):
         flat.attach_gradients()
         while not done():
-            features, labels = next(batches)
+            batch = next(batches)
             flat.gradients.zero_()
-            feed.loss(module(features), labels).backward()  # type: ignore[no-untyped-call]
+            for (features, labels), share in feed.parts(batch):
+                loss = feed.loss(module(features), labels)
+                (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
             step(flat.gradients)
     flat.require_attached()
     require_supported_buffers(module)

@@ -60,6 +60,7 @@ from workers.seal.witness import require_drawn
 from workers.training.device import choose_device
 from workers.training.lineage import Lineage, lineage_of
 from workers.training.network import Network, Tensors
+from workers.training.optimizers import optimizer_of
 from workers.training.rehearsal import rehearse
 
 
@@ -168,7 +169,8 @@ def _certify(
 def _rehearsed_size(services: Services, lease: Lease, model: ModelSpec) -> int:
     """Try the network before any record is read; return how many weights it trains.
 
-    Only here are exceptions of the operator's code shown in full.
+    Only here are exceptions of the operator's code shown in full. The recipe's groups must have
+    parameters.
     """
     trains_privately = (
         lease.kind is RunKind.TRAIN and Plan.from_json(lease.plan).training is TrainingKind.PRIVATE
@@ -179,6 +181,7 @@ def _rehearsed_size(services: Services, lease: Lease, model: ModelSpec) -> int:
         device=choose_device(),
         private=trains_privately,
     )
+    optimizer_of(network.module, model.recipe)
     return network.flat.size
 
 

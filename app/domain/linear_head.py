@@ -5,6 +5,7 @@ feature for the bias counts in the norm). docs/guarantees.md, section 6.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from app.domain.errors import InvalidInputError
@@ -16,6 +17,18 @@ DEFAULT_WEIGHT_DECAY = 0.0001
 
 TRACKED_WEIGHT_DECAY = 0.01
 """The default under a mechanism that counts drift: with less, steps forget more slowly."""
+
+_PLAIN: Mapping[str, Any] = {
+    "optimizer": "sgd",
+    "momentum": 0,
+    "schedule": "constant",
+    "warmup_fraction": None,
+    "groups": (),
+    "micro_batches": 1,
+    "clip_norm": None,
+    "precision": "float32",
+}
+"""All that a history of drift has numbers for."""
 
 _WITHOUT_NOISE = frozenset({"auto", "exact_training", "retraining"})
 DEFAULT_BIAS = 0.1
@@ -61,12 +74,12 @@ def check_recipe(recipe: TrainingRecipe, classes: int) -> None:
         InvalidInputError: the optimiser is not plain gradient descent with weight decay at a
             constant rate of at most 1 / (smoothness + weight_decay).
     """
-    plain = recipe.optimizer == "sgd" and recipe.momentum == 0 and recipe.schedule == "constant"
-    if not plain:
-        raise InvalidInputError(
-            "recipe: a linear_head is trained by plain descent: optimizer sgd, momentum 0, "
-            "schedule constant"
-        )
+    for name, plain in _PLAIN.items():
+        if getattr(recipe, name) != plain:
+            raise InvalidInputError(
+                "recipe: a linear_head is trained by plain descent: optimizer sgd, momentum 0, "
+                f"schedule constant, and no {name}"
+            )
     if recipe.weight_decay <= 0:
         raise InvalidInputError("recipe: a linear_head needs weight_decay above 0")
     largest = 1 / (smoothness(classes) + recipe.weight_decay)

@@ -1,31 +1,46 @@
 """How a model is trained without noise: first, and again after its target is met."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from app.domain.errors import InvalidInputError
+from app.domain.recipe_fields import is_number, require, require_choice, require_whole
+from app.domain.recipe_groups import MOST_GROUPS, ParameterGroup
 
 OPTIMIZERS = ("sgd", "adamw")
-SCHEDULES = ("one_cycle", "constant")
+SCHEDULES = ("one_cycle", "cosine", "constant")
+PRECISIONS = ("float32", "bfloat16")
 MOST_EPOCHS = 100_000
 _LARGEST_BATCH = 1_000_000
+_ONE_CYCLE_WARMUP = 0.3
 
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """Optimiser, schedule and split.
+    """Optimiser, schedule, arithmetic and split.
+
+    Steps with noise, and those whose drift is tracked, follow their mechanism's own rule. Of the
+    recipe they use ``batch_size`` and, unless the mechanism needs the gradient of each record,
+    ``micro_batches``.
 
     Attributes:
         optimizer: ``sgd`` or ``adamw``.
-        learning_rate: the constant rate, or the peak of the one-cycle schedule.
+        learning_rate: the highest rate of the schedule.
         momentum: for ``sgd`` only.
         weight_decay: L2 decay rate per step, on every trainable parameter.
+        groups: learning rates and weight decays of some parameters, in place of the recipe's own.
         epochs: passes over the training records.
         batch_size: records per step.
-        schedule: ``one_cycle`` (linear up over the first 30 % of the steps, linear down) or
+        micro_batches: how many parts of a batch are computed one after the other, to need less
+            memory; their gradients add up to one step's.
+        clip_norm: bound on the norm of a step's gradient, over all parameters; null for none.
+        precision: ``float32``, or ``bfloat16`` for the forward pass under autocast: weights,
+            gradients, noise and whatever a guarantee counts stay as they are.
+        schedule: ``one_cycle`` (linear down to 0), ``cosine`` (down to 0 along half a cosine) or
             ``constant``.
+        warmup_fraction: share of the steps in which the rate rises linearly; null for 0.3 with
+            ``one_cycle`` and 0 with the others.
         held_out_fraction: share of the records held out of training, for evaluation.
 
     Raises:
@@ -36,30 +51,52 @@ class TrainingRecipe:
     learning_rate: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 0.0005
+    groups: tuple[ParameterGroup, ...] = ()
     epochs: int = 30
     batch_size: int = 128
+    micro_batches: int = 1
+    clip_norm: float | None = None
+    precision: str = "float32"
     schedule: str = "one_cycle"
+    warmup_fraction: float | None = None
     held_out_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        _require_choice("optimizer", self.optimizer, OPTIMIZERS)
-        _require_choice("schedule", self.schedule, SCHEDULES)
-        _require(
-            "learning_rate", _is_number(self.learning_rate) and self.learning_rate > 0, "above 0"
+        require_choice("optimizer", self.optimizer, OPTIMIZERS)
+        require_choice("schedule", self.schedule, SCHEDULES)
+        require_choice("precision", self.precision, PRECISIONS)
+        require("learning_rate", is_number(self.learning_rate, above=0), "above 0")
+        require(
+            "momentum", is_number(self.momentum) and 0 <= self.momentum < 1, "from 0 to below 1"
         )
-        _require(
-            "momentum", _is_number(self.momentum) and 0 <= self.momentum < 1, "from 0 to below 1"
+        require("weight_decay", is_number(self.weight_decay, least=0), "0 or above")
+        require_whole("epochs", self.epochs, MOST_EPOCHS)
+        require_whole("batch_size", self.batch_size, _LARGEST_BATCH)
+        require_whole("micro_batches", self.micro_batches, self.batch_size)
+        require(
+            "clip_norm",
+            self.clip_norm is None or is_number(self.clip_norm, above=0),
+            "above 0, or null",
         )
-        _require(
-            "weight_decay", _is_number(self.weight_decay) and self.weight_decay >= 0, "0 or above"
+        require(
+            "warmup_fraction",
+            self.warmup_fraction is None
+            or (is_number(self.warmup_fraction, least=0) and self.warmup_fraction < 1),
+            "from 0 to below 1, or null",
         )
-        _require_whole("epochs", self.epochs, MOST_EPOCHS)
-        _require_whole("batch_size", self.batch_size, _LARGEST_BATCH)
-        _require(
+        require(
             "held_out_fraction",
-            _is_number(self.held_out_fraction) and 0 <= self.held_out_fraction <= 0.9,
+            is_number(self.held_out_fraction) and 0 <= self.held_out_fraction <= 0.9,
             "from 0 to 0.9",
         )
+        require("groups", len(self.groups) <= MOST_GROUPS, f"at most {MOST_GROUPS} groups")
+
+    @property
+    def warmup(self) -> float:
+        """The share of the steps in which the rate rises."""
+        if self.warmup_fraction is not None:
+            return self.warmup_fraction
+        return _ONE_CYCLE_WARMUP if self.schedule == "one_cycle" else 0.0
 
     @classmethod
     def from_json(cls, document: object) -> "TrainingRecipe":
@@ -81,31 +118,11 @@ class TrainingRecipe:
             raise InvalidInputError(
                 f"recipe: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}"
             )
-        return dict(document)
+        given = dict(document)
+        if "groups" in given:
+            given["groups"] = ParameterGroup.all_from_json(given["groups"])
+        return given
 
     def to_json(self) -> dict[str, Any]:
         """Return the recipe as plain JSON values."""
-        return asdict(self)
-
-
-def _is_number(number: object) -> bool:
-    return (
-        isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
-    )
-
-
-def _require(name: str, condition: object, allowed: str) -> None:
-    if not condition:
-        raise InvalidInputError(f"recipe: {name} must be {allowed}")
-
-
-def _require_choice(name: str, choice: object, choices: tuple[str, ...]) -> None:
-    _require(name, isinstance(choice, str) and choice in choices, f"one of {', '.join(choices)}")
-
-
-def _require_whole(name: str, number: object, most: int) -> None:
-    _require(
-        name,
-        type(number) is int and 1 <= number <= most,
-        f"a whole number from 1 to {most}",
-    )
+        return asdict(self) | {"groups": [group.to_json() for group in self.groups]}

@@ -16,18 +16,18 @@ from app.database.endings import require_live
 from app.datasets import repository as datasets
 from app.datasets.service import feature_schema_of
 from app.datasets.tables import DatasetRow
-from app.domain import linear_head, ridge_head
+from app.domain import ridge_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, PayloadTooLargeError
 from app.domain.ids import new_id
 from app.domain.parameters import require_parameters
 from app.domain.policy import Policy
-from app.domain.recipe import TrainingRecipe
 from app.domain.states import FirstRelease, RunKind, WeightsSource
 from app.ledger import repository
 from app.ledger.runs import create_run
 from app.models.endings import is_free, replace_failed_model
 from app.models.policies import require_trained_here
+from app.models.recipes import recipe_of
 from app.planning.planner import make_plan
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion, PlanMaker
@@ -125,7 +125,9 @@ def _definable(
     _refuse_contradictions(definition)
     schema = feature_schema_of(dataset)
     require_usable(session, definition.architecture, schema)
-    recipe = _recipe(definition, schema.classes)
+    recipe = recipe_of(
+        definition.recipe, definition.architecture, definition.policy, classes=schema.classes
+    )
     if max_parameters is not None:
         require_parameters(
             parameters_of_model(session, definition.architecture, schema),
@@ -148,16 +150,6 @@ def _definable(
 def _name_taken(definition: ModelDefinition, *, archived: bool = False) -> ConflictError:
     ended = ": it was archived, and keeps its name" if archived else ""
     return ConflictError(f"model {definition.name!r} exists already{ended}")
-
-
-def _recipe(definition: ModelDefinition, classes: int) -> TrainingRecipe:
-    if definition.architecture.name == linear_head.NAME:
-        return linear_head.recipe_of(
-            definition.recipe, classes, mechanism=definition.policy.mechanism
-        )
-    if definition.architecture.name == ridge_head.NAME:
-        return ridge_head.recipe_of(definition.recipe)
-    return TrainingRecipe.from_json(definition.recipe)
 
 
 def _refuse_contradictions(definition: ModelDefinition) -> None:

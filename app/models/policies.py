@@ -10,8 +10,10 @@ from app.database import Database
 from app.database.endings import require_live
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.policy import Policy
+from app.domain.recipe import TrainingRecipe
 from app.domain.states import ObligationState, RunState, WeightsSource
 from app.ledger import outbox, repository
+from app.models.recipes import require_suited
 from app.planning.planner import make_plan
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion, PlanMaker
@@ -40,8 +42,8 @@ def change_policy(
 
     Raises:
         NotFoundError: the model does not exist.
-        InvalidInputError: a field is fixed by the model's definition, or the mechanism would have
-            to track an initial training that was released without noise.
+        InvalidInputError: a field is fixed by the model's definition, the mechanism would have to
+            track an initial training that was released without noise, or it cannot use the recipe.
         ParameterError: a field is out of its range.
         ConflictError: a run is active, which follows the policy it began with, or another call
             changed the model meanwhile.
@@ -83,6 +85,7 @@ def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> P
         raise ConflictError("a run is active under the current policy: change it when it has ended")
     policy = Policy.from_json({**model.policy, **changes})
     require_trained_here(policy, WeightsSource(model.weights_source))
+    require_suited(TrainingRecipe.from_json(model.recipe), policy)
     return policy
 
 

@@ -76,7 +76,10 @@ def _line(name: str, member: dict[str, Any]) -> str:
     default = member.get("default")
     shown = "–" if default in (None, {}) else f"`{json.dumps(default)}`"
     return row(
-        f"`{name}`", type_of(member), "; ".join(said), "required" if name in _REQUIRED else shown
+        f"`{name}`",
+        type_of(member).replace("](#", "](api.md#"),
+        "; ".join(said),
+        "required" if name in _REQUIRED else shown,
     )
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from workers.training.data import Batch, Examples
+from workers.training.gradients import parts_of
 
 
 class Feed(Protocol):
@@ -19,6 +20,9 @@ class Feed(Protocol):
 
     def once(self, device: torch.device) -> Iterator[Batch]:
         """Yield every record once."""
+
+    def parts(self, batch: Batch) -> list[tuple[Batch, float]]:
+        """Return a batch in the parts that are computed one after the other, with their shares."""
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the loss of a batch: logits [n, classes], labels int64 [n]."""
@@ -31,9 +35,10 @@ class RandomBatches:
         RunFailedError: at the first batch, if there are no records.
     """
 
-    def __init__(self, examples: Examples, batch_size: int) -> None:
+    def __init__(self, examples: Examples, batch_size: int, *, micro_batches: int = 1) -> None:
         self._examples = examples
         self._batch_size = batch_size
+        self._micro_batches = micro_batches
 
     def forever(self, device: torch.device) -> Iterator[Batch]:
         """Yield epochs, each in its own order."""
@@ -42,6 +47,10 @@ class RandomBatches:
     def once(self, device: torch.device) -> Iterator[Batch]:
         """Yield every record once."""
         return self._examples.epoch(self._batch_size, device=device)
+
+    def parts(self, batch: Batch) -> list[tuple[Batch, float]]:
+        """Return the recipe's micro-batches."""
+        return parts_of(batch, self._micro_batches)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the mean cross-entropy."""
@@ -94,6 +103,10 @@ class FixedBatches:
             batch = self._batch(number, device)
             if len(batch[1]):
                 yield batch
+
+    def parts(self, batch: Batch) -> list[tuple[Batch, float]]:
+        """Return the whole batch: its gradient's rounding is accounted for as one sum."""
+        return [(batch, 1.0)]
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the sum of the records' losses divided by ``batch_size``."""

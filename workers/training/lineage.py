@@ -62,7 +62,8 @@ def lineage_of(
         return Descending.of(plan, data)
     if plan.training is TrainingKind.EXACT:
         return Solved(data, solver_of(plan), feed=RandomBatches(data.retain, 1))
-    feed = RandomBatches(data.retain, model.recipe.batch_size)
+    recipe = model.recipe
+    feed = RandomBatches(data.retain, recipe.batch_size, micro_batches=recipe.micro_batches)
     if plan.training is TrainingKind.PRIVATE:
         return Private(model, data, feed=feed, training=_private_training(plan))
     framed = mechanism_named(plan.mechanism).in_frame

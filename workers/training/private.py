@@ -23,8 +23,8 @@ from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.recipe import TrainingRecipe
 from workers.noise.generators import NoiseSource
 from workers.training.data import Examples
-from workers.training.loop import optimizer_of, overwritten_afterwards, schedule_of
 from workers.training.network import Network
+from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
 from workers.training.per_record import PROBED, PerRecordGradients, per_record_gradients
 from workers.training.poisson import poisson_sample
 
@@ -87,7 +87,7 @@ def train_privately(
     module, flat = network.module, network.flat
     module.train()
     optimizer = optimizer_of(module, recipe)
-    schedule = schedule_of(optimizer, recipe, steps)
+    schedule = Schedule(optimizer, recipe, steps)
     clipped_sum = torch.zeros_like(flat.values, dtype=torch.float64)
     probe, _ = examples.like(PROBED).rows(0, PROBED, device=flat.device)
     flat.attach_gradients()
@@ -106,9 +106,8 @@ def train_privately(
             )
             noise.add_(clipped_sum, noise_std)
             flat.gradients.copy_(clipped_sum.div_(recipe.batch_size))
+            schedule.begin(step)
             optimizer.step()
-            if schedule is not None:
-                schedule.step()
             if on_progress is not None:
                 on_progress(step, steps)
     flat.require_attached()

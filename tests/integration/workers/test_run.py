@@ -30,7 +30,7 @@ from app.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S
 from tests.support.service import until
-from tests.support.workshop import Workshop, record_ids
+from tests.support.workshop import RECIPE, Workshop, record_ids
 from workers import patience
 from workers import run as run_module
 from workers.failures import is_permanent
@@ -88,6 +88,33 @@ def test_training_ends_with_a_certified_version(workshop):
     assert set(run.phase_seconds) >= {"loading", "training", "unlearning", "fine_tuning"}
     assert workshop.model().head_version_id is not None
     assert blobs(workshop) == [BlobState.LIVE]
+
+
+def test_a_recipe_with_everything_ends_with_a_certified_version(workshop):
+    workshop.define(
+        recipe=RECIPE.to_json()
+        | {
+            "optimizer": "adamw",
+            "learning_rate": 0.01,
+            "schedule": "cosine",
+            "warmup_fraction": 0.2,
+            "micro_batches": 2,
+            "clip_norm": 1.0,
+            "precision": "bfloat16",
+            "groups": [{"parameters": "*.bias", "weight_decay": 0.0}],
+        }
+    )
+    lease = carry_out(workshop)
+    assert workshop.run(lease.run_id).state == "published"
+
+
+def test_a_group_without_parameters_fails_before_a_record_is_read(workshop, monkeypatch):
+    monkeypatch.setattr(run_module, "load_records", lambda *_, **__: pytest.fail("read records"))
+    groups = [{"parameters": "encoder.*", "learning_rate": 0.1}]
+    workshop.define(recipe=RECIPE.to_json() | {"groups": groups})
+    with pytest.raises(RunFailedError, match=r"encoder\.\*") as raised:
+        carry_out(workshop)
+    assert is_permanent(raised.value)
 
 
 def test_no_loss_is_told_before_the_target_is_met(workshop):

@@ -105,6 +105,14 @@ def test_a_training_that_is_released_as_it_is_is_not_to_be_tracked(
     assert _change(api, mechanism="retraining").status_code == 200
 
 
+def test_a_mechanism_that_cannot_use_the_recipe_is_refused(
+    api: TestClient, workshop: Workshop
+) -> None:
+    workshop.define(recipe={"epochs": 4, "batch_size": 4, "precision": "bfloat16"})
+    assert _type(_change(api, mechanism="dp_sgd")) == (422, "invalid-input")
+    assert _change(api, mechanism="retraining").status_code == 200
+
+
 def test_what_is_fixed_may_be_repeated(api: TestClient, workshop: Workshop) -> None:
     workshop.define()
     policy = api.get(PATH).json()["policy"]

@@ -31,3 +31,22 @@ def test_what_is_given_counts_under_every_mechanism() -> None:
         assert recipe_of({"weight_decay": 0.003}, 2, mechanism=mechanism).weight_decay == 0.003
         with pytest.raises(InvalidInputError, match="above 0"):
             recipe_of({"weight_decay": 0.0}, 2, mechanism=mechanism)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"optimizer": "adamw"},
+        {"momentum": 0.9},
+        {"schedule": "cosine"},
+        {"warmup_fraction": 0.1},
+        {"clip_norm": 1.0},
+        {"micro_batches": 2},
+        {"precision": "bfloat16"},
+        {"groups": [{"parameters": "*", "learning_rate": 0.1}]},
+    ],
+)
+def test_what_a_tracked_descent_has_no_numbers_for_is_refused(other) -> None:
+    (name,) = other
+    with pytest.raises(InvalidInputError, match=f"plain descent.*{name}"):
+        recipe_of(other, 10, mechanism="tracked_release")

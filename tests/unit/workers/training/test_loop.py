@@ -7,6 +7,7 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from app.domain.recipe import TrainingRecipe
+from app.domain.recipe_groups import ParameterGroup
 from workers.training import loop
 from workers.training.data import Examples
 from workers.training.evaluate import evaluate
@@ -24,6 +25,9 @@ def mlp():
         TrainingRecipe(),
         TrainingRecipe(schedule="constant", learning_rate=0.05),
         TrainingRecipe(optimizer="adamw", learning_rate=0.01, weight_decay=0.01),
+        TrainingRecipe(schedule="cosine", warmup_fraction=0.1, clip_norm=1.0),
+        TrainingRecipe(precision="bfloat16", micro_batches=3),
+        TrainingRecipe(groups=(ParameterGroup("0.*", 0.05), ParameterGroup("*bias", 0.2, 0.0))),
     ],
 )
 def test_training_learns_digits(recipe, digits, held_out):

@@ -1,0 +1,36 @@
+"""What a field of a recipe may be."""
+
+import math
+
+from app.domain.errors import InvalidInputError
+
+
+def is_number(number: object, *, above: float = -math.inf, least: float = -math.inf) -> bool:
+    """Return whether this is a finite number, above one bound and not below another."""
+    return (
+        isinstance(number, int | float)
+        and not isinstance(number, bool)
+        and math.isfinite(number)
+        and number > above
+        and number >= least
+    )
+
+
+def require(name: str, condition: object, allowed: str) -> None:
+    """Raise ``InvalidInputError`` unless the condition holds."""
+    if not condition:
+        raise InvalidInputError(f"recipe: {name} must be {allowed}")
+
+
+def require_choice(name: str, choice: object, choices: tuple[str, ...]) -> None:
+    """Raise ``InvalidInputError`` unless this is one of the choices."""
+    require(name, isinstance(choice, str) and choice in choices, f"one of {', '.join(choices)}")
+
+
+def require_whole(name: str, number: object, most: int) -> None:
+    """Raise ``InvalidInputError`` unless this is a whole number from 1 to ``most``."""
+    require(
+        name,
+        type(number) is int and 1 <= number <= most,
+        f"a whole number from 1 to {most}",
+    )
