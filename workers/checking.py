@@ -35,6 +35,7 @@ from workers.noise.generators import SecureNoise
 from workers.operator_code import called, text_of
 from workers.seal.sealed import Sealed
 from workers.training.architectures import build
+from workers.training.buffers import statistics_of
 from workers.training.data import Examples
 from workers.training.device import choose_device
 from workers.training.lineage import lineage_of
@@ -135,7 +136,15 @@ def _notes(order: Order, network: Network) -> Iterator[Finding]:
             NOTE,
             f"workers refuse {order.architecture.factory!r} until EXPUNGE_ALLOWED_FACTORIES has it",
         )
-    buffers = [name for name, _ in network.module.named_buffers()]
+    base = () if network.base is None else network.base.tensors
+    if base:
+        yield Finding(
+            "frozen",
+            NOTE,
+            f"{_listed(list(base))}: public, not trained, not in the released file; certificates "
+            "name their digest",
+        )
+    buffers = list(statistics_of(network.module))
     if buffers:
         yield Finding(
             "buffers",
@@ -143,7 +152,8 @@ def _notes(order: Order, network: Network) -> Iterator[Finding]:
             f"{_listed(buffers)}: reset before noisy steps, recomputed from retained records",
         )
     names = network.module.state_dict().keys()
-    tied = [name for name in names if name not in network.flat.shapes and name not in buffers]
+    others = {*network.flat.shapes, *buffers, *base}
+    tied = [name for name in names if name not in others]
     if tied:
         yield Finding("tied weights", NOTE, f"{_listed(tied)}: trained once, stored twice")
 

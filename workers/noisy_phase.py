@@ -1,8 +1,9 @@
 """The noisy phase: steps on retained records until the target is met.
 
 It controls all state beside the parameters that could carry the original model past the noise
-(docs/guarantees.md, section 1): buffers are reset and detached, no optimiser state exists, and
-neither loss nor gradient norm leaves the loop.
+(docs/guarantees.md, section 1): statistics are reset and detached, frozen parameters and other
+buffers are the public ones, no optimiser state exists, and neither loss nor gradient norm leaves
+the loop.
 """
 
 from collections.abc import Callable
@@ -80,7 +81,7 @@ def run_noisy_phase(
         TargetNotMetError: the rule's parameters cannot meet the target.
         RunFailedError: there are no records, or the frame belongs to another architecture.
         SealedStateError: the network moved its parameters out of the flat buffer.
-        PlanError: the network created a new buffer during a step.
+        PlanError: the network created or changed a public tensor or a buffer.
     """
     flat = network.flat
     coordinates: Coordinates = RawWeights() if frame is None else frame.on(flat.shapes, flat.device)
@@ -119,7 +120,7 @@ def descend(
 
     Raises:
         SealedStateError: the network moved its parameters out of the flat buffer.
-        PlanError: the network created a new buffer during a step.
+        PlanError: the network created or changed a public tensor or a buffer.
     """
     taken = 0
 
@@ -141,6 +142,7 @@ def _step_until(
 ) -> None:
     """Pass each batch's gradient, in the weights' dtype, to ``step``, which may overwrite it."""
     module, flat = network.module, network.flat
+    network.require_base()
     module.train()
     batches = feed.forever(flat.device)
     with without_buffers(module):
@@ -153,5 +155,6 @@ def _step_until(
                 (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
             step(flat.gradients)
     flat.require_attached()
+    network.require_base()
     require_supported_buffers(module)
     flat.release_gradients()

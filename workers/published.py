@@ -1,6 +1,6 @@
 """Published models as modules of PyTorch: raw features in, logits out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.domain.architecture import is_allowed
+from app.domain.base import BaseDigest
 from app.domain.description import ModelDescription
 from app.domain.encoding import ClassName
 from app.domain.errors import InvalidInputError
 from app.published import PublishedFile, read_published
 from app.tables.encoding import features_of
 from workers.training.architectures import build, build_features, zeros
+from workers.training.base import digests_of, public_tensors
 from workers.training.half import half
 from workers.training.whitening import whitened
 
@@ -108,6 +110,7 @@ def load(
     trusted: str | Path | bytes | None = None,
     check: bool = True,
     factories: Sequence[str] = (),
+    base: str | Path | None = None,
 ) -> PublishedModel:
     """Return a published model, in evaluation mode, after its certificate was checked.
 
@@ -119,19 +122,27 @@ def load(
         check: whether to check the certificate. Without, nothing says whose weights these are.
         factories: import paths that a file may name as its network's factory, such as
             ``package.module:factory``: loading the file calls it.
+        base: a safetensors file with frozen parameters that the factory does not bring itself, such
+            as those of an uploaded backbone. Whatever brings them, their digest must be the one
+            that the file and its certificate name.
 
     Raises:
         VerificationError: the certificate does not hold.
         ConfigurationError: there is no certificate, or no trusted key.
         InvalidInputError: the file does not say how it is used, its weights do not fit, or its
-            factory is not among ``factories``.
+            factory is not among ``factories``, or the base is another.
         RunFailedError: the factory fails.
     """
     published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
-    return assembled(published, factories=factories)
+    return assembled(published, factories=factories, base=base)
 
 
-def assembled(published: PublishedFile, *, factories: Sequence[str] = ()) -> PublishedModel:
+def assembled(
+    published: PublishedFile,
+    *,
+    factories: Sequence[str] = (),
+    base: str | Path | None = None,
+) -> PublishedModel:
     """Build the networks of a file and give them its weights; see ``load``."""
     description = published.description
     tensors = safetensors.torch.load(published.content)
@@ -153,7 +164,16 @@ def assembled(published: PublishedFile, *, factories: Sequence[str] = ()) -> Pub
             allowed_factories=factories,
             tokens=schema.tokens and features is None,
         )
-    _fill(network, own)
+    if base is not None:
+        _bring(network, base)
+    digests = digests_of(network)
+    if BaseDigest.of(digests) != description.base:
+        raise InvalidInputError(
+            "the network's frozen parameters and buffers are not the base that the file names: "
+            "they come from the factory's own files, or from the file that you name with --base, "
+            "or base=… in Python"
+        )
+    _fill(network, own, base=digests.keys())
     return PublishedModel(description, network, features).eval()
 
 
@@ -193,12 +213,26 @@ def _backbone(
     return features, (size,)
 
 
-def _fill(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Give a module its tensors, in the types that they have in the file."""
-    if set(tensors) != set(module.state_dict()):
+def _bring(network: nn.Module, base: str | Path) -> None:
+    """Give a network those of its public tensors that a file has, by name."""
+    own = public_tensors(network)
+    with torch.no_grad():
+        for name, tensor in safetensors.torch.load_file(base).items():
+            if name in own and own[name].shape == tensor.shape:
+                own[name].copy_(tensor)
+
+
+def _fill(
+    module: nn.Module,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    base: Collection[str] = (),
+) -> None:
+    """Give a module its tensors but the base's, in the types that they have in the file."""
+    if set(tensors) != set(module.state_dict()) - set(base):
         raise InvalidInputError("the file's tensors are not those of the network that it describes")
     try:
-        module.load_state_dict(tensors, assign=True)
+        module.load_state_dict(tensors, assign=True, strict=False)
     except RuntimeError as error:
         raise InvalidInputError("the file's tensors have other shapes than its network") from error
     module.requires_grad_(requires_grad=False)

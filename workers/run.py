@@ -21,6 +21,7 @@ again from the same head with fresh noise.
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,11 +37,13 @@ from app.certificates.statement import CertifyingPhase
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import check_place, check_statement
 from app.certificates.weights_file import tensors_sha256
+from app.domain.base import BaseDigest
 from app.domain.errors import DraftOutdatedError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis, Phase, RunKind
 from app.failpoints import halfway, reach
 from app.ledger import publication, runs
+from app.ledger.certificates import certifying
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
 from app.planning.mechanisms.tracked import Tracked
 from app.registry import statistics_file
@@ -57,6 +60,7 @@ from workers.reporting import epsilon_reporter, loss_reporter, step_reporter
 from workers.seal.ram_only import ram_only
 from workers.seal.sealed import Certified, Sealed
 from workers.seal.witness import require_drawn
+from workers.training.base import pinned
 from workers.training.device import choose_device
 from workers.training.lineage import Lineage, lineage_of
 from workers.training.network import Network, Tensors
@@ -75,16 +79,20 @@ def execute(services: Services, lease: Lease) -> None:
     reach("after_lease")
     model = outlast_outages(lease.check, lambda: load_model(services, lease.model_id))
     with lease.phase(Phase.LOADING):
-        size = _rehearsed_size(services, lease, model)
+        network = _rehearsed(services, lease, model)
+        size, base = network.flat.size, network.base
+        del network
+        outlast_outages(lease.check, lambda: _require_same_base(services, lease, base))
         factory = model.factory(services.settings)
+        fresh = pinned(starting(model.backbone, factory), base)
         data = outlast_outages(
             lease.check, lambda: load_records(services, lease, model, dimension=size)
         )
     certified: Certified | None = None
     if lease.kind is RunKind.TRAIN and model.releases_as_trained:
-        tensors, phase, evaluation = _train_openly(lease, model, data, factory)
+        tensors, phase, evaluation = _train_openly(lease, model, data, fresh)
     else:
-        certified, phase = _certify(services, lease, model, data, factory)
+        certified, phase = _certify(services, lease, model, data, factory, fresh)
         tensors = certified.tensors()
         evaluation = _evaluate(lease, data, certified)
         evaluation |= _noise_curve(data, certified, phase, evaluation)
@@ -93,13 +101,15 @@ def execute(services: Services, lease: Lease) -> None:
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
         content = safetensors.numpy.save(
-            publishable(model.backbone, tensors), metadata=model.description.to_metadata()
+            publishable(model.backbone, tensors),
+            metadata=replace(model.description, base=base).to_metadata(),
         )
         result = publication.RunResult(
             weights=_store(services, lease, content),
             tensors_sha256=tensors_sha256(content),
             statistics=_store_sums(services, lease, data),
             phase=phase,
+            base=base,
             evaluation=evaluation,
             certified_at=certified_at,
             phase_seconds=lease.phase_seconds,
@@ -113,15 +123,19 @@ def _certify(
     model: ModelSpec,
     data: RunData,
     factory: Callable[[], nn.Module],
+    fresh: Callable[[], nn.Module],
 ) -> tuple[Certified, CertifyingPhase]:
-    """Return weights that meet the plan's target, and how it was met."""
+    """Return weights that meet the plan's target, and how it was met.
+
+    ``fresh`` builds the network on its public weights, ``factory`` without a backbone's.
+    """
     plan = data.plan
     mechanism = mechanism_named(plan.mechanism)
     trains = lease.kind is RunKind.TRAIN or mechanism.trains_anew
     lineage = lineage_of(plan, model, data, factory)
     noise = SecureNoise()
     sealed = Sealed(
-        starting(model.backbone, factory),
+        fresh,
         epsilon=plan.epsilon,
         delta=plan.delta,
         device=choose_device(),
@@ -166,8 +180,8 @@ def _certify(
     return certified, phase
 
 
-def _rehearsed_size(services: Services, lease: Lease, model: ModelSpec) -> int:
-    """Try the network before any record is read; return how many weights it trains.
+def _rehearsed(services: Services, lease: Lease, model: ModelSpec) -> Network:
+    """Try the network before any record is read; return it, untrained.
 
     Only here are exceptions of the operator's code shown in full. The recipe's groups must have
     parameters.
@@ -176,13 +190,18 @@ def _rehearsed_size(services: Services, lease: Lease, model: ModelSpec) -> int:
         lease.kind is RunKind.TRAIN and Plan.from_json(lease.plan).training is TrainingKind.PRIVATE
     )
     network = rehearse(
-        model.factory(services.settings, in_full=True),
+        starting(model.backbone, model.factory(services.settings, in_full=True)),
         model.schema,
         device=choose_device(),
         private=trains_privately,
     )
     optimizer_of(network.module, model.recipe)
-    return network.flat.size
+    return network
+
+
+def _require_same_base(services: Services, lease: Lease, base: BaseDigest | None) -> None:
+    with services.database.transaction() as session:
+        certifying.require_same_base(session, lease.model_id, base)
 
 
 def _basis(lease: Lease) -> Basis:
@@ -258,10 +277,10 @@ def _audit(data: RunData, certified: Certified | None) -> dict[str, Any]:
 
 
 def _train_openly(
-    lease: Lease, model: ModelSpec, data: RunData, factory: Callable[[], nn.Module]
+    lease: Lease, model: ModelSpec, data: RunData, fresh: Callable[[], nn.Module]
 ) -> tuple[Mapping[str, NDArray[Any]], None, dict[str, Any]]:
     """Train a model that its policy releases without noise, so it needs no seal."""
-    network = Network(starting(model.backbone, factory), device=choose_device())
+    network = Network(fresh, device=choose_device())
     with lease.phase(Phase.TRAINING):
         network.train(
             data.retain,

@@ -7,6 +7,7 @@ from typing import Any, Final
 from app.accounting.guarantees import GaussianGuarantee, Guarantee, PointGuarantee
 from app.accounting.terms import asserted, enforced
 from app.domain.backbone import BackboneDigest
+from app.domain.base import BaseDigest
 from app.domain.errors import TargetNotMetError
 from app.planning.mechanisms.mechanism import Mechanism
 
@@ -23,6 +24,7 @@ def claims_of(
     epsilon: float,
     delta: float,
     backbone: BackboneDigest | None,
+    base: BaseDigest | None = None,
 ) -> dict[str, Any]:
     """Return a statement's fields ``guarantee``, ``accountant`` and ``assumptions``.
 
@@ -47,18 +49,19 @@ def claims_of(
         },
         "assumptions": [
             *(_plain(assumption) for assumption in guarantee.terms.assumptions),
-            *_about(backbone),
+            *_about(backbone, base),
         ],
     }
 
 
 def exclusion_assumptions(
-    backbone: BackboneDigest | None, *, trained_anew: bool
+    backbone: BackboneDigest | None, base: BaseDigest | None = None, *, trained_anew: bool
 ) -> list[dict[str, str]]:
     """Return the assumptions behind the statement that records never influenced the weights.
 
     Args:
         backbone: the public weights that the model stands on.
+        base: its network's public tensors.
         trained_anew: whether the weights come from a training that began without the records.
     """
     unread = enforced("the records were held out: no gradient ever read them")
@@ -70,7 +73,7 @@ def exclusion_assumptions(
             ),
             *asserted("no request was chosen by looking at earlier releases of this model"),
         )
-    return [*(_plain(assumption) for assumption in unread), *_about(backbone)]
+    return [*(_plain(assumption) for assumption in unread), *_about(backbone, base)]
 
 
 def _described(
@@ -98,9 +101,17 @@ def _described(
     return described
 
 
-def _about(backbone: BackboneDigest | None) -> list[dict[str, str]]:
-    if backbone is None:
-        return []
+def _about(backbone: BackboneDigest | None, base: BaseDigest | None) -> list[dict[str, str]]:
+    statements = [] if backbone is None else _about_backbone(backbone)
+    if base is not None:
+        statements.append(
+            f"the {len(base.tensors)} tensors of the network's base (sha256 {base.sha256}), which "
+            "no run trains, do not depend on the training data"
+        )
+    return [_plain(assumption) for assumption in asserted(*statements)]
+
+
+def _about_backbone(backbone: BackboneDigest) -> list[str]:
     digests = f"sha256 {backbone.sha256}, definition {backbone.definition}"
     name = f"the backbone {backbone.name} ({digests})"
     statements = [f"the weights of {name} do not depend on the training data"]
@@ -114,7 +125,7 @@ def _about(backbone: BackboneDigest | None) -> list[dict[str, str]]:
             f"{used.base_sha256}) are whitened with the exponent {used.exponent}, are public: "
             "nobody can ask for them to be forgotten"
         )
-    return [_plain(assumption) for assumption in asserted(*statements)]
+    return statements
 
 
 def _plain(assumption: Any) -> dict[str, str]:  # noqa: ANN401

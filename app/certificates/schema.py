@@ -21,6 +21,7 @@ from pydantic import (
 from app.certificates import strict_json
 from app.certificates.weights_file import MAX_TENSORS
 from app.domain.backbone import BackboneDigest
+from app.domain.base import BaseDigest
 from app.domain.errors import VerificationError
 from app.domain.states import Basis
 
@@ -140,6 +141,17 @@ class Backbone(Section):
         return BackboneDigest.from_json(self.model_dump())
 
 
+class Base(Section):
+    """The public tensors of the network that no run trains and the weight file does not hold."""
+
+    sha256: Sha256
+    tensors: Annotated[list[Name], Field(min_length=1, max_length=MAX_TENSORS)]
+
+    def digest(self) -> BaseDigest:
+        """Return what the service's claims are computed from."""
+        return BaseDigest.from_json(self.model_dump())
+
+
 class Tree(Section):
     """A tree of salted commitments (RFC 6962)."""
 
@@ -226,6 +238,7 @@ class AsTrained(Section):
     basis: Literal[Basis.RELEASED_AS_TRAINED]
     guarantee: dict[str, Any]
     backbone: Backbone | None = None
+    base: Base | None = None
     evaluation: Evaluation
     previous_certificate: Sha256 | None
     times: Times
@@ -247,6 +260,7 @@ class Exclusion(Section):
     guarantee: dict[str, Any]
     assumptions: Annotated[list[dict[str, Any]], Field(max_length=_MAX_ASSUMPTIONS)]
     backbone: Backbone | None = None
+    base: Base | None = None
     trained_anew: Annotated[StrictBool, AfterValidator(_only_true)] | None = None
     forgotten: Excluded
     previous_certificate: Sha256
@@ -266,6 +280,7 @@ class Release(Section):
     accountant: dict[str, Any]
     assumptions: Annotated[list[dict[str, Any]], Field(max_length=_MAX_ASSUMPTIONS)]
     backbone: Backbone | None = None
+    base: Base | None = None
     forgotten: Forgotten
     evaluation: Evaluation
     previous_certificate: Sha256 | None

@@ -14,6 +14,7 @@ from app.certificates.claims import EXCLUDED, NO_GUARANTEE, claims_of, exclusion
 from app.certificates.noise import Noise, draws_of
 from app.certificates.schema import PREDICATE_TYPE, SCOPE, STATEMENT_TYPE, WEIGHTS_NAME
 from app.domain.backbone import BackboneDigest
+from app.domain.base import BaseDigest
 from app.domain.plan import Plan
 from app.domain.schedules import to_json
 from app.domain.states import Basis
@@ -123,6 +124,7 @@ def unlearning_statement(
     previous_certificate: str | None,
     times: Times,
     backbone: BackboneDigest | None = None,
+    base: BaseDigest | None = None,
 ) -> dict[str, Any]:
     """Return the statement of a version that a mechanism produced.
 
@@ -137,6 +139,7 @@ def unlearning_statement(
         epsilon=plan.epsilon,
         delta=plan.delta,
         backbone=backbone,
+        base=base,
     )
     return _statement(
         subject,
@@ -151,7 +154,7 @@ def unlearning_statement(
                 "tensors": sorted(phase.tensors),
                 "noise": None if phase.noise is None else asdict(phase.noise),
             },
-            **_backbone_field(backbone),
+            **_public_fields(backbone, base),
             "forgotten": _forgotten(
                 coverage,
                 mechanism=plan.mechanism,
@@ -213,7 +216,13 @@ def covering_statement(
     stated = {
         **predicate,
         "target": {"epsilon": epsilon, "delta": delta},
-        **claims_of(mechanism, epsilon=epsilon, delta=delta, backbone=backbone_of(statement)),
+        **claims_of(
+            mechanism,
+            epsilon=epsilon,
+            delta=delta,
+            backbone=backbone_of(statement),
+            base=base_of(statement),
+        ),
         "mechanism": {
             **predicate["mechanism"],
             "name": mechanism.name,
@@ -235,6 +244,12 @@ def backbone_of(statement: Mapping[str, Any]) -> BackboneDigest | None:
     return None if own is None else BackboneDigest.from_json(own)
 
 
+def base_of(statement: Mapping[str, Any]) -> BaseDigest | None:
+    """Return the public tensors of a version's network that its file does not hold."""
+    own = statement["predicate"].get("base")
+    return None if own is None else BaseDigest.from_json(own)
+
+
 def as_trained_statement(
     *,
     subject: Subject,
@@ -242,6 +257,7 @@ def as_trained_statement(
     previous_certificate: str | None,
     times: Times,
     backbone: BackboneDigest | None = None,
+    base: BaseDigest | None = None,
 ) -> dict[str, Any]:
     """Return the statement of a training's release without noise."""
     return _statement(
@@ -249,7 +265,7 @@ def as_trained_statement(
         {
             "basis": Basis.RELEASED_AS_TRAINED,
             "guarantee": dict(NO_GUARANTEE),
-            **_backbone_field(backbone),
+            **_public_fields(backbone, base),
             "evaluation": {"outside_the_guarantee": True, **evaluation},
             "previous_certificate": previous_certificate,
             "times": _times(times),
@@ -264,6 +280,7 @@ def exclusion_statement(
     previous_certificate: str | None,
     times: Times,
     backbone: BackboneDigest | None = None,
+    base: BaseDigest | None = None,
     trained_anew: bool = False,
 ) -> dict[str, Any]:
     """Return the statement that a request's records never influenced the weights.
@@ -275,8 +292,8 @@ def exclusion_statement(
         {
             "basis": Basis.EXCLUDED_FROM_TRAINING,
             "guarantee": dict(EXCLUDED),
-            "assumptions": exclusion_assumptions(backbone, trained_anew=trained_anew),
-            **_backbone_field(backbone),
+            "assumptions": exclusion_assumptions(backbone, base, trained_anew=trained_anew),
+            **_public_fields(backbone, base),
             **({"trained_anew": True} if trained_anew else {}),
             "forgotten": asdict(exclusion),
             "previous_certificate": previous_certificate,
@@ -335,8 +352,9 @@ def _forgotten(coverage: Coverage, *, mechanism: str, relation: str) -> dict[str
     return asdict(coverage) | {"before_training": before}
 
 
-def _backbone_field(backbone: BackboneDigest | None) -> dict[str, Any]:
-    return {} if backbone is None else {"backbone": backbone.to_json()}
+def _public_fields(backbone: BackboneDigest | None, base: BaseDigest | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {} if backbone is None else {"backbone": backbone.to_json()}
+    return fields if base is None else {**fields, "base": base.to_json()}
 
 
 def _times(times: Times) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import FeatureLayer, definition_digest
+from app.domain.base import BaseDigest
 from app.domain.encoding import ArrayColumn, ClassName, LabelColumn, TableEncoding
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
@@ -78,6 +79,7 @@ class ModelDescription:
         schema: of the records, before a backbone.
         encoding: how the columns of a table become features; None if records come as features.
         backbone: the public weights that it builds on, if any.
+        base: the digest of its network's public tensors, which are not in the file; None without.
     """
 
     model: str
@@ -86,6 +88,7 @@ class ModelDescription:
     schema: FeatureSchema
     encoding: TableEncoding | None = None
     backbone: BackboneDescription | None = None
+    base: BaseDigest | None = None
 
     @property
     def class_names(self) -> tuple[ClassName, ...]:
@@ -118,6 +121,7 @@ class ModelDescription:
             "class_names": None if self.encoding is None else list(self.class_names),
             "encoding": None if self.encoding is None else self.encoding.to_json(),
             "backbone": None if self.backbone is None else self.backbone.to_json(),
+            **({} if self.base is None else {"base": self.base.to_json()}),
         }
         return {METADATA_NAME: json.dumps(document, sort_keys=True)}
 
@@ -146,6 +150,7 @@ class ModelDescription:
             schema=FeatureSchema(**{**schema, "shape": tuple(schema["shape"])}),
             encoding=None if encoding is None else TableEncoding.from_json(encoding),
             backbone=None if backbone is None else BackboneDescription.from_json(backbone),
+            base=BaseDigest.from_json(document["base"]) if "base" in document else None,
         )
         rule = described.encoding
         if rule is not None:

@@ -23,6 +23,7 @@ from app.certificates.statement import (
 )
 from app.certificates.tables import CertificateRow
 from app.domain.architecture import ArchitectureSpec
+from app.domain.base import BaseDigest
 from app.domain.errors import DraftOutdatedError, LeaseLostError, TargetNotMetError
 from app.domain.ids import new_id
 from app.domain.policy import Policy
@@ -57,6 +58,7 @@ class RunResult:
         tensors_sha256: digest of its tensors alone, which differs wherever a weight does.
         phase: how the target was met; None for weights published as they were trained.
         certified_at: when the target was met.
+        base: the digest of the network's public tensors; None if it has none.
         statistics: the stored sums over the retained records, of a model that is made of them.
     """
 
@@ -66,6 +68,7 @@ class RunResult:
     evaluation: Mapping[str, Any]
     certified_at: datetime
     phase_seconds: Mapping[str, float]
+    base: BaseDigest | None = None
     statistics: StoredBlob | None = None
 
 
@@ -108,6 +111,7 @@ def publish(
     Raises:
         LeaseLostError: another worker holds the run; nothing is published.
         DraftOutdatedError: the statement to sign is not the checked one: draft it again.
+        RunFailedError: the network's base is not the model's.
         TargetNotMetError: uncertified weights, where the policy does not ask for them, or the same
             weights as before, where the certificate would claim new noise.
     """
@@ -298,6 +302,7 @@ def _statement(
         started_at=run.started_at or result.certified_at, certified_at=result.certified_at
     )
     backbone = digest_of(session, ArchitectureSpec.from_json(model.architecture))
+    certifying.require_same_base(session, model.id, result.base)
     if result.phase is None:
         return as_trained_statement(
             subject=subject,
@@ -305,6 +310,7 @@ def _statement(
             previous_certificate=certifying.digest_of(last),
             times=times,
             backbone=backbone,
+            base=result.base,
         )
     return unlearning_statement(
         basis=basis,
@@ -315,6 +321,7 @@ def _statement(
         previous_certificate=certifying.digest_of(last),
         times=times,
         backbone=backbone,
+        base=result.base,
     )
 
 

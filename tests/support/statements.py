@@ -36,10 +36,14 @@ from app.certificates.statement import (
     restated,
     unlearning_statement,
 )
+from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import BackboneDigest, Whitening, definition_digest
+from app.domain.base import BaseDigest
+from app.domain.description import ModelDescription
 from app.domain.merkle import EMPTY_ROOT
 from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan
+from app.domain.schema import FeatureSchema
 from app.domain.states import Basis
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.mechanisms.deterministic import Deterministic
@@ -90,6 +94,13 @@ WHITENED = replace(
         exponent=0.35,
     ),
 )
+BASE = BaseDigest(sha256="5e" * 32, tensors=("0.bias", "0.mask", "0.weight"))
+DESCRIPTION = ModelDescription(
+    model="model",
+    version=2,
+    architecture=ArchitectureSpec("custom", factory="networks:adapted"),
+    schema=FeatureSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=2),
+)
 NETWORK = {"1.bias": (2,), "1.weight": (2, 3)}
 HEAD = {"weight": (3, 4)}
 RIDGE_HEAD = {"bias": (3,), "weight": (3, 4)}
@@ -121,8 +132,10 @@ def cases() -> Mapping[str, Case]:
 def synthetic() -> Mapping[str, Case]:
     """Return a case of each mechanism and basis."""
     clipped = network_case(gradient_clipping.NAME, CLIPPED)
+    based = network_case(gradient_clipping.NAME, CLIPPED, base=BASE)
     return {
         gradient_clipping.NAME: clipped,
+        "gradient_clipping_base": based,
         "gradient_clipping_public": network_case(gradient_clipping.NAME, CLIPPED, backbone=PUBLIC),
         model_clipping.NAME: network_case(model_clipping.NAME, PROJECTED),
         output_perturbation.NAME: network_case(output_perturbation.NAME, PERTURBED),
@@ -143,6 +156,7 @@ def synthetic() -> Mapping[str, Case]:
         ),
         "exclusion": Case(exclusion(), clipped.weights),
         "trained_anew": Case(exclusion(trained_anew=True), clipped.weights),
+        "exclusion_base": Case(exclusion(base=BASE), based.weights),
         "as_trained": Case(as_trained(clipped.weights), clipped.weights),
         "as_trained_again": Case(as_trained(clipped.weights, version=3), clipped.weights),
         "restated": Case(again(clipped.statement), clipped.weights),
@@ -172,6 +186,7 @@ def network_case(
     *,
     epsilon: float = 1.0,
     backbone: BackboneDigest | None = None,
+    base: BaseDigest | None = None,
 ) -> Case:
     """Return a case about a small network; its frame is that of an initialisation."""
     frame: Document | None = None
@@ -185,9 +200,9 @@ def network_case(
                 "public_tensors": list(scale),
                 "public_source": source,
             }
-    weights = weights_of(NETWORK, np.float32)
+    weights = weights_of(NETWORK, np.float32, base=base)
     return _unlearned(
-        mechanism, parameters, weights, frame=frame, epsilon=epsilon, backbone=backbone
+        mechanism, parameters, weights, frame=frame, epsilon=epsilon, backbone=backbone, base=base
     )
 
 
@@ -222,8 +237,12 @@ def weights_of(
     *,
     grid: float | None = None,
     frozen: Mapping[str, tuple[int, ...]] = {},
+    base: BaseDigest | None = None,
 ) -> bytes:
-    """Return a safetensors file of numbers between -1 and 1, rounded to a grid if there is one."""
+    """Return a safetensors file of numbers between -1 and 1, rounded to a grid if there is one.
+
+    Only a file of a network with a base describes itself.
+    """
     random = np.random.default_rng(7)
     tensors = {name: random.uniform(-1, 1, shape) for name, shape in (shapes | frozen).items()}
     if grid is not None:
@@ -232,7 +251,8 @@ def weights_of(
         name: tensor.astype(np.float32 if name in frozen else dtype)
         for name, tensor in tensors.items()
     }
-    return safetensors.numpy.save(typed)
+    said = None if base is None else replace(DESCRIPTION, base=base).to_metadata()
+    return safetensors.numpy.save(typed, metadata=said)
 
 
 def phase_of(
@@ -287,9 +307,9 @@ def restating_claims(statement: Document, *, mechanism: str, parameters: Documen
     return plain(fresh)
 
 
-def exclusion(*, trained_anew: bool = False) -> Document:
+def exclusion(*, trained_anew: bool = False, base: BaseDigest | None = None) -> Document:
     """Return the statement that two records never touched the weights of the network."""
-    weights = weights_of(NETWORK, np.float32)
+    weights = weights_of(NETWORK, np.float32, base=base)
     return plain(
         exclusion_statement(
             subject=_subject(weights),
@@ -303,7 +323,8 @@ def exclusion(*, trained_anew: bool = False) -> Document:
             ),
             previous_certificate="0f" * 32,
             times=TIMES,
-            backbone=PUBLIC,
+            backbone=PUBLIC if base is None else None,
+            base=base,
             trained_anew=trained_anew,
         )
     )
@@ -352,6 +373,7 @@ def _unlearned(
     frame: Document | None = None,
     epsilon: float,
     backbone: BackboneDigest | None,
+    base: BaseDigest | None = None,
     evaluation: Mapping[str, Any] = EVALUATION,
 ) -> Case:
     header = safetensors.numpy.load(weights)
@@ -365,6 +387,7 @@ def _unlearned(
         previous_certificate="0f" * 32,
         times=TIMES,
         backbone=backbone,
+        base=base,
     )
     return Case(plain(statement), weights)
 

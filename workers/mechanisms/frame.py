@@ -70,12 +70,12 @@ class ReferenceFrame:
             factory: builds the network, drawing from torch's global generator.
             public_weights: the centre instead, by tensor name; published weights that do not
                 depend on the training data. A tensor that is missing there or has another shape,
-                such as the last layer of a network for other classes, keeps its centre.
+                such as the last layer of a network for other classes, keeps its centre. So do all
+                where every public tensor is frozen in the network.
             public_source: what ``public_weights`` are, for the certificate.
 
         Raises:
-            RunFailedError: no tensor of ``public_weights`` fits the network, or one that does is
-                not finite.
+            RunFailedError: a tensor of ``public_weights`` that fits the network is not finite.
         """
         first = _build_under(SEEDS[0], factory)
         squares = {name: _squares(tensor) for name, tensor in first.items()}
@@ -92,9 +92,9 @@ class ReferenceFrame:
         fallback = median(measured.values()) if measured else _SCALE_WITHOUT_RANDOM_TENSORS
         scale = {name: measured.get(name, fallback) for name in first}
         centre = {name: first[name] if name in constant else torch.zeros(()) for name in first}
-        if public_weights is None:
+        public = _fitting(public_weights or {}, first)
+        if not public:
             return cls(origin=Centre.INITIALISATION_MEAN, scale=scale, centre=centre)
-        public = _fitting(public_weights, first)
         return cls(
             origin=Centre.PUBLIC_WEIGHTS,
             scale=scale,
@@ -199,7 +199,11 @@ def _build_under(seed: int, factory: Callable[[], nn.Module]) -> dict[str, torch
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         module = factory()
-    return {name: tensor.detach().cpu() for name, tensor in module.named_parameters()}
+    return {
+        name: tensor.detach().cpu()
+        for name, tensor in module.named_parameters()
+        if tensor.requires_grad
+    }
 
 
 def _squares(tensor: torch.Tensor) -> float:
@@ -223,6 +227,4 @@ def _fitting(
         if not bool(torch.isfinite(tensor).all()):
             raise RunFailedError(f"the public weights' tensor {name!r} is not finite")
         fitting[name] = tensor.clone()
-    if not fitting:
-        raise RunFailedError("no tensor of the public weights fits the network")
     return fitting

@@ -1,8 +1,8 @@
 """Buffers are state that no accountant covers.
 
-Expunge handles only statistics of normalisation layers: they are reset before the noisy phase,
-detached during it, and recomputed from retained records with the certified parameters. An
-architecture with any other buffer is rejected, with the buffer's name.
+Statistics of normalisation layers are reset before the noisy phase, detached during it, and
+recomputed from retained records with the certified parameters. Any other buffer is part of the
+network's public base (``workers.training.base``) and never changes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,26 +19,30 @@ _STATISTICS = {"running_mean": 0, "running_var": 1, "num_batches_tracked": 0}
 
 
 def require_supported_buffers(module: nn.Module) -> None:
-    """Check that every buffer is a normalisation layer's statistic.
+    """Check that the network's state is parameters and buffers.
 
     Raises:
-        PlanError: there is another buffer or extra state; the message names it.
+        PlanError: there is extra state, or a statistic of another type; the message names it.
     """
     known = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    for path, layer in module.named_modules(remove_duplicate=False):
-        for name, buffer in layer.named_buffers(recurse=False):
-            full_name = f"{path}.{name}".lstrip(".")
-            if not isinstance(layer, _NormBase) or name not in _STATISTICS:
-                raise PlanError(
-                    f"buffer {full_name!r} could carry forgotten records past the noise: Expunge "
-                    "handles the running statistics of normalisation layers and no other buffer"
-                )
-            known.add(full_name)
-            if buffer.is_floating_point() and buffer.dtype not in (torch.float32, torch.float64):
-                raise PlanError(f"buffer {full_name!r} is {buffer.dtype}: use float32 or float64")
+    known |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
+    for name, buffer in statistics_of(module).items():
+        if buffer.is_floating_point() and buffer.dtype not in (torch.float32, torch.float64):
+            raise PlanError(f"buffer {name!r} is {buffer.dtype}: use float32 or float64")
     for name in module.state_dict():
         if name not in known:
             raise PlanError(f"extra state {name!r} could carry forgotten records past the noise")
+
+
+def statistics_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the statistics of normalisation layers by name."""
+    return {
+        f"{path}.{name}".lstrip("."): buffer
+        for path, layer in module.named_modules(remove_duplicate=False)
+        if isinstance(layer, _NormBase)
+        for name, buffer in layer.named_buffers(recurse=False)
+        if name in _STATISTICS
+    }
 
 
 def reset_buffers(module: nn.Module) -> None:
@@ -59,7 +63,7 @@ def without_buffers(module: nn.Module) -> Iterator[None]:
     layers = list(_tracking_layers(module))
     kept = [dict(layer._buffers) for layer in layers]  # noqa: SLF001
     for layer in layers:
-        layer._buffers.update(dict.fromkeys(layer._buffers))  # noqa: SLF001
+        layer._buffers.update(dict.fromkeys(_STATISTICS.keys() & layer._buffers.keys()))  # noqa: SLF001
     try:
         yield
     finally:

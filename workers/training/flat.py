@@ -12,7 +12,7 @@ class FlatParameters:
     """Moves a module's trainable parameters into one flat buffer, in place.
 
     The module keeps working: its parameters become views. Tied parameters appear once, under their
-    first name; the order is that of ``named_parameters``.
+    first name; the order is that of ``named_parameters``. Frozen parameters stay where they are.
 
     Attributes:
         values: float32 or float64 [size], the parameters' values.
@@ -21,13 +21,15 @@ class FlatParameters:
         shapes: name to shape of every tensor, in order.
 
     Raises:
-        PlanError: there is no parameter, or one is frozen, neither float32 nor float64, or of
-            another dtype than the others: the guarantee covers trainable parameters only.
+        PlanError: there is no trainable parameter, or one is neither float32 nor float64, or of
+            another dtype than the others.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._parameters = dict(module.named_parameters())
+        named = dict(module.named_parameters())
+        self._parameters = {name: tensor for name, tensor in named.items() if tensor.requires_grad}
+        self._frozen = named.keys() - self._parameters.keys()
         _refuse_unsupported(self._parameters)
         self.shapes = {name: tensor.shape for name, tensor in self._parameters.items()}
         self.values = torch.cat([tensor.detach().reshape(-1) for tensor in self])
@@ -72,7 +74,7 @@ class FlatParameters:
             tensor = now.pop(name, None)
             if tensor is None or tensor.shape != shape or tensor.data_ptr() != value.data_ptr():
                 raise SealedStateError(f"the network moved its parameter {name!r}")
-        for name in now:
+        for name in now.keys() - self._frozen:
             raise SealedStateError(f"the network created a new parameter {name!r}")
 
     def destroy(self) -> None:
@@ -90,14 +92,9 @@ class FlatParameters:
 
 def _refuse_unsupported(parameters: dict[str, nn.Parameter]) -> None:
     if not parameters:
-        raise PlanError("the architecture has no parameters")
+        raise PlanError("the architecture has no parameters to train")
     dtype = next(iter(parameters.values())).dtype
     for name, tensor in parameters.items():
-        if not tensor.requires_grad:
-            raise PlanError(
-                f"parameter {name!r} is frozen, so no mechanism covers it: make it trainable, or "
-                "compute its layer's output beforehand and store that as features"
-            )
         if tensor.dtype not in (torch.float32, torch.float64):
             raise PlanError(f"parameter {name!r} is {tensor.dtype}: use float32 or float64")
         if tensor.dtype != dtype:

@@ -13,8 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from app.domain.base import BaseDigest
 from app.domain.errors import RunFailedError
 from app.domain.recipe import TrainingRecipe
+from workers.training.base import digests_of, require_same
 from workers.training.buffers import require_supported_buffers
 from workers.training.data import Examples
 from workers.training.evaluate import Evaluation, evaluate
@@ -38,6 +40,7 @@ class Network:
     Attributes:
         module: the network; its parameters are views into ``flat``.
         flat: its trainable parameters and their gradients.
+        base: the digest of its public tensors, which nothing here changes; None without any.
 
     Raises:
         PlanError: the architecture holds state that no mechanism covers.
@@ -57,22 +60,33 @@ class Network:
             self.module.register_forward_pre_hook(lambda _, inputs: _converted(inputs, dtype))
         require_supported_buffers(self.module)
         self.flat = FlatParameters(self.module)
+        self._digests = digests_of(self.module)
+        self.base = BaseDigest.of(self._digests)
 
     def __repr__(self) -> str:
         return f"<Network: {self.flat.size} parameters on {self.flat.device}>"
 
     def load(self, tensors: Tensors) -> None:
-        """Replace all parameters and buffers.
+        """Replace all parameters and buffers but the base's.
 
         Args:
             tensors: parameters and buffers by their ``state_dict`` names, which may share a prefix;
-                of any floating-point precision.
+                of any floating-point precision. With or without the base, which must be this very
+                one: another may have been trained.
 
         Raises:
-            RunFailedError: a tensor is missing, unknown, of another shape or kind, or not finite.
+            RunFailedError: a tensor is missing, unknown, of another shape or kind, or not finite,
+                or not that of the base.
         """
-        own = self.module.state_dict()
-        tensors = renamed(tensors, own)
+        whole = self.module.state_dict()
+        own = self._own()
+        tensors = renamed(tensors, whole if len(tensors) > len(own) else own)
+        for name in tensors.keys() - own.keys():
+            if not torch.equal(torch.as_tensor(tensors[name]).to(whole[name]), whole[name]):
+                raise RunFailedError(
+                    f"the weights' tensor {name!r} is not the factory's own, which is frozen: it "
+                    "may have learned from records, and no run would unlearn it"
+                )
         with torch.no_grad():
             for name, target in own.items():
                 tensor = torch.as_tensor(tensors[name])
@@ -102,8 +116,11 @@ class Network:
 
         Raises:
             RunFailedError: there are no examples, or training diverged.
+            PlanError: the network changed its base.
         """
-        return train(self.module, examples, recipe, epochs=epochs, on_progress=on_progress)
+        steps = train(self.module, examples, recipe, epochs=epochs, on_progress=on_progress)
+        self.require_base()
+        return steps
 
     def evaluate(self, examples: Examples) -> Evaluation:
         """Return accuracy and mean loss.
@@ -130,18 +147,45 @@ class Network:
             values.copy_(kept)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all parameters and buffers on the CPU by their ``state_dict`` names."""
+        """Return copies of all parameters and buffers but the base's, on the CPU.
+
+        They have their ``state_dict`` names.
+
+        Raises:
+            PlanError: the network changed its base.
+        """
+        self.require_base()
         return {
             name: np.array(tensor.detach().cpu().numpy(), copy=True, order="C")
-            for name, tensor in self.module.state_dict().items()
+            for name, tensor in self._own().items()
         }
 
+    def require_base(self) -> None:
+        """Check that the public tensors are those that the network was built with.
+
+        Raises:
+            PlanError: one of them changed, came or went; the message names it.
+        """
+        require_same(
+            digests_of(self.module),
+            self._digests,
+            "changed: that could carry forgotten records past the noise",
+        )
+
     def destroy(self) -> None:
-        """Overwrite parameters, gradients and buffers with zeros."""
+        """Overwrite parameters, gradients and buffers with zeros, but not the base's.
+
+        A factory may share its base among networks.
+        """
         self.flat.destroy()
         with torch.no_grad():
-            for tensor in self.module.state_dict().values():
+            for tensor in self._own().values():
                 tensor.zero_()
+
+    def _own(self) -> dict[str, torch.Tensor]:
+        """Return all parameters and buffers but the base's, by their ``state_dict`` names."""
+        state: dict[str, torch.Tensor] = self.module.state_dict()
+        return {name: tensor for name, tensor in state.items() if name not in self._digests}
 
 
 def _converted(inputs: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from app.domain.errors import PlanError
 from workers.mechanisms.vectors import CLIP_MARGIN
+from workers.training.buffers import statistics_of
 from workers.training.flat import FlatParameters
 
 # Bounds the memory of one pass: about 256 MB of gradients, and at most this many records.
@@ -190,7 +191,7 @@ def _require_per_record_layers(module: nn.Module) -> None:
                     "DP-SGD cannot train it: use GroupNorm or LayerNorm for normalisation, and no "
                     "recurrent or attention layer of torch's own"
                 )
-    for name, _ in module.named_buffers():
+    for name in statistics_of(module):
         raise PlanError(f"buffer {name!r} would hold data that DP-SGD adds no noise to: remove it")
 
 

@@ -111,6 +111,7 @@ def train_privately(
             if on_progress is not None:
                 on_progress(step, steps)
     flat.require_attached()
+    network.require_base()
     flat.release_gradients()
 
 

@@ -1,11 +1,12 @@
 """Tries a network on random records before any record is read.
 
 What its code raises can still be shown to the operator in full, and what no guarantee would cover
-is refused: a network that changes its own parameters, or keeps a tensor from one batch to the next
-outside its ``state_dict``.
+is refused: a network that changes its own parameters, draws its public tensors at random, or keeps
+a tensor from one batch to the next outside its ``state_dict``.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import torch
 from torch import nn
@@ -14,10 +15,13 @@ from torch.nn.functional import cross_entropy
 from app.domain.errors import PlanError, RunFailedError
 from app.domain.schema import FeatureSchema
 from workers.operator_code import called, text_of
+from workers.training.base import digests_of, require_same
 from workers.training.buffers import require_supported_buffers, without_buffers
 from workers.training.data import Examples
 from workers.training.network import Network
 from workers.training.per_record import PROBED, per_record_gradients
+
+_OTHER_SEED: Final = 17
 
 
 def rehearse(
@@ -41,6 +45,8 @@ def rehearse(
     """
     network = Network(factory, device=device)
     module, flat = network.module, network.flat
+    if network.base is not None:
+        _require_public(module, factory)
     features, labels = Examples.random(schema, PROBED).rows(0, PROBED, device=device)
     weights, kept = flat.values.clone(), dict(_tensors_kept(module))
     before = {name: tensor.clone() for name, tensor in kept.items()}
@@ -57,6 +63,7 @@ def rehearse(
                 "training the network on random records", step, in_full=True, advice=_advice(schema)
             )
         flat.require_attached()
+        network.require_base()
         _require_unchanged(network, weights)
         for name, tensor in _tensors_kept(module):
             if name not in before or not _same(tensor, before[name]):
@@ -69,6 +76,19 @@ def rehearse(
             _rehearse_privately(network, features)
     flat.release_gradients()
     return network
+
+
+def _require_public(module: nn.Module, factory: Callable[[], nn.Module]) -> None:
+    """Check that another seed makes the same base: else it is nothing that anybody could have."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(_OTHER_SEED)
+        other = factory()
+    require_same(
+        digests_of(other),
+        digests_of(module),
+        "is another one in each network that the factory builds: load it from a file, draw it from "
+        "a generator with a seed of its own, or make it trainable",
+    )
 
 
 def _advice(schema: FeatureSchema) -> str:

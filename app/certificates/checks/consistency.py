@@ -21,7 +21,7 @@ from app.domain.merkle import EMPTY_ROOT
 from app.domain.noise_generators import KNOWN
 from app.domain.states import Basis
 from app.planning.mechanisms.deterministic import Deterministic
-from app.planning.mechanisms.mechanism import Claim, Mechanism
+from app.planning.mechanisms.mechanism import Claim, Mechanism, Needs
 
 # A lineage is trained and trained again, whose noise may cover later requests.
 _FIRST_OF_NEW_TRAINING: Final = 2
@@ -45,6 +45,7 @@ def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None
             backbone.whitening.base_sha256 != backbone.sha256,
             "a whitened backbone is not the one that it was made of",
         )
+    _check_base(predicate, mechanism)
     if isinstance(predicate, AsTrained):
         first = predicate.model.version == 1
         _require(
@@ -61,6 +62,17 @@ def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None
         _check_frame(predicate, mechanism)
         _check_noise(predicate)
         _check_evaluation(predicate.evaluation, forgotten=predicate.forgotten.records)
+
+
+def _check_base(predicate: Predicate, mechanism: Mechanism | None) -> None:
+    if predicate.base is None:
+        return
+    names = predicate.base.tensors
+    _require(names == sorted(set(names)), "its base's tensors are not sorted and unique")
+    if isinstance(predicate, Release) and mechanism is not None:
+        _require(mechanism.needs is Needs.ANY_NETWORK, "a head with a base")
+        trained = set(predicate.mechanism.tensors)
+        _require(trained.isdisjoint(names), "a tensor of its base was trained")
 
 
 def _check_version(predicate: Release) -> None:
@@ -149,10 +161,13 @@ def _check_frame(predicate: Release, mechanism: Mechanism) -> None:
     if frame is None:
         return
     public = backbone is not None and not backbone.frozen
-    _require((frame.centre == "public_weights") == public, "its centre is not the backbone")
+    centred = frame.centre == "public_weights"
+    # Where the network freezes all that a backbone has for it, nothing is left to centre there.
+    allowed = {public, False} if predicate.base is not None else {public}
+    _require(centred in allowed, "its centre is not the backbone")
     given = {frame.public_tensors is not None, frame.public_source is not None}
-    _require(given == {public}, "its centre is not explained")
-    if public:
+    _require(given == {centred}, "its centre is not explained")
+    if centred:
         _check_public_centre(frame, predicate)
 
 

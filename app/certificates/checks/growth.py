@@ -29,6 +29,8 @@ def check_growth(
         raise VerificationError(_STEP, "the older certificate is of a later version")
     last = hashlib.sha256(old_payload).hexdigest() == new.previous_certificate
     which = "the certificate before it" if last else "an older certificate"
+    if old.base != new.base:
+        raise VerificationError(_STEP, "its network stands on another base than before")
     if isinstance(old, AsTrained) or isinstance(new, AsTrained):
         return f"{which} states other facts: one of the two accounts for no record"
     before, after = old.forgotten, new.forgotten

@@ -40,11 +40,12 @@ def check_guarantee(
 def _computed(predicate: Predicate, mechanism: Mechanism | None) -> dict[str, Any]:
     own = predicate.backbone
     backbone = None if own is None else own.digest()
+    base = None if predicate.base is None else predicate.base.digest()
     if isinstance(predicate, AsTrained):
         return {"guarantee": NO_GUARANTEE}
     if isinstance(predicate, Exclusion) or mechanism is None:
         anew = isinstance(predicate, Exclusion) and predicate.trained_anew is not None
-        assumptions = exclusion_assumptions(backbone, trained_anew=anew)
+        assumptions = exclusion_assumptions(backbone, base, trained_anew=anew)
         return {"guarantee": EXCLUDED, "assumptions": assumptions}
     mechanism.refuse_slow()
     return claims_of(
@@ -52,4 +53,5 @@ def _computed(predicate: Predicate, mechanism: Mechanism | None) -> dict[str, An
         epsilon=predicate.target.epsilon,
         delta=predicate.target.delta,
         backbone=backbone,
+        base=base,
     )

@@ -45,6 +45,7 @@ def _check_against(
     tensors = weights.tensors()
     if description is not None:
         _check_description(description, predicate)
+    _check_base(description, predicate, tensors)
     frozen = predicate.backbone is not None and predicate.backbone.frozen
     _require(
         frozen == any(name.startswith(BACKBONE) for name in tensors),
@@ -84,6 +85,18 @@ def _check_description(description: ModelDescription, predicate: Predicate) -> N
         whitened = own.whitening is not None
         same = stated == (own.name, own.sha256, own.definition, own.frozen, whitened)
     _require(same, "the file says that it builds on another backbone")
+
+
+def _check_base(
+    description: ModelDescription | None,
+    predicate: Predicate,
+    tensors: Mapping[str, StoredTensor],
+) -> None:
+    said = None if description is None else description.base
+    own = None if predicate.base is None else predicate.base.digest()
+    _require(said == own, "the file and the certificate disagree on the network's base")
+    if own is not None:
+        _require(tensors.keys().isdisjoint(own.tensors), "the file holds a tensor of the base")
 
 
 def _check_options(mechanism: Mechanism, description: ModelDescription | None) -> None:

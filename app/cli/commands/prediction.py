@@ -44,6 +44,16 @@ Factories = Annotated[
     ),
 ]
 
+Base = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        help="The safetensors file of an uploaded backbone whose weights FILE's network keeps "
+        "frozen.",
+    ),
+]
+
 
 class ExportFormat(StrEnum):
     """What a model can be exported as."""
@@ -67,6 +77,7 @@ def predict(
     trusted: Trusted = None,
     check: Check = True,
     factory: Factories = None,
+    base: Base = None,
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",
@@ -86,7 +97,7 @@ def predict(
             logits = head_logits(published, features)
         else:
             modules: Any = loaded("workers.published", extra=TORCH)
-            model = modules.assembled(published, factories=factory or [])
+            model = modules.assembled(published, factories=factory or [], base=base)
             logits = model.logits_of(features).numpy()
         tables.write_scores(out, rows, logits, published.description)
         typer.echo(f"{out}: {len(logits)} predictions")
@@ -103,6 +114,7 @@ def export(
     trusted: Trusted = None,
     check: Check = True,
     factory: Factories = None,
+    base: Base = None,
 ) -> None:
     """Write a downloaded model for another runtime: raw features in, logits out.
 
@@ -115,7 +127,7 @@ def export(
         exporting: Any = loaded("workers.onnx_export", extra=ONNX)
         published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
         _say_unchecked(published)
-        exporting.export(modules.assembled(published, factories=factory or []), out)
+        exporting.export(modules.assembled(published, factories=factory or [], base=base), out)
         typer.echo(out)
 
 

@@ -7,8 +7,10 @@ from sqlalchemy.orm import Session
 
 from app import log
 from app.certificates.signing import StatementSigner, statement_of
-from app.certificates.statement import Coverage, Exclusion
+from app.certificates.statement import Coverage, Exclusion, base_of
 from app.certificates.tables import CertificateRow
+from app.domain.base import BaseDigest
+from app.domain.errors import RunFailedError
 from app.domain.ids import new_id
 from app.domain.states import Basis
 from app.ledger import repository
@@ -81,6 +83,22 @@ def present_of(tracking: Tracking, head: VersionRow, stated: Mapping[str, Any]) 
     return Present(
         tracking, head.number, forgotten=forgotten["records"] - forgotten["before_training"]
     )
+
+
+def require_same_base(session: Session, model_id: str, base: BaseDigest | None) -> None:
+    """Check that a run's network has the base that the model's certificates name.
+
+    A base that changed may have been trained on records meanwhile.
+
+    Raises:
+        RunFailedError: it has another.
+    """
+    newest = repository.last_certificate(session, model_id)
+    if newest is not None and base_of(statement_of(newest.envelope)) != base:
+        raise RunFailedError(
+            "the network's frozen parameters or buffers are not those that the model's "
+            "certificates name: restore the factory's files, or define a new model"
+        )
 
 
 def digest_of(previous: CertificateRow | None) -> str | None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from app import log
 from app.certificates.signing import StatementSigner
-from app.certificates.statement import Subject, Times, backbone_of, exclusion_statement
+from app.certificates.statement import Subject, Times, backbone_of, base_of, exclusion_statement
 from app.certificates.tables import CertificateRow
 from app.domain.errors import NotReadyError
 from app.domain.ids import new_id
@@ -153,12 +153,14 @@ def _exclusion(
     trained_anew: bool,
 ) -> CertificateRow:
     previous = repository.last_certificate(session, model.id)
+    stated = certifying.stated_of(session, head)
     statement = exclusion_statement(
         subject=Subject(model=model.name, version=head.number, weights_sha256=head.sha256),
         exclusion=certifying.exclude(session, model, head, [request.id for request in requests]),
         previous_certificate=certifying.digest_of(previous),
         times=Times(started_at=min(request.received_at for request in requests), certified_at=now),
-        backbone=backbone_of(certifying.stated_of(session, head)),
+        backbone=backbone_of(stated),
+        base=base_of(stated),
         trained_anew=trained_anew,
     )
     return certifying.issue(

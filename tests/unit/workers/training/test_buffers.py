@@ -9,6 +9,7 @@ from workers.training.buffers import (
     recompute_buffers,
     require_supported_buffers,
     reset_buffers,
+    statistics_of,
     without_buffers,
 )
 
@@ -108,17 +109,30 @@ class WithExtraState(nn.Linear):
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (nn.Sequential(WithBuffer()), "0.seen"),
-        (nn.Sequential(WithBuffer(persistent=False)), "0.seen"),
-        (WithBuffer(), "'seen'"),
-        (nn.Sequential(OddNorm()), "0.largest"),
         (nn.Sequential(WithExtraState(2, 2)), "0._extra_state"),
-        (nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)), "parametrizations"),
+        (nn.Sequential(nn.BatchNorm1d(3).half()), "0.running_mean"),
     ],
 )
 def test_other_state_is_refused_by_name(module, name):
     with pytest.raises(PlanError, match=name.replace(".", r"\.")):
         require_supported_buffers(module)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_other_buffers_are_no_statistics_and_stay_where_they_are(persistent):
+    module = nn.Sequential(WithBuffer(persistent=persistent), OddNorm())
+    require_supported_buffers(module)
+    assert {"0.seen", "1.largest"}.isdisjoint(statistics_of(module))
+    module[1].largest.fill_(5.0)
+    reset_buffers(module)
+    with without_buffers(module):
+        assert torch.equal(module[1].largest, torch.full((3,), 5.0))
+        assert module[1].running_mean is None
+    assert set(statistics_of(module)) == {
+        "1.running_mean",
+        "1.running_var",
+        "1.num_batches_tracked",
+    }
 
 
 def test_normalisation_layers_are_accepted_also_when_used_twice():

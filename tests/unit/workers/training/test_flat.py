@@ -86,10 +86,8 @@ def test_parameters_that_leave_the_buffer_are_noticed(fault):
 
 
 def test_what_no_mechanism_covers_is_refused_by_name():
-    frozen = network()
-    frozen[3].bias.requires_grad_(False)
-    with pytest.raises(PlanError, match=r"3\.bias"):
-        FlatParameters(frozen)
+    with pytest.raises(PlanError, match="no parameters"):
+        FlatParameters(network().requires_grad_(requires_grad=False))
     with pytest.raises(PlanError, match=r"0\.weight.*float16"):
         FlatParameters(network().half())
     mixed = network()
@@ -98,6 +96,19 @@ def test_what_no_mechanism_covers_is_refused_by_name():
         FlatParameters(mixed)
     with pytest.raises(PlanError, match="no parameters"):
         FlatParameters(nn.ReLU())
+
+
+def test_frozen_parameters_are_left_out_and_stay_where_they_are():
+    module = network()
+    bias = module[3].bias.requires_grad_(requires_grad=False)
+    place = bias.data_ptr()
+    flat = FlatParameters(module)
+    assert "3.bias" not in flat.shapes
+    assert flat.size == sum(p.numel() for p in module.parameters() if p is not bias)
+    assert bias.data_ptr() == place
+    flat.require_attached()
+    flat.values.zero_()
+    assert bool(bias.any())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

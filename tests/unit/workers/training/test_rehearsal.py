@@ -64,6 +64,16 @@ class Masked(nn.Linear):
         self.register_buffer("mask", torch.ones(6), persistent=False)
 
 
+class Counting(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 2)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, features):
+        self.calls += 1
+        return super().forward(features)
+
+
 class Detached(nn.Linear):
     def forward(self, features):
         return super().forward(features).detach()
@@ -91,6 +101,17 @@ def frozen():
     return module
 
 
+def frozen_ones():
+    module = frozen()
+    for tensor in module[0].parameters():
+        nn.init.ones_(tensor)
+    return module
+
+
+def normalised_spectrally():
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(6, 2))
+
+
 def lazy():
     module = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
     module(torch.zeros(2, 6))  # as the builder does
@@ -103,6 +124,8 @@ def lazy():
         (with_batch_norm, NUMBERS, False),
         (Tied, NUMBERS, True),
         (Constant, NUMBERS, False),
+        (Masked, NUMBERS, False),
+        (frozen_ones, NUMBERS, True),
         (lazy, NUMBERS, True),
         (lambda: Text(500), TOKENS, True),
     ],
@@ -119,8 +142,9 @@ def test_these_are_fine(factory, schema, private):
         (with_batch_norm, NUMBERS, True, PlanError, r"layer '1' \(BatchNorm1d\)"),
         (lambda: Clamping(6, 2), NUMBERS, False, PlanError, "'weight' in"),
         (lambda: Keeping(6, 2), NUMBERS, False, PlanError, "keeps the tensor 'seen'"),
-        (Masked, NUMBERS, False, PlanError, "buffer 'mask'"),
-        (frozen, NUMBERS, False, PlanError, r"'0\.weight' is frozen"),
+        (Counting, NUMBERS, False, PlanError, "public tensor 'calls' changed"),
+        (frozen, NUMBERS, False, PlanError, r"'0\.bias' is another one in each network"),
+        (normalised_spectrally, NUMBERS, False, PlanError, "parametrizations"),
         (nn.Identity, NUMBERS, False, PlanError, "no parameters"),
         (lambda: Detached(6, 2), NUMBERS, False, RunFailedError, "does not require grad"),
         (InPlace, NUMBERS, False, RunFailedError, "modified by an inplace operation"),
