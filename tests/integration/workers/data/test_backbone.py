@@ -368,5 +368,3 @@ def test_a_start_that_takes_nothing_from_the_backbone_is_refused(services):
     backbone = trained_on(services, logistic)
     with pytest.raises(RunFailedError, match="no tensor"):
         starting(backbone, lambda: network(logistic))()
-    with pytest.raises(RunFailedError, match="no tensor"):
-        frame_of(backbone, lambda: network(logistic))
