@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow  # each starts a whole service and waits for it
 
 # Some seconds of noisy steps, so that a scrape meets them.
 SLOW = {
-    **model(parameters={"steps": 400}, budget_epochs=404, first_release="as_trained"),
+    **model(parameters={"steps": 150}, budget_epochs=154, first_release="as_trained"),
     "architecture": {"name": "custom", "factory": FACTORY},
     "recipe": {**RECIPE, "batch_size": 1000},
 }
@@ -67,7 +67,7 @@ def test_a_run_is_seen_in_figures_and_logs(service):
                 value(f := figures(service), "expunge_run_steps_total", phase="unlearning") and f
             )
         )
-        assert value(stepping, "expunge_run_planned_steps", model="digits-mlp") == 400
+        assert value(stepping, "expunge_run_planned_steps", model="digits-mlp") == 150
         assert value(stepping, "expunge_workers", state="busy") == 1
         assert value(stepping, "expunge_runs", kind="unlearn", state="running") == 1
         assert value(stepping, "expunge_forget_requests", state="unlearning") == 1
