@@ -70,18 +70,30 @@ class Dispatcher:
         scheduling.schedule_due(self._services.database, self._services.blobs)
 
     def _requeue_silent_runs(self) -> None:
+        with self._services.database.transaction() as session:
+            runs.shorten_leases(session, lease_s=self._services.settings.lease_s)
+        while self._requeue_silent_run():
+            pass
+
+    def _requeue_silent_run(self) -> bool:
+        """Give up one attempt whose worker is silent; False if there is none.
+
+        Each has its own transaction: models are locked after one run, and before any request.
+        """
         settings = self._services.settings
         with self._services.database.transaction() as session:
-            runs.shorten_leases(session, lease_s=settings.lease_s)
-            for row in repository.expired_runs(session, lease_s=settings.lease_s):
-                runs.give_up_attempt(
-                    session,
-                    row,
-                    reason=f"the worker died {row.attempt} times, the last time in phase "
-                    f"{row.phase}: it may lack memory for this model",
-                    permanent=False,
-                    max_attempts=settings.max_attempts,
-                )
+            row = repository.expired_run(session, lease_s=settings.lease_s)
+            if row is None:
+                return False
+            runs.give_up_attempt(
+                session,
+                row,
+                reason=f"the worker died {row.attempt} times, the last time in phase "
+                f"{row.phase}: it may lack memory for this model",
+                permanent=False,
+                max_attempts=settings.max_attempts,
+            )
+        return True
 
     def _enqueue_runs(self) -> None:
         """Enqueue new runs; if Redis is down the transaction rolls back and they wait."""

@@ -328,8 +328,8 @@ def latest_run(session: Session, model_id: str) -> RunRow | None:
     return session.scalar(query.order_by(RunRow.created_at.desc(), RunRow.id).limit(1))
 
 
-def expired_runs(session: Session, *, lease_s: float) -> Sequence[RunRow]:
-    """Lock and return runs whose worker has stopped responding.
+def expired_run(session: Session, *, lease_s: float) -> RunRow | None:
+    """Lock and return a run whose worker has stopped responding; None if there is none.
 
     No worker can prolong its lease while Postgres is away, so after a start of Postgres every lease
     is valid for another ``lease_s`` seconds.
@@ -339,7 +339,7 @@ def expired_runs(session: Session, *, lease_s: float) -> Sequence[RunRow]:
         RunRow.lease_expires_at < func.clock_timestamp(),
         func.pg_postmaster_start_time() < func.clock_timestamp() - timedelta(seconds=lease_s),
     )
-    return session.scalars(query.with_for_update(skip_locked=True)).all()
+    return session.scalar(query.limit(1).with_for_update(skip_locked=True))
 
 
 def overlong_leases(session: Session, *, lease_s: float) -> Sequence[RunRow]:

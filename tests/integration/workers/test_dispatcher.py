@@ -13,10 +13,13 @@ from app.ledger import outbox, runs
 from app.locations import redis_connection
 from app.log import checkpoints, merkle
 from app.monitoring.queue_state import queue_state
+from app.registry.tables import ModelRow
 from tests.support.workshop import Workshop
 from workers import dispatcher as dispatcher_module
 from workers.dispatcher import Dispatcher
 from workers.queue import NAME, enqueue_run, open_queue, waiting_runs
+
+_FREE_MODELS = select(ModelRow.id).with_for_update(skip_locked=True)
 
 
 @pytest.fixture
@@ -174,6 +177,28 @@ def test_a_worker_that_dies_each_time_fails_the_run_with_a_reason(workshop, serv
     assert "memory" in run.failure_reason
 
 
+def test_of_several_silent_workers_one_run_is_given_up_at_a_time(
+    workshop, services, queue, monkeypatch
+):
+    """Else a model would stay locked while the next is waited for, and a new request locks both."""
+    workshop.define("another")
+    for name in ("model", "another"):
+        workshop.lease(name)
+    age(workshop, 3600)
+    free, give_up_attempt = [], runs.give_up_attempt
+
+    def noting(*args, **more):
+        with workshop.transaction() as session:
+            free.append(len(session.scalars(_FREE_MODELS).all()))
+        give_up_attempt(*args, **more)
+
+    monkeypatch.setattr(runs, "give_up_attempt", noting)
+    Dispatcher(short_leases(services, max_attempts=1), queue)._requeue_silent_runs()
+
+    assert {run.state for run in workshop.runs()} == {"failed"}
+    assert free == [2, 2]
+
+
 def test_a_second_copy_of_a_job_does_no_harm(workshop, dispatcher, queue, work):
     run_id = workshop.active_run()
     enqueue_run(queue, run_id)
@@ -203,9 +228,9 @@ def test_one_failing_step_does_not_hold_up_the_others(monkeypatch, services, que
     assert waiting_runs(queue) == {workshop.active_run()}
 
 
-def short_leases(services):
+def short_leases(services, **more):
     """Return the services with leases so short that Postgres has run for longer than one."""
-    settings = services.settings.model_copy(update={"lease_s": 0.001})
+    settings = services.settings.model_copy(update={"lease_s": 0.001, **more})
     return type(services)(**{**vars(services), "settings": settings})
 
 

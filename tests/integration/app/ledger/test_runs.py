@@ -31,12 +31,13 @@ def _expire(workshop: Workshop, run_id: str) -> None:
 
 def _requeue_silent(workshop: Workshop, *, attempts: int = 3) -> list[str]:
     with workshop.transaction() as session:
-        silent = repository.expired_runs(session, lease_s=0.001)
-        for row in silent:
-            runs.give_up_attempt(
-                session, row, reason="the worker died", permanent=False, max_attempts=attempts
-            )
-        return [row.id for row in silent]
+        row = repository.expired_run(session, lease_s=0.001)
+        if row is None:
+            return []
+        runs.give_up_attempt(
+            session, row, reason="the worker died", permanent=False, max_attempts=attempts
+        )
+        return [row.id]
 
 
 def _heartbeat(workshop: Workshop, held: Held, **progress: object) -> None:
