@@ -281,7 +281,9 @@ def test_versions_that_were_not_released_and_exact_heads_need_a_run(
 
 
 def test_an_emptied_model_is_withdrawn_and_not_certified(workshop: Workshop) -> None:
-    learned = made(workshop, **HEAD | {"epsilon": 200.0})
+    learned = made(workshop, **HEAD | {"epsilon": 200.0, "parameters": {"noise_std": 40.0}})
+    first = workshop.forget(learned[0])  # the rest is remembered as left
+    assert states(workshop, first) == ["certified"]
     request = workshop.forget(*learned)
     assert states(workshop, request) == ["open"]
     workshop.dispatch()
