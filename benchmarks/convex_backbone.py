@@ -5,7 +5,7 @@ from typing import Final
 import torch
 
 from app.domain.architecture import ArchitectureSpec
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.convex_case import shuffled
 from benchmarks.data import Pictures
 from workers.training.architectures import build

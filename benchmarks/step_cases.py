@@ -18,7 +18,7 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
 from app.domain.plan import Plan
 from app.domain.policy import Policy
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape

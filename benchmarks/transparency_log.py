@@ -28,8 +28,8 @@ from app.certificates.signing import StatementSigner
 from app.database import Database
 from app.datasets import digests
 from app.datasets.service import define_dataset
-from app.domain.merkle import leaf_hash, verify_inclusion
 from app.domain.schema import FeatureSchema
+from app.domain.trees.merkle import leaf_hash, verify_inclusion
 from app.embedded import EmbeddedServers
 from app.log import merkle
 from app.maintenance import fsck

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.planning.shape import ModelShape
 from benchmarks.data import CLASSES, Pictures
 from benchmarks.paper_settings import DELTA

@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks import unlearning_figures
 from benchmarks.data import Pictures, load
 from benchmarks.unlearning_arms import (

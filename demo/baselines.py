@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from app.domain.architecture import ArchitectureSpec
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from demo.digits import CLASSES
 from workers.mechanisms.frame import ReferenceFrame
 from workers.training.architectures import build

@@ -20,7 +20,7 @@ from app.domain.architecture import ArchitectureSpec, is_allowed
 from app.domain.description import ModelDescription
 from app.domain.errors import CalibrationError, ExpungeError, ParameterError, PlanError
 from app.domain.policy import Policy
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.planning.mechanisms.any_start import AnyStart
 from app.planning.mechanisms.catalogue import MECHANISMS

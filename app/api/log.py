@@ -9,7 +9,7 @@ from app import log
 from app.api.protocol.access import GuardedRoute, LogReader, ServicesOf
 from app.api.protocol.errors import problem_responses
 from app.api.protocol.schemas import Answer
-from app.domain.merkle import leaf_hash
+from app.domain.trees.merkle import leaf_hash
 from app.log import checkpoints, cosignatures, merkle
 from app.log.tables import LogEntryRow
 

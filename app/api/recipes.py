@@ -5,8 +5,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from app.api.protocol.schemas import Body, described_by
-from app.domain.recipe import MOST_EPOCHS, TrainingRecipe
-from app.domain.recipe_groups import MOST_GROUPS, ParameterGroup
+from app.domain.recipes.groups import MOST_GROUPS, ParameterGroup
+from app.domain.recipes.recipe import MOST_EPOCHS, TrainingRecipe
 
 _DEFAULTS = TrainingRecipe()
 

@@ -20,7 +20,7 @@ from securesystemslib.dsse import Envelope
 
 from app.certificates import strict_json
 from app.domain.errors import VerificationError
-from app.domain.merkle import HASH_BYTES
+from app.domain.trees.merkle import HASH_BYTES
 
 MEDIA_TYPE: Final = "application/vnd.expunge.bundle.v1+json"
 MAX_BYTES: Final = 64 * 1024 * 1024

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from app.certificates.note import NoteKey, open_note
 from app.domain.errors import NoteError
-from app.domain.merkle import HASH_BYTES
+from app.domain.trees.merkle import HASH_BYTES
 
 MAX_SIZE = 2**63 - 1
 MAX_EXTENSIONS = 16

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.domain.errors import InvalidInputError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 
 NAME = "linear_head"
 DEFAULT_WEIGHT_DECAY = 0.0001

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from app.domain.architecture import CLASSIFIERS, ArchitectureSpec
 from app.domain.errors import InvalidInputError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 
 NAME = "ridge_head"

@@ -5,9 +5,9 @@ from sqlalchemy.orm import Session
 
 from app.certificates.checkpoint import Checkpoint
 from app.certificates.signing import StatementSigner
-from app.domain import merkle
 from app.domain.errors import ConfigurationError, CorruptLogError, NotReadyError
-from app.domain.merkle import Frontier
+from app.domain.trees import merkle
+from app.domain.trees.merkle import Frontier
 from app.log.tables import LogCheckpointRow, LogEntryRow, SigningKeyRow
 
 _ORIGIN_HEX_DIGITS = 32

@@ -21,9 +21,9 @@ from app.certificates.checkpoint import Checkpoint, open_checkpoint
 from app.certificates.cosignature import WitnessKey
 from app.certificates.note import NoteKey
 from app.database import Database
-from app.domain import merkle
 from app.domain.errors import NoteError
-from app.domain.merkle import Frontier, NodeRun
+from app.domain.trees import merkle
+from app.domain.trees.merkle import Frontier, NodeRun
 from app.log.checkpoints import origin_from
 from app.log.nodes import LOG
 from app.log.tables import LogCheckpointRow, LogEntryRow, TreeNodeRow

@@ -19,7 +19,7 @@ from app.certificates.signing import statement_of
 from app.certificates.tables import CertificateRow
 from app.datasets.lives import Life
 from app.domain.errors import TargetNotMetError
-from app.domain.merkle import Frontier, NodeRun
+from app.domain.trees.merkle import Frontier, NodeRun
 from app.ledger.certificates import accounted
 from app.ledger.certificates.accounted import NamedRecord
 from app.ledger.certificates.accounts import FIELDS, Lineage, Totals, leaves_of, totals_after

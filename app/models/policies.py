@@ -10,7 +10,7 @@ from app.database import Database
 from app.database.endings import require_live
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.policy import Policy
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.states import ObligationState, RunState, WeightsSource
 from app.ledger import outbox, repository
 from app.models.recipes import require_suited

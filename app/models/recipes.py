@@ -5,7 +5,7 @@ from app.domain import linear_head, ridge_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.policy import Policy
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 
 _OF_EACH_RECORD = {
     "clip_norm": "it clips the gradient of each record itself, by its parameter gradient_clip",

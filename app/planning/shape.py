@@ -10,7 +10,7 @@ from app.domain.checks import (
     require_steps,
 )
 from app.domain.errors import ParameterError
-from app.domain.recipe import MOST_EPOCHS
+from app.domain.recipes.recipe import MOST_EPOCHS
 from app.planning.tracking import Tracking
 
 MOST_RECORDS = 10**9

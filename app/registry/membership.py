@@ -17,7 +17,7 @@ from typing import Protocol
 
 from app.datasets.lives import Life, Lived, life_at
 from app.datasets.tables import RecordRow
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
 from app.registry.tables import ModelRow
 

@@ -18,7 +18,7 @@ from app.datasets.tables import DatasetRow
 from app.domain import linear_head, ridge_head
 from app.domain.errors import ConflictError, ParameterError
 from app.domain.plan import TrainingKind
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
 from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape, RidgeShape
 from app.planning.tracking import Tracking

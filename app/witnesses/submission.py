@@ -16,7 +16,7 @@ from typing import Final
 from app.certificates.checkpoint import MAX_SIZE
 from app.certificates.note import MAX_NOTE_BYTES
 from app.domain.errors import NoteError
-from app.domain.merkle import HASH_BYTES
+from app.domain.trees.merkle import HASH_BYTES
 
 PATH: Final = "/add-checkpoint"
 SIZE_MEDIA_TYPE: Final = "text/x.tlog.size"

@@ -22,8 +22,8 @@ from app.certificates import strict_json
 from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.certificates.cosignature import WitnessSigner
 from app.certificates.trusted_keys import TrustedKeys, read_trusted_keys
-from app.domain import merkle
 from app.domain.errors import ConfigurationError, NoteError, ProofError
+from app.domain.trees import merkle
 from app.witnesses.submission import SIZE_MEDIA_TYPE, Submission
 
 

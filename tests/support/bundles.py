@@ -9,7 +9,7 @@ from securesystemslib.dsse import Envelope
 from app.certificates.bundle import LogProof, RequestProof, bundle_json
 from app.certificates.checkpoint import Checkpoint
 from app.certificates.signing import PAYLOAD_TYPE, StatementSigner
-from app.domain import merkle
+from app.domain.trees import merkle
 from tests.support import trees
 
 ORIGIN = "expunge/test"

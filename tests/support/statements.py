@@ -40,11 +40,11 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import BackboneDigest, Whitening, definition_digest
 from app.domain.base import BaseDigest
 from app.domain.description import ModelDescription
-from app.domain.merkle import EMPTY_ROOT
 from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan
 from app.domain.schema import FeatureSchema
 from app.domain.states import Basis
+from app.domain.trees.merkle import EMPTY_ROOT
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.mechanisms.deterministic import Deterministic
 from tests.support.parameters import (

@@ -24,7 +24,7 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.scopes import Scope
 from app.domain.states import Basis, FirstRelease, RunKind, WeightsSource

@@ -21,7 +21,7 @@ from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import definition_digest
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from app.services import Services
 from app.storage.tables import BlobRow

@@ -17,7 +17,7 @@ from app.domain.description import ModelDescription
 from app.domain.errors import CorruptObjectError, GoneError, RunFailedError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease, RunKind
 from app.ledger import runs

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.training.data import Examples
 from workers.training.evaluate import Evaluation
 from workers.training.loop import TrainingProgress

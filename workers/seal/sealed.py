@@ -32,7 +32,7 @@ from torch import nn
 from app.accounting import retraining
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
 from workers.noise.generators import NoiseSource

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from app.domain.errors import RunFailedError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.training.data import Examples
 from workers.training.gradients import add_gradient
 from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards

@@ -15,7 +15,7 @@ from torch import nn
 
 from app.domain.base import BaseDigest
 from app.domain.errors import RunFailedError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.training.base import digests_of, require_same
 from workers.training.buffers import require_supported_buffers
 from workers.training.data import Examples

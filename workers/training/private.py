@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from app.domain.checks import require_fraction, require_positive, require_steps
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.noise.generators import NoiseSource
 from workers.training.data import Examples
 from workers.training.network import Network

@@ -17,9 +17,9 @@ from app.certificates.schema import (
     Tree,
 )
 from app.domain.errors import VerificationError
-from app.domain.merkle import EMPTY_ROOT
 from app.domain.noise_generators import KNOWN
 from app.domain.states import Basis
+from app.domain.trees.merkle import EMPTY_ROOT
 from app.planning.mechanisms.deterministic import Deterministic
 from app.planning.mechanisms.mechanism import Claim, Mechanism, Needs
 

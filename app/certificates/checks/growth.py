@@ -5,8 +5,8 @@ import hashlib
 from app.certificates.bundle import Growth, TreeGrowth
 from app.certificates.parameters import read_parameters
 from app.certificates.schema import AsTrained, Forgotten, Predicate, Release, Tree
-from app.domain import merkle
 from app.domain.errors import ProofError, VerificationError
+from app.domain.trees import merkle
 from app.planning.mechanisms.tracked import Tracked
 
 _STEP = "previous"

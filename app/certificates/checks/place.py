@@ -15,8 +15,8 @@ from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.certificates.note import NoteKey
 from app.certificates.schema import Predicate
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
-from app.domain import merkle
 from app.domain.errors import NoteError, ProofError, VerificationError
+from app.domain.trees import merkle
 
 _ISSUED: Final = "certificate.issued"
 _CLOCK_SKEW: Final = timedelta(minutes=1)

@@ -22,9 +22,9 @@ from sqlalchemy.orm import Session
 
 from app.certificates.statement import Coverage, Exclusion, TreeHead
 from app.datasets.lives import Life
-from app.domain import merkle
 from app.domain.errors import TargetNotMetError
-from app.domain.merkle import Frontier, NodeRun
+from app.domain.trees import merkle
+from app.domain.trees.merkle import Frontier, NodeRun
 from app.ledger.certificates import accounted
 from app.ledger.certificates.accounted import NamedRecord
 from app.log import nodes

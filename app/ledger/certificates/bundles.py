@@ -28,9 +28,9 @@ from app.certificates.signing import (
 from app.certificates.tables import CertificateRow
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys, ed25519_of
 from app.certificates.verification import check_place
-from app.domain import multiproof
 from app.domain.errors import CorruptLogError, InvalidInputError
-from app.domain.merkle import consistency_ranges, inclusion_ranges, leaf_hash
+from app.domain.trees import multiproof
+from app.domain.trees.merkle import consistency_ranges, inclusion_ranges, leaf_hash
 from app.failpoints import reach
 from app.ledger import repository
 from app.ledger.certificates.accounts import places_of, tree_names

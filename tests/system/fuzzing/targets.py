@@ -31,7 +31,7 @@ from app.domain.errors import (
     PlanError,
     VerificationError,
 )
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.models.definitions import check_weights
 from tests.support.bundles import signed_payload

@@ -7,7 +7,7 @@ from torch import nn
 
 from app.accounting import gradient_clipping as accountant
 from app.domain.errors import RunFailedError, SealedStateError, TargetNotMetError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.noise.generators import SecureNoise

@@ -7,7 +7,7 @@ from torch import nn
 
 from app.accounting.precision import grid_of
 from app.domain.errors import SealedStateError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.mechanisms.descent import Descent
 from workers.noise.generators import SecureNoise
 from workers.seal import sealed as module_under_test

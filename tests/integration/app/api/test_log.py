@@ -7,8 +7,8 @@ from sqlalchemy import Engine, text
 
 from app.certificates.checkpoint import Checkpoint, open_checkpoint, origin_of
 from app.certificates.note import NoteKey
-from app.domain.merkle import leaf_hash, verify_consistency, verify_inclusion
 from app.domain.scopes import Scope
+from app.domain.trees.merkle import leaf_hash, verify_consistency, verify_inclusion
 from app.services import Services
 from tests.support.logbook import bodies, forging, sign, write
 

@@ -28,8 +28,8 @@ from app.certificates.schema import read_statement
 from app.certificates.signing import payload_of, statement_of
 from app.certificates.tables import CertificateRow
 from app.certificates.verification import check_statement
-from app.domain import merkle
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, PlanError
+from app.domain.trees import merkle
 from app.download import bundle_bytes
 from app.ledger import publication, repository, runs
 from app.ledger.certificates import bundles

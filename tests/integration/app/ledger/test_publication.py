@@ -15,8 +15,8 @@ from sqlalchemy.exc import IntegrityError
 
 from app.certificates.signing import statement_of
 from app.certificates.tables import CertificateRow
-from app.domain import merkle
 from app.domain.errors import TargetNotMetError
+from app.domain.trees import merkle
 from app.ledger import repository
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.tables import ForgottenRecordRow

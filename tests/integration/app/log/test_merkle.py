@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app import log
 from app.domain.errors import CorruptLogError, InvalidInputError
-from app.domain.merkle import EMPTY_ROOT, leaf_hash, verify_consistency, verify_inclusion
+from app.domain.trees.merkle import EMPTY_ROOT, leaf_hash, verify_consistency, verify_inclusion
 from app.log import merkle
 from app.log.tables import LogEntryRow, TreeNodeRow
 from app.services import Services

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, text
 from app import log
 from app.certificates.signing import StatementSigner
 from app.domain.errors import ProofError
-from app.domain.merkle import verify_consistency
+from app.domain.trees.merkle import verify_consistency
 from app.log import merkle
 from app.maintenance import fsck
 from app.services import Services

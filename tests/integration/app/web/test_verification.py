@@ -21,8 +21,8 @@ from app.certificates.bundle import bundle_json
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import verify
-from app.domain import merkle
 from app.domain.errors import VerificationError
+from app.domain.trees import merkle
 from app.main import create_app
 from app.services import Services
 from tests.support import browser as browsers

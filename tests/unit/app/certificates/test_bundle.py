@@ -19,8 +19,8 @@ from app.certificates.signing import StatementSigner
 from app.certificates.statement import Exclusion, Subject, Times, TreeHead, exclusion_statement
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import VerifiedStep, verify
-from app.domain import merkle
 from app.domain.errors import VerificationError
+from app.domain.trees import merkle
 from tests.support.bundles import ORIGIN, SmallLog
 from tests.support.statements import digest_of
 from tests.support.trust import trust

@@ -15,7 +15,7 @@ from app.certificates.checkpoint import (
 )
 from app.certificates.signing import StatementSigner
 from app.domain.errors import NoteError
-from app.domain.merkle import EMPTY_ROOT
+from app.domain.trees.merkle import EMPTY_ROOT
 
 ROOT = base64.b64encode(EMPTY_ROOT).decode()
 ORIGIN = "expunge/0123"

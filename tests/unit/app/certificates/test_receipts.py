@@ -9,9 +9,9 @@ import pytest
 from app.certificates.bundle import LeafProof, RequestProof
 from app.certificates.receipts import Receipt, check_receipt
 from app.certificates.schema import Excluded, Forgotten, Tree
-from app.domain import merkle
 from app.domain.commitments import record_commitment, subject_commitment
 from app.domain.errors import VerificationError
+from app.domain.trees import merkle
 from tests.support import trees
 
 SALT = b"s" * 32

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from app.accounting import gradient_clipping as accountant
-from app.domain.recipe import TrainingRecipe
-from app.domain.recipe_groups import ParameterGroup
+from app.domain.recipes.groups import ParameterGroup
+from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.insecure_noise import InsecureNoise
 from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping

@@ -21,7 +21,7 @@ from app.domain.errors import (
     SealedStateError,
     TargetNotMetError,
 )
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.noise.generators import SecureNoise

@@ -5,7 +5,7 @@ import torch
 
 from app.accounting import gradient_clipping as accountant
 from app.domain.errors import PlanError, RunFailedError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.insecure_noise import InsecureNoise
 from tests.unit.workers.training.test_base import Adapted
 from workers.mechanisms.frame import ReferenceFrame

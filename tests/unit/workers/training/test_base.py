@@ -7,7 +7,7 @@ from torch import nn
 
 from app.domain.base import BaseDigest
 from app.domain.errors import PlanError, RunFailedError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.training.base import digests_of, pinned, public_tensors, require_same
 from workers.training.network import Network
 

@@ -11,7 +11,7 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.planning.lineage import new_lineage
 from app.planning.mechanisms.catalogue import mechanism_named

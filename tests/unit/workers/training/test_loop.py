@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from app.domain.errors import RunFailedError
-from app.domain.recipe import TrainingRecipe
-from app.domain.recipe_groups import ParameterGroup
+from app.domain.recipes.groups import ParameterGroup
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.training import loop
 from workers.training.data import Examples
 from workers.training.evaluate import evaluate

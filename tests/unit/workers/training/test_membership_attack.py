@@ -7,7 +7,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from app.domain.errors import RunFailedError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.training.membership_attack import loss_threshold_auc, membership_auc, record_losses
 from workers.training.network import Network
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.training.network import Network
 
 CPU = torch.device("cpu")

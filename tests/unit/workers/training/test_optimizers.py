@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from app.domain.errors import RunFailedError
-from app.domain.recipe import TrainingRecipe
-from app.domain.recipe_groups import ParameterGroup
+from app.domain.recipes.groups import ParameterGroup
+from app.domain.recipes.recipe import TrainingRecipe
 from workers.training.optimizers import Schedule, optimizer_of, share_of_rate
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from app.accounting.precision import grid_of
 from app.domain.errors import LeaseLostError, ParameterError, PlanError
-from app.domain.recipe import TrainingRecipe
+from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.insecure_noise import InsecureNoise
 from workers.noise.generators import SecureNoise
 from workers.training import private

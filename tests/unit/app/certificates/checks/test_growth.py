@@ -9,8 +9,8 @@ import pytest
 from app.certificates.bundle import Growth, TreeGrowth
 from app.certificates.checks.growth import check_growth
 from app.certificates.schema import Predicate, Release, Tree, read_statement
-from app.domain import merkle
 from app.domain.errors import VerificationError
+from app.domain.trees import merkle
 from tests.support import trees
 from tests.support.statements import as_trained, exclusion, synthetic, weights_of
 

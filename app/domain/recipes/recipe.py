@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from app.domain.errors import InvalidInputError
-from app.domain.recipe_fields import is_number, require, require_choice, require_whole
-from app.domain.recipe_groups import MOST_GROUPS, ParameterGroup
+from app.domain.recipes.fields import is_number, require, require_choice, require_whole
+from app.domain.recipes.groups import MOST_GROUPS, ParameterGroup
 
 OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("one_cycle", "cosine", "constant")

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from app.domain.errors import InvalidInputError
-from app.domain.recipe_fields import is_number, require
+from app.domain.recipes.fields import is_number, require
 
 MOST_GROUPS: Final = 64
 _LONGEST_PATTERN: Final = 500

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from app.domain.errors import InvalidInputError
-from app.domain.recipe import TrainingRecipe
-from app.domain.recipe_groups import ParameterGroup, members_of
+from app.domain.recipes.groups import ParameterGroup, members_of
+from app.domain.recipes.recipe import TrainingRecipe
 
 
 def test_json_round_trip_and_defaults():

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pymerkle import InmemoryTree
 
-from app.domain import merkle
 from app.domain.errors import ProofError
+from app.domain.trees import merkle
 from tests.support import trees
 
 SIZES = range(301)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain import multiproof
 from app.domain.errors import ProofError
+from app.domain.trees import multiproof
 from tests.support import trees
 
 LEAVES = [bytes([number]) * 32 for number in range(40)]

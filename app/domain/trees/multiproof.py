@@ -8,7 +8,7 @@ this is the inclusion proof in another order.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from app.domain.errors import ProofError
-from app.domain.merkle import HASH_BYTES, leaf_hash, node_hash
+from app.domain.trees.merkle import HASH_BYTES, leaf_hash, node_hash
 
 
 def sibling_ranges(indices: Collection[int], size: int) -> list[tuple[int, int]]:

@@ -1,0 +1,1 @@
+"""Merkle trees of RFC 6962 and proofs in them."""
