@@ -19,8 +19,7 @@ from sqlalchemy import create_engine, text
 from app import schema
 from app.download import bundle_bytes
 from app.embedded import EmbeddedServers
-from app.ledger import repository
-from app.ledger.certificates import bundles, certifying
+from app.ledger.certificates import bundles, certifying, issued
 from app.registry.tables import VersionRow
 from app.services import create_keys, open_services
 from app.settings import Settings
@@ -71,14 +70,14 @@ def measure(workshop: Workshop, record: str) -> dict[str, float]:
         certified.append(1000 * (time.perf_counter() - started))
         (owed,) = workshop.obligations(request)
         with workshop.transaction() as session:
-            certificate = repository.certificate(session, str(owed.certificate_id))
+            certificate = issued.certificate(session, str(owed.certificate_id))
             started = time.perf_counter()
             bundle = bundles.bundle_of(
                 session,
                 certificate,
                 signer=workshop.services.signer,
                 request_id=request,
-                previous=repository.certificate_before(session, certificate),
+                previous=issued.certificate_before(session, certificate),
             )
             bundled.append(1000 * (time.perf_counter() - started))
         sizes.append(len(bundle_bytes(bundle)))

@@ -13,8 +13,7 @@ from app.api.protocol.schemas import Answer
 from app.certificates.model_signing import ALGORITHM
 from app.certificates.tables import CertificateRow
 from app.domain.errors import NotFoundError
-from app.ledger import repository
-from app.ledger.certificates import bundles
+from app.ledger.certificates import bundles, issued
 from app.log import signing_keys
 from app.services import Services
 
@@ -81,10 +80,10 @@ def get_certificate(
 ) -> BundleAnswer:
     """Return the bundle of one certificate of a released version."""
     with services.database.transaction() as session:
-        certificate = repository.released_certificate(session, certificate_id)
+        certificate = issued.released_certificate(session, certificate_id)
         older = None
         if previous is not None:
-            older = repository.released_certificate(session, previous)
+            older = issued.released_certificate(session, previous)
         return bundle_answer(services, session, certificate, since=since, previous=older)
 
 
@@ -108,7 +107,7 @@ def bundle_answer(
         witnesses=services.witnesses,
         since=since,
         request_id=request_id,
-        previous=previous or repository.certificate_before(session, certificate),
+        previous=previous or issued.certificate_before(session, certificate),
     )
     return BundleAnswer(**bundle)
 

@@ -23,6 +23,7 @@ from app.database.group_commit import GroupCommit
 from app.domain.errors import NotFoundError
 from app.domain.states import RequestState
 from app.ledger import repository, request_views
+from app.ledger.certificates import issued
 from app.ledger.changes import Kind
 from app.ledger.request_views import ObligationView, RequestView
 from app.registry.tables import ModelRow
@@ -184,7 +185,7 @@ def list_forget_request_certificates(
                 bundle=bundle_answer(
                     services,
                     session,
-                    repository.certificate(session, obligation.certificate_id),
+                    issued.certificate(session, obligation.certificate_id),
                     since=since,
                     request_id=request_id,
                 ),

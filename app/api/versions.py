@@ -20,7 +20,7 @@ from app.datasets.service import feature_schema_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import signature_filename, weights_filename
 from app.domain.states import VersionState
-from app.ledger import repository
+from app.ledger.certificates import issued
 from app.models import serving
 from app.registry import repository as registry
 from app.registry.card import model_card
@@ -159,7 +159,7 @@ def get_version_certificate(
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
-        certificate = repository.certificate(session, version.certificate_id)
+        certificate = issued.certificate(session, version.certificate_id)
         return bundle_answer(services, session, certificate, since=since)
 
 
@@ -204,7 +204,7 @@ def get_model_card(
     with services.database.transaction() as session:
         model = registry.model_named(session, name)
         version = registry.version_numbered(session, model, number)
-        certificate = repository.certificate(session, version.certificate_id)
+        certificate = issued.certificate(session, version.certificate_id)
         card = model_card(
             model,
             version,

@@ -30,7 +30,7 @@ from app.domain.policy import Policy
 from app.domain.states import Basis, FirstRelease, ObligationState, RunKind, RunState, VersionState
 from app.failpoints import reach
 from app.ledger import outbox, repository
-from app.ledger.certificates import accounted, certifying
+from app.ledger.certificates import accounted, certifying, issued
 from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.certificates.bundles import bundle_of
 from app.ledger.certificates.reissue import exclude_before
@@ -85,7 +85,7 @@ def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any]
     basis = _basis(session, run, model, result)
     version = _new_version(session, run, model, basis, result)
     account = _account(session, run, model, version)
-    last = repository.last_certificate(session, model.id)
+    last = issued.last_certificate(session, model.id)
     return _statement(session, run, model, version, account, result, basis=basis, last=last)
 
 
@@ -126,7 +126,7 @@ def publish(
     version = _new_version(session, run, model, basis, result)
     _refuse_unchanged(previous, version, result.phase)
     account = _account(session, run, model, version)
-    last = repository.last_certificate(session, model.id)
+    last = issued.last_certificate(session, model.id)
     statement = _statement(session, run, model, version, account, result, basis=basis, last=last)
     if statement != checked:
         raise DraftOutdatedError("another certificate of the model was issued meanwhile")

@@ -23,7 +23,6 @@ from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from app.certificates.tables import CertificateRow
 from app.datasets.tables import DatasetRow, RecordRow
 from app.domain.errors import NotFoundError
 from app.domain.states import (
@@ -39,8 +38,7 @@ from app.ledger.tables import (
     ObligationRow,
     RunRow,
 )
-from app.registry import repository as registry
-from app.registry.tables import ModelRow, VersionRow
+from app.registry.tables import ModelRow
 
 
 def request(session: Session, request_id: str, *, lock: bool = False) -> ForgetRequestRow:
@@ -314,14 +312,6 @@ def newest_training(session: Session, model_id: str) -> RunRow | None:
     return session.scalar(query.order_by(RunRow.created_at.desc(), RunRow.id).limit(1))
 
 
-def has_shown_certificate(session: Session, model_id: str) -> bool:
-    """Return whether a model has released a version, or answered a request with a certificate."""
-    answered = exists().where(
-        ObligationRow.model_id == model_id, ObligationRow.certificate_id.is_not(None)
-    )
-    return bool(session.scalar(select(or_(registry.has_released(model_id), answered))))
-
-
 def latest_run(session: Session, model_id: str) -> RunRow | None:
     """Return the model's newest run."""
     query = select(RunRow).where(RunRow.model_id == model_id)
@@ -362,42 +352,6 @@ def queued_runs(session: Session, *, enqueued_before: timedelta) -> Sequence[Run
         or_(RunRow.enqueued_at < now - enqueued_before, RunRow.enqueued_at > now),
     )
     return session.scalars(query.with_for_update(skip_locked=True)).all()
-
-
-def certificate(session: Session, certificate_id: str) -> CertificateRow:
-    """Return a certificate, or raise ``NotFoundError``."""
-    row = session.get(CertificateRow, certificate_id)
-    if row is None:
-        raise NotFoundError("certificate", certificate_id)
-    return row
-
-
-def released_certificate(session: Session, certificate_id: str) -> CertificateRow:
-    """Return a certificate; raise ``NotFoundError`` also if its version was never released."""
-    query = (
-        select(CertificateRow)
-        .join(VersionRow, VersionRow.id == CertificateRow.version_id)
-        .where(CertificateRow.id == certificate_id, registry.is_shown())
-    )
-    row = session.scalar(query)
-    if row is None:
-        raise NotFoundError("certificate", certificate_id)
-    return row
-
-
-def certificate_before(session: Session, certificate: CertificateRow) -> CertificateRow | None:
-    """Return the certificate of the same model that a certificate names as the one before it."""
-    query = select(CertificateRow).where(
-        CertificateRow.model_id == certificate.model_id,
-        CertificateRow.number == certificate.number - 1,
-    )
-    return session.scalar(query)
-
-
-def last_certificate(session: Session, model_id: str) -> CertificateRow | None:
-    """Return the model's newest certificate, of any basis."""
-    query = select(CertificateRow).where(CertificateRow.model_id == model_id)
-    return session.scalar(query.order_by(CertificateRow.number.desc()).limit(1))
 
 
 def is_one_of(column: InstrumentedAttribute[str], ids: Collection[str]) -> ColumnElement[bool]:

@@ -20,6 +20,7 @@ from app.datasets.tables import DatasetRow
 from app.domain.errors import ConflictError
 from app.domain.states import RETRYABLE_RUN_STATES, RunKind
 from app.ledger import repository, runs
+from app.ledger.certificates import issued
 from app.ledger.withdrawal import withdraw
 from app.registry import repository as registry
 from app.registry.tables import ModelRow
@@ -171,7 +172,7 @@ def _without_run(session: Session, name: str, *, reason: str) -> ModelRow:
 
 def _require_unreleased(session: Session, model: ModelRow) -> None:
     require_live("model", model)
-    if repository.has_shown_certificate(session, model.id):
+    if issued.has_shown_certificate(session, model.id):
         raise ConflictError(f"model {model.name!r} has released a version: archive it")
 
 

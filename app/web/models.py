@@ -17,8 +17,8 @@ from app.certificates.signing import statement_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import certificate_filename, weights_filename
 from app.domain.policy import Policy
-from app.ledger import repository, run_views
-from app.ledger.certificates import bundles
+from app.ledger import run_views
+from app.ledger.certificates import bundles, issued
 from app.ledger.certificates.capacities import capacity_of
 from app.models import serving
 from app.registry import repository as registry
@@ -106,7 +106,7 @@ def certificate(name: str, number: Number, services: ServicesOf, _: ModelsReader
     """Return a version's bundle, as the API does."""
     with services.database.transaction() as session:
         version = _version(session, name, number)
-        row = repository.certificate(session, version.certificate_id)
+        row = issued.certificate(session, version.certificate_id)
         bundle = bundles.bundle_of(
             session, row, signer=services.signer, witnesses=services.witnesses
         )
@@ -145,5 +145,5 @@ def _version(session: Session, name: str, number: int) -> VersionRow:
 
 
 def _predicate(session: Session, version: VersionRow) -> dict[str, Any]:
-    envelope = repository.certificate(session, version.certificate_id).envelope
+    envelope = issued.certificate(session, version.certificate_id).envelope
     return dict(statement_of(envelope)["predicate"])

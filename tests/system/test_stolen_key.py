@@ -19,8 +19,7 @@ from app.certificates.verification import verify
 from app.cli.main import app
 from app.domain.errors import CorruptLogError, VerificationError
 from app.key_files import trusted_keys_file
-from app.ledger import repository
-from app.ledger.certificates import bundles
+from app.ledger.certificates import bundles, issued
 from app.locations import signing_key_file
 from app.registry.tables import VersionRow
 from app.services import Services, open_services
@@ -91,7 +90,7 @@ def steal(services: Services) -> Callable[..., Theft]:
 
 def _bundle(services: Services, version: VersionRow) -> dict[str, Any]:
     with services.database.transaction() as session:
-        certificate = repository.certificate(session, version.certificate_id)
+        certificate = issued.certificate(session, version.certificate_id)
         return bundles.bundle_of(session, certificate, signer=services.signer)
 
 

@@ -27,7 +27,7 @@ from app.domain.policy import Policy
 from app.domain.states import ObligationState, VersionState
 from app.failpoints import reach
 from app.ledger import obligations, repository
-from app.ledger.certificates import certifying
+from app.ledger.certificates import certifying, issued
 from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.certificates.present_weights import PresentWeights
 from app.ledger.standing import Standing
@@ -249,7 +249,7 @@ class AtOnce:
 
 def _newest(session: Session, head: VersionRow) -> tuple[CertificateRow | None, dict[str, Any]]:
     """Return the newest certificate of a head's model, and the newest statement about the head."""
-    newest = repository.last_certificate(session, head.model_id)
+    newest = issued.last_certificate(session, head.model_id)
     if newest is not None and newest.id == head.certificate_id:
         return newest, statement_of(newest.envelope)
     return newest, certifying.stated_of(session, head)

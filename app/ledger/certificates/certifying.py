@@ -13,7 +13,7 @@ from app.domain.base import BaseDigest
 from app.domain.errors import RunFailedError
 from app.domain.ids import new_id
 from app.domain.states import Basis
-from app.ledger import repository
+from app.ledger.certificates import issued
 from app.ledger.certificates.accounts import Account, Lineage
 from app.log import signing_keys
 from app.planning.tracking import Present, Tracking
@@ -74,7 +74,7 @@ def exclude(
 
 def stated_of(session: Session, version: VersionRow) -> dict[str, Any]:
     """Return the newest statement about a certified version."""
-    return statement_of(repository.certificate(session, version.certificate_id).envelope)
+    return statement_of(issued.certificate(session, version.certificate_id).envelope)
 
 
 def present_of(tracking: Tracking, head: VersionRow, stated: Mapping[str, Any]) -> Present:
@@ -93,7 +93,7 @@ def require_same_base(session: Session, model_id: str, base: BaseDigest | None) 
     Raises:
         RunFailedError: it has another.
     """
-    newest = repository.last_certificate(session, model_id)
+    newest = issued.last_certificate(session, model_id)
     if newest is not None and base_of(statement_of(newest.envelope)) != base:
         raise RunFailedError(
             "the network's frozen parameters or buffers are not those that the model's "

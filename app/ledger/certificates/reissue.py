@@ -20,7 +20,7 @@ from app.domain.errors import NotReadyError
 from app.domain.ids import new_id
 from app.domain.states import Basis, ObligationState
 from app.ledger import obligations, repository, training
-from app.ledger.certificates import bundles, certifying
+from app.ledger.certificates import bundles, certifying, issued
 from app.ledger.certificates.at_once import Covering
 from app.ledger.standing import Standing
 from app.ledger.tables import ForgetRequestRow, ObligationRow, RunRow
@@ -152,7 +152,7 @@ def _exclusion(
     now: datetime,
     trained_anew: bool,
 ) -> CertificateRow:
-    previous = repository.last_certificate(session, model.id)
+    previous = issued.last_certificate(session, model.id)
     stated = certifying.stated_of(session, head)
     statement = exclusion_statement(
         subject=Subject(model=model.name, version=head.number, weights_sha256=head.sha256),

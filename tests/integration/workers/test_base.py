@@ -15,7 +15,7 @@ from app.certificates.signing import statement_of
 from app.certificates.verification import check_statement
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError, VerificationError
-from app.ledger import repository
+from app.ledger.certificates import issued
 from app.registry import repository as registry
 from tests.support.workshop import Workshop
 from workers import jobs
@@ -64,7 +64,7 @@ def published(workshop):
     with workshop.transaction() as session:
         model = registry.model_named(session, "model")
         head = registry.head_version(session, model)
-        statement = statement_of(repository.certificate(session, head.certificate_id).envelope)
+        statement = statement_of(issued.certificate(session, head.certificate_id).envelope)
         return statement, workshop.services.blobs.read(head.blob_id)
 
 

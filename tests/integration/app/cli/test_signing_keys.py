@@ -15,8 +15,7 @@ from app.certificates.verification import verify
 from app.cli.main import app
 from app.domain.errors import ConfigurationError, VerificationError
 from app.key_files import trusted_keys_file
-from app.ledger import repository
-from app.ledger.certificates import bundles
+from app.ledger.certificates import bundles, issued
 from app.locations import signing_key_file
 from app.log import actor, signing_keys
 from app.main import create_app
@@ -32,7 +31,7 @@ def bundle_and_keys(services: Services, certificate_id: str) -> tuple[bytes, byt
     with TestClient(create_app(services)) as api:
         keys = api.get("/.well-known/expunge-keys.json").content
     with services.database.transaction() as session:
-        certificate = repository.certificate(session, certificate_id)
+        certificate = issued.certificate(session, certificate_id)
         bundle = bundles.bundle_of(session, certificate, signer=services.signer)
     return json.dumps(bundle).encode(), keys
 

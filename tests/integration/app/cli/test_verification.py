@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 from app.certificates.signing import StatementSigner
 from app.cli.main import app
-from app.ledger import repository
-from app.ledger.certificates import bundles
+from app.ledger.certificates import bundles, issued
 from app.services import Services
 from tests.support.trust import trust, trust_in
 from tests.support.weights import WEIGHTS
@@ -29,7 +28,7 @@ class TestVerify:
         workshop.define()
         version = workshop.work()
         with workshop.transaction() as session:
-            certificate = repository.certificate(session, version.certificate_id)
+            certificate = issued.certificate(session, version.certificate_id)
             bundle = bundles.bundle_of(session, certificate, signer=workshop.services.signer)
         files = {name: tmp_path / name for name in ("bundle", "weights", "trusted")}
         files["bundle"].write_text(json.dumps(bundle))

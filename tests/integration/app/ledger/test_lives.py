@@ -31,8 +31,8 @@ from app.certificates.verification import check_statement
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, PlanError
 from app.domain.trees import merkle
 from app.download import bundle_bytes
-from app.ledger import publication, repository, runs
-from app.ledger.certificates import bundles
+from app.ledger import publication, runs
+from app.ledger.certificates import bundles, issued
 from app.ledger.tables import AccountedRequestRow, ForgottenRecordRow
 from app.models import policies
 from app.registry.membership import membership_at
@@ -391,7 +391,7 @@ class Lives(RuleBasedStateMachine):
             if owed.certificate_id is None:
                 continue
             with self.workshop.transaction() as session:
-                certificate = repository.certificate(session, owed.certificate_id)
+                certificate = issued.certificate(session, owed.certificate_id)
                 bundle = bundles.bundle_of(
                     session, certificate, signer=services.signer, request_id=request
                 )
@@ -419,7 +419,7 @@ class Lives(RuleBasedStateMachine):
 
     def _checked(self, version: VersionRow, certificate_id: str) -> dict[str, Any]:
         with self.workshop.transaction() as session:
-            envelope = repository.certificate(session, certificate_id).envelope
+            envelope = issued.certificate(session, certificate_id).envelope
         return check_statement(
             base64.b64decode(json.loads(envelope)["payload"]),
             weights=self.workshop.services.blobs.read(version.blob_id),
@@ -472,7 +472,7 @@ class Lives(RuleBasedStateMachine):
             )
             assert (answer.state, answer.basis) == ("certified", "excluded_from_training")
             with self.workshop.transaction() as session:
-                envelope = repository.certificate(session, str(answer.certificate_id)).envelope
+                envelope = issued.certificate(session, str(answer.certificate_id)).envelope
             payload = base64.b64decode(json.loads(envelope)["payload"])
             check_statement(payload, weights=self.workshop.services.blobs.read(version.blob_id))
             forgotten = json.loads(payload)["predicate"]["forgotten"]

@@ -18,6 +18,7 @@ from app.certificates.tables import CertificateRow
 from app.domain.errors import TargetNotMetError
 from app.domain.trees import merkle
 from app.ledger import repository
+from app.ledger.certificates import issued
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.tables import ForgottenRecordRow
 from app.registry.tables import VersionRow
@@ -31,7 +32,7 @@ from tests.support.workshop import DATASET, Workshop, record_ids
 
 def _predicate(workshop: Workshop, certificate_id: str) -> dict:
     with workshop.transaction() as session:
-        envelope = repository.certificate(session, certificate_id).envelope
+        envelope = issued.certificate(session, certificate_id).envelope
     return statement_of(envelope)["predicate"]
 
 

@@ -15,7 +15,7 @@ from app.domain.errors import ConflictError, GoneError, InvalidInputError, Unkno
 from app.domain.scopes import Scope
 from app.domain.states import Serving
 from app.ledger import repository
-from app.ledger.certificates import bundles
+from app.ledger.certificates import bundles, issued
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow, ObligationRow
 from app.log.tables import LogEntryRow
@@ -159,10 +159,10 @@ def test_what_was_forgotten_before_completes_at_once_with_a_certificate_of_its_o
 
     (obligation,) = workshop.obligations(again)
     with workshop.transaction() as session:
-        issued = repository.certificate(session, obligation.certificate_id)
-        first = repository.certificate(session, version.certificate_id)
-    assert issued.version_id == version.id
-    predicate = statement_of(issued.envelope)["predicate"]
+        second = issued.certificate(session, obligation.certificate_id)
+        first = issued.certificate(session, version.certificate_id)
+    assert second.version_id == version.id
+    predicate = statement_of(second.envelope)["predicate"]
     assert predicate["previous_certificate"] == first.sha256
     assert predicate["guarantee"] == statement_of(first.envelope)["predicate"]["guarantee"]
     assert workshop.request(again).state == "completed"
@@ -195,7 +195,7 @@ def test_held_out_records_complete_at_once_with_an_exclusion_certificate_that_ve
     (obligation,) = workshop.obligations(request_id)
     assert (obligation.state, obligation.basis) == ("certified", "excluded_from_training")
     with workshop.transaction() as session:
-        certificate = repository.certificate(session, obligation.certificate_id)
+        certificate = issued.certificate(session, obligation.certificate_id)
         bundle = bundles.bundle_of(
             session, certificate, signer=workshop.services.signer, request_id=request_id
         )

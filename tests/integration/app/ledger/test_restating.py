@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from app.certificates.verification import check_statement
 from app.datasets.tables import ShardRow
-from app.ledger import repository
+from app.ledger.certificates import issued
 from app.maintenance import reconciliation
 from app.registry import repository as registry
 from tests.support.workshop import RECORDS, Workshop
@@ -19,7 +19,7 @@ def _verified(workshop: Workshop, request: str) -> dict[str, Any]:
     (owed,) = workshop.obligations(request)
     assert owed.certificate_id is not None
     with workshop.transaction() as session:
-        envelope = repository.certificate(session, owed.certificate_id).envelope
+        envelope = issued.certificate(session, owed.certificate_id).envelope
         head = registry.head_version(session, registry.model_named(session, "model"))
         assert head is not None
     payload = base64.b64decode(json.loads(envelope)["payload"])

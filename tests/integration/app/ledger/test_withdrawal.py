@@ -14,6 +14,7 @@ from app.certificates.verification import check_statement
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, NotReadyError
 from app.domain.states import ObligationState, RunKind
 from app.ledger import publication, repository, runs
+from app.ledger.certificates import issued
 from app.ledger.new_requests import NewForgetRequest
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.models import serving
@@ -238,7 +239,7 @@ def test_a_withdrawn_model_is_trained_again_on_what_was_pushed_since(
     assert workshop.request(request).state == "certified"
     (owed,) = workshop.obligations(request)
     with workshop.transaction() as session:
-        statement = statement_of(repository.certificate(session, owed.certificate_id).envelope)
+        statement = statement_of(issued.certificate(session, owed.certificate_id).envelope)
     forgotten = statement["predicate"]["forgotten"]
     assert (forgotten["records"], forgotten["excluded_records"]) == (2, RECORDS)
     assert statement["predicate"]["model"]["version"] == (2 if owed.run_id is None else 3)

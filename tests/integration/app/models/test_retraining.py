@@ -18,8 +18,8 @@ from app.domain.errors import (
 )
 from app.domain.states import Serving
 from app.download import bundle_bytes
-from app.ledger import repository, runs
-from app.ledger.certificates import bundles
+from app.ledger import runs
+from app.ledger.certificates import bundles, issued
 from app.models import policies, retraining, serving
 from app.planning.tracking import Tracking
 from app.registry import repository as registry
@@ -45,7 +45,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def _predicate(workshop: Workshop, certificate_id: str | None) -> dict[str, Any]:
     with workshop.transaction() as session:
-        envelope = repository.certificate(session, str(certificate_id)).envelope
+        envelope = issued.certificate(session, str(certificate_id)).envelope
     predicate: dict[str, Any] = statement_of(envelope)["predicate"]
     return predicate
 
@@ -58,7 +58,7 @@ def _verify(
     services = workshop.services
     size = None if kept is None else int(kept.split(b"\n")[1])
     with workshop.transaction() as session:
-        certificate = repository.certificate(session, str(owed.certificate_id))
+        certificate = issued.certificate(session, str(owed.certificate_id))
         bundle = bundles.bundle_of(
             session, certificate, signer=services.signer, request_id=request, since=size
         )
@@ -244,8 +244,8 @@ def test_a_private_version_is_followed_by_private_ones_until_something_is_asked(
             with pytest.raises(NotFoundError):
                 registry.version_numbered(session, model, 1)
             with pytest.raises(NotFoundError):
-                repository.released_certificate(session, version.certificate_id)
-            assert not repository.has_shown_certificate(session, model.id)
+                issued.released_certificate(session, version.certificate_id)
+            assert not issued.has_shown_certificate(session, model.id)
         workshop.retrain()
     held = workshop.lease()
     workshop.begin(held)

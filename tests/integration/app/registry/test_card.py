@@ -16,7 +16,7 @@ from app.certificates.membership_attack import measured_audit, unmeasured_audit
 from app.certificates.signing import statement_of
 from app.datasets.service import feature_schema_of
 from app.datasets.tables import DatasetRow
-from app.ledger import repository
+from app.ledger.certificates import issued
 from app.main import create_app
 from app.registry import repository as registry
 from app.registry.card import model_card
@@ -65,7 +65,7 @@ def test_a_card_has_every_section_and_says_what_the_certificate_says(
     workshop.work()
     version = _forget(workshop, *workshop.split()[0][:3])
     with workshop.transaction() as session:
-        envelope = repository.certificate(session, version.certificate_id).envelope
+        envelope = issued.certificate(session, version.certificate_id).envelope
     predicate = statement_of(envelope)["predicate"]
 
     card = _card(api, 2)
@@ -198,7 +198,7 @@ def _facts(workshop: Workshop) -> dict[str, Any]:
         model = registry.model_named(session, "model")
         version = registry.version_numbered(session, model, 1)
         schema = feature_schema_of(session.get_one(DatasetRow, model.dataset_id))
-        certificate = repository.certificate(session, version.certificate_id)
+        certificate = issued.certificate(session, version.certificate_id)
         session.expunge_all()
     predicate = statement_of(certificate.envelope)["predicate"]
     return {"model": model, "version": version, "schema": schema, "predicate": predicate}

@@ -11,8 +11,7 @@ from app.certificates.checkpoint import size_of
 from app.certificates.cosignature import WitnessSigner, check_witnesses
 from app.certificates.verification import verify
 from app.domain.errors import VerificationError
-from app.ledger import repository
-from app.ledger.certificates import bundles
+from app.ledger.certificates import bundles, issued
 from app.log import checkpoints, cosignatures
 from app.services import Services, open_services
 from app.witnesses.asking import Asker, WitnessError
@@ -107,7 +106,7 @@ def test_a_witness_that_is_away_or_silent_stops_nothing(
         for asker in askers:
             asker.stop()
     with workshop.transaction() as session:
-        certificate = repository.certificate(session, version.certificate_id)
+        certificate = issued.certificate(session, version.certificate_id)
         bundle = bundles.bundle_of(session, certificate, signer=services.signer)
     assert verify(bundle=json.dumps(bundle).encode(), weights=WEIGHTS, trusted=trust_in(services))
 
@@ -123,7 +122,7 @@ def test_bundles_show_the_newest_checkpoint_that_most_witnesses_know(
 
     def bundle(since: int | None = None) -> bytes:
         with workshop.transaction() as session:
-            certificate = repository.certificate(session, version.certificate_id)
+            certificate = issued.certificate(session, version.certificate_id)
             made = bundles.bundle_of(
                 session,
                 certificate,

@@ -13,8 +13,7 @@ from app.certificates.tables import CertificateRow
 from app.certificates.verification import verify
 from app.domain.errors import InvalidInputError, TargetNotMetError, VerificationError
 from app.download import bundle_bytes
-from app.ledger import repository
-from app.ledger.certificates import bundles, certifying
+from app.ledger.certificates import bundles, certifying, issued
 from app.registry.tables import VersionRow
 from tests.support.trust import trust_in
 from tests.support.workshop import Workshop
@@ -23,7 +22,7 @@ from tests.support.workshop import Workshop
 def _certificate(workshop: Workshop, request: str) -> CertificateRow:
     (owed,) = workshop.obligations(request)
     with workshop.transaction() as session:
-        return repository.certificate(session, str(owed.certificate_id))
+        return issued.certificate(session, str(owed.certificate_id))
 
 
 def _bundle(

@@ -13,8 +13,8 @@ from app.api.forgetting import Forgetting
 from app.certificates.signing import payload_from, payload_of, statement_of
 from app.certificates.verification import check_statement, verify
 from app.domain.errors import ObjectStoreError, VerificationError
-from app.ledger import repository, runs
-from app.ledger.certificates import bundles
+from app.ledger import runs
+from app.ledger.certificates import bundles, issued
 from app.ledger.new_requests import Call, NewForgetRequest
 from app.models import policies, serving
 from app.registry import repository as registry
@@ -69,7 +69,7 @@ def verified(workshop: Workshop, request: str, *ids: str) -> dict[str, Any]:
     assert owed.certificate_id is not None
     services = workshop.services
     with workshop.transaction() as session:
-        certificate = repository.certificate(session, owed.certificate_id)
+        certificate = issued.certificate(session, owed.certificate_id)
         bundle = bundles.bundle_of(session, certificate, signer=services.signer, request_id=request)
         version = session.get_one(VersionRow, certificate.version_id)
     receipt = {
@@ -313,7 +313,7 @@ def test_a_forged_statement_about_more_records_than_its_history_has_is_refused(
         workshop.forget(record)
     version = head(workshop)
     with workshop.transaction() as session:
-        envelope = repository.certificate(session, version.certificate_id).envelope
+        envelope = issued.certificate(session, version.certificate_id).envelope
     statement = statement_of(envelope)
     weights = workshop.services.blobs.read(version.blob_id)
     check_statement(payload_from(statement), weights=weights)

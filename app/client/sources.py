@@ -1,0 +1,102 @@
+"""The client's calls about what models are made from: datasets and backbones."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.client.connection import Connection, Json, at
+
+
+class Sources(Connection):
+    """Defines, fills, shows and archives datasets and backbones."""
+
+    def define_dataset(
+        self,
+        name: str,
+        *,
+        features: Mapping[str, Any],
+        classes: int,
+        encoding: Mapping[str, Any] | None = None,
+        public: bool = False,
+    ) -> Json:
+        """Define a dataset of features; the same definition again changes nothing."""
+        body = {
+            "name": name,
+            "features": dict(features),
+            "classes": classes,
+            "public": public,
+        }
+        if encoding is not None:
+            body["encoding"] = dict(encoding)
+        return self._object("POST", "/v1/datasets", json=body)
+
+    def define_columns(
+        self,
+        name: str,
+        columns: Mapping[str, str],
+        *,
+        record_id: str,
+        subject_id: str | None = None,
+        public: bool = False,
+    ) -> Json:
+        """Define a dataset of typed columns; the same definition again changes nothing."""
+        body = {
+            "name": name,
+            "columns": dict(columns),
+            "record_id": record_id,
+            "subject_id": subject_id,
+            "public": public,
+        }
+        return self._object("POST", "/v1/datasets", json=body)
+
+    def dataset(self, name: str) -> Json:
+        """Return a dataset and its counts."""
+        return self._object("GET", at("datasets", name))
+
+    def datasets(self) -> list[Json]:
+        """Return all datasets, by name."""
+        return self._list("/v1/datasets")
+
+    def archive_dataset(self, name: str) -> Json:
+        """Shred a dataset's records for good."""
+        return self._object("POST", at("datasets", name, "archive"))
+
+    def delete_dataset(self, name: str) -> None:
+        """Delete a dataset that never held a record."""
+        self._answer("DELETE", at("datasets", name))
+
+    def push_records(self, name: str, parquet: bytes) -> Json:
+        """Add the new records of a Parquet file's content."""
+        return self._object("PUT", at("datasets", name, "records"), content=parquet)
+
+    def define_backbone(self, definition: Mapping[str, Any]) -> Json:
+        """Define a public backbone; see ``POST /v1/backbones``."""
+        return self._object("POST", "/v1/backbones", json=dict(definition))
+
+    def upload_backbone(self, name: str, safetensors: bytes) -> Json:
+        """Give a backbone its weights, once."""
+        return self._object("PUT", at("backbones", name, "weights"), content=safetensors)
+
+    def whiten_backbone(
+        self, base: str, *, dataset: str, exponent: float = 0.35, name: str | None = None
+    ) -> Json:
+        """Define a backbone whose features are whitened by a public dataset."""
+        body: Json = {"dataset": dataset, "exponent": exponent}
+        if name is not None:
+            body["name"] = name
+        return self._object("POST", at("backbones", base, "whiten"), json=body)
+
+    def backbone(self, name: str) -> Json:
+        """Return a backbone."""
+        return self._object("GET", at("backbones", name))
+
+    def backbones(self) -> list[Json]:
+        """Return all backbones, by name."""
+        return self._list("/v1/backbones")
+
+    def archive_backbone(self, name: str) -> Json:
+        """Shred a backbone's weights for good."""
+        return self._object("POST", at("backbones", name, "archive"))
+
+    def delete_backbone(self, name: str) -> None:
+        """Delete a backbone that no certificate names."""
+        self._answer("DELETE", at("backbones", name))
