@@ -516,11 +516,11 @@ class Lives(RuleBasedStateMachine):
         assert faults(self.workshop.services) == []
         with self.workshop.transaction() as session:
             query = select(CertificateRow).order_by(CertificateRow.model_id, CertificateRow.number)
-            issued = session.scalars(query).all()
+            certificates = session.scalars(query).all()
         for request, named in self.named.items():
             self._require_proofs(request, named)
         before: dict[str, str | None] = {}
-        for certificate in issued:
+        for certificate in certificates:
             predicate = statement_of(certificate.envelope)["predicate"]
             assert predicate["previous_certificate"] == before.get(certificate.model_id)
             before[certificate.model_id] = certificate.sha256
