@@ -70,9 +70,10 @@ def backends(owner, condition):
 
 
 def in_the_midst_of_publishing(owner):
-    """Return the one connection whose transaction stays open."""
-    old = "state = 'idle in transaction' AND now() - state_change > interval '0.5 s'"
-    (backend,) = until(lambda: len(found := backends(owner, old)) == 1 and found)
+    """Return the one connection that has written a version; the heartbeat's may be frozen, too."""
+    writing = "relation = 'versions'::regclass AND mode = 'RowExclusiveLock'"
+    condition = f"pid IN (SELECT pid FROM pg_locks WHERE {writing})"
+    (backend,) = until(lambda: len(found := backends(owner, condition)) == 1 and found)
     return backend
 
 
