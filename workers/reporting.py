@@ -1,6 +1,9 @@
 """Progress of a run: the guarantee before the target is met, the loss after it."""
 
+import math
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -13,20 +16,29 @@ from workers.seal.sealed import SealedProgress
 from workers.training.loop import TrainingProgress
 
 _INTERVAL_S = 0.2
+_LARGEST_SHARE = 0.1
 
 
-class _Throttle:
-    """Allows one report per interval, and always the last step."""
+class Throttle:
+    """Allows one report per interval, and always that of the last step.
 
-    def __init__(self) -> None:
-        self._last = -_INTERVAL_S
+    Reports that take long are rarer, so that at most a tenth of a run's time goes to them.
+    """
 
-    def due(self, step: int, steps: int) -> bool:
-        now = time.monotonic()
-        if step < steps and now - self._last < _INTERVAL_S:
-            return False
-        self._last = now
-        return True
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = -math.inf
+
+    @contextmanager
+    def due(self, step: int, steps: int) -> Iterator[bool]:
+        """Say whether to report a step now; the report is what the block does."""
+        begun = self._clock()
+        if step < steps and begun < self._next:
+            yield False
+            return
+        yield True
+        ended = self._clock()
+        self._next = max(begun + _INTERVAL_S, ended + (ended - begun) / _LARGEST_SHARE)
 
 
 def step_reporter(lease: Lease) -> SealedProgress:
@@ -40,13 +52,14 @@ def step_reporter(lease: Lease) -> SealedProgress:
 
 def epsilon_reporter(lease: Lease, plan: Plan) -> NoisyProgress:
     """Return a callback that reports only the step and the epsilon so far."""
-    throttle = _Throttle()
+    throttle = Throttle()
 
     def report(step: int, steps: int, guarantee: Guarantee | None) -> None:
         lease.check()
-        if throttle.due(step, steps):
-            epsilon = _epsilon_at(guarantee, plan.delta)
-            lease.report(step=step, total_steps=steps, epsilon=epsilon)
+        with throttle.due(step, steps) as is_due:
+            if is_due:
+                epsilon = _epsilon_at(guarantee, plan.delta)
+                lease.report(step=step, total_steps=steps, epsilon=epsilon)
 
     return report
 
@@ -65,11 +78,12 @@ def _epsilon_at(guarantee: Guarantee | None, delta: float) -> float | None:
 
 def loss_reporter(lease: Lease) -> TrainingProgress:
     """Return a callback that reports step and loss; only for weights that may be published."""
-    throttle = _Throttle()
+    throttle = Throttle()
 
     def report(step: int, steps: int, loss: torch.Tensor) -> None:
         lease.check()
-        if throttle.due(step, steps):
-            lease.report(step=step, total_steps=steps, loss=float(loss))
+        with throttle.due(step, steps) as is_due:
+            if is_due:
+                lease.report(step=step, total_steps=steps, loss=float(loss))
 
     return report
