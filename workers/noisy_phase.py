@@ -99,6 +99,8 @@ def run_noisy_phase(
 
     try:
         _step_until(network, feed, step, done=lambda: run.met)
+        if run.steps < rule.steps:
+            on_progress(run.steps, run.steps, run.guarantee())
     finally:
         if position.data_ptr() != flat.values.data_ptr():
             position.zero_()
