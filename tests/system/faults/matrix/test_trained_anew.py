@@ -5,6 +5,7 @@ import pytest
 from tests.support.digits import DATASET
 from tests.support.facts import await_completed
 from tests.support.patience import PATIENCE_S
+from tests.support.people import People
 from tests.support.service import until
 from tests.system.faults.matrix.cases import DEFINITION, slow
 
@@ -19,13 +20,19 @@ DEFINITIONS = {
 }
 
 
+@pytest.fixture(scope="module")
+def crowd():
+    """People of these datasets alone: those of other cases may be forgotten by now."""
+    return People.invent(200)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def models(service, others, datasets_and_model):
+def models(service, crowd, datasets_and_model):
     """Each model has a dataset of its own."""
     with service.client() as client:
         for name, definition in DEFINITIONS.items():
             client.define_dataset(name, features=DATASET["features"], classes=10)
-            client.push_records(name, others.parquet())
+            client.push_records(name, crowd.parquet())
             client.define_model({**definition, "name": name, "dataset": name})
             client.wait_for_model(name, timeout_s=PATIENCE_S)
 
@@ -37,10 +44,10 @@ def asked():
 
 
 @pytest.fixture
-def forget_of(client, others, asked):
+def forget_of(client, crowd, asked):
     def forget(model):
         asked[model] += 1
-        return client.forget(model, subject_ids=[others.subject(asked[model])])["id"]
+        return client.forget(model, subject_ids=[crowd.subject(asked[model])])["id"]
 
     return forget
 
