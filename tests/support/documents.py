@@ -18,8 +18,8 @@ import httpx
 
 from app.embedded import EmbeddedServers
 from app.processes.python import START
-from tests.support.patience import PATIENCE_S
-from tests.support.service import free_port, until
+from tests.support.patience import PATIENCE_S, until
+from tests.support.service import free_port
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

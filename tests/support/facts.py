@@ -23,7 +23,8 @@ from app.maintenance import fsck
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.objects import LocalObjectStore
 from app.storage.tables import BlobRow
-from tests.support.service import Service, until
+from tests.support.patience import until
+from tests.support.service import Service
 
 
 def await_completed(client: ExpungeClient, request_id: str) -> dict[str, Any]:

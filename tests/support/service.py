@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -16,12 +15,12 @@ from typing import TypeVar
 import httpx
 import psutil
 
-from app.client import ApiError, ExpungeClient
+from app.client import ExpungeClient
 from app.database import Database
 from app.embedded import EmbeddedServers
 from app.key_files import admin_key_file
 from app.settings import Settings
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.points import Points
 from tests.support.slow import FACTORY
 
@@ -197,25 +196,6 @@ def is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def until(condition: Callable[[], Result], timeout_s: float = PATIENCE_S) -> Result:
-    """Wait for a true answer and return it; what hints at a service being away is no answer."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        problem: Exception | None = None
-        try:
-            if answer := condition():
-                return answer
-        except (httpx.TransportError, StopIteration, psutil.Error, AssertionError) as error:
-            problem = error
-        except ApiError as error:
-            if error.status < 500:
-                raise
-            problem = error
-        if time.monotonic() > deadline:
-            raise TimeoutError("it did not happen in time") from problem
-        time.sleep(0.05)
 
 
 def _command(process: psutil.Process) -> str:

@@ -1,6 +1,5 @@
 """A dataset and its models, worked on by hand: runs are leased, begun and published in the test."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,7 +40,7 @@ from app.registry.tables import ModelRow, VersionRow
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from tests.support import weights
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import until
 from tests.support.statements import ARITHMETIC
 
 DATASET = "people"
@@ -242,13 +241,12 @@ class Workshop:
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
+
+        def is_waiting() -> bool:
             with self.transaction() as session:
-                if session.scalar(waiting):
-                    return
-            time.sleep(0.05)
-        raise AssertionError("nothing waits")
+                return bool(session.scalar(waiting))
+
+        until(is_waiting)
 
     def waiting(self, topic: outbox.Topic) -> list[OutboxRow]:
         """Return what waits in the outbox, due or not."""

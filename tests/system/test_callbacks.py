@@ -16,9 +16,9 @@ from cryptography import x509
 from app.callbacks.deliverer import Terms
 from app.certificates.processor_signing import domains_of
 from tests.support.digits import DATASET, digits_parquet
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.receiver import Receiver, status
-from tests.support.service import Service, kill, until
+from tests.support.service import Service, kill
 
 ROOT = Path(__file__).parents[2]
 (EXAMPLE,) = re.findall(

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from app.certificates.checks.tolerance import difference
-from tests.support.patience import PATIENCE_S
-from tests.support.service import free_port, until
+from tests.support.patience import PATIENCE_S, until
+from tests.support.service import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -48,8 +48,7 @@ from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.dumps import stores_of
 from tests.support.markers import Marker, files_below, places_with, search_bytes, search_files
 from tests.support.opened import opened_objects
-from tests.support.patience import PATIENCE_S
-from tests.support.service import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
 from workers import jobs
 from workers import run as run_module

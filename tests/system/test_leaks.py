@@ -13,9 +13,9 @@ from sqlalchemy import text
 
 from tests.support.digits import DATASET, model
 from tests.support.markers import Marker
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.people import People
-from tests.support.service import running, until
+from tests.support.service import running
 from tests.support.traces import Traces
 
 FORGOTTEN_SUBJECT = 3

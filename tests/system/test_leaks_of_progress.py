@@ -11,7 +11,7 @@ from app.locations import redis_connection
 from tests.support.digits import DATASET, digits_parquet, model
 from tests.support.dumps import everything_in_postgres
 from tests.support.markers import Marker, places_with
-from tests.support.service import until
+from tests.support.patience import until
 from workers import run as run_module
 from workers.lease import Lease
 from workers.queue import NAME, enqueue_run, open_queue

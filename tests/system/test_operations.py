@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
-from tests.support.patience import PATIENCE_S
-from tests.support.service import Service, until
+from tests.support.patience import PATIENCE_S, until
+from tests.support.service import Service
 from tests.support.slow import FACTORY
 
 pytestmark = pytest.mark.slow  # each starts a whole service and waits for it

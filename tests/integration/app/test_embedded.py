@@ -31,7 +31,7 @@ from app.embedded.account import ensure_account
 from app.embedded.processes import matching, send
 from app.embedded.programs import wheel_folder
 from tests.support.confined import may_confine
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 
 ROOT = os.geteuid() == 0
 REPOSITORY = Path(__file__).parents[3]
@@ -112,10 +112,7 @@ def alive(pid):
 
 def kill(pid):
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE_S
-    while alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not alive(pid))
 
 
 def python(code, data_dir, **options):

@@ -25,8 +25,8 @@ from app.embedded.programs import wheel_folder
 from tests.support.compose import ROOT, compose, copied, image_environment, last
 from tests.support.confined import confined, may_confine
 from tests.support.digits import DATASET, digits_parquet, model
-from tests.support.patience import PATIENCE_S
-from tests.support.service import free_port, until
+from tests.support.patience import PATIENCE_S, until
+from tests.support.service import free_port
 
 SERVICES = ("api", "dispatcher", "cpu-worker")
 START_S = PATIENCE_S

@@ -12,8 +12,7 @@ from app.domain.errors import LeaseLostError, RunInterruptedError
 from app.domain.states import Phase
 from app.ledger import repository, runs
 from app.processes.stopping import StopSignal
-from tests.support.patience import PATIENCE_S
-from tests.support.service import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
 from workers import lease as leases
 from workers.lease import Lease

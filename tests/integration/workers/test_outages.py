@@ -11,9 +11,8 @@ from app.processes.stopping import StopSignal
 from app.services import open_services
 from app.settings import Settings
 from app.storage.tables import BlobRow
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.s3 import ACCESS, S3Server
-from tests.support.service import until
 from tests.support.workshop import Workshop
 from workers import jobs, patience
 from workers import run as run_module

@@ -28,8 +28,7 @@ from app.domain.states import BlobState
 from app.ledger import publication, runs
 from app.processes.stopping import StopSignal
 from app.storage.tables import BlobRow
-from tests.support.patience import PATIENCE_S
-from tests.support.service import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import RECIPE, Workshop, record_ids
 from workers import patience
 from workers import run as run_module

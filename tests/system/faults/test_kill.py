@@ -22,8 +22,8 @@ from tests.support.facts import (
     await_completed,
     only_what_is_current_is_stored,
 )
-from tests.support.patience import PATIENCE_S
-from tests.support.service import LEASE_S, is_alive, kill, running, until
+from tests.support.patience import PATIENCE_S, until
+from tests.support.service import LEASE_S, is_alive, kill, running
 from tests.support.slow import FACTORY
 
 MODEL = "digits-mlp"

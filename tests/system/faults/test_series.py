@@ -26,8 +26,8 @@ from app.registry.shapes import shape_of
 from app.registry.tables import ModelRow
 from tests.support.digits import DATASET, digits_parquet, head
 from tests.support.emptying import unguarded
-from tests.support.patience import PATIENCE_S
-from tests.support.service import kill, running, until
+from tests.support.patience import PATIENCE_S, until
+from tests.support.service import kill, running
 
 pytestmark = pytest.mark.slow
 CALM, DISTURBED = "calm", "disturbed"

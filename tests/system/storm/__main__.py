@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from random import Random
 
-from tests.support.service import running, until
+from tests.support.patience import until
+from tests.support.service import running
 from tests.support.traces import Traces
 from tests.system.storm.callers import Book, caller
 from tests.system.storm.checks import Aftermath

@@ -19,7 +19,8 @@ from app.log.tables import LogEntryRow
 from app.registry.tables import ModelRow, VersionRow
 from tests.support.digits import RECORDS_PER_SUBJECT
 from tests.support.facts import assert_only_the_head_is_served, only_what_is_current_is_stored
-from tests.support.service import Service, until
+from tests.support.patience import until
+from tests.support.service import Service
 from tests.support.traces import Traces
 from tests.system.storm.callers import Asked, Book
 from tests.system.storm.scene import MODELS, Crowd, models_of

@@ -11,8 +11,7 @@ from app.api import events
 from app.client import ApiError, ExpungeClient
 from app.main import create_app
 from app.services import Services
-from tests.support.patience import PATIENCE_S
-from tests.support.service import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.serving import serve
 from tests.support.workshop import Workshop
 

@@ -1,7 +1,5 @@
 """Plans over HTTP: every mechanism answers, with an offer or with a reason."""
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -23,7 +21,7 @@ from app.planning.mechanisms import catalogue
 from app.registry.tables import ModelRow
 from app.services import Services
 from tests.support.digits import DATASET, digits_parquet, model
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.serving import serve
 from tests.support.workshop import DATASET as PEOPLE
 from tests.support.workshop import Workshop
@@ -243,7 +241,7 @@ def test_a_caller_who_hangs_up_is_quoted_nothing(
     services = replace(services, settings=settings)  # with processes of its own
     processes = services.planners._pool._idle
     with serve(create_app(services)) as url:
-        _eventually(lambda: processes.qsize() == services.settings.plan_processes)
+        until(lambda: processes.qsize() == services.settings.plan_processes)
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(
                 f"{url}/v1/plans",
@@ -251,7 +249,7 @@ def test_a_caller_who_hangs_up_is_quoted_nothing(
                 headers=headers,
                 timeout=httpx.Timeout(PATIENCE_S, read=1),
             )
-        _eventually(lambda: processes.qsize() == services.settings.plan_processes)
+        until(lambda: processes.qsize() == services.settings.plan_processes)
         assert all(process.connected() is None for process in processes.queue)
         assert (
             httpx.post(
@@ -330,10 +328,3 @@ def test_a_head_is_limited_by_the_features_that_its_backbone_gives(
     schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
     with services.database.transaction() as session:
         assert parameters_of_model(session, head, schema) == 2002
-
-
-def _eventually(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)

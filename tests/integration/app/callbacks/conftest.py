@@ -1,6 +1,5 @@
 """Callbacks to receivers on this machine, which have neither TLS nor a public address."""
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,7 +10,7 @@ from app.callbacks.posting import Poster
 from app.callbacks.tables import CallbackEndpointRow, CallbackEventRow
 from app.services import Services
 from app.settings import Settings
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import until
 from tests.support.receiver import Receiver
 from tests.support.workshop import Workshop
 
@@ -55,10 +54,7 @@ def deliverer(make_deliverer: Callable[..., Deliverer]) -> Deliverer:
 def settle(deliverer: Deliverer) -> None:
     """Deliver until nothing is due."""
     while deliverer.tick():
-        deadline = time.monotonic() + PATIENCE_S
-        while deliverer._going and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not deliverer._going
+        until(lambda: not deliverer._going)
 
 
 def events(workshop: Workshop) -> list[CallbackEventRow]:

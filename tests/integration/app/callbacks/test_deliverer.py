@@ -23,9 +23,8 @@ from app.domain.scopes import Scope
 from app.main import create_app
 from tests.integration.app.callbacks.conftest import endpoints, events, make_due, settle
 from tests.support.dumps import everything_in_postgres
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.receiver import Received, Receiver, status
-from tests.support.service import until
 from tests.support.workshop import Workshop
 
 Make = Callable[..., Deliverer]

@@ -1,12 +1,11 @@
 """A model of which every record was forgotten is withdrawn, and can be trained again."""
 
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 
 from app.certificates.signing import payload_from, statement_of
 from app.certificates.tables import CertificateRow
@@ -249,22 +248,12 @@ def _while_locked(
     workshop: Workshop, first: Callable[[Any], object], then: Callable[[], object]
 ) -> None:
     """Do ``then``, which has to wait for what ``first`` has locked until that is committed."""
-    waiting = text(
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
     with ThreadPoolExecutor(1) as thread:
         with workshop.transaction() as session:
             first(session)
             session.flush()
             future = thread.submit(then)
-            end = time.monotonic() + PATIENCE_S
-            while True:
-                with workshop.transaction() as looking:
-                    if looking.scalar(waiting):
-                        break
-                assert time.monotonic() < end, "nothing waits"
-                time.sleep(0.05)
+            workshop.wait_for_a_lock()
         future.result(PATIENCE_S)
 
 

@@ -19,8 +19,8 @@ from app.embedded import EmbeddedServers
 from app.locations import redis_connection
 from app.processes.hardening import harden, may_lock_memory
 from app.services import Services
-from tests.support.patience import PATIENCE_S
-from tests.support.service import free_port, kill, until
+from tests.support.patience import PATIENCE_S, until
+from tests.support.service import free_port, kill
 from workers.queue import NAME
 from workers.worker import RunWorker
 

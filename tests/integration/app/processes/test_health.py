@@ -12,7 +12,8 @@ from app.main import create_app
 from app.processes import health
 from app.processes.python import python_command
 from app.services import Services
-from tests.support.service import free_port, until
+from tests.support.patience import until
+from tests.support.service import free_port
 from tests.support.serving import serve
 
 SLEEPING = [sys.executable, "-c", "import time; time.sleep(60)"]

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from app.processes.supervisor import Backoff
-from tests.support.patience import PATIENCE_S
-from tests.support.service import is_alive, until
+from tests.support.patience import PATIENCE_S, until
+from tests.support.service import is_alive
 
 REPOSITORY = Path(__file__).parents[4]
 PROGRAM = """

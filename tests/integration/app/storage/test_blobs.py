@@ -23,7 +23,7 @@ from app.storage.blobs import Blobs, doom_attempt
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore, ObjectReader, ObjectStore
 from app.storage.tables import BlobRow
-from tests.support.service import until
+from tests.support.patience import until
 from tests.support.stored import live, pending
 from tests.support.workshop import Workshop
 

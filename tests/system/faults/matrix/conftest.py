@@ -15,9 +15,9 @@ from tests.support.facts import (
     assert_only_the_head_is_served,
     only_what_is_current_is_stored,
 )
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.people import People
-from tests.support.service import running, until
+from tests.support.service import running
 from tests.support.small_disk import small_disk
 from tests.support.traces import Traces
 from tests.system.faults.matrix.cases import DEFINITION, MODEL

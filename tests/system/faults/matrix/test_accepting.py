@@ -5,8 +5,7 @@ import pytest
 
 from app.client import ApiError
 from tests.support.digits import head
-from tests.support.patience import PATIENCE_S
-from tests.support.service import until
+from tests.support.patience import PATIENCE_S, until
 from tests.system.faults.matrix.cases import slow
 
 NOISE = {"mechanism": "tracked_release", "epsilon": 50.0, "parameters": {"noise_std": 20.0}}

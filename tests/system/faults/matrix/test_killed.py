@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.facts import await_completed
-from tests.support.service import until
+from tests.support.patience import until
 from tests.system.faults.matrix.cases import DEFINITION, slow
 
 # The points before the publishing transaction's end, in the order of a run.

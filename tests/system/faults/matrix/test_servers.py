@@ -8,7 +8,8 @@ import pytest
 from redis import Redis
 
 from tests.support.facts import await_completed
-from tests.support.service import is_alive, kill, until
+from tests.support.patience import until
+from tests.support.service import is_alive, kill
 from tests.system.faults.matrix.cases import lost_its_lease, slow
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.support.facts import await_completed, await_ended
-from tests.support.service import until
+from tests.support.patience import until
 from tests.support.small_disk import full
 from tests.system.faults.matrix.cases import slow
 

@@ -4,9 +4,8 @@ import pytest
 
 from tests.support.digits import DATASET
 from tests.support.facts import await_completed
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.people import People
-from tests.support.service import until
 from tests.system.faults.matrix.cases import DEFINITION, slow
 
 NETWORK, HEAD = "trained-anew", "solved"

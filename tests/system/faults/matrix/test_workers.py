@@ -4,7 +4,8 @@ import pytest
 from redis import Redis
 
 from tests.support.facts import await_completed
-from tests.support.service import kill, until
+from tests.support.patience import until
+from tests.support.service import kill
 from tests.system.faults.matrix.cases import MODEL, lost_its_lease, slow
 from workers.queue import enqueue_run, open_queue
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 from app.domain.checks import require_positive
 from app.domain.errors import OverloadedError, ParameterError, TooCostlyError
 from app.processes.process_pool import ProcessPool
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 
 FOREVER_S = 3600.0
 
@@ -38,13 +38,6 @@ def _pool(*, waiting: int = 1, time_limit_s: float = FOREVER_S) -> ProcessPool:
         memory_bytes=256 << 20,
         preload="json",
     )
-
-
-def _eventually(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def _busy(pid: int) -> bool:
@@ -106,7 +99,7 @@ def test_those_who_wait_are_so_many_and_no_more(pool: ProcessPool) -> None:
     threads = [threading.Thread(target=call) for _ in range(2)]
     for thread in threads:
         thread.start()
-    _eventually(lambda: pool._places._value == 0)
+    until(lambda: pool._places._value == 0)
     with pytest.raises(OverloadedError, match="busy"):
         pool.call(None, os.getpid)
 
@@ -122,7 +115,7 @@ def test_those_who_wait_are_so_many_and_no_more(pool: ProcessPool) -> None:
 def test_a_process_that_was_killed_from_outside_is_replaced(pool: ProcessPool) -> None:
     process = pool.call(None, os.getpid)
     os.kill(process, signal.SIGKILL)
-    _eventually(lambda: not _busy(process))
+    until(lambda: not _busy(process))
     with suppress(OverloadedError):  # "repeat the call": its last threads may still be ending
         pool.call(None, os.getpid)
     assert pool.call(None, os.getpid) != process
@@ -172,4 +165,4 @@ def test_processes_end_with_their_server_at_work_or_not(end: str) -> None:
         assert all(map(_busy, processes))
         server.kill()
     server.wait()
-    _eventually(lambda: not any(map(_busy, processes)))
+    until(lambda: not any(map(_busy, processes)))

@@ -1,13 +1,12 @@
 """A key stream made ahead: the same words, made by another thread, overwritten at the end."""
 
 import threading
-import time
 
 import pytest
 import torch
 
 from app.domain.errors import SealedStateError
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from workers.noise.key_stream import AesKeyStream
 from workers.noise.key_stream_ahead import AheadKeyStream
 
@@ -73,10 +72,7 @@ def test_destroying_overwrites_blocks_and_source():
     stream = ahead(source)
     words(stream, 150)
     blocks = [block.words for block in stream._blocks]
-    deadline = time.monotonic() + PATIENCE_S
-    while not all(bool(block.any()) for block in blocks):  # a thread fills them
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: all(bool(block.any()) for block in blocks))  # a thread fills them
     stream.destroy()
     stream.destroy()
     assert not any(bool(block.any()) for block in blocks)

@@ -19,7 +19,7 @@ from app.domain.scopes import Scope
 from app.log import actor
 from app.main import create_app
 from app.services import Services
-from tests.support.service import until
+from tests.support.patience import until
 from tests.support.workshop import DATASET, Workshop
 
 LONG_S = 300.0

@@ -16,8 +16,7 @@ from app.api.protocol.waiting import wait_of
 from app.api.protocol.watching import Watcher
 from app.main import create_app
 from app.services import Services
-from tests.support.patience import PATIENCE_S
-from tests.support.service import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.serving import serve
 from tests.support.workshop import Workshop
 
