@@ -19,10 +19,11 @@ from sqlalchemy import create_engine, text
 from app import schema
 from app.download import bundle_bytes
 from app.embedded import EmbeddedServers
-from app.ledger.certificates import bundles, certifying, issued
+from app.ledger.certificates import bundles, issued
 from app.registry.tables import VersionRow
 from app.services import create_keys, open_services
 from app.settings import Settings
+from tests.support.accounts import covered
 from tests.support.workshop import Workshop
 
 SIZES = (1_000, 100_000)
@@ -57,7 +58,7 @@ def fill(workshop: Workshop, record: str, count: int) -> float:
         session.execute(text("UPDATE datasets SET forget_epoch = :last"), {"last": count})
         head = session.get_one(VersionRow, model.head_version_id)
         started = time.perf_counter()
-        certifying.append(session, model, head, ids, through_epoch=head.covers_epoch)
+        covered(session, model, head, ids, through_epoch=head.covers_epoch)
         return time.perf_counter() - started
 
 

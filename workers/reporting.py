@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
@@ -29,17 +28,14 @@ class Throttle:
         self._clock = clock
         self._next = -math.inf
 
-    @contextmanager
-    def due(self, step: int, steps: int) -> Iterator[bool]:
-        """Say whether to report a step now; the report is what the block does."""
+    def report(self, step: int, steps: int, how: Callable[[], None]) -> None:
+        """Report a step, if it is time."""
         begun = self._clock()
         if step < steps and begun < self._next:
-            yield False
             return
-        yield True
-        ended = self._clock()
-        taken = ended - begun
-        self._next = max(begun + _INTERVAL_S, begun + taken / _LARGEST_SHARE)
+        how()
+        taken = self._clock() - begun
+        self._next = begun + max(_INTERVAL_S, taken / _LARGEST_SHARE)
 
 
 def step_reporter(lease: Lease) -> SealedProgress:
@@ -55,12 +51,13 @@ def epsilon_reporter(lease: Lease, plan: Plan) -> NoisyProgress:
     """Return a callback that reports only the step and the epsilon so far."""
     throttle = Throttle()
 
+    def now(step: int, steps: int, guarantee: Guarantee | None) -> None:
+        epsilon = _epsilon_at(guarantee, plan.delta)
+        lease.report(step=step, total_steps=steps, epsilon=epsilon)
+
     def report(step: int, steps: int, guarantee: Guarantee | None) -> None:
         lease.check()
-        with throttle.due(step, steps) as is_due:
-            if is_due:
-                epsilon = _epsilon_at(guarantee, plan.delta)
-                lease.report(step=step, total_steps=steps, epsilon=epsilon)
+        throttle.report(step, steps, lambda: now(step, steps, guarantee))
 
     return report
 
@@ -83,8 +80,8 @@ def loss_reporter(lease: Lease) -> TrainingProgress:
 
     def report(step: int, steps: int, loss: torch.Tensor) -> None:
         lease.check()
-        with throttle.due(step, steps) as is_due:
-            if is_due:
-                lease.report(step=step, total_steps=steps, loss=float(loss))
+        throttle.report(
+            step, steps, lambda: lease.report(step=step, total_steps=steps, loss=float(loss))
+        )
 
     return report

@@ -207,8 +207,7 @@ def commitments_of(session: Session, request_id: str) -> Sequence[bytes]:
 
 def obligations_of_request(session: Session, request_id: str) -> Sequence[ObligationRow]:
     """Return what a request is owed."""
-    query = select(ObligationRow).where(ObligationRow.request_id == request_id)
-    return session.scalars(query.order_by(ObligationRow.id)).all()
+    return obligations_of_requests(session, [request_id])[request_id]
 
 
 def obligations_of_requests(

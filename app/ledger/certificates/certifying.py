@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from app import log
 from app.certificates.signing import StatementSigner, statement_of
-from app.certificates.statement import Coverage, Exclusion, base_of
+from app.certificates.statement import Exclusion, base_of
 from app.certificates.tables import CertificateRow
 from app.domain.base import BaseDigest
 from app.domain.errors import RunFailedError
@@ -23,33 +23,6 @@ from app.registry.tables import ModelRow, VersionRow
 def begun_at(model: ModelRow) -> int:
     """Return the epoch at which the training of a model's present weights began, if it counts."""
     return 0 if model.tracking is None else Tracking.from_json(model.tracking).begun_at_epoch
-
-
-def append(
-    session: Session,
-    model: ModelRow,
-    version: VersionRow,
-    request_ids: Sequence[str],
-    *,
-    through_epoch: int,
-) -> Coverage:
-    """Account for requests that a stored version covers; return what its new statement says.
-
-    Args:
-        session: of the transaction, which stores a certificate with this coverage.
-        model: which model; it is locked.
-        version: whose certificate it is.
-        request_ids: the requests, new ones or not.
-        through_epoch: the epoch up to which the certificate shows that records are forgotten.
-
-    Raises:
-        TargetNotMetError: a record that the certificates account for was forgotten later.
-    """
-    account = Account(session, Lineage.of(model, version), begun_at_epoch=begun_at(model))
-    account.add(request_ids)
-    coverage = account.coverage(through_epoch=through_epoch)
-    account.store()
-    return coverage
 
 
 def exclude(

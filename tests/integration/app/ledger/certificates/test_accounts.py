@@ -15,6 +15,7 @@ from app.domain.errors import InvalidInputError, TargetNotMetError, Verification
 from app.download import bundle_bytes
 from app.ledger.certificates import bundles, certifying, issued
 from app.registry.tables import VersionRow
+from tests.support.accounts import covered
 from tests.support.trust import trust_in
 from tests.support.workshop import Workshop
 
@@ -181,7 +182,7 @@ def test_no_statement_is_made_of_less_than_the_trees_hold(workshop: Workshop) ->
         head = session.get_one(VersionRow, model.head_version_id)
         epoch = head.covers_epoch
         with pytest.raises(TargetNotMetError):
-            certifying.append(session, model, head, [request], through_epoch=epoch)
+            covered(session, model, head, [request], through_epoch=epoch)
         with pytest.raises(TargetNotMetError):
             certifying.exclude(session, model, head, [request])
         session.rollback()
@@ -197,8 +198,8 @@ def test_requests_that_come_together_share_a_statement(workshop: Workshop) -> No
         model = workshop.model()
         head = session.get_one(VersionRow, model.head_version_id)
         epoch = max(workshop.request(r).forget_epoch for r in requests)
-        coverage = certifying.append(session, model, head, requests, through_epoch=epoch)
-        again = certifying.append(session, model, head, requests[:1], through_epoch=epoch)
+        coverage = covered(session, model, head, requests, through_epoch=epoch)
+        again = covered(session, model, head, requests[:1], through_epoch=epoch)
         session.rollback()
     assert (coverage.requests, coverage.records, coverage.covered.size) == (3, 3, 5)
     assert again == coverage
