@@ -36,7 +36,7 @@ def public_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def digests_of(module: nn.Module) -> dict[str, str]:
     """Return the SHA-256 of each tensor of the base, in hex: of its type, shape and bytes."""
-    return {name: _digest(tensor) for name, tensor in public_tensors(module).items()}
+    return {name: digest_of(tensor) for name, tensor in public_tensors(module).items()}
 
 
 def require_same(now: Mapping[str, str], before: Mapping[str, str], fault: str) -> None:
@@ -60,7 +60,8 @@ def pinned(factory: Callable[[], nn.Module], base: BaseDigest | None) -> Callabl
     return build
 
 
-def _digest(tensor: torch.Tensor) -> str:
+def digest_of(tensor: torch.Tensor) -> str:
+    """Return the SHA-256 of a tensor's type, shape and bytes, in hex."""
     header = json.dumps([str(tensor.dtype).removeprefix("torch."), list(tensor.shape)])
     content = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
     digest = hashlib.sha256(header.encode() + b"\n")

@@ -16,7 +16,7 @@ from torch import nn
 from app.domain.base import BaseDigest
 from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.training.base import digests_of, require_same
+from workers.training.base import digest_of, digests_of, require_same
 from workers.training.buffers import require_supported_buffers
 from workers.training.data import Examples
 from workers.training.evaluate import Evaluation, evaluate
@@ -82,7 +82,7 @@ class Network:
         own = self._own()
         tensors = renamed(tensors, whole if len(tensors) > len(own) else own)
         for name in tensors.keys() - own.keys():
-            if not torch.equal(torch.as_tensor(tensors[name]).to(whole[name]), whole[name]):
+            if digest_of(torch.as_tensor(tensors[name]).to(whole[name])) != self._digests[name]:
                 raise RunFailedError(
                     f"the weights' tensor {name!r} is not the factory's own, which is frozen: it "
                     "may have learned from records, and no run would unlearn it"

@@ -99,6 +99,20 @@ def test_weights_with_their_own_frozen_tensors_may_be_loaded_and_with_others_not
     network.require_base()
 
 
+def test_a_base_with_numbers_that_equal_nothing_is_still_this_very_one():
+    def factory():
+        module = nn.Linear(2, 2)
+        module.register_buffer("mask", torch.tensor([float("nan"), -float("inf")]))
+        return module
+
+    network = Network(factory, device=CPU)
+    whole = {name: tensor.clone() for name, tensor in network.module.state_dict().items()}
+    network.load({name: tensor.double() for name, tensor in whole.items()})
+    whole["mask"][1] = 0.0
+    with pytest.raises(RunFailedError, match="not the factory's own"):
+        network.load(whole)
+
+
 def test_training_leaves_the_base_as_it_was(digits, held_out):
     network = Network(Adapted, device=CPU)
     before = digests_of(network.module)
