@@ -1,8 +1,9 @@
 """Tries a network on random records before any record is read.
 
 What its code raises can still be shown to the operator in full, and what no guarantee would cover
-is refused: a network that changes its own parameters, draws its public tensors at random, or keeps
-a tensor from one batch to the next outside its ``state_dict``.
+is refused: a network that changes its own parameters, draws its public tensors at random, keeps
+a tensor from one batch to the next outside its ``state_dict``, or remembers anything else that
+changes what it computes.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,11 +18,17 @@ from app.domain.schema import FeatureSchema
 from workers.operator_code import called, text_of
 from workers.training.base import digests_of, require_same
 from workers.training.buffers import require_supported_buffers, without_buffers
-from workers.training.data import Examples
+from workers.training.data import Batch, Examples
+from workers.training.memory import evaluated, remembers
 from workers.training.network import Network
 from workers.training.per_record import PROBED, per_record_gradients
 
 _OTHER_SEED: Final = 17
+_REMEMBERS: Final = (
+    "the network computes something else of the same records after it saw others: what it "
+    "remembers outside its parameters could carry forgotten records past the noise; random numbers "
+    "must come from the process's generators, not from one that the network keeps"
+)
 
 
 def rehearse(
@@ -31,7 +38,7 @@ def rehearse(
     device: torch.device,
     private: bool = False,
 ) -> Network:
-    """Train a new network for one step on random records; return it, untrained.
+    """Compute what training and evaluation do of random records; return the network, untrained.
 
     Args:
         factory: builds the network; its exceptions are shown as it shows them.
@@ -53,16 +60,24 @@ def rehearse(
     module.train()
     flat.attach_gradients()
 
-    def step() -> None:
-        loss = cross_entropy(module(features), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+    def gradient(batch: Batch) -> torch.Tensor:
+        flat.gradients.zero_()
+        cross_entropy(module(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
+        return flat.gradients
+
+    def remembering(what: str, compute: Callable[[Batch], torch.Tensor]) -> bool:
+        return called(
+            f"{what} the network on random records",
+            lambda: remembers(compute, (features, labels)),
+            in_full=True,
+            advice=_advice(schema),
+        )
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         with without_buffers(module):
-            called(
-                "training the network on random records", step, in_full=True, advice=_advice(schema)
-            )
+            remembered = remembering("training", gradient)
         flat.require_attached()
+        remembered = remembering("evaluating", evaluated(module)) or remembered
         network.require_base()
         _require_unchanged(network, weights)
         for name, tensor in _tensors_kept(module):
@@ -71,6 +86,8 @@ def rehearse(
                     f"the network keeps the tensor {name!r} from one batch to the next, which "
                     "could carry forgotten records past the noise: compute it in forward"
                 )
+        if remembered:
+            raise PlanError(_REMEMBERS)
         require_supported_buffers(module)
         if private:
             _rehearse_privately(network, features)

@@ -1,5 +1,8 @@
 """Networks on random records: fine, or refused by name before a record is read."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -56,6 +59,56 @@ class Keeping(nn.Linear):
     def forward(self, features):
         self.seen = features.detach()
         return super().forward(features)
+
+
+class Scaling(nn.Linear):
+    """Divides by the largest number that it ever saw, which it keeps as no tensor."""
+
+    largest = 0.0
+
+    def forward(self, features):
+        self.largest = max(self.largest, float(features.abs().max()))
+        return super().forward(features / (self.largest + 1))
+
+
+class Averaging(nn.Linear):
+    """Subtracts the mean of all batches so far, in evaluation mode too."""
+
+    def __init__(self, *, training):
+        super().__init__(6, 2)
+        self.seen, self.when = [], training
+
+    def forward(self, features):
+        if self.training == self.when:
+            self.seen.append(features.detach().mean(dim=0))
+            features = features - torch.stack(self.seen).mean(dim=0)
+        return super().forward(features)
+
+
+class Filling(nn.Linear):
+    """Writes into its base, but only where nothing is trained."""
+
+    def __init__(self):
+        super().__init__(6, 2)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, features):
+        if not self.training:
+            self.mean.copy_(features.mean(dim=0))
+        return super().forward(features)
+
+
+class Drawing(nn.Linear):
+    """Draws from the process's generators, and keeps what changes nothing."""
+
+    def __init__(self):
+        super().__init__(6, 2)
+        self.calls = 0
+
+    def forward(self, features):
+        self.calls += 1
+        noise = random.random() + np.random.rand()  # noqa: NPY002
+        return super().forward(features * noise)
 
 
 class Masked(nn.Linear):
@@ -125,6 +178,7 @@ def lazy():
         (Tied, NUMBERS, True),
         (Constant, NUMBERS, False),
         (Masked, NUMBERS, False),
+        (Drawing, NUMBERS, False),
         (frozen_ones, NUMBERS, True),
         (lazy, NUMBERS, True),
         (lambda: Text(500), TOKENS, True),
@@ -142,6 +196,11 @@ def test_these_are_fine(factory, schema, private):
         (with_batch_norm, NUMBERS, True, PlanError, r"layer '1' \(BatchNorm1d\)"),
         (lambda: Clamping(6, 2), NUMBERS, False, PlanError, "'weight' in"),
         (lambda: Keeping(6, 2), NUMBERS, False, PlanError, "keeps the tensor 'seen'"),
+        (lambda: Scaling(6, 2), NUMBERS, False, PlanError, "after it saw others"),
+        (lambda: Scaling(6, 2), NUMBERS, True, PlanError, "after it saw others"),
+        (lambda: Averaging(training=True), NUMBERS, False, PlanError, "after it saw others"),
+        (lambda: Averaging(training=False), NUMBERS, False, PlanError, "after it saw others"),
+        (Filling, NUMBERS, False, PlanError, "public tensor 'mean' changed"),
         (Counting, NUMBERS, False, PlanError, "public tensor 'calls' changed"),
         (frozen, NUMBERS, False, PlanError, r"'0\.bias' is another one in each network"),
         (normalised_spectrally, NUMBERS, False, PlanError, "parametrizations"),

@@ -1,0 +1,77 @@
+"""Whether a network remembers records from one batch to the next, wherever it keeps them.
+
+Lists, numbers, globals and closures cannot be searched for records, but what a network computes
+shows whether they matter: the same records, after others, must give the same.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from workers.training.data import Batch
+from workers.training.evaluate import evaluating
+
+_SEED: Final = 5
+# Kernels of a GPU may add in another order each time.
+_TOLERANCES: Final = {"cpu": 1e-6}
+_TOLERANCE: Final = 1e-3
+
+
+def fainter(features: torch.Tensor) -> torch.Tensor:
+    """Return records of a smaller range: whoever keeps a maximum learns it from the others."""
+    return features / 4 if features.is_floating_point() else features // 2
+
+
+def remembers(compute: Callable[[Batch], torch.Tensor], batch: Batch) -> bool:
+    """Return whether a network computes something else of fainter records after it saw a batch.
+
+    Args:
+        compute: what the network makes of a batch; it may overwrite its last answer.
+        batch: random records.
+    """
+    features, labels = batch
+    faint = (fainter(features), torch.zeros_like(labels))
+    with _seeded():
+        before = compute(faint).clone()
+    with _seeded():
+        compute(batch)
+    with _seeded():
+        return not _alike(compute(faint), before)
+
+
+def evaluated(module: nn.Module) -> Callable[[Batch], torch.Tensor]:
+    """Return what computes a batch's outputs in evaluation mode."""
+
+    def compute(batch: Batch) -> torch.Tensor:
+        with evaluating(module):
+            outputs: torch.Tensor = module(batch[0])
+            return outputs
+
+    return compute
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Draw the same numbers from the process's generators each time; torch's are the caller's."""
+    torch.manual_seed(_SEED)
+    kept = random.getstate(), np.random.get_state()  # noqa: NPY002 - for networks that use it
+    random.seed(_SEED)
+    np.random.seed(_SEED)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])  # noqa: NPY002
+
+
+def _alike(now: torch.Tensor, before: torch.Tensor) -> bool:
+    if now.shape != before.shape:
+        return False
+    size = float(before.abs().nan_to_num(posinf=0.0).max()) if before.numel() else 0.0
+    tolerance = size * _TOLERANCES.get(before.device.type, _TOLERANCE)
+    return torch.allclose(now, before, rtol=0.0, atol=tolerance, equal_nan=True)
