@@ -41,6 +41,7 @@ from workers.training.device import choose_device
 from workers.training.lineage import lineage_of
 from workers.training.network import Network
 from workers.training.rehearsal import rehearse
+from workers.training.starts import require_drawn_start
 
 _RECORDS: Final = 32
 _RECIPE: Final = TrainingRecipe(epochs=4, batch_size=16, learning_rate=1e-3)
@@ -111,6 +112,7 @@ def findings(order: Order) -> Iterator[Finding]:
     """Yield what is found, as it is found; without a network that trains, nothing works."""
     device = choose_device()
     try:
+        require_drawn_start(order.build)
         network = rehearse(order.build, order.schema, device=device)
         yield _description(network)
         yield from _notes(order, network)

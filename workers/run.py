@@ -66,6 +66,7 @@ from workers.training.lineage import Lineage, lineage_of
 from workers.training.network import Network, Tensors
 from workers.training.optimizers import optimizer_of
 from workers.training.rehearsal import rehearse
+from workers.training.starts import require_drawn_start
 
 
 def execute(services: Services, lease: Lease) -> None:
@@ -189,8 +190,10 @@ def _rehearsed(services: Services, lease: Lease, model: ModelSpec) -> Network:
     trains_privately = (
         lease.kind is RunKind.TRAIN and Plan.from_json(lease.plan).training is TrainingKind.PRIVATE
     )
+    factory = model.factory(services.settings, in_full=True)
+    require_drawn_start(factory)
     network = rehearse(
-        starting(model.backbone, model.factory(services.settings, in_full=True)),
+        starting(model.backbone, factory),
         model.schema,
         device=choose_device(),
         private=trains_privately,

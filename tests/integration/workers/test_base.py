@@ -186,3 +186,23 @@ def test_an_upload_may_not_bring_a_base_of_its_own(workshop, package):
     run = carry_out(workshop)
     assert run.state == "published", run.failure_reason
     assert set(safetensors.numpy.load(published(workshop)[1])) == {"2.weight", "2.bias"}
+
+
+def test_a_factory_that_brings_trained_weights_reads_no_record(workshop, package, monkeypatch):
+    """Retrained from them, or in a frame centred there, a model would forget nothing."""
+
+    def bringing(**_):
+        module = Adapted()
+        with torch.no_grad():
+            module[2].weight.copy_(torch.linspace(-1, 1, 8).reshape(2, 4))
+        return module
+
+    workshop.define(architecture=OWN)
+    assert carry_out(workshop).state == "published"
+    workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    package.build = bringing
+    monkeypatch.setattr(run_module, "load_records", lambda *_, **__: pytest.fail("read records"))
+    run = carry_out(workshop)
+    assert run.state == "failed"
+    assert "'2.weight' at the same weights in every network" in run.failure_reason

@@ -1,0 +1,49 @@
+"""Where training starts: numbers that a factory draws, not weights that it brought.
+
+A frame's centre and a retraining both begin at what the factory makes. Weights that it loads may
+have learned from records, and no certificate would name them: those are for a backbone or the base.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import nn
+
+from app.domain.errors import PlanError
+
+_SEEDS: Final = (3, 17)
+_MOST_VALUES: Final = 2  # zeros, ones, a unit matrix, a forget gate's bias
+
+
+def require_drawn_start(factory: Callable[[], nn.Module]) -> None:
+    """Check that trained tensors start at random numbers, or at one or two values throughout.
+
+    Args:
+        factory: builds the network from torch's global generator, without a backbone's weights.
+
+    Raises:
+        PlanError: a tensor starts at the same weights in every network; the message names it.
+    """
+    one, other = (_trained(factory, seed) for seed in _SEEDS)
+    for name in one.keys() & other.keys():
+        if torch.equal(one[name], other[name]) and _values(one[name]) > _MOST_VALUES:
+            raise PlanError(
+                f"the factory starts the parameter {name!r} at the same weights in every network, "
+                "which may have learned from records: draw them from torch's own generator, freeze "
+                'them, or upload them as a backbone with "frozen": false, which certificates name'
+            )
+
+
+def _trained(factory: Callable[[], nn.Module], seed: int) -> dict[str, torch.Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        module = factory()
+    return {
+        name: tensor.detach() for name, tensor in module.named_parameters() if tensor.requires_grad
+    }
+
+
+def _values(tensor: torch.Tensor) -> int:
+    found: torch.Tensor = tensor.unique()  # type: ignore[no-untyped-call]
+    return found.numel()
