@@ -28,6 +28,12 @@ _ARROW: Final = {
 }
 _WHOLE: Final = r"^\+?(-?[0-9]+)(\.0*)?$"
 _NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_INTEGER: Final = r"^-?[0-9]+$"
+_DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_MOMENT: Final = (
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"([ T][0-9]{2}(:?[0-9]{2}(:?[0-9]{2}(\.[0-9]{1,6})?)?)?([zZ]|[+-][0-9]{2}(:?[0-9]{2})?)?)?$"
+)
 _ZONED: Final = r"[0-9]([zZ]|[+-][0-9]{2}:?[0-9]{2})$"
 _UTC: Final = pa.timestamp("us", "UTC")
 Marks = npt.NDArray[np.bool_]
@@ -231,21 +237,21 @@ def _of_text(column: pa.Array, kind: str) -> tuple[pa.Array, Marks]:
     absent = pc.is_in(trimmed, pa.array([None, "", *MISSING_WORDS]))
     trimmed = pc.if_else(absent, pa.scalar(None, pa.string()), trimmed)
     if kind == "timestamp":
-        return _checked(trimmed, _moments_of_text)
+        return _chosen(trimmed, _MOMENT, _moments_of_text)
     if kind == "bool":
         return _chosen(pc.utf8_lower(trimmed), "^(true|false|0|1)$", lambda c: c.cast(pa.bool_()))
     if kind == "date":
-        return _checked(trimmed, lambda cells: cells.cast(pa.date32()))
+        return _chosen(trimmed, _DATE, lambda cells: cells.cast(pa.date32()))
     if kind.startswith("float"):
         wide, lossy = _chosen(trimmed, _NUMBER, lambda cells: cells.cast(pa.float64()))
         found = wide.cast(_ARROW[kind], safe=False)
         return found, lossy | _unless(pc.is_finite(found.cast(pa.float64())))
     whole = pc.replace_substring_regex(trimmed, _WHOLE, r"\1")
-    return _checked(whole, lambda cells: cells.cast(_ARROW[kind]))
+    return _chosen(whole, _INTEGER, lambda cells: cells.cast(_ARROW[kind]))
 
 
 def _chosen(column: pa.Array, pattern: str, cast: Cast) -> tuple[pa.Array, Marks]:
-    """Convert the texts of a form; the others would be lost."""
+    """Convert the texts of a form; the others would be lost, which is told here at once."""
     fits = pc.match_substring_regex(column, pattern)
     found, lossy = _checked(pc.if_else(fits, column, pa.scalar(None, pa.string())), cast)
     return found, lossy | _unless(fits)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from app.domain.errors import InvalidRecordsError
 from app.domain.table_schema import MOST_CELL_BYTES, WIDTHS, TableSchema
+from app.tables import typed
 from app.tables.problems import Problems
 from app.tables.typed import arrow_schema, typed_rows
 
@@ -157,6 +158,32 @@ def test_all_faulty_rows_are_counted() -> None:
     with pytest.raises(InvalidRecordsError) as refused:
         read("int32", texts)
     assert (refused.value.problems[0].row, refused.value.count) == (0, 34)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int64", "uint8"])
+@pytest.mark.parametrize("text", ["0x1F", "0XFF"])
+def test_no_text_is_read_as_hexadecimal(kind: str, text: str) -> None:
+    """As a byte with a sign, 0xFF would even be -1."""
+    with pytest.raises(InvalidRecordsError, match=f"text that is not {kind}"):
+        read(kind, [text])
+
+
+@pytest.mark.parametrize("kind", ["int64", "date", "timestamp"])
+def test_many_texts_of_another_form_cost_one_conversion(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one for each: dates of another country in every row, say."""
+    calls = []
+    whole = typed._checked
+
+    def counted(column: pa.Array, cast: typed.Cast) -> tuple[pa.Array, typed.Marks]:
+        calls.append(len(column))
+        return whole(column, cast)
+
+    monkeypatch.setattr(typed, "_checked", counted)
+    with pytest.raises(InvalidRecordsError, match="1000 problem"):
+        read(kind, ["31.12.2026"] * 1000)
+    assert calls == [1000]
 
 
 @pytest.mark.parametrize("names", [["id", "x"], ["id", "x", "y", "y"], ["x", "y"]])
