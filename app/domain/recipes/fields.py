@@ -1,6 +1,7 @@
 """What a field of a recipe may be."""
 
 import math
+import sys
 
 from app.domain.errors import InvalidInputError
 
@@ -10,7 +11,7 @@ def is_number(number: object, *, above: float = -math.inf, least: float = -math.
     return (
         isinstance(number, int | float)
         and not isinstance(number, bool)
-        and math.isfinite(number)
+        and abs(number) <= sys.float_info.max  # false for NaN; a whole number may have any length
         and number > above
         and number >= least
     )

@@ -39,6 +39,7 @@ def test_json_round_trip_and_defaults():
         ("micro_batches", 2.0),
         ("clip_norm", 0),
         ("clip_norm", float("inf")),
+        ("learning_rate", 10**400),
         ("precision", "float16"),
         ("groups", {}),
         ("groups", ["*.bias"]),
