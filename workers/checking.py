@@ -33,6 +33,8 @@ from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.catalogue import rule_of
 from workers.noise.generators import SecureNoise
 from workers.operator_code import called, text_of
+from workers.rehearsal.rehearse import rehearse
+from workers.rehearsal.starts import require_drawn_start
 from workers.seal.sealed import Sealed
 from workers.training.architectures import build
 from workers.training.buffers import statistics_of
@@ -40,8 +42,6 @@ from workers.training.data import Examples
 from workers.training.device import choose_device
 from workers.training.lineage import lineage_of
 from workers.training.network import Network
-from workers.training.rehearsal import rehearse
-from workers.training.starts import require_drawn_start
 
 _RECORDS: Final = 32
 _RECIPE: Final = TrainingRecipe(epochs=4, batch_size=16, learning_rate=1e-3)

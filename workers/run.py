@@ -56,6 +56,8 @@ from workers.lease import Lease
 from workers.mechanisms.catalogue import rule_of
 from workers.noise.generators import NoiseSource, SecureNoise
 from workers.patience import outlast_outages
+from workers.rehearsal.rehearse import rehearse
+from workers.rehearsal.starts import require_drawn_start
 from workers.reporting import epsilon_reporter, loss_reporter, step_reporter
 from workers.seal.ram_only import ram_only
 from workers.seal.sealed import Certified, Sealed
@@ -65,8 +67,6 @@ from workers.training.device import choose_device
 from workers.training.lineage import Lineage, lineage_of
 from workers.training.network import Network, Tensors
 from workers.training.optimizers import optimizer_of
-from workers.training.rehearsal import rehearse
-from workers.training.starts import require_drawn_start
 
 
 def execute(services: Services, lease: Lease) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from workers.training.memory import evaluated, fainter, remembers
+from workers.rehearsal.memory import evaluated, fainter, remembers
 
 BATCH = (torch.linspace(-2, 2, 30).reshape(5, 6), torch.arange(5))
 SEEN: list[torch.Tensor] = []

@@ -16,10 +16,10 @@ from torch.nn.functional import cross_entropy
 from app.domain.errors import PlanError, RunFailedError
 from app.domain.schema import FeatureSchema
 from workers.operator_code import called, text_of
+from workers.rehearsal.memory import evaluated, remembers
 from workers.training.base import digests_of, require_same
 from workers.training.buffers import require_supported_buffers, without_buffers
 from workers.training.data import Batch, Examples
-from workers.training.memory import evaluated, remembers
 from workers.training.network import Network
 from workers.training.per_record import PROBED, per_record_gradients
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError
 from app.domain.schema import FeatureSchema
-from workers.training.rehearsal import rehearse
+from workers.rehearsal.rehearse import rehearse
 
 CPU = torch.device("cpu")
 NUMBERS = FeatureSchema(shape=(6,), dtype="float32", offset=0.0, scale=1.0, classes=2)

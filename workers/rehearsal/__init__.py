@@ -1,0 +1,1 @@
+"""What a network is tried on before any record is read."""
