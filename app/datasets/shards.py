@@ -70,7 +70,7 @@ def unpacked(content: bytes) -> Iterator[bytes]:
     """Yield all bytes that a shard's columns consist of, for searching.
 
     Raises:
-        CorruptObjectError: this is no shard.
+        CorruptObjectError: the content is not a shard.
     """
     try:
         table = _table(content)

@@ -55,7 +55,7 @@ class ColumnType:
         """Return the type that a text such as ``int32``, ``string?`` or ``list<uint8, 64>`` names.
 
         Raises:
-            InvalidInputError: there is no such type.
+            InvalidInputError: the text names none.
         """
         spelt = text.strip()
         nullable = spelt.endswith("?")

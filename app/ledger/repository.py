@@ -143,7 +143,7 @@ def restore_records(session: Session, cancelled: ForgetRequestRow, *, epoch: int
 
 
 def lock_requests(session: Session, request_ids: Collection[str]) -> Sequence[ForgetRequestRow]:
-    """Lock requests and read them again; whoever locks several at once does so in this order."""
+    """Lock requests and read them again, in the order in which several are always locked."""
     if not request_ids:
         return []
     query = select(ForgetRequestRow).where(is_one_of(ForgetRequestRow.id, request_ids))

@@ -324,7 +324,7 @@ def end_for_good(session: Session, model_id: str, *, reason: str) -> None:
 def _end(session: Session, row: RunRow, state: RunState) -> None:
     """Take a run away from its worker for good; it publishes nothing.
 
-    Its model is locked before any request: so does whoever changes what requests are owed.
+    Its model is locked before any request, as wherever it changes what requests are owed.
     """
     model = session.get_one(ModelRow, row.model_id, with_for_update=True, populate_existing=True)
     _end_attempt(session, row)

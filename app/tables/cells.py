@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from app.domain.encoding import normal_text
 from app.tables.arrays import is_array, marks, numbers
+from app.tables.problems import Problems
 
 MISSING_WORDS: Final = frozenset(
     {
@@ -73,6 +74,18 @@ def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return whole.dictionary_decode() if pa.types.is_dictionary(whole.type) else whole
 
 
+def column_named(
+    table: pa.Table | pa.RecordBatch, name: str, problems: Problems
+) -> pa.Array | None:
+    """Return a table's column in one piece; None, and a problem, unless it has one of the name."""
+    count = table.schema.names.count(name)
+    if count == 1:
+        return plain(table.column(name))
+    reason = "the table has no such column" if count == 0 else "the column occurs twice"
+    problems.add(None, name, reason)
+    return None
+
+
 def kind_in_words(kind: pa.DataType) -> str:
     """Name a type of cells, for errors."""
     for fits, words in _WORDS:
@@ -83,7 +96,7 @@ def kind_in_words(kind: pa.DataType) -> str:
 
 def has_texts(kind: pa.DataType) -> bool:
     """Return whether ``texts_of`` reads cells of this type."""
-    return _is_text(kind) or _is_number(kind) or kind in (pa.bool_(), pa.null())
+    return is_text(kind) or _is_number(kind) or kind in (pa.bool_(), pa.null())
 
 
 def texts_of(column: pa.Array) -> Texts:
@@ -121,7 +134,7 @@ class Numbers:
 
 def numbers_of(column: pa.Array) -> Numbers | None:
     """Return the cells as numbers; None if the column's type has none."""
-    if _is_text(column.type):
+    if is_text(column.type):
         return _parsed(column)
     if _is_number(column.type):
         values = numbers(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan))
@@ -154,7 +167,8 @@ def _text(value: Any) -> str:  # noqa: ANN401 - any cell
     return str(value)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column holds texts."""
     return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
@@ -164,7 +178,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 _WORDS: Final = (
-    (_is_text, "text"),
+    (is_text, "text"),
     (pa.types.is_integer, "a whole number"),
     (_is_number, "a number"),
     (pa.types.is_boolean, "true or false"),

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from app.domain.errors import InvalidInputError, TableError
-from app.domain.table_schema import ITEMS, WIDTHS, ColumnType, TableSchema
+from app.domain.table_schema import ITEMS, SCALARS, WIDTHS, ColumnType, TableSchema
 from app.tables.cells import kind_in_words, plain
 from app.tables.sources import Source
 from app.tables.typed import arrow_type, fits
@@ -84,9 +84,8 @@ def _candidates(found: pa.DataType, *, is_csv: bool) -> list[ColumnType]:
     if hasattr(found, "value_field"):
         kinds = [k for k in ITEMS if _holds(k, found.value_type)]
         return [ColumnType(kind, is_list=True) for kind in kinds]
-    scalars = (*WIDTHS, "bool", "string", "binary", "date", "timestamp")
     texts = _OF_TEXT if is_csv else ()
-    return [ColumnType(k) for k in (*texts, *(k for k in scalars if _holds(k, found)))]
+    return [ColumnType(k) for k in (*texts, *(k for k in SCALARS if _holds(k, found)))]
 
 
 def _holds(kind: str, found: pa.DataType) -> bool:

@@ -25,6 +25,7 @@ from app.tables.arrays import array_fault, array_values
 from app.tables.cells import (
     MISSING_WORDS,
     Texts,
+    column_named,
     has_texts,
     kind_in_words,
     numbers_of,
@@ -220,12 +221,7 @@ class _Cells:
         return Texts(texts.distinct, np.where(absent[texts.codes], -1, texts.codes))
 
     def _column(self, name: str) -> pa.Array | None:
-        count = self.table.schema.names.count(name)
-        if count == 1:
-            return plain(self.table.column(name))
-        reason = "the table has no such column" if count == 0 else "the column occurs twice"
-        self.problems.add(None, name, reason)
-        return None
+        return column_named(self.table, name, self.problems)
 
     def _is_utf8(self, column: pa.Array, name: str) -> bool:
         try:

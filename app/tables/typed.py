@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from app.domain.table_schema import MOST_CELL_BYTES, WIDTHS, ColumnType, TableSchema
 from app.tables.arrays import is_array, marks, numbers
-from app.tables.cells import MISSING_WORDS, kind_in_words, plain
+from app.tables.cells import MISSING_WORDS, column_named, is_text, kind_in_words, plain
 from app.tables.encoding import ids_of
 from app.tables.problems import Problems
 
@@ -97,12 +97,9 @@ class _Column:
 
     def read(self, table: pa.Table | pa.RecordBatch) -> pa.Array:
         nothing = pa.nulls(table.num_rows, arrow_type(self._kind))
-        count = table.schema.names.count(self._name)
-        if count != 1:
-            reason = "the table has no such column" if count == 0 else "the column occurs twice"
-            self._problems.add(None, self._name, reason)
+        column = column_named(table, self._name, self._problems)
+        if column is None:
             return nothing
-        column = plain(table.column(self._name))
         try:
             column.validate(full=True)
             found, lossy = (self._lists if self._kind.is_list else self._scalars)(column)
@@ -151,7 +148,7 @@ class _Column:
         wrong = (lengths != self._kind.length) & ~absent
         self._fault(wrong, f"a list that has not {self._kind.length} items")
         if wrong.any():
-            return pa.nulls(len(lists), arrow_type(self._kind)), wrong | ~wrong
+            return pa.nulls(len(lists), arrow_type(self._kind)), np.ones_like(wrong)
         return _fixed(items, absent, self._kind.length), none
 
     def _rows(self, row_of: npt.NDArray[np.int64], faulty: Marks, count: int) -> Marks:
@@ -196,7 +193,7 @@ def _converted(column: pa.Array, kind: str) -> tuple[pa.Array, Marks]:
     source = column.type
     if pa.types.is_null(source):
         return pa.nulls(len(column), _ARROW[kind]), np.zeros(len(column), dtype=np.bool_)
-    if _is_text(source):
+    if is_text(source):
         return _of_text(column.cast(pa.string()), kind)
     if kind in WIDTHS and (pa.types.is_integer(source) or pa.types.is_floating(source)):
         return _of_numbers(column, kind)
@@ -270,7 +267,7 @@ def _checked(column: pa.Array, cast: Cast) -> tuple[pa.Array, Marks]:
 
 
 def _unless(fits: pa.Array) -> Marks:
-    """Return where a condition does not hold; where there is no value, it does."""
+    """Return where a condition does not hold; a missing value counts as one that does."""
     return ~marks(pc.fill_null(fits, fill_value=True))
 
 
@@ -286,10 +283,6 @@ def _moments_of_text(column: pa.Array) -> pa.Array:
     with_zone = pc.if_else(zoned, column, nothing).cast(_UTC).cast(pa.timestamp("us"))
     without = pc.if_else(zoned, nothing, column).cast(pa.timestamp("us"))
     return pc.coalesce(with_zone, without)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
