@@ -1,8 +1,6 @@
 """Models on a public base: what is released, what is certified, and whose base it may be."""
 
 import json
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -17,11 +15,11 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError, VerificationError
 from app.ledger.certificates import issued
 from app.registry import repository as registry
+from tests.support.operators import PACKAGE, operators_package
 from tests.support.workshop import Workshop
 from workers import jobs
 from workers import run as run_module
 
-PACKAGE = "operators_networks"
 OWN = ArchitectureSpec("custom", {}, f"{PACKAGE}:build")
 BASE = ["0.bias", "0.weight", "mask"]
 
@@ -47,9 +45,8 @@ def workshop(services, monkeypatch):
 
 @pytest.fixture
 def package(monkeypatch):
-    module = types.ModuleType(PACKAGE)
+    module = operators_package(monkeypatch)
     module.build = lambda **_: Adapted()
-    monkeypatch.setitem(sys.modules, PACKAGE, module)
     return module
 
 
@@ -57,6 +54,17 @@ def carry_out(workshop):
     run_id = workshop.active_run()
     jobs.execute_run(run_id)
     return workshop.run(run_id)
+
+
+def next_run(workshop, package, monkeypatch, *, build):
+    """Publish a model, and return its next run, with another network; it may read no record."""
+    workshop.define(architecture=OWN)
+    assert carry_out(workshop).state == "published"
+    workshop.forget(workshop.split()[0][0])
+    workshop.dispatch()
+    package.build = build
+    monkeypatch.setattr(run_module, "load_records", lambda *_, **__: pytest.fail("read records"))
+    return carry_out(workshop)
 
 
 def published(workshop):
@@ -136,13 +144,7 @@ def test_a_base_that_changed_between_two_runs_reads_no_record(
     workshop, package, monkeypatch, other
 ):
     """It may have been trained on records in between: by hand, or taken from a version."""
-    workshop.define(architecture=OWN)
-    assert carry_out(workshop).state == "published"
-    workshop.forget(workshop.split()[0][0])
-    workshop.dispatch()
-    package.build = other
-    monkeypatch.setattr(run_module, "load_records", lambda *_, **__: pytest.fail("read records"))
-    run = carry_out(workshop)
+    run = next_run(workshop, package, monkeypatch, build=other)
     assert run.state == "failed"
     assert "not those that the model's certificates name" in run.failure_reason
 
@@ -197,12 +199,6 @@ def test_a_factory_that_brings_trained_weights_reads_no_record(workshop, package
             module[2].weight.copy_(torch.linspace(-1, 1, 8).reshape(2, 4))
         return module
 
-    workshop.define(architecture=OWN)
-    assert carry_out(workshop).state == "published"
-    workshop.forget(workshop.split()[0][0])
-    workshop.dispatch()
-    package.build = bringing
-    monkeypatch.setattr(run_module, "load_records", lambda *_, **__: pytest.fail("read records"))
-    run = carry_out(workshop)
+    run = next_run(workshop, package, monkeypatch, build=bringing)
     assert run.state == "failed"
     assert "'2.weight' at the same weights in every network" in run.failure_reason

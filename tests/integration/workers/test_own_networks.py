@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -17,12 +16,12 @@ from app.datasets.service import define_dataset
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
+from tests.support.operators import PACKAGE, operators_package
 from tests.support.workshop import Workshop
 from workers import jobs
 from workers import run as run_module
 from workers.seal.sealed import Sealed
 
-PACKAGE = "operators_package"
 SECRET = "4242.25 of alice@example.com"
 OWN = ArchitectureSpec("custom", {"width": 3}, f"{PACKAGE}:build")
 SOURCE = """
@@ -44,9 +43,7 @@ def workshop(services, monkeypatch):
 
 @pytest.fixture
 def package(monkeypatch):
-    module = types.ModuleType(PACKAGE)
-    monkeypatch.setitem(sys.modules, PACKAGE, module)
-    return module
+    return operators_package(monkeypatch)
 
 
 @pytest.fixture

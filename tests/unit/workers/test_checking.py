@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import types
 
 import pytest
 from torch import nn
@@ -11,10 +10,10 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from app.planning.mechanisms.catalogue import MECHANISMS
+from tests.support.operators import PACKAGE, operators_package
 from workers import checking
 from workers.checking import Order, findings
 
-PACKAGE = "checked_networks"
 SOURCE = """
 import torch
 from torch import nn
@@ -35,9 +34,7 @@ class Last(nn.Linear):
 
 
 def order(monkeypatch, build, **more):
-    module = types.ModuleType(PACKAGE)
-    module.build = lambda **_: build()
-    monkeypatch.setitem(sys.modules, PACKAGE, module)
+    operators_package(monkeypatch).build = lambda **_: build()
     schema = {"shape": [6], "dtype": "float32", "offset": 0.0, "scale": 1.0, "classes": 2, **more}
     return Order.from_json({"factory": f"{PACKAGE}:build", "options": {}, "schema": schema})
 

@@ -6,28 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
-from app.cli.main import app
 from app.domain.encoding import TableEncoding
 from app.services import Services
+from tests.support.commands import dataset_answer, dataset_command
 
-runner = CliRunner()
 ROWS = 60
 OPTIONS = (
     *("--label", "churned", "--subject", "customer", "--drop", "signup"),
     *("--missing", "age=45", "--bounds", "age=18:98"),
 )
-
-
-def _run(*arguments: object) -> Result:
-    return runner.invoke(app, ["dataset", *map(str, arguments)])
-
-
-def _json(*arguments: object) -> dict:
-    answer = _run(*arguments)
-    assert answer.exit_code == 0, answer.output
-    return json.loads(answer.stdout)
 
 
 def _churn(path: Path, rows: int = ROWS, **changed: list[str]) -> Path:
@@ -52,10 +40,10 @@ def churn(tmp_path: Path) -> Path:
 def test_one_command_from_a_table_to_a_dataset(
     served: None, services: Services, churn: Path
 ) -> None:
-    pushed = _json("push", "churn", churn, *OPTIONS, "--accept-values")
+    pushed = dataset_answer("push", "churn", churn, *OPTIONS, "--accept-values")
 
     assert (pushed["added"], pushed["changed"], pushed["forgotten"]) == (ROWS, 0, 0)
-    shown = _json("show", "churn")
+    shown = dataset_answer("show", "churn")
     assert (shown["records"], shown["classes"]) == (ROWS, 2)
     assert shown["features"]["shape"] == [4]
     encoding = TableEncoding.from_json(shown["encoding"])
@@ -67,7 +55,7 @@ def test_one_command_from_a_table_to_a_dataset(
 def test_the_next_export_adds_new_rows_and_names_changed_ones(
     served: None, churn: Path, tmp_path: Path
 ) -> None:
-    _json("push", "churn", churn, *OPTIONS, "--accept-values")
+    dataset_answer("push", "churn", churn, *OPTIONS, "--accept-values")
     decomposed = ["Zoe\u0308 2", "2026-02-02", "25", "plus", "yes"]
     later = _churn(
         tmp_path / "later.csv",
@@ -76,7 +64,7 @@ def test_the_next_export_adds_new_rows_and_names_changed_ones(
         row_8=["Zo\u00eb 3", "2026-01-01", "99", "plus", "yes"],
     )
 
-    answer = _run("push", "churn", later)  # the dataset knows its columns
+    answer = dataset_command("push", "churn", later)  # the dataset knows its columns
     pushed = json.loads(answer.stdout)
 
     assert answer.exit_code == 0
@@ -84,8 +72,8 @@ def test_the_next_export_adds_new_rows_and_names_changed_ones(
     assert pushed["changed_rows"] == [8]
     assert answer.stderr.strip().endswith("later.csv: row 8")
     # The same options as at first fit; others do not.
-    assert _json("push", "churn", later, *OPTIONS)["added"] == 0
-    contradiction = _run("push", "churn", later, "--drop", "age")
+    assert dataset_answer("push", "churn", later, *OPTIONS)["added"] == 0
+    contradiction = dataset_command("push", "churn", later, "--drop", "age")
     assert contradiction.exit_code == 1
     assert "--drop contradicts the definition of dataset 'churn'" in contradiction.stderr
 
@@ -108,13 +96,13 @@ def test_the_next_export_adds_new_rows_and_names_changed_ones(
 def test_a_first_push_that_fails_says_why_and_leaves_nothing(
     served: None, churn: Path, options: tuple[str, ...], said: str
 ) -> None:
-    answer = _run("push", "churn", churn, *options)
+    answer = dataset_command("push", "churn", churn, *options)
 
     assert answer.exit_code == 1
     lines = answer.stderr.splitlines()
     assert len([line for line in lines if said in line]) == 1
     assert all(line.startswith("error: ") and "diplomat" not in line for line in lines)
-    assert _run("show", "churn").exit_code == 1
+    assert dataset_command("show", "churn").exit_code == 1
 
 
 def test_columns_with_a_comma_or_an_equals_sign_in_their_names_are_quoted(tmp_path: Path) -> None:
@@ -124,12 +112,12 @@ def test_columns_with_a_comma_or_an_equals_sign_in_their_names_are_quoted(tmp_pa
     with file.open("w", newline="") as opened:
         csv.writer(opened).writerows(rows)
 
-    refused = _run("inspect", file).stderr
-    quoted = _run(
+    refused = dataset_command("inspect", file).stderr
+    quoted = dataset_command(
         *("inspect", file, "--drop", '"on, date"'),
         *("--bounds", '"age (=?)"=0:99', "--missing", '"age (=?)"=45'),
     )
-    unquoted = _run("inspect", file, "--bounds", "age (=?)=0:99")
+    unquoted = dataset_command("inspect", file, "--bounds", "age (=?)=0:99")
 
     assert """--drop '"on, date"'""" in refused
     assert """--missing '"age (=?)"'=NUMBER""" in refused
@@ -142,24 +130,24 @@ def test_inspect_shows_what_would_be_understood_and_writes_the_mapping(
     served: None, churn: Path, tmp_path: Path
 ) -> None:
     mapping = tmp_path / "mapping.json"
-    answer = _run("inspect", churn, *OPTIONS, "--write-mapping", mapping)
+    answer = dataset_command("inspect", churn, *OPTIONS, "--write-mapping", mapping)
 
     assert answer.exit_code == 0, answer.stderr
     assert "4 features, 2 classes" in answer.stdout
     for shown in ("(index)", "diplomat", "basic", "not read", "confirmed)"):
         assert (shown in answer.stdout) == (shown != "diplomat")
-    understood = _json("inspect", churn, *OPTIONS, "--json")
+    understood = dataset_answer("inspect", churn, *OPTIONS, "--json")
     assert understood["encoding"] == json.loads(mapping.read_text())
     assert (understood["rows"], understood["ignored"]) == (ROWS, ["signup"])
-    assert _json("list") == []
+    assert dataset_answer("list") == []
 
-    assert _json("push", "churn", churn, "--mapping", mapping)["added"] == ROWS
-    both = _run("push", "churn", churn, "--mapping", mapping, "--label", "plan")
+    assert dataset_answer("push", "churn", churn, "--mapping", mapping)["added"] == ROWS
+    both = dataset_command("push", "churn", churn, "--mapping", mapping, "--label", "plan")
     assert both.exit_code == 1
 
 
 def test_inspect_without_options_shows_the_columns_first(churn: Path) -> None:
-    answer = _run("inspect", churn)
+    answer = dataset_command("inspect", churn)
 
     assert answer.exit_code == 1
     assert f"churn.csv: CSV, {ROWS} rows" in answer.stdout
@@ -171,10 +159,10 @@ def test_a_long_table_goes_in_parts_whose_rows_count_through(
     served: None, churn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.tables.parts._PART_ROWS", 7)
-    assert _json("push", "churn", churn, *OPTIONS, "--accept-values")["added"] == ROWS
+    assert dataset_answer("push", "churn", churn, *OPTIONS, "--accept-values")["added"] == ROWS
 
     changed = _churn(churn, row_50=["Zo\u00eb 24", "", "90", "plus", "yes"])
-    answer = _run("push", "churn", changed)
+    answer = dataset_command("push", "churn", changed)
 
     assert json.loads(answer.stdout)["changed_rows"] == [50]
     assert "churn.csv: row 50" in answer.stderr
@@ -184,11 +172,11 @@ def test_records_in_the_form_of_an_upload_need_no_options(served: None, tmp_path
     file = tmp_path / "digits.npz"
     np.savez(file, record_id=["a", "b"], label=[0, 1], features=np.zeros((2, 4, 4), np.uint8))
 
-    assert _json("push", "digits", file, "--classes", "4")["added"] == 2
-    assert _json("push", "digits", file)["already_present"] == 2
-    shown = _json("show", "digits")
+    assert dataset_answer("push", "digits", file, "--classes", "4")["added"] == 2
+    assert dataset_answer("push", "digits", file)["already_present"] == 2
+    shown = dataset_answer("show", "digits")
     assert (shown["records"], shown["classes"], shown["encoding"]) == (2, 4, None)
     features = {"shape": [4, 4], "dtype": "uint8", "offset": 0.0, "scale": 1 / 255}
     assert shown["features"] == features | {"vocabulary": None}
     np.savez(file, record_id=["c"], label=[7], features=np.zeros((1, 4, 4), np.uint8))
-    assert "row 1, column 'label'" in _run("push", "digits", file).stderr
+    assert "row 1, column 'label'" in dataset_command("push", "digits", file).stderr

@@ -7,11 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
 
-from app.cli.main import app
+from tests.support.commands import dataset_answer, dataset_command
 
-runner = CliRunner()
 TYPES = {
     "age": "int64?",
     "height": "float64",
@@ -27,16 +25,6 @@ c,y,40,2,true,00001,,2026-01-04,
 """
 
 
-def _run(*arguments: object) -> Result:
-    return runner.invoke(app, ["dataset", *map(str, arguments)])
-
-
-def _json(*arguments: object) -> dict:
-    answer = _run(*arguments)
-    assert answer.exit_code == 0, answer.output
-    return json.loads(answer.stdout)
-
-
 @pytest.fixture
 def members(tmp_path: Path) -> Path:
     (tmp_path / "members.csv").write_text(CSV)
@@ -48,7 +36,7 @@ def columns(members: Path) -> Path:
     """The types as the command proposes them."""
     file = members.with_name("columns.json")
     ids = ("--record-id", "id", "--subject", "person")
-    _json("columns", "--json", members, *ids, "--drop", "empty", "--write", file)
+    dataset_answer("columns", "--json", members, *ids, "--drop", "empty", "--write", file)
     return file
 
 
@@ -72,7 +60,7 @@ def test_types_are_proposed_from_arrow(tmp_path: Path) -> None:
         "nothing": pa.nulls(2),
     }
     pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
-    shown = _json("columns", "--json", tmp_path / "rows.parquet")
+    shown = dataset_answer("columns", "--json", tmp_path / "rows.parquet")
     assert shown == {
         "rows": 2,
         "columns": {
@@ -92,7 +80,7 @@ def test_types_are_proposed_from_arrow(tmp_path: Path) -> None:
 def test_a_column_of_no_type_is_named(tmp_path: Path) -> None:
     rows = {"record_id": [1], "group": [{"a": 1}]}
     pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
-    refused = _run("columns", tmp_path / "rows.parquet")
+    refused = dataset_command("columns", tmp_path / "rows.parquet")
     assert refused.exit_code == 1
     assert "column 'group': a group of fields, which no type of column holds" in refused.stderr
 
@@ -100,13 +88,14 @@ def test_a_column_of_no_type_is_named(tmp_path: Path) -> None:
 def test_a_file_becomes_a_dataset_and_the_next_export_is_compared(
     served: None, members: Path, columns: Path
 ) -> None:
-    assert _json("create", "members", "--columns", columns)["columns"] == TYPES
-    assert _json("create", "members", "--columns", columns)["records"] == 0  # it changes nothing
-    assert _json("push", "members", members)["added"] == 3
+    assert dataset_answer("create", "members", "--columns", columns)["columns"] == TYPES
+    again = dataset_answer("create", "members", "--columns", columns)  # it changes nothing
+    assert again["records"] == 0
+    assert dataset_answer("push", "members", members)["added"] == 3
 
     later = CSV.replace("1.75", "1.76") + "d,z,50,1.5,false,12345,,2026-01-05,\n"
     members.write_text(later)
-    answer = _run("push", "members", members)
+    answer = dataset_command("push", "members", members)
     pushed = json.loads(answer.stdout)
     assert (pushed["added"], pushed["already_present"]) == (1, 2)
     assert pushed["changed_rows"] == [2]
@@ -116,19 +105,19 @@ def test_a_file_becomes_a_dataset_and_the_next_export_is_compared(
 def test_faults_are_named_before_anything_is_sent(
     served: None, members: Path, columns: Path
 ) -> None:
-    _json("create", "members", "--columns", columns)
+    dataset_answer("create", "members", "--columns", columns)
     members.write_text(CSV.replace("40", "forty") + "a,x,1,1,true,1,,2026-01-02,\n")
-    refused = _run("push", "members", members)
+    refused = dataset_command("push", "members", members)
     assert refused.exit_code == 1
     assert "members.csv: row 3, column 'age': text that is not int64" in refused.stderr
     assert "members.csv: row 4, column 'id': the id of an earlier row" in refused.stderr
     assert "forty" not in refused.output
-    assert _json("show", "members")["records"] == 0
+    assert dataset_answer("show", "members")["records"] == 0
 
 
 def test_options_about_features_have_no_place(served: None, members: Path, columns: Path) -> None:
-    _json("create", "members", "--columns", columns)
-    refused = _run("push", "members", members, "--label", "member")
+    dataset_answer("create", "members", "--columns", columns)
+    refused = dataset_command("push", "members", members, "--label", "member")
     assert refused.exit_code == 1
     assert "consists of columns" in refused.stderr
 
@@ -147,6 +136,6 @@ def test_options_about_features_have_no_place(served: None, members: Path, colum
 )
 def test_a_faulty_file_of_columns_is_refused(served: None, tmp_path: Path, content: str) -> None:
     (tmp_path / "columns.json").write_text(content)
-    refused = _run("create", "members", "--columns", tmp_path / "columns.json")
+    refused = dataset_command("create", "members", "--columns", tmp_path / "columns.json")
     assert refused.exit_code == 1
     assert refused.stderr.strip()

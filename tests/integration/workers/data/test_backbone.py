@@ -1,7 +1,5 @@
 """Public backbones in a worker: features that are public functions of one record, public starts."""
 
-import sys
-import types
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +14,7 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import BackboneUse, FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
+from tests.support.operators import PACKAGE, operators_package
 from workers.data.backbone import FrozenBackbone, frame_of, publishable, starting, trainable
 from workers.data.backbone_loading import load_backbone
 from workers.training.architectures import build
@@ -84,7 +83,6 @@ def no_rows(*, input_shape, classes):
     return nn.Sequential(nn.Flatten(), Summing())
 
 
-PACKAGE = "public_networks"
 RECORDS = FeatureSchema(shape=(8, 8), dtype="uint8", offset=8.0, scale=0.125, classes=10)
 
 
@@ -96,11 +94,8 @@ def services(services):
 
 @pytest.fixture
 def package(monkeypatch):
-    module = types.ModuleType(PACKAGE)
-    for function in (table, unit_range, batch_statistics, by_place, remembering, no_rows):
-        setattr(module, function.__name__, function)
-    monkeypatch.setitem(sys.modules, PACKAGE, module)
-    return PACKAGE
+    functions = (table, unit_range, batch_statistics, by_place, remembering, no_rows)
+    return operators_package(monkeypatch, *functions).__name__
 
 
 def store(services, architecture, weights, *, shape=(8, 8), classes=10, layers=(), features=None):

@@ -1,8 +1,6 @@
 """Specs and the networks built from them."""
 
 import json
-import sys
-import types
 
 import pytest
 import torch
@@ -11,6 +9,7 @@ from torch import nn
 from app.domain.architecture import PRESETS, ArchitectureSpec
 from app.domain.errors import InvalidInputError, RunFailedError
 from app.domain.parameters import features_of, parameters_of
+from tests.support.operators import operators_package
 from workers.training.architectures import build, build_features
 
 CALLS = []
@@ -70,15 +69,13 @@ def embedding(*, input_shape, classes):
 
 @pytest.fixture
 def package(monkeypatch):
-    module = types.ModuleType("operators_networks")
-    for function in (
+    CALLS.clear()
+    made = operators_package(
+        monkeypatch,
         *(factory, broken, wrong_size, not_a_module, tuple_of_two, whole_numbers),
         *(on_meta, greedy, compiled, embedding),
-    ):
-        setattr(module, function.__name__, function)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    CALLS.clear()
-    return module.__name__
+    )
+    return made.__name__
 
 
 def make(spec, input_shape=(64,), classes=10, allowed=()):
