@@ -28,6 +28,7 @@ from app.domain.errors import (
     InvalidRecordsError,
     NoteError,
     ParameterError,
+    PayloadTooLargeError,
     PlanError,
     VerificationError,
 )
@@ -156,7 +157,11 @@ _PLANS = {"policy": _POLICY, "shape": {"retained": 9, "batch_size": 2, "recipe_e
 _TENSORS = {"weight": np.ones((2, 2), np.float32)}
 
 TARGETS = {
-    "parquet": Target(_parquet, (InvalidRecordsError,), [records_parquet(40, first=1000)]),
+    "parquet": Target(
+        _parquet,
+        (InvalidRecordsError, PayloadTooLargeError),  # its metadata may announce any size
+        [records_parquet(40, first=1000)],
+    ),
     "weights": Target(_weights, (InvalidInputError,), [safetensors.numpy.save(_TENSORS)]),
     "bundle": Target(_bundle, (VerificationError,), _golden("gradient_clipping.certificate.json")),
     "statement": Target(_signed_statement, (VerificationError,), _statements()),
