@@ -53,7 +53,8 @@ class StoredBlob:
 class Blobs:
     """The only access to the object store and the key store.
 
-    Methods raise ``ObjectStoreError`` or ``KeyStoreError`` where a store fails.
+    Methods raise ``ObjectStoreError``, ``KeyStoreError`` or ``KeyServiceError`` where a store
+    fails.
     """
 
     def __init__(
@@ -184,12 +185,17 @@ class Blobs:
         """Rotate the KEK if its period is over; return how many data keys remain, or None.
 
         Raises:
-            KeyStoreError: a key cannot be rewrapped; the old KEK is kept until it can.
+            KeyStoreError, KeyServiceError: a key cannot be rewrapped; the old KEK is kept until
+                it can.
         """
         return self._keys.rotate() if self._keys.is_rotation_due(period_s) else None
 
     def is_readable(self, blob_id: str) -> bool:
-        """Return whether a blob's key exists and its object has the right length."""
+        """Return whether a blob's key exists and its object has the right length.
+
+        Raises:
+            ObjectStoreError, KeyServiceError: it cannot be told now.
+        """
         try:
             self.open_range(blob_id, 0, 0).close()
         except (GoneError, KeyStoreError, CorruptObjectError):
@@ -239,7 +245,7 @@ class Blobs:
         self._objects.delete(blob_id)
 
     def require_keys(self) -> None:
-        """Raise ``KeyStoreError`` unless the key store works."""
+        """Raise ``KeyStoreError`` or ``KeyServiceError`` unless the key store works."""
         self._keys.require_usable()
 
     def _stored(self, blob_id: str) -> tuple[Identity, int]:

@@ -1,9 +1,10 @@
 """A key store of files of mode 0600 on one file system, shared by the processes of one machine.
 
-Layout: ``periods/N`` holds the KEK of period N, 32 random bytes. ``wrapped/BLOB`` holds the period
-(4 bytes), a nonce (12) and the data key under AES-256-GCM with that period's KEK, with period and
-blob as associated data (48). The newest period is the current one. ``lock`` separates rotation from
-creation and destruction; reading needs no lock.
+Layout: ``periods/N`` holds the KEK of period N, 32 random bytes, which a key management service may
+wrap. ``wrapped/BLOB`` holds the period (4 bytes), a nonce (12) and the data key under AES-256-GCM
+with that period's KEK, with period and blob as associated data (48). The newest period is the
+current one. ``store`` is the store's random name. ``lock`` separates rotation from creation and
+destruction; reading needs no lock.
 """
 
 import fcntl
@@ -19,6 +20,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from app.domain.errors import ConfigurationError, GoneError, KeyStoreError
 from app.storage.encryption import KEY_BYTES
 from app.storage.files import erase, write_durably
+from app.storage.keyfiles import create_key_file, read_key_file
+from app.storage.wrapping import InDirectory, Wrapping
 
 _NONCE_BYTES = 12
 _PERIOD_BYTES = 4
@@ -30,24 +33,32 @@ class FileKeyStore:
     """Data keys and KEKs in a directory that is private to its owner."""
 
     def __init__(
-        self, root: Path, *, create: bool = False, clock: Callable[[], float] = time.time
+        self,
+        root: Path,
+        *,
+        wrapping: Wrapping | None = None,
+        create: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Open the store; with ``create``, make it if it is missing.
 
+        ``wrapping`` wraps the KEKs; without it they lie in the directory as they are.
+
         Raises:
             ConfigurationError: it is missing, or accessible to others.
+            KeyStoreError, KeyServiceError: the first KEK cannot be wrapped and unwrapped.
         """
         self._root = root
+        self._wrapping = InDirectory() if wrapping is None else wrapping
         self._periods, self._wrapped = root / "periods", root / "wrapped"
         self._clock = clock
         if create:
             for directory in (root, self._periods, self._wrapped):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._require_private()
-        if create:
-            with self._locked(fcntl.LOCK_EX):
-                if not self._period_numbers():
-                    self._add_period(1)
+        self._name = self._read_name(create=create)
+        if create and not self._period_numbers():
+            self._begin_period(1)
         if not self._period_numbers():
             raise ConfigurationError(f"{root} holds no keys: run 'expunge init' first")
 
@@ -62,6 +73,7 @@ class FileKeyStore:
 
     def get(self, blob_id: str) -> bytes:
         """Return a blob's data key; ``GoneError`` if it was destroyed."""
+        reason = ""
         for _ in range(_READ_ATTEMPTS):
             try:
                 wrapped = (self._wrapped / blob_id).read_bytes()
@@ -70,8 +82,10 @@ class FileKeyStore:
             try:
                 return self._unwrap(blob_id, wrapped)
             except (FileNotFoundError, InvalidTag):
-                continue  # a rotation or a destruction came between the two files
-        raise KeyStoreError(f"the key of object {blob_id} cannot be unwrapped")
+                reason = ""  # a rotation or a destruction came between the two files
+            except KeyStoreError as error:
+                reason = f": {error}"
+        raise KeyStoreError(f"the key of object {blob_id} cannot be unwrapped{reason}")
 
     def holds(self, blob_id: str) -> bool:
         """Return whether a blob's data key exists."""
@@ -89,8 +103,10 @@ class FileKeyStore:
 
     def rotate(self) -> int:
         """Begin a new period now; return how many data keys were rewrapped."""
-        with self._locked(fcntl.LOCK_EX):
-            self._add_period(self._period_numbers()[-1] + 1)
+        newest = self._period_numbers()[-1]
+        if self._older_than(newest):
+            self._finish_rotation()  # else each failing attempt would leave another period
+        self._begin_period(newest + 1)
         return self._finish_rotation()
 
     def require_usable(self) -> None:
@@ -98,6 +114,7 @@ class FileKeyStore:
 
         Raises:
             KeyStoreError: they cannot, or the store is missing.
+            KeyServiceError: the service that wraps it does not answer, or refuses.
         """
         try:
             with self._locked(fcntl.LOCK_SH):
@@ -163,13 +180,33 @@ class FileKeyStore:
         return AESGCM(self._kek(period)).decrypt(nonce, sealed, _associated(period, blob_id))
 
     def _kek(self, period: int) -> bytes:
-        return (self._periods / str(period)).read_bytes()
+        wrapped = (self._periods / str(period)).read_bytes()
+        return self._wrapping.unwrap(wrapped, self._context(period))
 
-    def _add_period(self, number: int) -> None:
-        with _failures_in_words("stored"):
-            write_durably(self._periods / str(number), [os.urandom(KEY_BYTES)])
-            now = self._clock()
-            os.utime(self._periods / str(number), (now, now))
+    def _begin_period(self, number: int) -> None:
+        """Add a period unless another process did meanwhile.
+
+        Its KEK is wrapped before others are locked out, since a service may be slow, and unwrapped
+        before a data key depends on it.
+        """
+        key, context = os.urandom(KEY_BYTES), self._context(number)
+        wrapped = self._wrapping.wrap(key, context)
+        if self._wrapping.unwrap(wrapped, context) != key:
+            raise KeyStoreError("a period's key is not the same when it is unwrapped")
+        with self._locked(fcntl.LOCK_EX), _failures_in_words("stored"):
+            if number > max(self._period_numbers(), default=0):
+                write_durably(self._periods / str(number), [wrapped])
+                now = self._clock()
+                os.utime(self._periods / str(number), (now, now))
+
+    def _context(self, period: int) -> dict[str, str]:
+        return {"purpose": "expunge period key", "store": self._name, "period": str(period)}
+
+    def _read_name(self, *, create: bool) -> str:
+        path = self._root / "store"
+        if create:
+            return create_key_file(path, lambda: os.urandom(16).hex().encode()).decode()
+        return read_key_file(path).decode()
 
     def _period_numbers(self) -> list[int]:
         """Return the periods whose KEKs exist, in order."""

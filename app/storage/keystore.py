@@ -2,8 +2,8 @@
 
 Each object has a data key, wrapped by the key-encryption key (KEK) of the current period. When a
 period ends, the remaining data keys are wrapped under a new KEK and the old KEK is destroyed, so
-that older copies of wrapped keys become useless. To use a key management service, implement
-``KeyStore`` with its symmetric keys as KEKs, scheduled for deletion when their period is over.
+that older copies of wrapped keys become useless. A key management service may wrap the KEKs. Where
+it is needed and fails, methods raise ``KeyServiceError``; destroying a key never needs it.
 """
 
 from collections.abc import Iterator
@@ -36,12 +36,16 @@ class KeyStore(Protocol):
     def rotate(self) -> int:
         """Begin a new period now; return how many data keys were rewrapped.
 
-        On return, every KEK but the new one is destroyed. The next rotation finishes an interrupted
-        one.
+        On return, every KEK but the new one is destroyed. The next rotation first finishes an
+        interrupted one.
         """
 
     def require_usable(self) -> None:
-        """Check that keys can be read and created now; ``KeyStoreError`` if they cannot."""
+        """Check that keys can be read and created now.
+
+        Raises:
+            KeyStoreError, KeyServiceError: they cannot.
+        """
 
     def is_rotation_due(self, period_s: float) -> bool:
         """Return whether the current period is ``period_s`` old or a rotation was interrupted."""

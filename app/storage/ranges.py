@@ -37,7 +37,7 @@ class BlobRange:
         Raises:
             GoneError: the blob was shredded.
             CorruptObjectError: the object has the wrong header or length.
-            ObjectStoreError, KeyStoreError: a store failed.
+            ObjectStoreError, KeyStoreError, KeyServiceError: a store failed.
         """
         self._keys = keys
         self._blob_id = identity.blob_id

@@ -1,22 +1,20 @@
 """``expunge storage``: stored objects and their keys."""
 
+from typing import Annotated
+
 import typer
 
+from app import log
 from app.cli.connection import errors_in_words
 from app.cli.findings import Tally
-from app.locations import database_at_rest, key_store_dir, object_store
+from app.cli.output import conclude, say
+from app.locations import database_at_rest, earlier_wrapping, key_store, object_store
 from app.maintenance import storage_check
 from app.maintenance.findings import Verdict
 from app.maintenance.storage_check import Stores
 from app.settings import Settings
-from app.storage.file_keys import FileKeyStore
 
 storage = typer.Typer(help="Stored objects and their keys.", no_args_is_help=True)
-
-
-@storage.callback()
-def _group() -> None:
-    """Make ``check`` a subcommand even though it is the only one."""
 
 
 @storage.command()
@@ -33,7 +31,7 @@ def check() -> None:
             stores = Stores(
                 database=database,
                 objects=object_store(settings),
-                keys=FileKeyStore(key_store_dir(settings)),
+                keys=key_store(settings),
             )
             counts = storage_check.check(stores, report=tally.report)
     tally.conclude(
@@ -41,3 +39,31 @@ def check() -> None:
         f"{tally[Verdict.PENDING]} pending, {tally[Verdict.FAULT]} fault",
         {"objects": counts.objects, "keys": counts.keys, "rows": counts.rows},
     )
+
+
+@storage.command("rewrap-keys")
+def rewrap_keys(
+    *,
+    before: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="What wraps the keys of periods now: directory, kms:KEY or vault:KEY.",
+        ),
+    ],
+) -> None:
+    """Move the keys of periods to the key that the settings name. Stop the service first.
+
+    A new period begins under that key, all objects' keys are wrapped again, and the old periods'
+    keys are destroyed. If it is interrupted, run it again.
+    """
+    with errors_in_words():
+        settings = Settings()
+        with database_at_rest(settings) as database:
+            keys = key_store(settings, before=earlier_wrapping(settings, before))
+            surviving = keys.rotate()
+            with database.transaction() as session:
+                log.append(session, "storage_keys.rotated", data_keys=surviving)
+    say(f"{surviving} keys are wrapped anew")
+    conclude({"data_keys": surviving})

@@ -1,0 +1,101 @@
+"""The places where the keys of periods may be kept, each with what it takes to use it."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+from app.locations import key_wrapping
+from app.settings import Settings
+from app.storage.wrapping import Wrapping
+from tests.support.s3 import ACCESS
+from tests.support.vault import ROLE, TransitKey, VaultServer
+
+EVERY = ("directory", "kms", "vault")
+
+
+class Keeper(Protocol):
+    """``variables`` are the settings that name it, without their prefix."""
+
+    variables: Mapping[str, str]
+
+
+class Directory:
+    """Nothing but the key store's directory."""
+
+    variables: Mapping[str, str] = {}
+
+
+class Kms:
+    """A real KMS server, moto's, with one key."""
+
+    def __init__(self) -> None:
+        self._server = self._started(0)
+        self._port = self._server.get_host_and_port()[1]
+        self.variables = {
+            "KMS_KEY": self.new_key(),
+            "KMS_ENDPOINT": self.endpoint,
+            "KMS_REGION": ACCESS["region"],
+            "KMS_ACCESS_KEY": ACCESS["access_key"],
+            "KMS_SECRET_KEY": ACCESS["secret_key"],
+        }
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def new_key(self) -> str:
+        """Return the id of another key."""
+        return str(self.client().create_key()["KeyMetadata"]["KeyId"])
+
+    def client(self) -> Any:
+        """Return Amazon's own client of this server."""
+        return boto3.client(
+            "kms",
+            endpoint_url=self.endpoint,
+            region_name=ACCESS["region"],
+            aws_access_key_id=ACCESS["access_key"],
+            aws_secret_access_key=ACCESS["secret_key"],
+        )
+
+    def stop(self) -> None:
+        """Refuse connections from now on."""
+        self._server.stop()
+
+    def start(self) -> None:
+        """Answer again, at the same place, with the same keys."""
+        self._server = self._started(self._port)
+
+    @staticmethod
+    def _started(port: int) -> ThreadedMotoServer:
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+        server.start()
+        return server
+
+
+class Vault:
+    """A Vault with one key and one role."""
+
+    def __init__(self) -> None:
+        self.server = VaultServer()
+        self.key = self.server.keys["transit", "expunge"] = TransitKey()
+        self.variables = {
+            "VAULT_KEY": "expunge",
+            "VAULT_URL": self.server.url,
+            "VAULT_ROLE_ID": ROLE["role_id"],
+            "VAULT_SECRET_ID": ROLE["secret_id"],
+        }
+
+    def stop(self) -> None:
+        """Refuse connections from now on."""
+        self.server.stop()
+
+    def start(self) -> None:
+        """Answer again, at the same place, with the same keys."""
+        self.server.start()
+
+
+def wrapping_of(keeper: Keeper) -> Wrapping:
+    """Return what the settings make of a keeper, with nothing remembered."""
+    return key_wrapping(Settings(**{name.lower(): v for name, v in keeper.variables.items()}))
