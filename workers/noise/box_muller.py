@@ -37,63 +37,90 @@ _SPARE_BITS: Final = 64 - _ANGLE_BITS
 _RADIUS_BITS: Final = 63
 
 
+class Block:
+    """The memory of so many pairs: two words a draw, which become floats in their place.
+
+    Views are made once, because making them costs as much as computing on a few thousand numbers.
+    """
+
+    __slots__ = ("angle", "angle_words", "cosine", "radius", "radius_words", "spare", "words")
+
+    def __init__(self, words: torch.Tensor, cosine: torch.Tensor) -> None:
+        """Share the memory of ``words``, int64 [4 pairs], and ``cosine``, float64 [2 pairs].
+
+        The words are the radii of the first draws, those of the second, the angles of the first
+        draws, those of the second.
+        """
+        self.words = words
+        self.radius_words, self.angle_words = words.view(2, -1)
+        self.radius, self.angle = words.view(torch.float64).view(2, -1)
+        self.cosine = cosine
+        self.spare = cosine.view(torch.int64)
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of numbers there is room for."""
+        return self.words.numel() // WORDS_PER_PAIR
+
+    def first(self, pairs: int) -> "Block":
+        """Return so many pairs of this block."""
+        return Block(self.words[: WORDS_PER_PAIR * pairs], self.cosine[: DRAWS * pairs])
+
+    def zero_(self) -> None:
+        """Overwrite all of it."""
+        self.words.zero_()
+        self.cosine.zero_()
+
+
 class Gaussians:
     """Turns a key stream, which it owns from now on, into noise on one device.
 
-    So many pairs of numbers are computed at a time, in reusable buffers.
+    So many pairs of numbers are computed at a time, in a reusable block.
     """
 
-    __slots__ = ("_cosine", "_stream", "_uniform", "_words")
+    __slots__ = ("_block", "_stream")
 
     def __init__(self, stream: KeyStream, device: torch.device, *, pairs: int) -> None:
         self._stream = stream
-        self._words = torch.zeros(WORDS_PER_PAIR * pairs, dtype=torch.int64, device=device)
-        self._uniform = torch.zeros(WORDS_PER_PAIR * pairs, dtype=torch.float64, device=device)
-        self._cosine = torch.zeros(DRAWS * pairs, dtype=torch.float64, device=device)
+        self._block = Block(
+            torch.zeros(WORDS_PER_PAIR * pairs, dtype=torch.int64, device=device),
+            torch.zeros(DRAWS * pairs, dtype=torch.float64, device=device),
+        )
 
     def add_(self, position: torch.Tensor, noise_std: float, *, grid: float) -> None:
         """Add N(0, noise_std^2) to 1-D float64 in place, and round the sums to ``grid``."""
-        for chunk in torch.split(position, 2 * self._words.numel() // WORDS_PER_PAIR):
+        for chunk in torch.split(position, 2 * self._block.pairs):
             self._add(chunk, noise_std)
             round_to_(chunk, grid)
 
     def destroy(self) -> None:
         """Destroy the stream and overwrite all buffers; safe to repeat."""
         self._stream.destroy()
-        for buffer in (self._words, self._uniform, self._cosine):
-            buffer.zero_()
+        self._block.zero_()
 
     def _add(self, chunk: torch.Tensor, noise_std: float) -> None:
         pairs = (chunk.numel() + 1) // 2
         if pairs == 0:
             return
-        words = self._words[: WORDS_PER_PAIR * pairs]
-        self._stream.fill_(words)
-        first, second = normal_pairs_(
-            words, self._uniform[: words.numel()], self._cosine[: DRAWS * pairs]
-        )
+        block = self._block if pairs == self._block.pairs else self._block.first(pairs)
+        self._stream.fill_(block.words)
+        first, second = normal_pairs_(block)
         chunk[:pairs].add_(first, alpha=noise_std)
         chunk[pairs:].add_(second[: chunk.numel() - pairs], alpha=noise_std)
 
 
-def normal_pairs_(
-    words: torch.Tensor, uniform: torch.Tensor, cosine: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two vectors of independent N(0, 1), float64 [n] each, in the given buffers.
+def normal_pairs_(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two vectors of independent N(0, 1), float64 [pairs] each, in the block's memory.
 
-    Args:
-        words: int64 [4 n], uniform; overwritten. The radii of the first draws, those of the second,
-            the angles of the first draws, those of the second.
-        uniform: float64 [4 n], scratch and the second vector.
-        cosine: float64 [2 n], scratch and the first vector.
+    Its words must be uniform; they are overwritten.
     """
-    radius_words, angle_words = words.view(2, -1)
-    radius, angle = uniform.view(2, -1)
-    radius.copy_(radius_words.bitwise_and_((1 << _RADIUS_BITS) - 1))
-    spare = torch.bitwise_and(angle_words, (1 << _SPARE_BITS) - 1, out=radius_words)
+    radius, angle, cosine = block.radius, block.angle, block.cosine
+    torch.bitwise_and(block.angle_words, (1 << _SPARE_BITS) - 1, out=block.spare)
+    radius.copy_(block.radius_words.bitwise_and_((1 << _RADIUS_BITS) - 1))
     # As signed numbers: from -2^52 to 2^52 - 1, all exact in float64.
-    angle.copy_(angle_words.bitwise_right_shift_(_SPARE_BITS))
-    radius.add_(cosine.copy_(spare).add_(0.5), alpha=2.0**-_SPARE_BITS).mul_(2.0**-_RADIUS_BITS)
+    angle.copy_(block.angle_words.bitwise_right_shift_(_SPARE_BITS))
+    cosine.copy_(block.spare).add_(0.5)
+    radius.add_(cosine, alpha=2.0**-_SPARE_BITS).mul_(2.0**-_RADIUS_BITS)
     radius.log_().mul_(-2.0 / DRAWS).sqrt_()
     angle.mul_(2.0 * math.pi * 2.0**-_ANGLE_BITS)
     cosines = torch.cos(angle, out=cosine).mul_(radius).view(DRAWS, -1)
@@ -104,6 +131,7 @@ def normal_pairs_(
 def round_to_(position: torch.Tensor, grid: float) -> None:
     """Round float64 numbers to multiples of ``grid``, a power of two, in place; half to even.
 
-    Zeros lose their sign, which would reveal on which side of zero a number was.
+    Zeros lose their sign, which would reveal on which side of zero a number was: 0 + -0 is 0.
     """
-    position.mul_(1 / grid).round_().add_(0.0).mul_(grid)
+    zero = position.new_zeros(())
+    torch.add(zero, position.mul_(1 / grid).round_(), alpha=grid, out=position)

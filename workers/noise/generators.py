@@ -22,8 +22,9 @@ from workers.noise.box_muller import Gaussians
 from workers.noise.key_stream import AesKeyStream, fresh_key
 from workers.noise.key_stream_ahead import AheadKeyStream
 
-# 252 KiB of words fit a core's cache; from 2^15 words on, torch would wake its other threads.
-_PAIRS_ON_CPU: Final = 8064
+# A MiB of words, numbers and positions fits a core's cache, and calls cost little beside the work
+# in them; from 2^15 numbers on, torch would wake its other threads.
+_PAIRS_ON_CPU: Final = 16128
 _PAIRS_ON_DEVICE: Final = 1 << 18
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from workers.noise.box_muller import Gaussians, normal_pairs_, round_to_
+from workers.noise.box_muller import Block, Gaussians, normal_pairs_, round_to_
 from workers.noise.key_stream import AesKeyStream, fresh_key
 
 CPU = torch.device("cpu")
@@ -18,6 +18,10 @@ UNIT = 2.0**-53
 FINE = 2.0**-60  # a grid that rounds away nothing
 
 mpmath.mp.prec = 200
+
+
+def block_of(words):
+    return Block(words, torch.empty(words.numel() // 2, dtype=torch.float64))
 
 
 def transformed(radii, spares, angles):
@@ -30,11 +34,7 @@ def transformed(radii, spares, angles):
     marked = radii | (np.arange(radii.size, dtype=np.uint64).reshape(radii.shape) << np.uint64(63))
     shifted = (angles + np.uint64(TOP // 2)) % np.uint64(TOP)
     words = np.concatenate([marked.ravel(), ((shifted << np.uint64(11)) | spares).ravel()])
-    first, second = normal_pairs_(
-        torch.from_numpy(words.view(np.int64).copy()),
-        torch.empty(words.size, dtype=torch.float64),
-        torch.empty(words.size // 2, dtype=torch.float64),
-    )
+    first, second = normal_pairs_(block_of(torch.from_numpy(words.view(np.int64).copy())))
     return first.numpy(), second.numpy()
 
 
@@ -214,6 +214,15 @@ def test_rounding_goes_to_the_nearest_multiple_halves_to_even_and_leaves_no_sign
     assert not torch.signbit(numbers[numbers == 0]).any()
 
 
+def test_rounding_reaches_the_grid_however_far_a_number_is():
+    grid, draws = 2.0**-20, np.random.default_rng(1)
+    for reach in (1.0, 2.0**20, 2.0**31, 2.0**33, 2.0**60):
+        numbers = np.concatenate([draws.uniform(-reach, reach, 10_000), [reach, -reach]])
+        rounded = torch.from_numpy(numbers.copy())
+        round_to_(rounded, grid)
+        assert np.array_equal(rounded.numpy(), np.rint(numbers / grid) * grid)
+
+
 def test_the_size_of_chunks_only_orders_the_numbers():
     numbers = [drawn(1000, key=b"a" * 32, pairs=pairs) for pairs in (1, 3, 500)]
     assert all(bool(torch.isfinite(out).all()) for out in numbers)
@@ -224,7 +233,4 @@ def reread(count):
     """The first pair, from the first words of the stream."""
     words = torch.zeros(count, dtype=torch.int64)
     AesKeyStream(bytearray(b"a" * 32)).fill_(words)
-    pair = normal_pairs_(
-        words, torch.empty(count, dtype=torch.float64), torch.empty(2, dtype=torch.float64)
-    )
-    return torch.cat(pair)
+    return torch.cat(normal_pairs_(block_of(words)))

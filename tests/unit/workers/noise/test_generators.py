@@ -55,7 +55,7 @@ def test_tails_hold_as_much_as_they_should(draws):
 
 
 def test_the_two_numbers_of_a_pair_are_independent(draws):
-    half = 8064
+    half = 16128
     chunks = draws[: len(draws) // (2 * half) * 2 * half].reshape(-1, 2, half)
     cosines, sines = chunks[:, 0].ravel(), chunks[:, 1].ravel()
     for first, second in ((cosines, sines), (cosines**2, sines**2), (draws[:-1], draws[1:])):
@@ -164,7 +164,7 @@ def test_destroyed_noise_is_overwritten_and_unusable():
     noise = SecureNoise()
     noise.add_(zeros(100), 1.0)
     (maker,) = noise._makers.values()
-    buffers = (maker._words, maker._uniform, maker._cosine)
+    buffers = (maker._block.words, maker._block.cosine)
     assert all(bool(buffer.any()) for buffer in buffers)
     noise.destroy()
     noise.destroy()
@@ -243,4 +243,4 @@ def test_a_device_gets_the_same_distribution_from_page_locked_blocks():
     assert int((out == again).sum()) < 30
     noise.destroy()
     assert not any(bool(block.words.any()) for block in maker._stream._blocks)
-    assert not any(bool(b.any()) for b in (maker._words, maker._uniform, maker._cosine))
+    assert not any(bool(b.any()) for b in (maker._block.words, maker._block.cosine))

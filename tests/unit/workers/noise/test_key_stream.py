@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from app.domain.errors import SealedStateError
+from workers.noise import key_stream
 from workers.noise.key_stream import AesKeyStream, fresh_key
 
-# AES-256 of the all-zero block under the all-zero key (FIPS-197 known answers, NIST KAT), the
-# first block of CTR from zero.
-FIRST_BLOCK = "dc95c078a2408989ad48a21492842087"
+# The ciphertext of test case 14 of the GCM specification (McGrew and Viega): 128 zero bits under
+# the all-zero key and nonce.
+FIRST_BLOCK = "cea7403d4d606b6e074ec5d3baf39d18"
 
 
 def words(stream, count):
@@ -20,6 +22,35 @@ def words(stream, count):
 def test_is_aes_256_in_counter_mode():
     stream = AesKeyStream(bytearray(32))
     assert words(stream, 2).numpy().tobytes().hex() == FIRST_BLOCK
+
+
+def counter_mode(key, size):
+    """The cipher's own counter mode, from block 2 on."""
+    return (
+        Cipher(algorithms.AES256(key), modes.CTR((2).to_bytes(16))).encryptor().update(bytes(size))
+    )
+
+
+def test_no_word_depends_on_the_mode_that_computes_them_fast():
+    key, count = b"a" * 32, 100_003
+    found = words(AesKeyStream(bytearray(key)), count).numpy().tobytes()
+    assert found == counter_mode(key, 8 * count)
+
+
+def test_the_next_words_become_the_key_before_the_counter_ends(monkeypatch):
+    monkeypatch.setattr(key_stream, "_BYTES_OF_A_KEY", 4000)
+    key, expected = b"a" * 32, b""
+    for _ in range(3):
+        stretch = counter_mode(key, 4032)
+        expected, key = expected + stretch[:4000], stretch[4000:]
+    stream = AesKeyStream(bytearray(b"a" * 32))
+    found = torch.cat([words(stream, count) for count in (499, 2, 999)])
+    assert found.numpy().tobytes() == expected
+
+
+def test_a_key_serves_what_the_mode_allows():
+    """SP 800-38D: at most 2^39 - 256 bits, and the next key is taken from them."""
+    assert key_stream._BYTES_OF_A_KEY + key_stream.KEY_BYTES <= 2**36 - 32
 
 
 def test_the_key_is_overwritten():
