@@ -1,0 +1,1 @@
+"""Imports: records that a worker reads from where they are, in the background."""

@@ -1,0 +1,136 @@
+"""Decodes files of imports in a separate process with limited memory; see ``decoder.py``.
+
+The process asks for ranges of the file, which are read here. Its output is validated again for what
+Arrow relies on.
+"""
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import pyarrow as pa
+
+from app.datasets.reader import as_order, receive, refuse, send
+from app.datasets.uploads import part_schema
+from app.domain.encoding import TableEncoding
+from app.domain.errors import PayloadTooLargeError
+from app.domain.schema import FeatureSchema
+from app.domain.table_schema import TableSchema
+from app.imports.decoder import MOST_PART_BYTES, MOST_RANGE_BYTES
+from app.processes import confined
+
+DECODER_BYTES: Final = 1 << 30
+"""The memory for decoding a file, whatever its size."""
+
+LONGEST_S: Final = 300.0
+"""How long decoding may take between two frames."""
+
+_OVERHEAD_BYTES: Final = 1 << 20
+
+
+class RandomAccess(Protocol):
+    """A file that is read in ranges."""
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return exactly ``size`` bytes."""
+
+
+class Decoder:
+    """A process that decodes the files of one dataset, one after the other."""
+
+    def __init__(
+        self,
+        schema: FeatureSchema | TableSchema,
+        encoding: TableEncoding | None,
+        *,
+        memory_bytes: int = DECODER_BYTES,
+    ) -> None:
+        """Start it.
+
+        Args:
+            schema: the dataset's.
+            encoding: how the dataset reads plain tables, if it does.
+            memory_bytes: the most memory that it may take.
+        """
+        self._rules = as_order(schema, encoding)
+        self._columns = part_schema(schema)
+        self._memory_bytes = memory_bytes
+        self._process = confined.start("app.imports.decoder", memory_bytes, pipe=subprocess.PIPE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        with suppress(BrokenPipeError):
+            self._process.communicate()
+
+    def rows_of(self, file: RandomAccess) -> int:
+        """Return how many rows a file has whose columns fit; no row is read.
+
+        Raises:
+            InvalidRecordsError: they do not fit, or it is not a Parquet file.
+            PayloadTooLargeError: it announces too much.
+        """
+        for _ in self._carry_out(file, None):
+            pass
+        return self._rows
+
+    def parts(self, file: RandomAccess, start: int) -> Iterator[pa.RecordBatch]:
+        """Yield a file's records from a row on, in the columns of ``part_schema``.
+
+        Raises:
+            InvalidRecordsError: a row cannot be read; those of the parts before can.
+            PayloadTooLargeError: reading it takes too much memory or time.
+        """
+        yield from self._carry_out(file, start)
+
+    def _carry_out(self, file: RandomAccess, start: int | None) -> Iterator[pa.RecordBatch]:
+        orders, answers = self._process.stdin, self._process.stdout
+        if orders is None or answers is None:
+            raise TypeError("the process has no pipes")
+        order = {**self._rules, "size": file.size, "start": start}
+        try:
+            send(orders, json.dumps(order).encode())
+            while (frame := self._frame(answers))[:1] != b"V":
+                if frame[:1] == b"R":
+                    offset, size = json.loads(frame[1:])
+                    send(orders, _range(file, offset, size))
+                    continue
+                part = pa.ipc.read_record_batch(pa.py_buffer(frame)[1:], self._columns)
+                part.validate(full=True)
+                yield part
+        except (EOFError, BrokenPipeError) as error:
+            raise PayloadTooLargeError(
+                f"decoding it broke off: it takes more than {self._memory_bytes} bytes of memory "
+                f"or {LONGEST_S:.0f} s, or is damaged; write it with smaller rows or row groups"
+            ) from error
+        verdict = json.loads(frame[1:])
+        if "rows" not in verdict:
+            refuse(verdict)
+        self._rows = int(verdict["rows"])
+
+    def _frame(self, answers: Any) -> bytearray:  # noqa: ANN401 - a pipe
+        alarm = threading.Timer(LONGEST_S, self._process.kill)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            return receive(answers, most=MOST_PART_BYTES + _OVERHEAD_BYTES)
+        finally:
+            alarm.cancel()
+
+
+def _range(file: RandomAccess, offset: int, size: int) -> bytes:
+    if not (offset >= 0 and 0 < size <= MOST_RANGE_BYTES and offset + size <= file.size):
+        raise EOFError
+    return file.read_at(offset, size)

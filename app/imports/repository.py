@@ -1,0 +1,111 @@
+"""All SQL about imports. Times are from the database's clock."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, func, or_, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from app.datasets import repository as datasets
+from app.domain.errors import LeaseLostError, NotFoundError
+from app.domain.states import ACTIVE_IMPORT_STATES, ImportState
+from app.imports.tables import ImportRow
+
+
+def import_of(session: Session, dataset: str, import_id: str, *, lock: bool = False) -> ImportRow:
+    """Return an import of a dataset; ``NotFoundError`` if it has none of this id."""
+    dataset_id = datasets.dataset_named(session, dataset).id
+    query = select(ImportRow).where(ImportRow.id == import_id, ImportRow.dataset_id == dataset_id)
+    row = session.scalar(query.with_for_update() if lock else query)
+    if row is None:
+        raise NotFoundError("import", import_id)
+    return row
+
+
+def locked(session: Session, import_id: str) -> ImportRow:
+    """Lock an import and return it."""
+    return session.get_one(ImportRow, import_id, with_for_update=True, populate_existing=True)
+
+
+def page(
+    session: Session, dataset: str, *, after: tuple[datetime, str] | None, limit: int
+) -> Sequence[ImportRow]:
+    """Return a dataset's imports, newest first."""
+    dataset_id = datasets.dataset_named(session, dataset).id
+    query = select(ImportRow).where(ImportRow.dataset_id == dataset_id)
+    if after is not None:
+        query = query.where(tuple_(ImportRow.created_at, ImportRow.id) < tuple_(*after))
+    newest = query.order_by(ImportRow.created_at.desc(), ImportRow.id.desc())
+    return session.scalars(newest.limit(limit)).all()
+
+
+def queued(session: Session) -> Sequence[ImportRow]:
+    """Return the imports that wait for a worker, oldest first."""
+    query = select(ImportRow).where(
+        ImportRow.state == ImportState.QUEUED,
+        or_(
+            ImportRow.lease_expires_at.is_(None),
+            ImportRow.lease_expires_at <= func.clock_timestamp(),
+        ),
+    )
+    return session.scalars(query.order_by(ImportRow.created_at, ImportRow.id)).all()
+
+
+def queued_one(session: Session, import_id: str) -> ImportRow | None:
+    """Lock an import that waits; None if it does not, or another worker is taking it."""
+    query = select(ImportRow).where(
+        ImportRow.id == import_id, ImportRow.state == ImportState.QUEUED
+    )
+    return session.scalar(query.with_for_update(skip_locked=True))
+
+
+def expired_one(session: Session) -> ImportRow | None:
+    """Lock an import whose worker is silent; None if there is none."""
+    query = select(ImportRow).where(
+        ImportRow.state == ImportState.RUNNING,
+        ImportRow.lease_expires_at <= func.clock_timestamp(),
+    )
+    return session.scalar(query.limit(1).with_for_update(skip_locked=True))
+
+
+def active_of(session: Session, dataset_id: str) -> Sequence[ImportRow]:
+    """Lock and return a dataset's imports that have not ended."""
+    query = select(ImportRow).where(
+        ImportRow.dataset_id == dataset_id, ImportRow.state.in_(ACTIVE_IMPORT_STATES)
+    )
+    return session.scalars(query.order_by(ImportRow.id).with_for_update()).all()
+
+
+def heartbeat(
+    connection: Session | Connection, import_id: str, fencing_token: int, *, lease_s: float
+) -> None:
+    """Prolong a lease; ``LeaseLostError`` if it is not held any more."""
+    alive = connection.execute(
+        update(ImportRow)
+        .where(*_held(import_id, fencing_token))
+        .values(lease_expires_at=func.clock_timestamp() + timedelta(seconds=lease_s))
+        .returning(ImportRow.id)
+    ).scalar()
+    if alive is None:
+        raise LeaseLostError("the import is held by another worker or is over")
+
+
+def shorten_leases(session: Session, *, lease_s: float) -> None:
+    """Shorten leases that end later than ``lease_s`` from now: the clock was set back."""
+    soon = func.clock_timestamp() + timedelta(seconds=lease_s)
+    mine = ImportRow.state.in_(ACTIVE_IMPORT_STATES), ImportRow.lease_expires_at > soon
+    session.execute(
+        update(ImportRow)
+        .where(*mine)
+        .values(lease_expires_at=soon)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _held(import_id: str, fencing_token: int) -> tuple[Any, ...]:
+    return (
+        ImportRow.id == import_id,
+        ImportRow.fencing_token == fencing_token,
+        ImportRow.state == ImportState.RUNNING,
+    )

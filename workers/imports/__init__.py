@@ -1,0 +1,1 @@
+"""Imports: reading files by reference into datasets, batch by batch."""
