@@ -13,8 +13,9 @@ from torch import nn
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
 from workers.operator_code import called
+from workers.tasks.task import INPUTS
 from workers.training.architectures import zeros
-from workers.training.data import Examples
+from workers.training.features import FeatureForm
 
 _COMPANIONS: Final = 3
 # A batch of another size may use another kernel, which rounds differently. Batch statistics differ
@@ -72,8 +73,8 @@ class Rehearsal:
         Raises:
             RunFailedError: they do.
         """
-        probe = Examples.random(self._records, 1 + 2 * _COMPANIONS).to(torch.device("cpu"))
-        inputs, _ = probe.rows(0, len(probe), device=probe.device)
+        form, count = FeatureForm.of(self._records), 1 + 2 * _COMPANIONS
+        inputs = form.seen(INPUTS, form.random(count)[INPUTS])
         first = inputs[: 1 + _COMPANIONS]
         second = torch.cat([first[:1], inputs[1 + _COMPANIONS :]])
         rows = [self._forward(batch)[0] for batch in (first, second)]

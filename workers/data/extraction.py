@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from workers.exact.arithmetic import repeatable
+from workers.tasks.task import INPUTS
 from workers.training.data import Examples
 
 _RECORDS_AT_ONCE: Final = 32
@@ -79,7 +80,7 @@ class Extraction:
         return _RECORDS_AT_ONCE if same else 1
 
     def _inputs(self, examples: Examples, start: int, end: int) -> torch.Tensor:
-        inputs, _ = examples.rows(start, min(end, len(examples)), device=self._device)
+        inputs = examples.rows(start, min(end, len(examples)), device=self._device)[INPUTS]
         padding = inputs.new_zeros((end - start - len(inputs), *inputs.shape[1:]))
         return torch.cat([inputs, padding])
 

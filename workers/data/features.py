@@ -7,21 +7,20 @@ so that a model does not depend on which features were stored.
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.datasets import features
 from app.datasets.features import FeatureSource
-from app.datasets.service import feature_schema_of
-from app.datasets.shards import decode_shard, encode_shard
-from app.datasets.tables import DatasetRow
 from app.domain.errors import GoneError
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
-from workers.training.data import Examples
+from workers.data.part import Decode, Part
+from workers.seal.write_guard import store_reachable
+from workers.tasks.task import INPUTS
 from workers.training.device import choose_device
+from workers.training.features import FeatureForm
 
 _ATTEMPTS = 5
-Part = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Seqs, labels and features [n, size]; those of a frozen backbone are float16."""
 
 
 class FeatureReader:
@@ -30,19 +29,28 @@ class FeatureReader:
     def __init__(
         self,
         services: Services,
-        dataset_id: str,
         backbone: FrozenBackbone,
+        form: FeatureForm,
+        decode: Decode,
         *,
+        reading_sha256: str,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Read the dataset's schema.
+        """Remember what the features are made of.
 
-        ``check`` is called between batches; its exceptions stop the work.
+        Args:
+            services: database and blobs.
+            backbone: what computes them.
+            form: of what it reads.
+            decode: makes a shard's tensors of its content.
+            reading_sha256: of how ``decode`` reads records.
+            check: called between batches; its exceptions stop the work.
         """
-        with services.database.transaction() as session:
-            self._records = feature_schema_of(session.get_one(DatasetRow, dataset_id))
         self._services = services
         self._backbone = backbone
+        self._form = form
+        self._decode = decode
+        self._reading_sha256 = reading_sha256
         self._check = check
 
     def read(self, shard_id: str) -> Part:
@@ -53,6 +61,17 @@ class FeatureReader:
         Raises:
             GoneError: the shard kept changing while it was read.
         """
+        return self._current(shard_id, self._computed)
+
+    def read_stored(self, shard_id: str) -> Part:
+        """Return a shard's current features, which were stored before; nothing is written.
+
+        Raises:
+            GoneError: there are none any more, or the shard kept changing while it was read.
+        """
+        return self._current(shard_id, _missing)
+
+    def _current(self, shard_id: str, compute: Callable[[FeatureSource], Part | None]) -> Part:
         for _ in range(_ATTEMPTS):
             with self._services.database.transaction() as session:
                 source = features.source_of(
@@ -60,11 +79,14 @@ class FeatureReader:
                     shard_id,
                     backbone_id=self._backbone.id,
                     weights_sha256=self._backbone.sha256,
+                    reading_sha256=self._reading_sha256,
                 )
             try:
                 if source.features_blob_id is not None:
-                    return decode_shard(self._services.blobs.read(source.features_blob_id))
-                part = self._computed(source)
+                    with store_reachable():
+                        content = self._services.blobs.read(source.features_blob_id)
+                    return Part.of_bytes(content)
+                part = compute(source)
             except GoneError:
                 continue
             if part is not None:
@@ -73,18 +95,19 @@ class FeatureReader:
 
     def _computed(self, source: FeatureSource) -> Part | None:
         """Compute and store features; None if the shard has changed meanwhile."""
-        seqs, labels, raw = decode_shard(self._services.blobs.read(source.shard_blob_id))
-        computed = self._compute(labels, raw)
-        content = encode_shard(seqs=seqs, labels=labels, features=computed)
+        raw = self._decode(self._services.blobs.read(source.shard_blob_id))
+        computed = Part(raw.seqs, {**raw.tensors, INPUTS: self._compute(raw)})
         with self._services.database.transaction() as session:
-            current = features.add(session, self._services.blobs, source, content)
-        return (seqs, labels, computed) if current else None
+            blobs = self._services.blobs
+            current = features.add(session, blobs, source, computed.to_bytes())
+        return computed if current else None
 
-    def _compute(self, labels: np.ndarray, raw: np.ndarray) -> np.ndarray:
+    def _compute(self, raw: Part) -> NDArray[np.float16]:
         # Copies: torch needs writable memory.
-        examples = Examples.of_schema(np.array(raw), np.array(labels), self._records)
-        computed = np.empty((len(labels), self._backbone.size), dtype=np.float16)
-        if not len(labels):
+        copied = {name: np.array(values) for name, values in raw.tensors.items()}
+        examples = self._form.examples(copied)
+        computed = np.empty((len(raw.seqs), self._backbone.size), dtype=np.float16)
+        if not len(raw.seqs):
             return computed
         done = 0
         for batch in self._backbone.stored(examples, device=choose_device()):
@@ -92,3 +115,7 @@ class FeatureReader:
             done += len(batch)
             self._check()
         return computed
+
+
+def _missing(_: FeatureSource) -> Part | None:
+    raise GoneError("the stored features of a shard are gone")

@@ -1,8 +1,9 @@
 """Loads a run's records and initial weights."""
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import safetensors.torch
@@ -10,36 +11,35 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.datasets import repository as datasets
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
-from app.domain.errors import CorruptObjectError, GoneError, RunFailedError
+from app.domain.errors import RunFailedError
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease, RunKind
-from app.ledger import runs
-from app.ledger.runs import Selection
-from app.planning.mechanisms.catalogue import mechanism_of
-from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from app.registry import repository as registry
 from app.registry.describing import describe
-from app.registry.statistics_file import StatisticsFile
 from app.registry.tables import ModelRow
 from app.services import Services
 from app.settings import Settings
 from workers.data.backbone import Backbone, FrozenBackbone, trainable
 from workers.data.backbone_loading import load_backbone
-from workers.data.features import Part
-from workers.data.shards import read_records, read_shards
-from workers.exact.summing import Quantiser, Summed, sums_less, sums_over
+from workers.data.decoding import columns_by
+from workers.data.features import FeatureReader
+from workers.data.part import Decode, features_and_label
+from workers.data.shards import Read, reader_of
+from workers.data.streaming import Streamed
+from workers.exact.summing import Summed
 from workers.lease import Lease
+from workers.tasks.catalogue import encoder_of, form_of, task_of
+from workers.tasks.classification import CLASSIFICATION
+from workers.tasks.task import Task
 from workers.training.architectures import build
-from workers.training.data import Examples
-
-_ROWS_AT_ONCE = 4096
+from workers.training.data import Records
+from workers.training.features import FeatureForm
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,39 @@ class ModelSpec:
 
     Attributes:
         description: what the file of its next version says of it.
-        schema: of the records, or of the features that a frozen backbone makes of them.
-        releases_as_trained: whether a training's result is published as it is.
+        schema: of what its network reads: records, or a frozen backbone's features of them.
+        task: what it learns.
+        decode: makes the task's tensors of a stored shard.
     """
 
-    name: str
-    architecture: ArchitectureSpec
+    description: ModelDescription
     recipe: TrainingRecipe
     policy: Policy
-    description: ModelDescription
     schema: FeatureSchema
     dataset_id: str
+    task: Task = CLASSIFICATION
+    decode: Decode = features_and_label
     backbone: Backbone | None = None
-    releases_as_trained: bool = False
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.description.model
+
+    @property
+    def architecture(self) -> ArchitectureSpec:
+        """Its network."""
+        return self.description.architecture
+
+    @property
+    def releases_as_trained(self) -> bool:
+        """Whether a training's result is published as it is."""
+        return self.policy.first_release is FirstRelease.AS_TRAINED
+
+    @cached_property
+    def form(self) -> FeatureForm:
+        """What the encoded records that its network reads look like."""
+        return form_of(self.description.task, self.task, self.schema)
 
     def factory(self, settings: Settings, *, in_full: bool = False) -> Callable[[], nn.Module]:
         """Return what builds the network, without a frozen backbone.
@@ -74,13 +94,14 @@ class ModelSpec:
             classes=self.schema.classes,
             allowed_factories=settings.allowed_factories,
             tokens=self.schema.tokens,
+            task=self.description.task,
             in_full=in_full,
         )
 
 
 @dataclass(frozen=True)
 class RunData:
-    """The records of one run, in memory.
+    """The records of one run, in memory or read as they are needed.
 
     Attributes:
         retain: records to train on; none of them is forgotten.
@@ -91,9 +112,9 @@ class RunData:
             ``retain`` is empty then.
     """
 
-    retain: Examples
-    held_out: Examples
-    forgotten: Examples
+    retain: Records
+    held_out: Records
+    forgotten: Records
     plan: Plan
     batch_of: NDArray[np.int64]
     summed: Summed | None = None
@@ -103,191 +124,79 @@ class RunData:
         """Whether there are records to measure a membership attack on."""
         return len(self.forgotten) > 0 and len(self.held_out) > 0
 
+    def close(self) -> None:
+        """End what is still being read; safe to repeat."""
+        for records in (self.retain, self.held_out, self.forgotten):
+            if isinstance(records, Streamed):
+                records.close()
+
 
 def load_model(services: Services, model_id: str) -> ModelSpec:
-    """Return a model's definition."""
+    """Return a model's definition; no record was read yet.
+
+    Raises:
+        RunFailedError: its backbone or its task cannot be used; what the operator's code raised is
+            shown in full.
+    """
     with services.database.transaction() as session:
         model = session.get_one(ModelRow, model_id)
         dataset = session.get_one(DatasetRow, model.dataset_id)
         policy = Policy.from_json(model.policy)
-        description = describe(session, model, dataset)
-        spec = ModelSpec(
-            name=model.name,
-            architecture=description.architecture,
-            recipe=TrainingRecipe.from_json(model.recipe),
-            policy=policy,
-            description=description,
-            schema=description.schema,
-            dataset_id=dataset.id,
-            releases_as_trained=policy.first_release is FirstRelease.AS_TRAINED,
-        )
-    backbone = load_backbone(services, spec.architecture, spec.schema)
+        recipe = TrainingRecipe.from_json(model.recipe)
+        described = describe(session, model, dataset)
+        dataset_id, of_columns = dataset.id, dataset.columns is not None
+    task = task_of(described.task, allowed=services.settings.allowed_factories, in_full=True)
+    backbone = load_backbone(services, described.architecture, described.schema)
+    schema = described.schema
     if isinstance(backbone, FrozenBackbone):
-        spec = replace(spec, schema=backbone.schema(spec.schema))
-    return replace(spec, backbone=backbone)
-
-
-def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimension: int) -> RunData:
-    """Read records, fix which of them the run may use, and drop all others.
-
-    A run that has sums to subtract from reads only what left them, and what it evaluates on. Any
-    other reads the whole dataset, and the selection comes last, so that records forgotten while
-    shards are read are left out. The plan depends on ``dimension``, the number of trained weights.
-
-    Raises:
-        RunFailedError: no record is left to train on.
-        LeaseLostError: another worker holds the run.
-    """
-    stored = None if lease.kind is RunKind.TRAIN else _stored_sums(services, lease)
-    if stored is not None:
-        selection = _begin(services, lease, dimension)
-        data = _less_what_left(services, lease, model, selection, stored)
-        if data is not None:
-            return data
-        shards = read_shards(services, model.dataset_id, model.backbone, check=lease.check)
-        return selected(model, selection, shards)
-    with services.database.transaction() as session:
-        known = {shard.id for shard in datasets.shards(session, model.dataset_id)}
-    shards = read_shards(services, model.dataset_id, model.backbone, check=lease.check)
-    return selected(model, _begin(services, lease, dimension, known), shards)
-
-
-def _begin(
-    services: Services,
-    lease: Lease,
-    dimension: int,
-    shards: Collection[str] = (),
-) -> Selection:
-    """Return the records that the run may use; ``shards`` were read by one that trains."""
-    selection = runs.begin(
-        services.database,
-        services.blobs,
-        lease.run_id,
-        lease.fencing_token,
-        dimension=dimension,
-        shards=shards,
-    )
-    if not selection.retain:
-        raise RunFailedError(
-            "no record is left to train on: push more records, or lower held_out_fraction"
-        )
-    return selection
-
-
-def _less_what_left(
-    services: Services,
-    lease: Lease,
-    model: ModelSpec,
-    selection: Selection,
-    stored: StatisticsFile,
-) -> RunData | None:
-    """Return the data of a run that subtracts; None where that cannot be done."""
-    quantiser = _quantiser(model, selection)
-    if quantiser is None:
-        return None
-    needed = stored.without(selection.retain) | selection.held_out | selection.forgotten
-    parts = read_records(services, model.dataset_id, model.backbone, needed, check=lease.check)
-    summed = None if parts is None else sums_less(parts, selection.retain, quantiser, stored)
-    if parts is None or summed is None:
-        return None
-    return _run_data(model, selection, parts, summed)
-
-
-def selected(model: ModelSpec, selection: Selection, shards: list[Part]) -> RunData:
-    """Return the selected records, or their sums where the plan asks for nothing else of them.
-
-    Args:
-        model: the definition.
-        selection: the records.
-        shards: all of the dataset; each is taken from the list before the next one is copied.
-
-    Raises:
-        RunFailedError: a record is in no shard, or in two.
-    """
-    quantiser = _quantiser(model, selection)
-    summed = None if quantiser is None else sums_over(shards, selection.retain, quantiser)
-    return _run_data(model, selection, shards, summed)
-
-
-def _run_data(
-    model: ModelSpec, selection: Selection, parts: list[Part], summed: Summed | None
-) -> RunData:
-    retain = _Selected(frozenset() if summed else selection.retain, model.schema)
-    held_out = _Selected(selection.held_out, model.schema)
-    forgotten = _Selected(selection.forgotten, model.schema)
-    while parts:
-        part = parts.pop()  # free each part before the next one is copied
-        retain.take(*part)
-        held_out.take(*part)
-        forgotten.take(*part)
-    batch_of = selection.batch_of
-    return RunData(
-        retain=retain.examples(),
-        held_out=held_out.examples(),
-        forgotten=forgotten.examples(),
-        plan=selection.plan,
-        batch_of=np.array([batch_of[seq] for seq in retain.seqs() if batch_of], dtype=np.int64),
-        summed=summed,
+        schema = backbone.schema(schema)
+    encoder = encoder_of(described.task, task)
+    return ModelSpec(
+        description=described,
+        recipe=recipe,
+        policy=policy,
+        schema=schema,
+        dataset_id=dataset_id,
+        task=task,
+        decode=columns_by(encoder) if of_columns else features_and_label,
+        backbone=backbone,
     )
 
 
-def _quantiser(model: ModelSpec, selection: Selection) -> Quantiser | None:
-    """Return what makes sums of records; None where the plan has no use for them."""
-    mechanism = mechanism_of(selection.plan)
-    if not isinstance(mechanism, SufficientStatistics):
-        return None
-    return Quantiser(model.schema, mechanism.feature_range)
+@dataclass(frozen=True)
+class Readers:
+    """What reads a model's shards.
 
-
-def _stored_sums(services: Services, lease: Lease) -> StatisticsFile | None:
-    """Return the sums that belong to the head; None if they are gone or damaged."""
-    with services.database.transaction() as session:
-        head = registry.head_version(session, session.get_one(ModelRow, lease.model_id))
-        blob_id = None if head is None else head.statistics_blob_id
-    if blob_id is None:
-        return None
-    try:
-        return StatisticsFile.from_bytes(services.blobs.read(blob_id))
-    except (GoneError, CorruptObjectError):
-        return None
-
-
-class _Selected:
-    """The selected records, copied shard by shard into arrays of the final size.
-
-    They come in the order of their sequence numbers, whatever the shards' order: training may be a
-    function of the records and their order.
+    Attributes:
+        first: reads a shard for the first time in a run; a frozen backbone's features may have to
+            be computed and stored for it.
+        again: reads it after that, and writes nothing.
     """
 
-    def __init__(self, seqs: frozenset[int], schema: FeatureSchema) -> None:
-        self._seqs = np.array(sorted(seqs), dtype=np.int64)
-        self._schema = schema
-        kept = schema.tokens or schema.dtype == "uint8"
-        dtype = np.dtype(schema.dtype) if kept else np.float32
-        self._features = np.empty((len(seqs), schema.size), dtype=dtype)
-        self._labels = np.empty(len(seqs), dtype=np.int64)
-        self._taken = np.zeros(len(seqs), dtype=bool)
+    first: Read
+    again: Read
 
-    def take(self, seqs: np.ndarray, labels: np.ndarray, features: np.ndarray) -> None:
-        """Copy a shard's selected records."""
-        rows = np.flatnonzero(np.isin(seqs, self._seqs))
-        places = np.searchsorted(self._seqs, seqs[rows])
-        self._labels[places] = labels[rows]
-        self._taken[places] = True
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            some = slice(start, start + _ROWS_AT_ONCE)
-            self._features[places[some]] = features[rows[some]]
 
-    def seqs(self) -> list[int]:
-        """Return the sequence numbers of the copied records, in their order."""
-        taken: list[int] = self._seqs[self._taken].tolist()
-        return taken
+def readers_for(
+    services: Services, model: ModelSpec, *, check: Callable[[], None] = lambda: None
+) -> Readers:
+    """Return what reads a model's records: as they are, or as its frozen backbone's features.
 
-    def examples(self) -> Examples:
-        """Return the copied records."""
-        everything = bool(self._taken.all())
-        features = self._features if everything else self._features[self._taken]
-        return Examples.of_schema(features, self._labels[self._taken], self._schema)
+    ``check`` is called between batches of a backbone's work; its exceptions stop it.
+    """
+    if not isinstance(model.backbone, FrozenBackbone):
+        read = reader_of(services, model.decode)
+        return Readers(read, read)
+    described = model.description
+    reader = FeatureReader(
+        services,
+        model.backbone,
+        form_of(described.task, model.task, described.schema),
+        model.decode,
+        reading_sha256=described.task.reading_digest,
+        check=check,
+    )
+    return Readers(reader.read, reader.read_stored)
 
 
 def load_start(services: Services, lease: Lease) -> Mapping[str, torch.Tensor]:

@@ -3,50 +3,34 @@
 from collections.abc import Callable, Collection
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.datasets import repository as datasets
-from app.datasets.shards import decode_shard
 from app.datasets.tables import ShardRow
 from app.domain.errors import GoneError
 from app.services import Services
-from workers.data.backbone import Backbone, FrozenBackbone
-from workers.data.features import FeatureReader, Part
+from workers.data.part import Decode, Part, ascending
+from workers.seal.write_guard import store_reachable
 
 _ATTEMPTS = 5
 
 
-def read_shards(
-    services: Services,
-    dataset_id: str,
-    backbone: Backbone | None,
-    *,
-    check: Callable[[], None] = lambda: None,
-) -> list[Part]:
-    """Return every shard's seqs, labels and features, those of a frozen backbone if there is one.
+Read = Callable[[str], Part]
+"""Returns a shard by its id."""
 
-    Args:
-        services: database and blobs.
-        dataset_id: of the records.
-        backbone: of the model.
-        check: called between batches of a backbone's work; its exceptions stop it.
+
+def read_shards(services: Services, dataset_id: str, read: Read) -> list[Part]:
+    """Return every shard of a dataset.
 
     Raises:
         GoneError: a shard kept changing while it was read.
     """
     with services.database.transaction() as session:
         shard_ids = [shard.id for shard in datasets.shards(session, dataset_id) if shard.rows]
-    read = _reader(services, dataset_id, backbone, check)
     return [read(shard_id) for shard_id in shard_ids]
 
 
 def read_records(
-    services: Services,
-    dataset_id: str,
-    backbone: Backbone | None,
-    seqs: Collection[int],
-    *,
-    check: Callable[[], None] = lambda: None,
+    services: Services, dataset_id: str, read: Read, seqs: Collection[int]
 ) -> list[Part] | None:
     """Return these records alone, from the shards that hold them; no other shard is read.
 
@@ -58,41 +42,28 @@ def read_records(
     Raises:
         GoneError: a shard kept changing while it was read.
     """
-    wanted = np.array(sorted(seqs), dtype=np.int64)
+    wanted = ascending(seqs)
     with services.database.transaction() as session:
         shard_ids = datasets.shards_of(session, dataset_id, wanted.tolist())
-    read = _reader(services, dataset_id, backbone, check)
-    parts = [_only(wanted, read(shard_id)) for shard_id in sorted(shard_ids)]
-    found = np.concatenate([wanted[:0], *(part[0] for part in parts)])
+    parts = [read(shard_id).only(wanted) for shard_id in sorted(shard_ids)]
+    found = np.concatenate([wanted[:0], *(part.seqs for part in parts)])
     return parts if np.array_equal(np.sort(found), wanted) else None
 
 
-def _reader(
-    services: Services,
-    dataset_id: str,
-    backbone: Backbone | None,
-    check: Callable[[], None],
-) -> Callable[[str], Part]:
-    """Return what reads a shard by its id."""
-    if isinstance(backbone, FrozenBackbone):
-        return FeatureReader(services, dataset_id, backbone, check=check).read
-    return lambda shard_id: _read(services, shard_id)
+def reader_of(services: Services, decode: Decode) -> Read:
+    """Return what reads shards as they are stored; ``decode`` says what is in them."""
 
+    def read(shard_id: str) -> Part:
+        """Return a shard; if an erasure rewrites it meanwhile, the rewritten one."""
+        for _ in range(_ATTEMPTS):
+            with services.database.transaction() as session:
+                blob_id = session.get_one(ShardRow, shard_id).blob_id
+            try:
+                with store_reachable():
+                    content = services.blobs.read(blob_id)
+            except GoneError:
+                continue
+            return decode(content)
+        raise GoneError("a shard of the dataset kept changing while it was read")
 
-def _read(services: Services, shard_id: str) -> Part:
-    """Return a shard; if an erasure rewrites it meanwhile, the rewritten one."""
-    for _ in range(_ATTEMPTS):
-        with services.database.transaction() as session:
-            blob_id = session.get_one(ShardRow, shard_id).blob_id
-        try:
-            return decode_shard(services.blobs.read(blob_id))
-        except GoneError:
-            continue
-    raise GoneError("a shard of the dataset kept changing while it was read")
-
-
-def _only(wanted: NDArray[np.int64], part: Part) -> Part:
-    """Return a copy of the wanted rows of a part."""
-    seqs, labels, features = part
-    rows = np.flatnonzero(np.isin(seqs, wanted))
-    return seqs[rows], labels[rows], features[rows]
+    return read

@@ -27,8 +27,9 @@ from app.models import whitening
 from app.services import Services
 from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_frozen
-from workers.training.data import Examples
+from workers.tasks.task import INPUTS, TARGET
 from workers.training.device import choose_device
+from workers.training.features import FeatureForm
 from workers.training.whitening import BASE, MEAN, TRANSFORM
 
 MOST_FEATURES: Final = 8192
@@ -65,7 +66,9 @@ def whiten(services: Services, backbone_id: str, *, check: Callable[[], None]) -
     for blob_id in shards:
         _, labels, raw = decode_shard(services.blobs.read(blob_id))
         digest.add(labels, raw)
-        examples = Examples.of_schema(np.array(raw), np.array(labels), schema)
+        examples = FeatureForm.of(schema).examples(
+            {INPUTS: np.array(raw), TARGET: np.array(labels)}
+        )
         for features in backbone.features(examples, device=choose_device()):
             moments.add(features.numpy())
             check()

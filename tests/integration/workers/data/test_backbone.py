@@ -18,7 +18,7 @@ from tests.support.operators import PACKAGE, operators_package
 from workers.data.backbone import FrozenBackbone, frame_of, publishable, starting, trainable
 from workers.data.backbone_loading import load_backbone
 from workers.training.architectures import build
-from workers.training.data import Examples
+from workers.training.features import classified
 from workers.training.network import Network
 
 CPU = torch.device("cpu")
@@ -139,7 +139,7 @@ def features_of(backbone, examples):
 
 def some_records(count=600, shape=(8, 8)):
     raw = np.random.default_rng(1).integers(0, 17, (count, *shape), dtype=np.uint8)
-    return Examples.from_arrays(raw, np.zeros(count, np.int64), offset=8.0, scale=0.125)
+    return classified(raw, np.zeros(count, np.int64), offset=8.0, scale=0.125)
 
 
 def test_without_a_backbone_nothing_is_loaded(services):
@@ -166,7 +166,7 @@ def test_features_of_the_zoo_are_all_but_the_last_layer(services, architecture, 
     assert isinstance(backbone, FrozenBackbone)
     assert (backbone.size, backbone.sha256) == (size, digest)
     records = some_records()
-    inputs = (records.features.float() - 8) / 8
+    inputs = (records.inputs.float() - 8) / 8
     with torch.no_grad():
         expected = nn.Sequential(*list(public)[:-1])(inputs)
     found = features_of(backbone, records)
@@ -183,7 +183,7 @@ def test_features_of_a_factorys_network_are_its_whole_output_flattened(services,
     assert backbone.size == 6
     records = some_records(5)
     with torch.no_grad():
-        expected = public.eval()((records.features.float() - 8) / 8).flatten(1)
+        expected = public.eval()((records.inputs.float() - 8) / 8).flatten(1)
     torch.testing.assert_close(features_of(backbone, records), expected)
 
 
@@ -202,7 +202,7 @@ def test_a_network_whose_places_in_a_batch_differ_gets_one_record_at_a_time(serv
     spec = ArchitectureSpec("custom", factory=f"{package}:by_place")
     store(services, spec, {})
     records = some_records(5)
-    inputs = (records.features.float() - 8) / 8
+    inputs = (records.inputs.float() - 8) / 8
     assert torch.equal(features_of(frozen(services), records), inputs.flatten(1))
 
 
@@ -225,8 +225,8 @@ def test_features_come_from_named_layers_in_their_order(services):
     assert backbone.size == 28
     records = some_records(5)
     with torch.no_grad():
-        first = public[:2]((records.features.float() - 8) / 8)
-        second = public[:5]((records.features.float() - 8) / 8)
+        first = public[:2]((records.inputs.float() - 8) / 8)
+        second = public[:5]((records.inputs.float() - 8) / 8)
     quarters = nn.functional.adaptive_avg_pool2d(second, 2).flatten(1)
     spread = first.std(dim=(2, 3), correction=0)
     expected = torch.cat([quarters, first.mean(dim=(2, 3)), spread], dim=1)

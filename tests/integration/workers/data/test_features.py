@@ -9,7 +9,6 @@ from app.backbones import repository as backbones
 from app.backbones import service
 from app.backbones.service import BackboneDefinition
 from app.datasets import features as kept_features
-from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import BackboneUse
@@ -21,13 +20,19 @@ from tests.support.workshop import RECORDS, Workshop
 from workers.data import features as features_module
 from workers.data.backbone import FrozenBackbone
 from workers.data.backbone_loading import load_backbone
+from workers.data.features import FeatureReader
+from workers.data.part import Part, features_and_label
 from workers.data.shards import read_shards
+from workers.tasks.task import INPUTS, TARGET
 from workers.training.architectures import build
-from workers.training.data import Examples
 from workers.training.device import choose_device
+from workers.training.features import FeatureForm
 
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
 SCHEMA = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
+
+FORM = FeatureForm.of(SCHEMA)
+READING = "0" * 64
 
 
 @pytest.fixture
@@ -71,11 +76,14 @@ def computed(monkeypatch):
 def read(workshop, backbone, **more):
     with workshop.transaction() as session:
         dataset_id = session.query(kept_features.ShardRow).first().dataset_id
-    return read_shards(workshop.services, dataset_id, backbone, **more)
+    reader = FeatureReader(
+        workshop.services, backbone, FORM, features_and_label, reading_sha256=READING, **more
+    )
+    return read_shards(workshop.services, dataset_id, reader.read)
 
 
 def seqs_of(parts):
-    return {int(seq) for seqs, _, _ in parts for seq in seqs}
+    return {int(seq) for part in parts for seq in part.seqs}
 
 
 def rows(workshop, kind=FeatureShardRow):
@@ -96,11 +104,12 @@ def test_each_record_goes_through_the_backbone_once(workshop, backbone, computed
     third = read(workshop, backbone)
     assert computed == [RECORDS, 6]
     assert len(rows(workshop)) == len(third) == 2
-    for mine, kept in zip(first[0], second[0], strict=True):
-        np.testing.assert_array_equal(mine, kept)
+    np.testing.assert_array_equal(first[0].seqs, second[0].seqs)
+    for name, mine in first[0].tensors.items():
+        np.testing.assert_array_equal(mine, second[0].tensors[name])
     raw = torch.tensor([[i, -i] for i in range(RECORDS)], dtype=torch.float32)
     expected = backbone.network.cpu()(raw).detach().numpy()
-    np.testing.assert_allclose(first[0][2], expected, rtol=2e-3)
+    np.testing.assert_allclose(first[0].tensors[INPUTS], expected, rtol=2e-3)
 
 
 def test_kept_features_survive_an_erasure_without_the_erased(workshop, backbone, computed):
@@ -125,7 +134,7 @@ def test_an_erasure_during_the_computation_leaves_no_trace_of_the_erased(
     assert computed == [RECORDS, RECORDS - 1]
     assert not seqs_of(parts) & erased
     (row,) = rows(workshop)
-    seqs, _, _ = decode_shard(workshop.services.blobs.read(row.blob_id))
+    seqs = Part.of_bytes(workshop.services.blobs.read(row.blob_id)).seqs
     assert not {int(seq) for seq in seqs} & erased
     assert [blob.state for blob in rows(workshop, BlobRow) if blob.kind == "features"] == ["live"]
 
@@ -190,7 +199,7 @@ def test_weights_that_take_the_place_of_lost_ones_make_their_own_features(
     present = loaded(services)
     (part,) = read(workshop, present)
     raw = np.array([[i, -i] for i in range(RECORDS)], dtype=np.float32)
-    seen = Examples.of_schema(raw, np.zeros(RECORDS, int), SCHEMA)
+    seen = FORM.examples({INPUTS: raw, TARGET: np.zeros(RECORDS, int)})
     expected = np.concatenate(list(present.stored(seen, device=choose_device())))
-    np.testing.assert_array_equal(part[2], expected)
+    np.testing.assert_array_equal(part.tensors[INPUTS], expected)
     assert sum(computed) == 3 * RECORDS + RECORDS

@@ -6,7 +6,8 @@ from app.domain.errors import RunFailedError
 from app.processes.stopping import StopSignal
 from tests.support.weights import NETWORK_DIMENSION, WEIGHTS
 from tests.support.workshop import Workshop
-from workers.data.loading import load_model, load_records, load_start
+from workers.data.loading import load_model, load_start
+from workers.data.run_records import load_records
 from workers.lease import Lease
 
 
@@ -17,7 +18,7 @@ def workshop(services):
 
 def numbers(examples):
     """The first feature of every record is its number."""
-    return sorted(examples.features[:, 0].int().tolist())
+    return sorted(examples.inputs[:, 0].int().tolist())
 
 
 def loaded(workshop):

@@ -10,8 +10,9 @@ from app.domain.backbone import BackboneUse
 from app.domain.errors import GoneError
 from tests.support.exact_heads import define_backbone
 from tests.support.workshop import RECORDS, Workshop
-from workers.data.loading import load_model
+from workers.data.loading import load_model, readers_for
 from workers.data.shards import read_records, read_shards
+from workers.tasks.task import INPUTS, TARGET
 
 
 @pytest.fixture
@@ -58,19 +59,27 @@ def shard_of(workshop, record_id):
 
 def read(workshop, model, *ids):
     seqs = workshop.seqs(*ids)
-    return read_records(workshop.services, model.dataset_id, model.backbone, seqs)
+    return read_records(
+        workshop.services, model.dataset_id, readers_for(workshop.services, model).first, seqs
+    )
 
 
 def by_seq(parts):
     return {
         int(seq): (int(label), row.tobytes())
         for part in parts
-        for seq, label, row in zip(*part, strict=True)
+        for seq, label, row in zip(
+            part.seqs, part.tensors[TARGET], part.tensors[INPUTS], strict=True
+        )
     }
 
 
 def test_records_are_what_their_shards_hold(workshop, model):
-    everything = by_seq(read_shards(workshop.services, model.dataset_id, model.backbone))
+    everything = by_seq(
+        read_shards(
+            workshop.services, model.dataset_id, readers_for(workshop.services, model).first
+        )
+    )
     ids = ("record-3", "record-101", "record-39")
     found = by_seq(read(workshop, model, *ids))
     assert len(everything) == RECORDS + 7
@@ -88,7 +97,12 @@ def test_an_erased_record_is_missed(workshop, model):
     seqs = workshop.seqs("record-3", "record-4")
     workshop.forget("record-4")
     workshop.services.clean_up()
-    assert read_records(workshop.services, model.dataset_id, model.backbone, seqs) is None
+    assert (
+        read_records(
+            workshop.services, model.dataset_id, readers_for(workshop.services, model).first, seqs
+        )
+        is None
+    )
     assert set(by_seq(read(workshop, model, "record-3"))) == workshop.seqs("record-3")
 
 
@@ -100,10 +114,13 @@ def test_a_record_that_the_ledger_looks_for_elsewhere_is_missed(workshop, model)
 
 
 def test_a_record_of_another_dataset_is_missed(workshop, model):
+    def unread(shard_id):
+        raise AssertionError(f"{shard_id} is of another dataset")
+
     with workshop.transaction() as session:
         define_dataset(session, name="another", schema=model.schema)
         another = datasets.dataset_named(session, "another").id
-    assert read_records(workshop.services, another, None, workshop.seqs("record-3")) is None
+    assert read_records(workshop.services, another, unread, workshop.seqs("record-3")) is None
 
 
 def test_a_shard_that_is_rewritten_meanwhile_is_read_again(workshop, model, monkeypatch):
@@ -118,7 +135,9 @@ def test_a_shard_that_is_rewritten_meanwhile_is_read_again(workshop, model, monk
         return read_blob(blob_id)
 
     monkeypatch.setattr(blobs, "read", overtaken)
-    parts = read_records(workshop.services, model.dataset_id, model.backbone, seqs)
+    parts = read_records(
+        workshop.services, model.dataset_id, readers_for(workshop.services, model).first, seqs
+    )
     assert set(by_seq(parts)) == seqs
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from workers.data.extraction import Extraction
-from workers.training.data import Examples
+from workers.training.features import classified
 
 CPU = torch.device("cpu")
 
@@ -39,7 +39,7 @@ def linear():
 
 def records(count=100):
     raw = np.random.default_rng(6).standard_normal((count, 24, 8)).astype(np.float32)
-    return Examples.from_arrays(raw, np.zeros(count, np.int64))
+    return classified(raw, np.zeros(count, np.int64))
 
 
 def extracted(network, examples):

@@ -1,0 +1,297 @@
+"""Loads a run's records, or arranges that they are read as they are needed.
+
+What a run needs is known before it reads a record: where that is more than the worker may use, the
+records are streamed, and where even that is too much, the run is refused with both numbers.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.datasets import repository as datasets
+from app.domain.errors import CorruptObjectError, GoneError, RunFailedError
+from app.domain.plan import Plan, TrainingKind
+from app.domain.states import RunKind
+from app.ledger import runs
+from app.ledger.runs import Selection
+from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
+from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
+from app.registry import repository as registry
+from app.registry.statistics_file import StatisticsFile
+from app.registry.tables import ModelRow
+from app.services import Services
+from workers.data.footprint import Footprint
+from workers.data.loading import ModelSpec, Readers, RunData, readers_for
+from workers.data.part import Part, ascending
+from workers.data.selecting import Selected
+from workers.data.shards import Read, read_records, read_shards
+from workers.data.streaming import Streamed
+from workers.data.survey import Survey
+from workers.exact.summing import Quantiser, Summed, sums_less, sums_over
+from workers.exact.targets import Targets
+from workers.lease import Lease
+from workers.memory import Needs, allowance, give_back, in_words
+from workers.patience import outlast_outages
+
+_log = logging.getLogger("expunge.worker")
+_ADVICE = "push files with fewer rows, lower batch_size, run it on a larger machine"
+_SHARE_HELD = 4
+"""What part of the allowance records to evaluate on may take before they are streamed, too."""
+
+
+def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimension: int) -> RunData:
+    """Read records, fix which of them the run may use, and drop all others.
+
+    A run that has sums to subtract from reads only what left them, and what it evaluates on. Any
+    other reads the whole dataset, and the selection comes last, so that records forgotten while
+    shards are read are left out; but where records are streamed, it comes first, since they are
+    read for as long as the run goes on. The plan depends on ``dimension``, the number of trained
+    weights.
+
+    Raises:
+        RunFailedError: no record is left to train on, or the run needs more memory than it may use.
+        LeaseLostError: another worker holds the run.
+    """
+    readers = readers_for(services, model, check=lease.check)
+    stored = None if lease.kind is RunKind.TRAIN else _stored_sums(services, lease)
+    selection = None
+    if stored is not None:
+        selection = _begin(services, lease, dimension)
+        data = _less_what_left(services, model, readers.first, selection, stored)
+        if data is not None:
+            return data
+    allowed = allowance(services.settings.worker_memory)
+    footprint = footprint_of(services, model, Plan.from_json(lease.plan), dimension)
+    needs = footprint.in_memory()
+    _log.info("run %s needs %s, and may use %s", lease.run_id, needs, in_words(allowed))
+    with services.database.transaction() as session:
+        rows_of = {shard.id: shard.rows for shard in datasets.shards(session, model.dataset_id)}
+    if footprint.fits(allowed):
+        if needs.total > allowed:
+            needs.refuse(allowed, why="the run", advice=_ADVICE)
+        shards = read_shards(services, model.dataset_id, readers.first)
+        return selected(model, selection or _begin(services, lease, dimension, rows_of), shards)
+    selection = selection or _begin(services, lease, dimension, rows_of)
+    if _samples(lease, selection.plan):
+        needs.refuse(
+            allowed,
+            why="DP-SGD samples all records in every step, and so holds them in memory: it",
+            advice="use a mechanism without private training, run it on a larger machine",
+        )
+    footprint = footprint_of(services, model, selection.plan, dimension)
+    filled = [shard_id for shard_id, rows in rows_of.items() if rows]
+    return _streamed(lease, model, selection, readers, filled, footprint=footprint, allowed=allowed)
+
+
+def _samples(lease: Lease, plan: Plan) -> bool:
+    """Return whether a run takes Poisson samples; their proof needs each to be of all records."""
+    trains = lease.kind is RunKind.TRAIN or mechanism_named(plan.mechanism).trains_anew
+    return trains and plan.training is TrainingKind.PRIVATE
+
+
+def _begin(
+    services: Services,
+    lease: Lease,
+    dimension: int,
+    shards: Collection[str] = (),
+) -> Selection:
+    """Return the records that the run may use; ``shards`` were read by one that trains."""
+    selection = runs.begin(
+        services.database,
+        services.blobs,
+        lease.run_id,
+        lease.fencing_token,
+        dimension=dimension,
+        shards=shards,
+    )
+    if not selection.retain:
+        raise RunFailedError(
+            "no record is left to train on: push more records, or lower held_out_fraction"
+        )
+    return selection
+
+
+def _less_what_left(
+    services: Services,
+    model: ModelSpec,
+    read: Read,
+    selection: Selection,
+    stored: StatisticsFile,
+) -> RunData | None:
+    """Return the data of a run that subtracts; None where that cannot be done."""
+    quantiser = _quantiser(model, selection)
+    if quantiser is None:
+        return None
+    needed = stored.without(selection.retain) | selection.held_out | selection.forgotten
+    parts = read_records(services, model.dataset_id, read, needed)
+    summed = None if parts is None else sums_less(parts, selection.retain, quantiser, stored)
+    if parts is None or summed is None:
+        return None
+    return _run_data(model, selection, parts, summed)
+
+
+def selected(model: ModelSpec, selection: Selection, shards: list[Part]) -> RunData:
+    """Return the selected records, or their sums where the plan asks for nothing else of them.
+
+    Args:
+        model: the definition.
+        selection: the records.
+        shards: all of the dataset; each is taken from the list before the next one is copied.
+
+    Raises:
+        RunFailedError: a record is in no shard, or in two.
+    """
+    quantiser = _quantiser(model, selection)
+    summed = None if quantiser is None else sums_over(shards, selection.retain, quantiser)
+    return _run_data(model, selection, shards, summed)
+
+
+def _run_data(
+    model: ModelSpec, selection: Selection, parts: list[Part], summed: Summed | None
+) -> RunData:
+    retain = Selected(ascending(() if summed else selection.retain), model.form)
+    held_out = Selected(ascending(selection.held_out), model.form)
+    forgotten = Selected(ascending(selection.forgotten), model.form)
+    while parts:
+        part = parts.pop()  # free each part before the next one is copied
+        retain.take(part)
+        held_out.take(part)
+        forgotten.take(part)
+        del part
+        give_back()
+    return RunData(
+        retain=retain.examples(),
+        held_out=held_out.examples(),
+        forgotten=forgotten.examples(),
+        plan=selection.plan,
+        batch_of=_batches(selection, retain.seqs()),
+        summed=summed,
+    )
+
+
+def _batches(selection: Selection, seqs: Iterable[int]) -> NDArray[np.int64]:
+    batch_of = selection.batch_of
+    return np.array([batch_of[seq] for seq in seqs if batch_of], dtype=np.int64)
+
+
+def _quantiser(model: ModelSpec, selection: Selection) -> Quantiser | None:
+    """Return what makes sums of records; None where the plan has no use for them."""
+    mechanism = mechanism_of(selection.plan)
+    if not isinstance(mechanism, SufficientStatistics):
+        return None
+    targets = Targets(model.description.task, mechanism.target_range)
+    return Quantiser(model.schema, mechanism.feature_range, targets)
+
+
+def _stored_sums(services: Services, lease: Lease) -> StatisticsFile | None:
+    """Return the sums that belong to the head; None if they are gone or damaged."""
+    with services.database.transaction() as session:
+        head = registry.head_version(session, session.get_one(ModelRow, lease.model_id))
+        blob_id = None if head is None else head.statistics_blob_id
+    if blob_id is None:
+        return None
+    try:
+        return StatisticsFile.from_bytes(services.blobs.read(blob_id))
+    except (GoneError, CorruptObjectError):
+        return None
+
+
+def footprint_of(services: Services, model: ModelSpec, plan: Plan, dimension: int) -> Footprint:
+    """Return what decides how much memory a run needs; ``dimension`` counts the trained weights."""
+    with services.database.transaction() as session:
+        stock = datasets.stock(session, model.dataset_id)
+        remembered, _, _ = datasets.counts(session, model.dataset_id)
+    batch_size = {
+        TrainingKind.DESCENT: plan.settings.get("batch_size"),
+        TrainingKind.EXACT: 1,  # a head is computed of all records, or of their sums
+    }.get(plan.training)
+    return Footprint(
+        plan=plan,
+        schema=model.schema,
+        record_bytes=model.form.record_bytes,
+        dimension=dimension,
+        batch_size=int(batch_size or model.recipe.batch_size),
+        stock=stock,
+        remembered=remembered,
+    )
+
+
+def _streamed(
+    lease: Lease,
+    model: ModelSpec,
+    selection: Selection,
+    readers: Readers,
+    shard_ids: Sequence[str],
+    *,
+    footprint: Footprint,
+    allowed: int,
+) -> RunData:
+    """Return a run's records, to be read as they are needed.
+
+    All shards are read once before: a record that cannot be encoded fails the run here, and a
+    frozen backbone's features are stored.
+
+    Raises:
+        RunFailedError: the run needs more memory than it may use.
+    """
+    groups = [ascending(s) for s in (selection.retain, selection.held_out, selection.forgotten)]
+    window, holds = _arranged(footprint, allowed, measured=len(groups[1]) + len(groups[2]))
+    _log.info("run %s streams its records, %d at a time", lease.run_id, window)
+    found = Survey(groups)
+    kept = [Selected(group, model.form) for group in groups[1:]] if holds else []
+
+    def parts() -> Iterator[Part]:
+        for shard_id in shard_ids:
+            part = outlast_outages(lease.check, partial(readers.first, shard_id))
+            found.take(shard_id, part)
+            for selected in kept:
+                selected.take(part)
+            lease.check()
+            yield part
+            give_back()
+
+    quantiser = _quantiser(model, selection)
+    summed = None if quantiser is None else sums_over(parts(), selection.retain, quantiser)
+    if summed is None:
+        deque(parts(), maxlen=0)
+    retain, *measured = (
+        Streamed(
+            group,
+            model.form,
+            holdings,
+            readers.again,
+            window=window,
+            check=lease.check,
+            all_there=group is groups[0],
+        )
+        for group, holdings in zip(groups, found.holdings(), strict=True)
+    )
+    held_out, forgotten = [each.examples() for each in kept] if holds else measured
+    return RunData(
+        retain=retain if summed is None else Selected(ascending(()), model.form).examples(),
+        held_out=held_out,
+        forgotten=forgotten,
+        plan=selection.plan,
+        batch_of=_batches(selection, groups[0].tolist()),
+        summed=summed,
+    )
+
+
+def _arranged(footprint: Footprint, allowed: int, *, measured: int) -> tuple[int, bool]:
+    """Return how many records a window has, and whether those to measure on stay in memory.
+
+    Raises:
+        RunFailedError: the run needs more memory than it may use.
+    """
+    held = measured * footprint.record_bytes
+    holds = held <= allowed // _SHARE_HELD
+    needs = footprint.streamed(held=held if holds else 0, evaluated=measured)
+    windows = 0 if footprint.sums and holds else footprint.windows(allowed)
+    needs = Needs({**needs.parts, "two windows of records": windows})
+    if needs.total > allowed:
+        needs.refuse(allowed, why="the run, which streams its records,", advice=_ADVICE)
+    return footprint.window(allowed), holds

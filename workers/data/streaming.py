@@ -1,0 +1,224 @@
+"""Records that do not fit into memory: read from their shards in windows, as they are needed.
+
+A window is what is in memory at once; a thread reads the next one meanwhile. Its rows are in the
+order in which they are used, so batches are slices of it.
+
+Random order: the records, in the order of their sequence numbers, are cut into blocks of equal
+size. An epoch draws an order of the blocks, puts a few of them into each window, and shuffles it.
+Both draws are of the operating system's entropy, and depend on the number of records and on public
+sizes alone, not on the shards: which records share a batch says nothing of what else a shard held
+(docs/guarantees.md, section 1).
+
+A shard is read again for each window that needs a record of it, as it is stored by then: an erasure
+may have rewritten it, but it takes no record away that this run learns from.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice, repeat
+from typing import Final
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from app.domain.errors import GoneError
+from workers.data.part import Part
+from workers.data.read_ahead import Check, ReadAhead
+from workers.data.selecting import Selected
+from workers.data.survey import Holding
+from workers.memory import give_back
+from workers.patience import outlast_outages
+from workers.tasks.task import Batch
+from workers.training.data import Examples, batch_sizes, require_some
+from workers.training.features import FeatureForm
+
+BLOCKS_IN_WINDOW: Final = 8
+Order = NDArray[np.int64]
+
+
+class Streamed:
+    """Some of a dataset's records, read as they are needed.
+
+    Args:
+        seqs: their sequence numbers, int64 [n], ascending.
+        form: what they look like.
+        holdings: which shards hold them, all of them together each record once.
+        read: returns a shard as it is now.
+        window: how many records are in memory at once; there are two windows at a time.
+        check: called between shards, in the thread that reads; its exceptions end the reading.
+        all_there: whether a record that is missing by now is an error; else it is passed over.
+    """
+
+    def __init__(
+        self,
+        seqs: NDArray[np.int64],
+        form: FeatureForm,
+        holdings: Sequence[Holding],
+        read: Callable[[str], Part],
+        *,
+        window: int,
+        check: Check,
+        all_there: bool = True,
+    ) -> None:
+        self._seqs = seqs
+        self._form = form
+        self._holdings = holdings
+        self._read = read
+        self._window = max(1, window)
+        self._check = check
+        self._all_there = all_there
+        self._reading: WeakSet[ReadAhead[Examples]] = WeakSet()
+
+    def __len__(self) -> int:
+        return len(self._seqs)
+
+    def __repr__(self) -> str:
+        return f"<Streamed: {len(self)} records, {self._window} at a time>"
+
+    def like(self, count: int) -> Examples:
+        """Return random records of the same form, the same each time; no record is looked at."""
+        return Examples(self._form.random(count), self._form)
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """Return how many batches ``epoch`` yields."""
+        return len(batch_sizes(len(self), batch_size))
+
+    def epoch(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
+        """Yield every record once, in a random order (``Records.epoch``)."""
+        require_some(self)
+        return self._batches(self._shuffled(), batch_sizes(len(self), batch_size), device)
+
+    def forever(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
+        """Yield epochs without end; what comes next is read across their borders."""
+        require_some(self)
+        orders = chain.from_iterable(self._shuffled() for _ in repeat(None))
+        sizes = batch_sizes(len(self), batch_size)
+        return self._batches(orders, chain.from_iterable(repeat(sizes)), device)
+
+    def in_order(self, batch_size: int, *, device: torch.device) -> Iterator[Batch]:
+        """Yield every record once, in the order of their sequence numbers."""
+        sizes = [min(batch_size, len(self) - at) for at in range(0, len(self), batch_size)]
+        return self._batches(self._windows(np.arange(len(self))), sizes, device)
+
+    def cut(self, order: Order, sizes: Sequence[int]) -> "_Cut":
+        """Return the records at the places ``order`` in pieces of these sizes."""
+        return _Cut(self, order, tuple(sizes))
+
+    def close(self) -> None:
+        """End what is still being read; safe to repeat."""
+        for reading in list(self._reading):
+            reading.close()
+
+    def _shuffled(self) -> Iterator[Order]:
+        """Yield the places of each window of an epoch, in random order."""
+        generator = np.random.default_rng()
+        size = max(1, self._window // BLOCKS_IN_WINDOW)
+        starts = generator.permutation(np.arange(0, len(self), size))
+        at_once = max(1, self._window // size)
+        for first in range(0, len(starts), at_once):
+            chosen = starts[first : first + at_once]
+            blocks = [np.arange(at, min(at + size, len(self))) for at in chosen]
+            yield generator.permutation(np.concatenate(blocks))
+
+    def _windows(self, order: Order) -> Iterator[Order]:
+        for start in range(0, len(order), self._window):
+            yield order[start : start + self._window]
+
+    def _batches(
+        self, orders: Iterable[Order], sizes: Iterable[int], device: torch.device
+    ) -> Iterator[Batch]:
+        """Yield batches of these sizes of the records in this order."""
+
+        def windows(stopped: Check) -> Iterator[Examples]:
+            def check() -> None:
+                stopped()
+                self._check()
+
+            return (self._filled(order, check) for order in orders)
+
+        reading = ReadAhead(windows)
+        self._reading.add(reading)
+        try:
+            yield from _sliced(reading, sizes, device, blank=self._form.examples(self._nothing()))
+        finally:
+            reading.close()
+
+    def _filled(self, order: Order, check: Check) -> Examples:
+        """Return the records at these places, in this order."""
+        give_back()
+        row_of = np.full(len(self), -1, dtype=np.int64)
+        row_of[order] = np.arange(len(order))
+        window = Selected(self._seqs[order], self._form)
+        for holding in self._holdings:
+            if (row_of[holding.places] >= 0).any():
+                window.take(outlast_outages(check, partial(self._read, holding.shard_id)))
+                check()
+        if self._all_there and not window.is_complete:
+            raise GoneError("a record that the run learns from is not in its shard any more")
+        return window.examples()
+
+    def _nothing(self) -> dict[str, torch.Tensor]:
+        layout = self._form.layout.items()
+        return {name: torch.empty((0, *shape), dtype=dtype) for name, (shape, dtype) in layout}
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """The records in a fixed order, read window by window."""
+
+    records: Streamed
+    order: Order
+    sizes: tuple[int, ...]
+
+    def cycle(self, first: int, *, device: torch.device) -> Iterator[Batch]:
+        """Yield the pieces from number ``first`` on, and again from number 0, without end."""
+        first %= len(self.sizes)
+        start = sum(self.sizes[:first])
+        turned = np.concatenate([self.order[start:], self.order[:start]])
+        again = repeat(None) if len(turned) else ()  # without records, all pieces are empty
+        rounds = (self.records._windows(turned) for _ in again)  # noqa: SLF001
+        sizes = islice(chain.from_iterable(repeat(self.sizes)), first, None)
+        return self.records._batches(chain.from_iterable(rounds), sizes, device)  # noqa: SLF001
+
+
+def _sliced(
+    windows: Iterator[Examples], sizes: Iterable[int], device: torch.device, *, blank: Examples
+) -> Iterator[Batch]:
+    """Cut windows into batches; a batch may begin in one and end in the next."""
+    window, at = blank, 0
+    for size in sizes:
+        if at + size <= len(window):
+            yield window.rows(at, at + size, device=device)
+            at += size
+            continue
+        begun: list[Batch] = []
+        missing = size
+        while missing > len(window) - at:
+            if at < len(window):
+                rest = window.rows(at, len(window), device=device)
+                begun.append({name: each.clone() for name, each in rest.items()})
+                missing -= len(window) - at
+                del rest
+            window, at = blank, 0  # what was used up is not in memory while the next is fetched
+            following = next(windows, None)
+            if following is None:
+                break
+            window = following
+            del following
+        else:
+            begun.append(window.rows(at, at + missing, device=device))
+            at += missing
+        batch = _joined(begun)
+        begun.clear()
+        if batch is not None:
+            yield batch
+        del batch
+
+
+def _joined(batches: Sequence[Batch]) -> Batch | None:
+    if len(batches) < 2:
+        return batches[0] if batches else None
+    return {name: torch.cat([each[name] for each in batches]) for name in batches[0]}

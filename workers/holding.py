@@ -1,0 +1,91 @@
+"""Work that this worker holds for as long as it gives signs of life.
+
+A thread sends them to Postgres, at most a few times a second; the work never waits for it. During
+an outage of Postgres it keeps trying: the lease is lost only when Postgres says so.
+"""
+
+import logging
+import threading
+import time
+from typing import Self
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.database import Database
+from app.domain.errors import LeaseLostError, RunInterruptedError
+from app.logs import describe
+from app.processes.stopping import StopSignal
+
+_log = logging.getLogger("expunge.lease")
+_REPORT_INTERVAL_S = 0.25
+
+
+class Holding:
+    """One attempt at one piece of work, whose lease lasts ``lease_s`` after each heartbeat.
+
+    Attributes:
+        what: the work, for messages.
+    """
+
+    def __init__(self, database: Database, what: str, *, lease_s: float, stop: StopSignal) -> None:
+        self._database = database
+        self.what = what
+        self._lease_s = lease_s
+        self._stop_signal = stop
+        self._changed = False
+        self._lost = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep_alive, name="lease", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Check whether the work may continue; cheap.
+
+        Raises:
+            LeaseLostError: another worker holds it; stop and leave no trace.
+            RunInterruptedError: this worker was asked to stop.
+        """
+        if self._lost.is_set():
+            raise LeaseLostError(f"the {self.what} is held by another worker or is over")
+        self.check_stop()
+
+    def check_stop(self) -> None:
+        """Check only whether this worker may continue, or raise ``RunInterruptedError``."""
+        if self._stop_signal.is_set():
+            raise RunInterruptedError("the worker was asked to stop")
+
+    def _beat(self, connection: Connection) -> None:
+        """Prolong the lease in one statement; ``LeaseLostError`` if it is not held any more."""
+        raise NotImplementedError
+
+    def _keep_alive(self) -> None:
+        beat_s = self._lease_s / 3
+        last = time.monotonic()
+        failing = False
+        while not self._stop.wait(_REPORT_INTERVAL_S):
+            if not self._changed and time.monotonic() - last < beat_s:
+                continue
+            self._changed = False
+            try:
+                # In one statement: a process that freezes here must not block others.
+                with self._database.at_once() as connection:
+                    self._beat(connection)
+            except LeaseLostError:
+                self._lost.set()
+                return
+            except SQLAlchemyError as error:
+                self._changed = True
+                if not failing:
+                    _log.warning("%s: heartbeat failed: %s", self.what, describe(error))
+                failing = True
+            else:
+                failing = False
+                last = time.monotonic()
