@@ -196,19 +196,20 @@ class Audit(Section):
 
 
 class NoisePoint(Section):
-    """The accuracy of the released weights with more noise, of this standard deviation in all."""
+    """The headline metric of the released weights with more noise, of this deviation in all."""
 
     noise_std: Annotated[float, Field(gt=0)]
-    held_out_accuracy: Share
+    score: float
 
 
 class Evaluation(Section):
-    """Figures outside the guarantee."""
+    """Figures outside the guarantee; ``headline`` names the metric that is shown first."""
 
     outside_the_guarantee: bool
     held_out_records: Count
-    held_out_accuracy: Share | None = None
-    held_out_loss: Annotated[float, Field(ge=0)] | None = None
+    held_out_loss: float | None = None
+    metrics: dict[Name, float] = Field(default_factory=dict)
+    headline: Name | None = None
     noise_curve: list[NoisePoint] | None = None
     audit: Audit | None = None
 

@@ -38,9 +38,10 @@ class ArchitectureSpec:
             convolution and halving per entry. ``linear_head``: ``bias``, the value of the constant
             feature, at least 0 and below 1 (default 0.1), and ``feature_norm``, a public bound that
             divides the features; without it each record is scaled to the same norm. ``ridge_head``:
-            ``feature_range``, a public bound to which features are clipped, and ``classifier``:
-            ``ridge`` (default), ``class_means`` or ``discriminant``. ``custom``: the
-            factory's keyword arguments.
+            ``feature_range``, a public bound to which features are clipped, ``classifier``:
+            ``ridge`` (default), ``class_means`` or ``discriminant``, and of a regression
+            ``target_range``, a public bound to which targets are clipped, after the task's offset
+            and scale. ``custom``: the factory's keyword arguments.
         factory: import path ``package.module:factory``; only for ``custom``.
         backbone: the public weights that the network builds on, if any.
 
@@ -168,16 +169,17 @@ def _check_linear_head(options: Mapping[str, Any]) -> None:
 
 def _check_ridge_head(options: Mapping[str, Any]) -> None:
     for option in options:
-        if option not in ("feature_range", "classifier"):
+        if option not in ("feature_range", "classifier", "target_range"):
             raise InvalidInputError(f"architecture: ridge_head takes no option {option!r}")
     if options.get("classifier", "ridge") not in CLASSIFIERS:
         raise InvalidInputError(f"architecture: classifier must be one of {', '.join(CLASSIFIERS)}")
-    bound = options.get("feature_range", 1.0)
-    if not (_is_number(bound) and _SMALLEST_RANGE <= bound <= 1 / _SMALLEST_RANGE):
-        raise InvalidInputError(
-            f"architecture: feature_range must be a number from {_SMALLEST_RANGE:g} to "
-            f"{1 / _SMALLEST_RANGE:g}"
-        )
+    for name in ("feature_range", "target_range"):
+        bound = options.get(name, 1.0)
+        if not (_is_number(bound) and _SMALLEST_RANGE <= bound <= 1 / _SMALLEST_RANGE):
+            raise InvalidInputError(
+                f"architecture: {name} must be a number from {_SMALLEST_RANGE:g} to "
+                f"{1 / _SMALLEST_RANGE:g}"
+            )
 
 
 def _is_number(value: object) -> bool:

@@ -12,9 +12,13 @@ from typing import Any, Final, Self
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import FeatureLayer, definition_digest
 from app.domain.base import BaseDigest
-from app.domain.encoding import ArrayColumn, ClassName, LabelColumn, TableEncoding
+from app.domain.columns import ArrayColumn, ClassName, InputColumns
+from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
+from app.domain.tasks import catalogue
+from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.spec import TaskSpec
 
 METADATA_NAME: Final = "expunge"
 
@@ -76,30 +80,39 @@ class ModelDescription:
     Attributes:
         model, version: which.
         architecture: its network.
-        schema: of the records, before a backbone.
-        encoding: how the columns of a table become features; None if records come as features.
+        task: what it learned, and from which columns.
+        schema: of what its network reads, before a backbone.
+        encoding: how the columns of a table become the features of the dataset; None if records
+            come as features, or if the task reads columns.
         backbone: the public weights that it builds on, if any.
         base: the digest of its network's public tensors, which are not in the file; None without.
+        record_id: the column of the records' ids in tables of the dataset.
     """
 
     model: str
     version: int
     architecture: ArchitectureSpec
+    task: TaskSpec
     schema: FeatureSchema
     encoding: TableEncoding | None = None
     backbone: BackboneDescription | None = None
     base: BaseDigest | None = None
+    record_id: str = "record_id"
 
     @property
-    def class_names(self) -> tuple[ClassName, ...]:
-        """The names of the classes; their numbers if they have none."""
+    def output_names(self) -> tuple[ClassName, ...]:
+        """The names of the network's outputs, such as classes; their numbers if they have none."""
+        if self.task.names is not None:
+            return self.task.names
         if self.encoding is not None:
             return self.encoding.label.classes
         return tuple(range(self.schema.classes))
 
     @property
-    def columns(self) -> TableEncoding:
-        """How tables are read; without an encoding, ``features`` has a list for each record."""
+    def columns(self) -> InputColumns:
+        """How tables are read; without a rule, ``features`` has a list for each record."""
+        if self.task.inputs is not None:
+            return self.task.inputs
         if self.encoding is not None:
             return self.encoding
         features = ArrayColumn(
@@ -108,20 +121,22 @@ class ModelDescription:
             dtype=self.schema.dtype,
             vocabulary=self.schema.vocabulary,
         )
-        label = LabelColumn(name="label", classes=(0, 1))  # predictions read none
-        return TableEncoding(columns=(features,), label=label, record_id="record_id")
+        return InputColumns(columns=(features,))
 
     def to_metadata(self) -> dict[str, str]:
         """Return it as a safetensors file's metadata."""
+        named = self.encoding is not None or self.task.names is not None
         document = {
             "model": self.model,
             "version": self.version,
             "architecture": self.architecture.to_json(),
+            "task": self.task.to_json(),
             "schema": asdict(self.schema),
-            "class_names": None if self.encoding is None else list(self.class_names),
+            "output_names": list(self.output_names) if named else None,
             "encoding": None if self.encoding is None else self.encoding.to_json(),
             "backbone": None if self.backbone is None else self.backbone.to_json(),
             **({} if self.base is None else {"base": self.base.to_json()}),
+            "record_id": self.record_id,
         }
         return {METADATA_NAME: json.dumps(document, sort_keys=True)}
 
@@ -147,14 +162,18 @@ class ModelDescription:
             model=document["model"],
             version=document["version"],
             architecture=ArchitectureSpec.from_json(document["architecture"]),
+            task=catalogue.from_json(document["task"]),
             schema=FeatureSchema(**{**schema, "shape": tuple(schema["shape"])}),
             encoding=None if encoding is None else TableEncoding.from_json(encoding),
             backbone=None if backbone is None else BackboneDescription.from_json(backbone),
             base=BaseDigest.from_json(document["base"]) if "base" in document else None,
+            record_id=document["record_id"],
         )
-        rule = described.encoding
+        task, rule, features = described.task, described.encoding, described.schema
+        read_by_itself = task.inputs is not None or isinstance(task, CustomSpec)
+        if features != task.schema(None if read_by_itself else features):
+            raise ValueError("its network does not read what its task does")
         if rule is not None:
-            features = described.schema
             read = (rule.shape, rule.dtype, rule.vocabulary, len(rule.label.classes))
             if read != (features.shape, features.dtype, features.vocabulary, features.classes):
                 raise ValueError("its tables are not what its network reads")

@@ -139,6 +139,22 @@ class RowProblem:
     reason: str
     rows: int = 1
 
+    def about(self, record: str) -> str:
+        """Return it in words, for whom the first faulty row has a name of its own."""
+        others = f" and {self.rows - 1} more" if self.rows > 1 else ""
+        return f"{record}{others}, column {self.column!r}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class FileProblem(RowProblem):
+    """One error in a file of an import.
+
+    Attributes:
+        file: its name.
+    """
+
+    file: str = ""
+
 
 class InvalidRecordsError(InvalidInputError):
     """Uploaded records were rejected as a whole; ``problems`` are the first of ``count`` errors."""
@@ -151,6 +167,17 @@ class InvalidRecordsError(InvalidInputError):
         )
         self.problems = tuple(problems)
         self.count = count
+
+
+class UnreadableRecordsError(InvalidRecordsError):
+    """A task cannot encode some records; raised by the operator's own tasks, too.
+
+    Only places are told, never what is there.
+    """
+
+    def __init__(self, column: str, rows: Sequence[int]) -> None:
+        reason = "the task cannot read it"
+        super().__init__([RowProblem(row, column, reason) for row in rows[:20]], len(rows))
 
 
 class TableError(InvalidInputError):
@@ -187,6 +214,16 @@ class UnreadableError(InvalidInputError):
 
 class PayloadTooLargeError(InvalidInputError):
     """The body exceeds the configured limit."""
+
+
+class PlaceNotAllowedError(InvalidInputError):
+    """An import is asked for from outside of the operator's prefixes."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the url lies under none of the prefixes that this service imports from: its operator "
+            "sets EXPUNGE_IMPORT_PREFIXES"
+        )
 
 
 class UnsupportedMediaTypeError(InvalidInputError):
@@ -251,6 +288,21 @@ class RunFailedError(ExpungeError):
     """A run cannot succeed by retrying. The message tells the user what to do."""
 
 
+class ImportFailedError(ExpungeError):
+    """An import cannot go on; ``problems`` name rows and columns, if it is a file's content.
+
+    The message says what to do. It names files relative to the import's place, never a value.
+    """
+
+    def __init__(self, reason: str, problems: "Sequence[FileProblem]" = ()) -> None:
+        super().__init__(reason)
+        self.problems = tuple(problems)
+
+
+class SourceUnavailableError(ExpungeError):
+    """Where an import's files are does not answer now; it may later."""
+
+
 class ConfigurationError(ExpungeError):
     """A setting, key or server is missing. The message says how to supply it."""
 
@@ -278,6 +330,10 @@ class ObjectStoreError(ExpungeError):
 
 class KeyStoreError(ExpungeError):
     """The key store failed: its files or its disk are faulty."""
+
+
+class KeyServiceError(ExpungeError):
+    """The service that wraps the key store's keys does not answer, or refuses; it may later."""
 
 
 class CorruptObjectError(ExpungeError):

@@ -1,15 +1,17 @@
 """Linear heads: models with a convex loss whose constants the service enforces.
 
-Logistic regression for two classes, softmax for more, on features of norm at most 1 (a constant
-feature for the bias counts in the norm). docs/guarantees.md, section 6.
+Any task whose loss has bounds (``app.domain.tasks.spec.Bounds``), on features of norm at most 1 (a
+constant feature for the bias counts in the norm). Mechanisms that track drift need a bounded slope,
+too. docs/guarantees.md, section 6.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from app.domain.errors import InvalidInputError
 from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.spec import Bounds, TaskSpec
 
 NAME = "linear_head"
 DEFAULT_WEIGHT_DECAY = 0.0001
@@ -27,6 +29,7 @@ _PLAIN: Mapping[str, Any] = {
     "micro_batches": 1,
     "clip_norm": None,
     "precision": "float32",
+    "patience": None,
 }
 """All that a history of drift has numbers for."""
 
@@ -34,24 +37,32 @@ _WITHOUT_NOISE = frozenset({"auto", "exact_training", "retraining"})
 DEFAULT_BIAS = 0.1
 
 
-def smoothness(classes: int) -> float:
-    """Return the largest curvature of one record's loss: 1/4 for two classes, 1/2 for more."""
-    return 0.25 if classes == 2 else 0.5
+def bounds_of(task: TaskSpec) -> Bounds:
+    """Return the bounds of a task's loss in a linear head.
+
+    Raises:
+        InvalidInputError: it has none.
+    """
+    if task.bounds is None:
+        loss = f" by the loss {task.loss}" if isinstance(task, RegressionSpec) else ""
+        raise InvalidInputError(
+            f"a linear_head counts on a convex loss whose curvature is bounded, and "
+            f"{task.name}{loss} is none: use classification, multi_label or regression by the "
+            "loss huber or squared, or another architecture"
+        )
+    return task.bounds
 
 
-def lipschitz(classes: int) -> float:
-    """Return the largest gradient of one record's loss: 1 for two classes, sqrt(2) for more."""
-    return 1.0 if classes == 2 else math.sqrt(2)
-
-
-def recipe_of(document: object, classes: int, *, mechanism: str) -> TrainingRecipe:
+def recipe_of(document: object, task: TaskSpec, *, mechanism: str) -> TrainingRecipe:
     """Return the recipe of a JSON object; what it leaves out becomes plain descent.
 
     The weight decay depends on the mechanism that the policy names, and on no record.
 
     Raises:
-        InvalidInputError: a field is unknown, out of its range, or not for a linear head.
+        InvalidInputError: a field is unknown, out of its range, or not for a linear head; or the
+            task is not.
     """
+    bounds = bounds_of(task)
     plain: dict[str, Any] = {
         "momentum": 0.0,
         "schedule": "constant",
@@ -61,13 +72,13 @@ def recipe_of(document: object, classes: int, *, mechanism: str) -> TrainingReci
     }
     given = TrainingRecipe.fields_of(document)
     decayed = TrainingRecipe(**{**plain, **given})
-    rate = {"learning_rate": 1 / (smoothness(classes) + decayed.weight_decay)}
+    rate = {"learning_rate": 1 / (bounds.smoothness + decayed.weight_decay)}
     recipe = TrainingRecipe(**{**plain, **rate, **given})
-    check_recipe(recipe, classes)
+    check_recipe(recipe, bounds)
     return recipe
 
 
-def check_recipe(recipe: TrainingRecipe, classes: int) -> None:
+def check_recipe(recipe: TrainingRecipe, bounds: Bounds) -> None:
     """Refuse a recipe under which drift could not be tracked.
 
     Raises:
@@ -82,9 +93,9 @@ def check_recipe(recipe: TrainingRecipe, classes: int) -> None:
             )
     if recipe.weight_decay <= 0:
         raise InvalidInputError("recipe: a linear_head needs weight_decay above 0")
-    largest = 1 / (smoothness(classes) + recipe.weight_decay)
+    largest = 1 / (bounds.smoothness + recipe.weight_decay)
     if recipe.learning_rate > largest * (1 + 1e-12):
         raise InvalidInputError(
-            f"recipe: a linear_head of {classes} classes needs learning_rate of at most "
+            "recipe: this linear_head needs learning_rate of at most "
             f"1 / (smoothness + weight_decay) = {largest:.6g}"
         )

@@ -9,12 +9,24 @@ import math
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.linear_head import DEFAULT_BIAS
+from app.domain.tasks.classification import rows_of
 
 
 def parameters_of(
-    architecture: ArchitectureSpec, *, input_shape: tuple[int, ...], classes: int
+    architecture: ArchitectureSpec,
+    *,
+    input_shape: tuple[int, ...],
+    classes: int,
+    rows: int | None = None,
 ) -> int | None:
-    """Count a network's weights without its backbone; None for a factory's network."""
+    """Count a network's weights without its backbone; None for a factory's network.
+
+    Args:
+        architecture: the network.
+        input_shape: of one record.
+        classes: or other outputs.
+        rows: of a linear head's weights; by default those of classification.
+    """
     size, options = math.prod(input_shape), architecture.options
     widths: list[int]
     match architecture.name:
@@ -28,7 +40,7 @@ def parameters_of(
             return filters + _dense([widths[-1], classes])
         case "linear_head":
             columns = size + (1 if options.get("bias", DEFAULT_BIAS) > 0 else 0)
-            return (1 if classes == 2 else classes) * columns
+            return (rows_of(classes) if rows is None else rows) * columns
         case "ridge_head":
             return _dense([size, classes])
     return None

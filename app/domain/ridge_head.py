@@ -10,6 +10,10 @@ from app.domain.architecture import CLASSIFIERS, ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.multi_label import MultiLabelSpec
+from app.domain.tasks.regression import SQUARED, RegressionSpec
+from app.domain.tasks.spec import TaskSpec
 
 NAME = "ridge_head"
 RIDGE, CLASS_MEANS, DISCRIMINANT = CLASSIFIERS
@@ -37,6 +41,38 @@ def with_range(architecture: ArchitectureSpec, records: FeatureSchema) -> Archit
         ends = (records.offset, _LARGEST_BYTE - records.offset)
         reached = max(abs(end) for end in ends) * abs(records.scale)
     return replace(architecture, options={**architecture.options, "feature_range": reached})
+
+
+def require_task(architecture: ArchitectureSpec, task: TaskSpec) -> None:
+    """Check that sums over the records are all that a task needs of them.
+
+    Raises:
+        InvalidInputError: they are not, or the range of a regression's targets is missing.
+    """
+    options = architecture.options
+    if isinstance(task, RegressionSpec):
+        if task.loss != SQUARED:
+            raise _refusal(f"regression by the loss {task.loss}", "only the squared loss is")
+        if "target_range" not in options:
+            raise InvalidInputError(
+                "architecture: a ridge_head that learns numbers needs target_range, a public bound "
+                "to which (target - offset) * scale is clipped"
+            )
+    elif not isinstance(task, ClassificationSpec | MultiLabelSpec):
+        raise _refusal(task.name, "classification, multi_label and regression are")
+    elif "target_range" in options:
+        raise InvalidInputError("architecture: target_range is for regression only")
+    if options.get("classifier", RIDGE) != RIDGE and not isinstance(task, ClassificationSpec):
+        raise _refusal(task.name, "of this classifier only classification is")
+    for name in ("weight", "class_weights", "label_smoothing"):
+        if getattr(task, name, None):
+            raise _refusal(
+                f"{name}", "its sums count every record and class once: use a linear_head"
+            )
+
+
+def _refusal(what: str, instead: str) -> InvalidInputError:
+    return InvalidInputError(f"task: {what} is not for a ridge_head: {instead}")
 
 
 def recipe_of(document: object) -> TrainingRecipe:

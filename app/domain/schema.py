@@ -24,7 +24,8 @@ class FeatureSchema:
         dtype: ``uint8``, ``float32`` or ``float64``, as uploaded; of tokens, ``int32`` or
             ``int64``.
         offset, scale: public constants.
-        classes: labels are 0 … classes - 1.
+        classes: labels are 0 … classes - 1; for a task without classes, the numbers that a network
+            gives for a record.
         vocabulary: tokens are 0 … vocabulary - 1; None for features that are not tokens.
     """
 
@@ -47,8 +48,8 @@ class FeatureSchema:
             raise InvalidInputError(
                 f"features.dtype must be one of {', '.join(dtypes)} {kind} a vocabulary"
             )
-        if not 2 <= self.classes <= 1_000_000:
-            raise InvalidInputError("classes must lie between 2 and 1,000,000")
+        if not 1 <= self.classes <= 1_000_000:
+            raise InvalidInputError("classes must lie between 1 and 1,000,000")
         require_finite("features.offset", self.offset)
         if require_finite("features.scale", self.scale) == 0:
             raise InvalidInputError("features.scale must not be 0")

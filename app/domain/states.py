@@ -69,6 +69,20 @@ ACTIVE_RUN_STATES = (RunState.QUEUED, RunState.LEASED, RunState.RUNNING)
 RETRYABLE_RUN_STATES = (RunState.FAILED, RunState.CANCELLED)
 
 
+class ImportState(StrEnum):
+    """queued -> running -> completed; or failed, or cancelled, from which it may go on."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ACTIVE_IMPORT_STATES = (ImportState.QUEUED, ImportState.RUNNING)
+RETRYABLE_IMPORT_STATES = (ImportState.FAILED, ImportState.CANCELLED)
+
+
 class Phase(StrEnum):
     """The phase of a run, as shown to users."""
 

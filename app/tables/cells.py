@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.domain.encoding import normal_text
+from app.domain.columns import normal_text
 from app.tables.arrays import is_array, marks, numbers
 from app.tables.problems import Problems
 

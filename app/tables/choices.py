@@ -5,14 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.domain.encoding import (
-    ArrayColumn,
-    CategoryColumn,
-    ClassName,
-    Column,
-    NumberColumn,
-    TableEncoding,
-)
+from app.domain.columns import ArrayColumn, CategoryColumn, ClassName, Column, NumberColumn
+from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError
 
 

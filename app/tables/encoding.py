@@ -4,35 +4,42 @@ Uploads, ``expunge dataset push`` and predictions all come here, so each row mea
 Errors name row, column and the type of a value, never the value.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from app.domain.encoding import (
+from app.domain.columns import (
     ArrayColumn,
     CategoryColumn,
     ClassName,
     Column,
-    LabelColumn,
+    ImageColumn,
+    InputColumns,
     NumberColumn,
-    TableEncoding,
+    TextColumn,
 )
-from app.tables.arrays import array_fault, array_values
+from app.domain.encoding import LabelColumn, TableEncoding
+from app.tables.arrays import array_fault, array_values, marks
 from app.tables.cells import (
     MISSING_WORDS,
     Texts,
     column_named,
     has_texts,
+    is_text,
     kind_in_words,
     numbers_of,
     plain,
     texts_of,
 )
+from app.tables.images import pixels_of
 from app.tables.problems import Problems
+from app.tables.texts import tokens_of
 
 MAX_ID_LENGTH: Final = 512
 ENCODED_BY: Final = b"expunge.encoded_by"
@@ -40,7 +47,7 @@ ENCODED_BY: Final = b"expunge.encoded_by"
 _MOST_DIGITS: Final = 20
 
 
-def features_of(table: pa.Table | pa.RecordBatch, encoding: TableEncoding) -> npt.NDArray[Any]:
+def features_of(table: pa.Table | pa.RecordBatch, encoding: InputColumns) -> npt.NDArray[Any]:
     """Return the features of all rows, of shape (n, encoding.width) and encoding.dtype.
 
     Raises:
@@ -52,16 +59,41 @@ def features_of(table: pa.Table | pa.RecordBatch, encoding: TableEncoding) -> np
     return found
 
 
-def labels_of(table: pa.Table | pa.RecordBatch, encoding: TableEncoding) -> npt.NDArray[np.int64]:
+def labels_of(table: pa.Table | pa.RecordBatch, rule: LabelColumn) -> npt.NDArray[np.int64]:
     """Return the class of each row, of shape (n,).
 
     Raises:
         InvalidRecordsError: with each fault's first row and column.
     """
     problems = Problems()
-    found = _Cells(table, 0, problems).labels(encoding.label)
+    found = _Cells(table, 0, problems).labels(rule)
     problems.raise_any()
     return found
+
+
+def numbers_in(
+    table: pa.Table | pa.RecordBatch,
+    names: Sequence[str],
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> npt.NDArray[np.float64]:
+    """Return columns of numbers, or of yes and no, of shape (n, columns).
+
+    Args:
+        table: the rows.
+        names: the columns.
+        least: the smallest number that is allowed.
+        most: the largest one.
+
+    Raises:
+        InvalidRecordsError: with each fault's first row and column.
+    """
+    problems = Problems()
+    cells = _Cells(table, 0, problems)
+    columns = [cells.numbers(name, least=least, most=most) for name in names]
+    problems.raise_any()
+    return np.stack(columns, axis=1)
 
 
 def records_of(
@@ -104,7 +136,7 @@ class _Cells:
     first: int
     problems: Problems
 
-    def features(self, encoding: TableEncoding) -> npt.NDArray[Any]:
+    def features(self, encoding: InputColumns) -> npt.NDArray[Any]:
         features = np.zeros((self.table.num_rows, encoding.width), dtype=encoding.dtype)
         start = 0
         for rule in encoding.columns:
@@ -122,7 +154,28 @@ class _Cells:
         self._fault(unknown, rule.name, reason)
         return labels
 
+    def numbers(self, name: str, *, least: float, most: float) -> npt.NDArray[np.float64]:
+        column = self._column(name)
+        nothing = np.zeros(self.table.num_rows)
+        if column is None or not self._is_utf8(column, name):
+            return nothing
+        found = numbers_of(column.cast(pa.int8()) if column.type == pa.bool_() else column)
+        if found is None:
+            kind = kind_in_words(column.type)
+            self.problems.add(None, name, f"{kind}, where a number is expected")
+            return nothing
+        self._fault(found.faulty, name, "text, where a number is expected")
+        self._fault(found.missing, name, "is missing")
+        present = ~found.missing & ~found.faulty
+        self._fault(present & np.isinf(found.values), name, "an infinite number")
+        outside = present & ((found.values < least) | (found.values > most))
+        self._fault(outside, name, f"must lie between {least:g} and {most:g}")
+        return found.values
+
     def ids(self, name: str, *, required: bool) -> pa.Array:
+        column = self._column(name)
+        if column is not None and _are_ids(column, required=required):
+            return column.cast(pa.string())
         texts = self._texts(name, listed=MISSING_WORDS)
         if texts is None:
             return pa.nulls(self.table.num_rows, pa.string())
@@ -141,6 +194,10 @@ class _Cells:
                 self._fill_categories(rule, features)
             case ArrayColumn():
                 self._fill_arrays(rule, features)
+            case TextColumn():
+                self._fill_tokens(rule, features)
+            case ImageColumn():
+                self._fill_pixels(rule, features)
 
     def _fill_numbers(self, rule: NumberColumn, features: npt.NDArray[Any]) -> None:
         column = self._column(rule.name)
@@ -206,6 +263,30 @@ class _Cells:
         if values is not None:
             features[:] = values
 
+    def _fill_tokens(self, rule: TextColumn, features: npt.NDArray[Any]) -> None:
+        column = self._column(rule.name)
+        if column is None or not self._is_utf8(column, rule.name):
+            return
+        if not is_text(column.type):
+            kind = kind_in_words(column.type)
+            self.problems.add(None, rule.name, f"{kind}, where text is expected")
+            return
+        self._fault(marks(column.is_null()), rule.name, "is missing")
+        features[:] = tokens_of(pc.fill_null(column, ""), rule)
+
+    def _fill_pixels(self, rule: ImageColumn, features: npt.NDArray[Any]) -> None:
+        column = self._column(rule.name)
+        if column is None:
+            return
+        if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+            kind = kind_in_words(column.type)
+            self.problems.add(None, rule.name, f"{kind}, where the bytes of an image are expected")
+            return
+        missing = marks(column.is_null())
+        self._fault(missing, rule.name, "is missing")
+        features[:], faulty = pixels_of(pc.fill_null(column, b""), rule)
+        self._fault(faulty & ~missing, rule.name, "is no JPEG or PNG image, or has too many pixels")
+
     def _texts(self, name: str, *, listed: Any) -> Texts | None:  # noqa: ANN401 - an iterable
         """Return a column's texts; words for a missing value are missing unless listed."""
         column = self._column(name)
@@ -236,6 +317,23 @@ class _Cells:
 
     def _fault(self, faulty: npt.NDArray[np.bool_], column: str, reason: str) -> None:
         self.problems.add_where(faulty, self.first, column, reason)
+
+
+def _are_ids(column: pa.Array, *, required: bool) -> bool:
+    """Return whether a column has ids as they are kept: nothing to trim, to spell, to refuse."""
+    if not is_text(column.type) or (required and column.null_count):
+        return False
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    lengths = pc.binary_length(column)
+    fit = (
+        pc.ascii_is_printable(column),  # so it is NFC, and only spaces may be trimmed
+        pc.equal(column, pc.ascii_trim_whitespace(column)),
+        pc.and_(pc.greater(lengths, 0), pc.less_equal(lengths, MAX_ID_LENGTH)),
+    )
+    return all(pc.all(each, min_count=0).as_py() for each in fit)
 
 
 def _class_of(classes: tuple[ClassName, ...]) -> Callable[[str], int | None]:

@@ -7,7 +7,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from app.domain.encoding import ArrayColumn, LabelColumn, TableEncoding
+from app.domain.columns import ArrayColumn
+from app.domain.encoding import LabelColumn, TableEncoding
 from app.domain.errors import InvalidRecordsError
 from app.domain.table_schema import TableSchema
 from app.tables.encoding import ENCODED_BY, records_of

@@ -1,72 +1,75 @@
 """Rows to predict, and predictions, as files."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.domain import ridge_head
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError, InvalidRecordsError
-from app.tables import encoding
 from app.tables.delimited import Dialect
 from app.tables.reading import read_source
+from app.tables.sources import Source
 
 
-def read_rows(
-    path: Path,
-    description: ModelDescription,
-    *,
-    written: tuple[str | None, str | None, str],
-) -> tuple[pa.Table, npt.NDArray[Any]]:
-    """Read a table as ``expunge dataset push`` does; return it with its raw features [n, *shape].
+@dataclass(frozen=True)
+class Rows:
+    """A table to predict.
+
+    Attributes:
+        source: the file or folder that it comes from.
+    """
+
+    source: Source
+
+    @property
+    def table(self) -> pa.Table:
+        """Every row and column."""
+        return self.source.table
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Say of rows that cannot be read in which file and line they are.
+
+        Raises:
+            TableError: with each fault's file, row and column.
+        """
+        try:
+            yield
+        except InvalidRecordsError as error:
+            raise self.source.refusal(error) from error
+
+
+def read_rows(path: Path, *, written: tuple[str | None, str | None, str]) -> Rows:
+    """Read a table as ``expunge dataset push`` does.
 
     Args:
         path: any file that could be pushed, or a folder of them.
-        description: of the model, which says what the columns become.
         written: a text table's delimiter, encoding and decimal sign, as options say them.
 
     Raises:
-        TableError: with each fault's file, row and column.
+        TableError: with file, row and column where they are known.
     """
-    source = read_source(path, Dialect.of_options(*written))
-    try:
-        features = encoding.features_of(source.table, description.columns)
-    except InvalidRecordsError as error:
-        raise source.refusal(error) from error
-    return source.table, features.reshape(len(features), *description.schema.shape)
+    return Rows(read_source(path, Dialect.of_options(*written)))
 
 
-def write_scores(
-    path: Path, rows: pa.Table, logits: npt.NDArray[Any], description: ModelDescription
+def write_predictions(
+    path: Path, rows: pa.Table, predictions: pa.Table, description: ModelDescription
 ) -> None:
-    """Write record ids, if the rows have them, predictions and probabilities as Parquet.
-
-    A ridge head has scores in place of probabilities.
+    """Write predictions as Parquet, after the record ids, if the rows have them.
 
     Raises:
         InvalidInputError: the path is not that of a Parquet file, or cannot be written.
     """
     if path.suffix != ".parquet":
         raise InvalidInputError(f"{path.name}: expected a .parquet file")
-    exact = logits.astype(np.float64)
-    name, values = "scores", exact
-    if description.architecture.name != ridge_head.NAME:
-        weights = np.exp(exact - exact.max(axis=1, keepdims=True, initial=-np.inf))
-        name, values = "probabilities", weights / weights.sum(axis=1, keepdims=True)
-    names = pa.array(description.class_names)
-    columns: dict[str, Any] = {}
-    record_id = description.columns.record_id
-    if record_id in rows.schema.names:
-        columns[record_id] = rows.column(record_id)
-    columns["prediction"] = names.take(pa.array(exact.argmax(axis=1)))
-    columns[name] = pa.FixedSizeListArray.from_arrays(
-        pa.array(values.reshape(-1)), len(description.class_names)
-    )
+    record_id = description.record_id
+    if record_id in rows.schema.names and record_id not in predictions.schema.names:
+        predictions = predictions.add_column(0, record_id, rows.column(record_id))
     try:
-        pq.write_table(pa.table(columns), path)
+        pq.write_table(predictions, path)
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be written: {type(error).__name__}") from error

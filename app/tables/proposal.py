@@ -14,15 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from app.domain.encoding import (
-    ArrayColumn,
-    CategoryColumn,
-    ClassName,
-    Column,
-    LabelColumn,
-    NumberColumn,
-    TableEncoding,
-)
+from app.domain.columns import ArrayColumn, CategoryColumn, ClassName, Column, NumberColumn
+from app.domain.encoding import LabelColumn, TableEncoding
 from app.domain.errors import InvalidInputError, InvalidRecordsError
 from app.tables.arrays import array_fault, is_array
 from app.tables.cells import (

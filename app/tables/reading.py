@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.domain.encoding import normal_text
+from app.domain.columns import normal_text
 from app.domain.errors import InvalidRecordsError, TableError
 from app.tables.delimited import Dialect, looks_unnamed, read_delimited
 from app.tables.sources import INDEX, Source

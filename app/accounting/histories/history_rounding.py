@@ -64,19 +64,23 @@ def step_error(recipe: Recipe, *, reach: float) -> float:
     """Return how far one step in float64 may be from the same step in real arithmetic.
 
     Sums may be taken in any order. With u = 2^-53, d weights of norm X at most, features of norm 1
-    at most, b records and at most d + 1 classes, a record's gradient (p - y) times its features is
-    off, in units of u and up to 1 %, by
+    at most, b records and at most d + 1 classes, the gradient of a softmax, (p - y) times the
+    record's features, is off, in units of u and up to 1 %, by
 
         dX/4 + 4X + 0.8d + 12    its scaled features, off by d/2 + 8, in logits and in the product
         dX/2                     its logits, off by dX; a softmax halves that
         8X + 7d + 20             exponentials, their sum over the classes and its logarithm
         3b/2                     the sum over the batch
 
+    A loss with other bounds is off by no more than a softmax that is multiplied by the larger ratio
+    of their bounds (docs/guarantees.md, section 6.5).
+
     A move rounds three numbers of norm at most X + eta M; a projection computes a norm of d
     numbers and scales by it.
     """
     d = recipe.dimension or 0
     gradient = d * reach + 13 * reach + 9 * d + 2 * recipe.batch_size + 40
+    gradient *= max(1.0, recipe.lipschitz / math.sqrt(2), recipe.smoothness / 0.5)
     update = 4 * (reach + recipe.learning_rate * recipe.lipschitz)
     if recipe.radius is not None:
         update += (d + 10) * reach

@@ -198,8 +198,11 @@ def _check_noise(predicate: Release) -> None:
 
 def _check_evaluation(evaluation: Evaluation, *, forgotten: int) -> None:
     _require(evaluation.outside_the_guarantee, "an evaluation that claims to be guaranteed")
-    measured = {evaluation.held_out_accuracy is None, evaluation.held_out_loss is None}
-    _require(measured == {evaluation.held_out_records == 0}, "figures without held-out records")
+    measured = evaluation.held_out_loss is not None
+    _require(measured == (evaluation.held_out_records > 0), "figures without held-out records")
+    _require(measured or not evaluation.metrics, "metrics without held-out records")
+    known = {None, *evaluation.metrics}
+    _require(evaluation.headline in known, "a headline that is none of its metrics")
     if evaluation.audit is not None:
         check_audit(evaluation.audit, forgotten=forgotten, held_out=evaluation.held_out_records)
 

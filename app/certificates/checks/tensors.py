@@ -5,6 +5,7 @@ them are compared with what the service enforces.
 """
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Final
 
 from app.accounting.histories.history import Release as ReleaseEvent
@@ -12,7 +13,9 @@ from app.certificates.schema import Predicate, Release
 from app.certificates.weights_file import StoredTensor, WeightsFile
 from app.domain import linear_head, ridge_head
 from app.domain.description import ModelDescription
-from app.domain.errors import VerificationError
+from app.domain.errors import InvalidInputError, VerificationError
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.mechanism import Mechanism, Needs
 from app.planning.mechanisms.tracked import Tracked
 
@@ -20,6 +23,11 @@ BACKBONE: Final = "backbone."
 WHITENING: Final = (f"{BACKBONE}whitening.mean", f"{BACKBONE}whitening.transform")
 HEAD: Final = "weight"
 BIAS: Final = "bias"
+_RIDGE_OPTIONS: Final = {
+    "feature_range": None,
+    "classifier": ridge_head.RIDGE,
+    "target_range": None,
+}
 _FLOATS: Final = frozenset({"F64", "F32", "F16", "BF16"})
 
 
@@ -61,12 +69,12 @@ def _check_against(
     trained = _trained(predicate, tensors)
     dimension = sum(tensor.size for tensor in trained.values())
     if mechanism.needs is Needs.LINEAR_HEAD:
-        classes = _check_linear_head(predicate, tensors)
+        task = _check_linear_head(predicate, tensors, description)
         if isinstance(mechanism, Tracked):
-            _check_tracked(predicate, mechanism, weights, classes)
+            _check_tracked(predicate, mechanism, weights, task)
     if mechanism.needs is Needs.RIDGE_HEAD:
         _check_ridge_head(predicate, tensors)
-        _check_options(mechanism, description)
+        _check_sums(mechanism, tensors[BIAS], description)
     _require(mechanism.counted() in (None, dimension), "its dimension is another")
     return f"{dimension} trained numbers in {len(trained)} of {len(tensors)} tensors"
 
@@ -99,17 +107,27 @@ def _check_base(
         _require(tensors.keys().isdisjoint(own.tensors), "the file holds a tensor of the base")
 
 
-def _check_options(mechanism: Mechanism, description: ModelDescription | None) -> None:
-    """Compare a ridge head's parameters with what its file says of it."""
+def _check_sums(
+    mechanism: Mechanism, bias: StoredTensor, description: ModelDescription | None
+) -> None:
+    """Compare a ridge head's parameters and outputs with what its file says of it."""
     if description is None:
         return
     options = description.architecture.options
     stated = mechanism.parameters()
     _require(
-        (stated["feature_range"], stated.get("classifier", ridge_head.RIDGE))
-        == (options.get("feature_range"), options.get("classifier", ridge_head.RIDGE)),
+        all(
+            stated.get(name, default) == options.get(name, default)
+            for name, default in _RIDGE_OPTIONS.items()
+        ),
         "the file says that its head was computed otherwise",
     )
+    try:
+        ridge_head.require_task(description.architecture, description.task)
+    except InvalidInputError as error:
+        raise VerificationError("weights", f"no sums determine such a head: {error}") from error
+    task = description.task
+    _require(bias.size == task.outputs, f"a ridge head for {task.name} has {task.outputs} rows")
 
 
 def _trained(predicate: Release, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -130,13 +148,24 @@ def _own(tensors: Mapping[str, StoredTensor]) -> list[str]:
     return sorted(name for name in tensors if not name.startswith(BACKBONE))
 
 
-def _check_linear_head(predicate: Release, tensors: Mapping[str, StoredTensor]) -> int:
-    """Check a linear head, the only network whose constants the service knows; count classes."""
+def _check_linear_head(
+    predicate: Release, tensors: Mapping[str, StoredTensor], description: ModelDescription | None
+) -> TaskSpec:
+    """Check a linear head, the only network whose constants the service knows; return its task.
+
+    A file that does not say what it learned counts as a classifier.
+    """
     _require(predicate.mechanism.tensors == _own(tensors) == [HEAD], "not a linear head")
     head = tensors[HEAD]
     _require(head.dtype == "F64" and len(head.shape) == 2, "not a linear head in float64")
-    _require(head.shape[0] != 2, "a linear head of two classes has one row")
-    return head.shape[0] if head.shape[0] > 1 else 2
+    rows = head.shape[0]
+    task: TaskSpec = ClassificationSpec(classes=max(2, rows))
+    if description is not None:
+        _require(description.architecture.name == linear_head.NAME, "not a linear head")
+        task = description.task
+    _require(task.bounds is not None, f"no linear head learns its task, {task.name}")
+    _require(rows == task.rows, f"a linear head for {task.name} has {task.rows} rows")
+    return task
 
 
 def _check_ridge_head(predicate: Release, tensors: Mapping[str, StoredTensor]) -> None:
@@ -152,21 +181,20 @@ def _check_ridge_head(predicate: Release, tensors: Mapping[str, StoredTensor]) -
 
 
 def _check_tracked(
-    predicate: Release, mechanism: Tracked, weights: WeightsFile, classes: int
+    predicate: Release, mechanism: Tracked, weights: WeightsFile, task: TaskSpec
 ) -> None:
     """Check the constants of a linear head whose history is tracked, and its noise's grid."""
-    _check_recipe(mechanism, classes)
+    _check_recipe(mechanism, task)
     noise, head = predicate.mechanism.noise, weights.tensors()[HEAD]
     if noise is not None and noise.grid is not None and _ends_on_grid(mechanism):
         _require(weights.is_on_grid(head, noise.grid), "the weights are not on the stated grid")
 
 
-def _check_recipe(mechanism: Tracked, classes: int) -> None:
-    recipe = mechanism.history.recipe
-    constants = (linear_head.smoothness(classes), linear_head.lipschitz(classes))
+def _check_recipe(mechanism: Tracked, task: TaskSpec) -> None:
+    recipe, bounds = mechanism.history.recipe, task.bounds
     _require(
-        (recipe.smoothness, recipe.lipschitz) == constants,
-        f"smoothness or lipschitz are not those of {classes} classes",
+        bounds is not None and (recipe.smoothness, recipe.lipschitz) == astuple(bounds)[::-1],
+        f"smoothness or lipschitz are not those of its task, {task.name}",
     )
     _require(not mechanism.full_batch or recipe.batches == 1, "not full-batch")
     rate = mechanism.own_learning_rate(

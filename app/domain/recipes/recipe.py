@@ -42,6 +42,9 @@ class TrainingRecipe:
         warmup_fraction: share of the steps in which the rate rises linearly; null for 0.3 with
             ``one_cycle`` and 0 with the others.
         held_out_fraction: share of the records held out of training, for evaluation.
+        patience: training outside of the seal ends after so many epochs in a row without a smaller
+            loss of the held-out records, and keeps the weights of the smallest; null trains all
+            epochs. The weights then depend on held-out records, too, and forget them by a run.
 
     Raises:
         InvalidInputError: a field is out of its range.
@@ -60,6 +63,7 @@ class TrainingRecipe:
     schedule: str = "one_cycle"
     warmup_fraction: float | None = None
     held_out_fraction: float = 0.1
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         require_choice("optimizer", self.optimizer, OPTIMIZERS)
@@ -89,6 +93,9 @@ class TrainingRecipe:
             is_number(self.held_out_fraction) and 0 <= self.held_out_fraction <= 0.9,
             "from 0 to 0.9",
         )
+        if self.patience is not None:
+            require_whole("patience", self.patience, MOST_EPOCHS)
+            require("patience", self.held_out_fraction > 0, "null without held-out records")
         require("groups", len(self.groups) <= MOST_GROUPS, f"at most {MOST_GROUPS} groups")
 
     @property

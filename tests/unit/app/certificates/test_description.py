@@ -12,12 +12,16 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import FeatureLayer
 from app.domain.description import METADATA_NAME, BackboneDescription, ModelDescription
 from app.domain.errors import VerificationError
+from app.domain.tasks.classification import ClassificationSpec
 from tests.support.described import DESCRIPTIONS
 from tests.support.statements import FROZEN, Case, digest_of, synthetic
 
 PLAIN = replace(DESCRIPTIONS["mlp"], model="model", version=2)
 ON_BACKBONE = replace(
     PLAIN,
+    architecture=ArchitectureSpec(name="linear_head"),
+    task=ClassificationSpec(classes=3),
+    schema=replace(PLAIN.schema, classes=3),
     backbone=BackboneDescription(
         name=FROZEN.name,
         sha256=FROZEN.sha256,

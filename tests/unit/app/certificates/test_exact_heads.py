@@ -52,7 +52,7 @@ def test_no_other_certificate_names_them():
             "not a ridge head",
         ),
         ("exact_training", TRAINED_EXACTLY, {"bias": (3,), "weight": (3, 4)}, "not a linear head"),
-        ("exact_training", TRAINED_EXACTLY, {"weight": (2, 4)}, "two classes"),
+        ("exact_training", TRAINED_EXACTLY, {"weight": (2, 4)}, "has 1 rows"),
     ],
 )
 def test_a_file_that_holds_anything_else_is_refused(mechanism, parameters, shapes, reason):

@@ -23,8 +23,8 @@ def test_other_files_describe_no_model() -> None:
 
 
 def test_classes_have_names_or_numbers() -> None:
-    assert TABLE.class_names == ("no", "yes")
-    assert DESCRIPTIONS["mlp"].class_names == (0, 1, 2, 3, 4)
+    assert TABLE.output_names == ("no", "yes")
+    assert DESCRIPTIONS["mlp"].output_names == (0, 1, 2, 3, 4)
 
 
 def _changed(**changes: Any) -> str:
@@ -42,7 +42,7 @@ def _changed(**changes: Any) -> str:
         _changed(unknown=1),
         _changed(model=None, schema=None),
         _changed(schema={"shape": [4]}),
-        _changed(class_names=["yes", "no"]),
+        _changed(output_names=["yes", "no"]),
         _changed(encoding=None),
         _changed(
             schema={"shape": [5], "dtype": "float32", "offset": 0.5, "scale": 2.0, "classes": 2}

@@ -4,6 +4,9 @@ import pytest
 
 from app.domain.errors import InvalidInputError
 from app.domain.linear_head import recipe_of
+from app.domain.tasks.classification import ClassificationSpec
+
+TEN, TWO = (ClassificationSpec(classes=classes) for classes in (10, 2))
 
 
 @pytest.mark.parametrize(
@@ -21,16 +24,16 @@ from app.domain.linear_head import recipe_of
 def test_the_decay_depends_on_the_mechanism_and_the_rate_on_the_decay(
     mechanism: str, decay: float
 ) -> None:
-    recipe = recipe_of({}, 10, mechanism=mechanism)
+    recipe = recipe_of({}, TEN, mechanism=mechanism)
     assert recipe.weight_decay == decay
     assert recipe.learning_rate == 1 / (0.5 + decay)
 
 
 def test_what_is_given_counts_under_every_mechanism() -> None:
     for mechanism in ("auto", "tracked_release"):
-        assert recipe_of({"weight_decay": 0.003}, 2, mechanism=mechanism).weight_decay == 0.003
+        assert recipe_of({"weight_decay": 0.003}, TWO, mechanism=mechanism).weight_decay == 0.003
         with pytest.raises(InvalidInputError, match="above 0"):
-            recipe_of({"weight_decay": 0.0}, 2, mechanism=mechanism)
+            recipe_of({"weight_decay": 0.0}, TWO, mechanism=mechanism)
 
 
 @pytest.mark.parametrize(
@@ -49,4 +52,4 @@ def test_what_is_given_counts_under_every_mechanism() -> None:
 def test_what_a_tracked_descent_has_no_numbers_for_is_refused(other) -> None:
     (name,) = other
     with pytest.raises(InvalidInputError, match=f"plain descent.*{name}"):
-        recipe_of(other, 10, mechanism="tracked_release")
+        recipe_of(other, TEN, mechanism="tracked_release")

@@ -76,7 +76,7 @@ def test_predictions_need_the_feature_columns_only(tmp_path: Path) -> None:
 
     assert features.tolist() == features_of(source.table, encoding).tolist()
     assert features.shape == (60, encoding.width)
-    assert labels_of(source.table, encoding).tolist() == [1, 0] * 30
+    assert labels_of(source.table, encoding.label).tolist() == [1, 0] * 30
 
 
 def test_free_text_and_a_label_of_names_are_refused(tmp_path: Path) -> None:

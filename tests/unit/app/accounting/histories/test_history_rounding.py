@@ -12,7 +12,13 @@ from app.accounting.histories.history import History
 from app.accounting.histories.history_rounding import reach_of, residue_of, step_error
 from app.accounting.precision import NONE, grid_of, noise_norm, sampling_residue
 from app.domain.errors import ParameterError
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.multi_label import MultiLabelSpec
+from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.spec import WeightColumn
 from tests.support.histories import recipe
+from workers.tasks.catalogue import task_of
+from workers.tasks.task import INPUTS, TARGET, WEIGHT
 
 
 def trained(**change):
@@ -201,3 +207,83 @@ def test_noise_below_what_float64_can_add_is_refused():
     with pytest.raises(ParameterError) as caught:
         residue_of(trained().after_release(noise_std=1e-7))
     assert caught.value.name == "noise_std"
+
+
+def wide_slopes(spec, scores, batch):
+    """The slopes of each record's loss in its scores, in 64-bit mantissas."""
+    wide = scores.astype(np.longdouble)
+    target = batch[TARGET].numpy().astype(np.longdouble)
+    if isinstance(spec, RegressionSpec):
+        slopes = np.clip(wide - target, -spec.threshold, spec.threshold)
+    elif isinstance(spec, MultiLabelSpec):
+        smooth = np.longdouble(spec.label_smoothing)
+        slopes = 1 / (1 + np.exp(-wide)) - (target * (1 - smooth) + smooth / 2)
+        slopes *= np.array(spec.class_weights).astype(np.longdouble)
+    else:
+        labels, smooth = batch[TARGET].numpy(), np.longdouble(spec.label_smoothing)
+        slopes = np.exp(wide - wide.max(axis=1, keepdims=True))
+        slopes /= slopes.sum(axis=1, keepdims=True)
+        slopes -= smooth / spec.classes
+        slopes[np.arange(len(labels)), labels] -= 1 - smooth
+        slopes *= np.array(spec.class_weights).astype(np.longdouble)[labels][:, None]
+    return slopes * batch[WEIGHT].numpy().astype(np.longdouble)[:, None]
+
+
+HEAVY = WeightColumn(column="w", most=5.0)
+OTHERS = [
+    RegressionSpec(targets=("a", "b", "c"), loss="huber", threshold=0.3, weight=HEAVY),
+    RegressionSpec(targets=("a",), loss="huber", threshold=40.0, weight=HEAVY),
+    MultiLabelSpec(
+        labels=("a", "b", "c"), class_weights=(0.1, 1.0, 3.0), label_smoothing=0.3, weight=HEAVY
+    ),
+    ClassificationSpec(
+        classes=4, class_weights=(0.1, 1.0, 3.0, 9.0), label_smoothing=0.3, weight=HEAVY
+    ),
+]
+
+
+@pytest.mark.parametrize("spec", OTHERS, ids=lambda spec: f"{spec.name} {spec.outputs}")
+@pytest.mark.parametrize("length", [0.0, 1.0, 300.0])
+def test_a_step_of_other_losses_is_off_by_no_more_than_its_bound(spec, length):
+    draws = np.random.default_rng(5)
+    size, count = 20, 64
+    constants = recipe(
+        smoothness=spec.bounds.smoothness,
+        lipschitz=spec.bounds.lipschitz,
+        learning_rate=0.9 / spec.bounds.smoothness,
+        batch_size=count,
+        dimension=size * spec.rows,
+    )
+    for _ in range(20):
+        weights = draws.standard_normal((spec.rows, size))
+        weights *= length / np.linalg.norm(weights)
+        features = draws.standard_normal((count, size))
+        features /= np.linalg.norm(features, axis=1, keepdims=True) * (1 + 1e-9)
+        target = draws.standard_normal((count, spec.outputs)).astype(np.float32)
+        if isinstance(spec, ClassificationSpec):
+            target = draws.integers(0, spec.classes, count)
+        elif isinstance(spec, MultiLabelSpec):
+            target = draws.integers(0, 2, (count, spec.outputs)).astype(np.float32)
+        weight = draws.uniform(0, 5, count).astype(np.float32)
+        batch = {TARGET: torch.from_numpy(target), WEIGHT: torch.from_numpy(weight)}
+        batch[INPUTS] = torch.from_numpy(features)
+        wide = weights.astype(np.longdouble)
+        slopes = wide_slopes(spec, features.astype(np.longdouble) @ wide.T, batch)
+        rate = np.longdouble(constants.learning_rate)
+        exact = np.longdouble(constants.contraction) * wide
+        exact -= rate * (slopes.T @ features.astype(np.longdouble) / count)
+        held = torch.from_numpy(weights.copy()).requires_grad_()
+        losses = task_of(spec).loss(lambda inputs, held=held: linear(inputs, held), batch)
+        (losses.sum() / count).backward()
+        found = held.detach().mul_(constants.contraction)
+        found.sub_(held.grad, alpha=constants.learning_rate)
+        off = float(np.sqrt(((found.numpy().astype(np.longdouble) - exact) ** 2).sum()))
+        assert off <= step_error(constants, reach=max(length, 0.1))
+
+
+def test_the_bound_of_a_step_grows_with_slope_and_curvature():
+    plain = recipe(dimension=50, smoothness=0.25, lipschitz=1.0)
+    for change in ({"lipschitz": 7.0}, {"smoothness": 1.5, "learning_rate": 0.5}):
+        other = replace(plain, **change)
+        rates = {"learning_rate": other.learning_rate}
+        assert step_error(other, reach=3.0) > step_error(replace(plain, **rates), reach=3.0)

@@ -1,0 +1,369 @@
+"""How the columns of a table become the numbers or tokens that a network reads.
+
+Every value in it is public: it is stored, shown and published with each model, and outlives every
+record. So the operator gives each constant and listed value; none is computed from the records.
+"""
+
+import math
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final
+
+from app.domain.checks import require_finite
+from app.domain.commitments import normal_id
+from app.domain.errors import InvalidInputError
+from app.domain.schema import MOST_TOKENS, NUMBER_DTYPES, TOKEN_DTYPES
+
+MAX_COLUMNS: Final = 10_000
+MAX_VALUES: Final = 10_000
+MAX_TEXT_LENGTH: Final = 512
+MAX_TOKENS: Final = 1_000_000
+MAX_PIXELS: Final = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberColumn:
+    """A number x becomes x, or (x - low) / (high - low) of x clipped to [low, high].
+
+    Attributes:
+        name: the column.
+        low, high: public bounds; both or neither.
+        missing: the number that replaces a missing one; None refuses rows without it.
+        flag_missing: whether a further feature is 1 where the number is missing and 0 elsewhere.
+    """
+
+    kind: ClassVar = "number"
+    name: str
+    low: float | None = None
+    high: float | None = None
+    missing: float | None = None
+    flag_missing: bool = False
+
+    def __post_init__(self) -> None:
+        require_text(self.name, "a column's name", shortest=0)
+        _require_bool(self.flag_missing, f"{self.name}: flag_missing")
+        for side in ("low", "high", "missing"):
+            number = getattr(self, side)
+            if number is not None:  # no negative zero, which PostgreSQL does not store
+                finite = require_finite(f"encoding of {self.name!r}: {side}", number) + 0.0
+                object.__setattr__(self, side, finite)
+        if (self.low is None) != (self.high is None):
+            raise InvalidInputError(f"encoding of {self.name!r}: give both low and high")
+        if (
+            self.low is not None
+            and self.high is not None
+            and not 0 < self.high - self.low < math.inf
+        ):
+            raise InvalidInputError(f"encoding of {self.name!r}: low must be below high")
+        if self.flag_missing and self.missing is None:
+            raise InvalidInputError(
+                f"encoding of {self.name!r}: flag_missing needs a number for missing"
+            )
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return 2 if self.flag_missing else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoryColumn:
+    """A value becomes 1 in the feature of this value, and 0 in those of all others.
+
+    Attributes:
+        name: the column.
+        values: the listed values, as text in NFC, without surrounding space.
+        other: whether a further feature stands for all other values, and for missing ones;
+            otherwise rows with them are refused.
+        missing: the listed value that replaces a missing one, if not None.
+    """
+
+    kind: ClassVar = "category"
+    name: str
+    values: tuple[str, ...]
+    other: bool = False
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        require_text(self.name, "a column's name", shortest=0)
+        _require_bool(self.other, f"{self.name}: other")
+        where = f"encoding of {self.name!r}: values"
+        object.__setattr__(self, "values", distinct(self.values, where, most=MAX_VALUES))
+        if not all(isinstance(value, str) for value in self.values):
+            raise InvalidInputError(f"{where} must be text")
+        if self.missing is not None and self.missing not in self.values:
+            raise InvalidInputError(f"encoding of {self.name!r}: missing must be one of its values")
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return len(self.values) + self.other
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayColumn:
+    """A list or tensor of numbers becomes its elements, in C order.
+
+    Attributes:
+        name: the column.
+        shape: of each value.
+        dtype: one of ``NUMBER_DTYPES``, of tokens one of ``TOKEN_DTYPES``.
+        vocabulary: tokens are 0 … vocabulary - 1; None for numbers that are not tokens.
+    """
+
+    kind: ClassVar = "array"
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        require_text(self.name, "a column's name", shortest=0)
+        if not isinstance(self.shape, tuple) or not self.shape:
+            raise InvalidInputError(f"encoding of {self.name!r}: shape must list positive sizes")
+        if any(type(side) is not int or side < 1 for side in self.shape):
+            raise InvalidInputError(f"encoding of {self.name!r}: shape must list positive sizes")
+        dtypes = NUMBER_DTYPES if self.vocabulary is None else TOKEN_DTYPES
+        if self.dtype not in dtypes:
+            raise InvalidInputError(
+                f"encoding of {self.name!r}: dtype must be one of {', '.join(dtypes)}"
+            )
+        if self.vocabulary is not None and (
+            type(self.vocabulary) is not int or not 2 <= self.vocabulary <= MOST_TOKENS
+        ):
+            raise InvalidInputError(
+                f"encoding of {self.name!r}: vocabulary must lie between 2 and {MOST_TOKENS:,}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return math.prod(self.shape)
+
+
+ClassName = str | int | bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextColumn:
+    """A text becomes tokens: 1 + each byte of its UTF-8, then 0 up to ``length``.
+
+    Attributes:
+        name: the column.
+        length: how many tokens; what is longer is cut off.
+    """
+
+    kind: ClassVar = "text"
+    dtype: ClassVar = "int32"
+    vocabulary: ClassVar = 257
+    padding: ClassVar = 0
+    name: str
+    length: int
+
+    def __post_init__(self) -> None:
+        require_text(self.name, "a column's name", shortest=0)
+        if type(self.length) is not int or not 1 <= self.length <= MAX_TOKENS:
+            raise InvalidInputError(
+                f"encoding of {self.name!r}: length must lie between 1 and {MAX_TOKENS:,}"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one record's tokens."""
+        return (self.length,)
+
+    @property
+    def width(self) -> int:
+        """Number of tokens."""
+        return self.length
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageColumn:
+    """An image file, JPEG or PNG, becomes bytes [channels, height, width].
+
+    It is scaled to the size, without regard to its proportions.
+
+    Attributes:
+        name: the column.
+        shape: of the result; one channel is grey, three are red, green and blue.
+    """
+
+    kind: ClassVar = "image"
+    dtype: ClassVar = "uint8"
+    vocabulary: ClassVar = None
+    name: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require_text(self.name, "a column's name", shortest=0)
+        sides = self.shape if isinstance(self.shape, tuple) else ()
+        if len(sides) != 3 or not all(type(side) is int and side >= 1 for side in sides):
+            raise InvalidInputError(
+                f"encoding of {self.name!r}: shape must be [channels, height, width]"
+            )
+        if sides[0] not in (1, 3) or max(sides) > MAX_PIXELS:
+            raise InvalidInputError(
+                f"encoding of {self.name!r}: 1 or 3 channels, at most {MAX_PIXELS:,} pixels a side"
+            )
+
+    @property
+    def width(self) -> int:
+        """Number of bytes."""
+        return math.prod(self.shape)
+
+
+Column = NumberColumn | CategoryColumn | ArrayColumn | TextColumn | ImageColumn
+Tensor = ArrayColumn | TextColumn | ImageColumn
+"""Columns with a shape of their own, which stand alone."""
+_KINDS: Final[Mapping[str, type[Column]]] = {
+    kind.kind: kind for kind in (NumberColumn, CategoryColumn, ArrayColumn, TextColumn, ImageColumn)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputColumns:
+    """The columns that a network reads.
+
+    Attributes:
+        columns: in the order of their features.
+
+    Raises:
+        InvalidInputError: there is none, or one occurs twice.
+    """
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if not 1 <= len(names) <= MAX_COLUMNS:
+            raise InvalidInputError(f"encoding: columns must have 1 to {MAX_COLUMNS} entries")
+        if len(set(names)) < len(names):
+            raise InvalidInputError("encoding: columns must have different names")
+        if len(names) > 1:
+            for column in self.columns:
+                if isinstance(column, TextColumn | ImageColumn):
+                    raise InvalidInputError(
+                        f"encoding of {column.name!r}: {column.kind} is read alone; a task of your "
+                        "own can read it beside others"
+                    )
+
+    @property
+    def width(self) -> int:
+        """Number of features of one record."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one record's features: that of a single tensor, otherwise flat."""
+        return (self.width,) if self.only is None else self.only.shape
+
+    @property
+    def dtype(self) -> str:
+        """Type of the features: that of a single tensor, otherwise ``float32``."""
+        return "float32" if self.only is None else self.only.dtype
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Number of different tokens, if the features are tokens."""
+        return None if self.only is None else self.only.vocabulary
+
+    @property
+    def only(self) -> Tensor | None:
+        """The single tensor that the features are; None if they are single numbers."""
+        first = self.columns[0] if len(self.columns) == 1 else None
+        return first if isinstance(first, Tensor) else None
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """A name for each feature, such as ``age``, ``age missing``, ``plan=basic``, ``x[3]``."""
+        return tuple(name for column in self.columns for name in _feature_names(column))
+
+
+def normal_text(text: str) -> str:
+    """Return the one spelling under which cells of a table are compared: NFC, trimmed."""
+    return normal_id(text).strip()
+
+
+def column_to_json(column: Column) -> dict[str, Any]:
+    """Return what differs from the defaults: a table may have thousands of columns."""
+    told = {each.name: getattr(column, each.name) for each in fields(column)}
+    defaults = {each.name: each.default for each in fields(column)}
+    given = {name: value for name, value in told.items() if value != defaults[name]}
+    lists = {name: list(value) for name, value in given.items() if isinstance(value, tuple)}
+    return {"name": column.name, "kind": column.kind, **given, **lists}
+
+
+def column_from_json(document: object) -> Column:
+    """Restore a column, or raise ``InvalidInputError``."""
+    told = fields_in(document, "encoding: columns", required={"name", "kind"}, more=None)
+    rest = {field: value for field, value in told.items() if field != "kind"}
+    kind = _KINDS.get(told["kind"]) if isinstance(told["kind"], str) else None
+    if kind is None:
+        raise InvalidInputError(f"encoding: kind must be one of {', '.join(_KINDS)}")
+    if isinstance(rest.get("shape"), list):
+        rest["shape"] = tuple(rest["shape"])
+    try:
+        return kind(**rest)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"encoding: a column of kind {told['kind']} has a missing or unknown field"
+        ) from error
+
+
+def _feature_names(column: Column) -> list[str]:
+    match column:
+        case NumberColumn():
+            flag = [f"{column.name} missing"] if column.flag_missing else []
+            return [column.name, *flag]
+        case CategoryColumn():
+            other = [f"{column.name} other"] if column.other else []
+            return [*(f"{column.name}={value}" for value in column.values), *other]
+        case _:
+            return [f"{column.name}[{i}]" for i in range(column.width)]
+
+
+def fields_in(
+    document: object, where: str, *, required: set[str], more: AbstractSet[str] | None = frozenset()
+) -> dict[str, Any]:
+    """Return an object's fields; ``more`` may be there, too, or any others if it is None.
+
+    Raises:
+        InvalidInputError: a field is missing or unknown.
+    """
+    if not isinstance(document, dict) or not required <= document.keys():
+        raise InvalidInputError(f"{where} must have the fields {', '.join(sorted(required))}")
+    if more is not None and not document.keys() <= required | more:
+        unknown = ", ".join(sorted(map(str, document.keys() - required - more)))
+        raise InvalidInputError(f"{where} has unknown fields: {unknown}")
+    return document
+
+
+def distinct(names: object, where: str, *, most: int) -> tuple[ClassName, ...]:
+    """Return names in their one spelling, without duplicates."""
+    if not isinstance(names, list | tuple) or not 1 <= len(names) <= most:
+        raise InvalidInputError(f"{where} must list 1 to {most} names")
+    for name in names:
+        if isinstance(name, str):
+            require_text(name, where)
+        elif not isinstance(name, int) or abs(name) > 2**53:
+            raise InvalidInputError(f"{where} must be text, whole numbers, or false and true")
+    spelt = tuple(normal_text(name) if isinstance(name, str) else name for name in names)
+    if len(set(spelt)) < len(spelt) or "" in spelt:
+        raise InvalidInputError(f"{where} must be different and not empty")
+    return spelt
+
+
+def require_text(text: object, where: str, *, shortest: int = 1) -> None:
+    """Raise ``InvalidInputError`` unless it is printable text of an allowed length."""
+    fits = isinstance(text, str) and shortest <= len(text) <= MAX_TEXT_LENGTH
+    if not fits or not str(text).isprintable():  # neither NUL nor a lone surrogate can be stored
+        raise InvalidInputError(
+            f"{where} must be text of {shortest} to {MAX_TEXT_LENGTH} printable characters"
+        )
+
+
+def _require_bool(value: object, where: str) -> None:
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"encoding of {where} must be true or false")

@@ -1,0 +1,1 @@
+"""What models learn, as data: which columns are read, which is the target, which loss."""

@@ -1,0 +1,165 @@
+"""Every task by its name, and their JSON."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from app.domain.columns import InputColumns, column_from_json
+from app.domain.encoding import LabelColumn
+from app.domain.errors import InvalidInputError
+from app.domain.schema import FeatureSchema
+from app.domain.tasks.augmentation import Augmentation
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.language_model import LanguageModelSpec
+from app.domain.tasks.multi_label import MultiLabelSpec
+from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.spec import TaskSpec, WeightColumn
+
+Fields = dict[str, Any]
+
+
+def from_json(document: object) -> TaskSpec:
+    """Return the task of a JSON object that is complete in itself.
+
+    Raises:
+        InvalidInputError: a field is missing, unknown, or out of its range.
+    """
+    if not isinstance(document, Mapping):
+        raise InvalidInputError("task: must be an object")
+    fields = {str(name): value for name, value in document.items()}
+    name = fields.pop("name", None)
+    make = _KINDS.get(name) if isinstance(name, str) else None
+    if make is None:
+        raise InvalidInputError(f"task: name must be one of {', '.join(_KINDS)}")
+    own = name == CustomSpec.name
+    common: Fields = {} if own else {"inputs": _inputs(fields.pop("inputs", None))}
+    common |= {"weight": _weight(fields), "augment": _augment(fields)}
+    try:
+        spec = make(fields, common)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise InvalidInputError(f"task: {name} has a missing or malformed field") from error
+    if fields:
+        raise InvalidInputError(f"task: {name} has no field {min(fields)!r}")
+    _require_apart(spec)
+    return spec
+
+
+def on_features(document: object, schema: FeatureSchema) -> TaskSpec:
+    """Return a task on a dataset of features: its label's, or that of its tokens.
+
+    Raises:
+        InvalidInputError: it is malformed, or for columns.
+    """
+    known: dict[str, object] = {"classes": schema.classes}
+    if document is None:
+        document = {"name": "classification"}
+    name = document.get("name") if isinstance(document, dict) else None
+    if name == "language_model":
+        known = {"vocabulary": schema.vocabulary}
+    elif name != "classification":
+        raise InvalidInputError(
+            f"task: a dataset of features and labels is for classification, and for a "
+            f"language_model if its features are tokens: {name} needs a dataset of columns"
+        )
+    if not isinstance(document, dict) or {"inputs", "target", "weight", *known} & document.keys():
+        raise InvalidInputError("task: inputs, target and weight are for datasets of columns")
+    return from_json(document | known)
+
+
+def _inputs(document: object) -> InputColumns | None:
+    if document is None:
+        return None
+    if not isinstance(document, list):
+        raise InvalidInputError("task: inputs must be a list of columns")
+    return InputColumns(columns=tuple(map(column_from_json, document)))
+
+
+def _weight(fields: Fields) -> WeightColumn | None:
+    given = fields.pop("weight", None)
+    return None if given is None else WeightColumn(**_only(given, "weight", "column", "most"))
+
+
+def _augment(fields: Fields) -> tuple[Augmentation, ...]:
+    listed = fields.pop("augment", [])
+    if not isinstance(listed, list):
+        raise InvalidInputError("task: augment must be a list")
+    return tuple(map(Augmentation.from_json, listed))
+
+
+def _classification(fields: Fields, common: Fields) -> TaskSpec:
+    target, classes = fields.pop("target", None), fields.pop("classes", None)
+    if target is not None:
+        named = _only(target, "target", "column", "classes")
+        label = LabelColumn(name=named["column"], classes=named["classes"])
+        target, classes = label, len(label.classes)
+    return ClassificationSpec(classes=classes, target=target, **_smoothed(fields), **common)
+
+
+def _multi_label(fields: Fields, common: Fields) -> TaskSpec:
+    target = _only(fields.pop("target"), "target", "columns")
+    return MultiLabelSpec(labels=_names(target["columns"]), **_smoothed(fields), **common)
+
+
+def _regression(fields: Fields, common: Fields) -> TaskSpec:
+    target = _only(fields.pop("target"), "target", "columns", "offset", "scale")
+    own = {name: fields.pop(name) for name in ("loss", "threshold", "quantile") if name in fields}
+    return RegressionSpec(targets=_names(target.pop("columns")), **target, **own, **common)
+
+
+def _language_model(fields: Fields, common: Fields) -> TaskSpec:
+    inputs: InputColumns | None = common["inputs"]
+    vocabulary = fields.pop("vocabulary", None)
+    if inputs is not None:
+        vocabulary = inputs.vocabulary
+    if vocabulary is None:
+        raise InvalidInputError("task: language_model reads tokens: a text, or an array of tokens")
+    return LanguageModelSpec(vocabulary=vocabulary, padding=fields.pop("padding", 0), **common)
+
+
+def _custom(fields: Fields, common: Fields) -> TaskSpec:
+    given = _only(fields.pop("inputs"), "inputs", "shape", "dtype", "vocabulary")
+    return CustomSpec(
+        path=fields.pop("path"),
+        reads=_names(fields.pop("columns")),
+        shape=tuple(given.pop("shape")),
+        **given,
+        network_outputs=fields.pop("outputs"),
+        arguments=fields.pop("options", {}),
+        **common,
+    )
+
+
+_KINDS: Final[Mapping[str, Callable[[Fields, Fields], TaskSpec]]] = {
+    "classification": _classification,
+    "multi_label": _multi_label,
+    "regression": _regression,
+    "language_model": _language_model,
+    "custom": _custom,
+}
+
+
+def _smoothed(fields: Fields) -> Fields:
+    own = ("class_weights", "label_smoothing")
+    return {name: fields.pop(name) for name in own if name in fields}
+
+
+def _names(columns: object) -> tuple[str, ...]:
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        raise InvalidInputError("task: columns must be a list of names")
+    return tuple(columns)
+
+
+def _only(given: object, where: str, *known: str) -> Fields:
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(f"task: {where} must be an object")
+    unknown = sorted(str(name) for name in given.keys() - set(known))
+    if unknown:
+        raise InvalidInputError(f"task: {where} has no field {unknown[0]!r}")
+    return dict(given)
+
+
+def _require_apart(spec: TaskSpec) -> None:
+    read = spec.columns
+    if len(set(read)) < len(read):
+        twice = next(name for name in read if read.count(name) > 1)
+        raise InvalidInputError(f"task: column {twice!r} is read as two things")

@@ -1,0 +1,90 @@
+"""The operator's own task, by import path."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from app.domain.errors import InvalidInputError
+from app.domain.schema import FeatureSchema
+from app.domain.tasks.spec import Bounds, TaskSpec
+
+_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+MOST_OUTPUTS: Final = 10_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomSpec(TaskSpec):
+    """A class of the operator's: docs/how-to/own-task.md.
+
+    Attributes:
+        path: ``package.module:Class``; workers import it if their settings allow it.
+        reads: the columns that it reads.
+        shape, dtype: of one record's inputs, as the class encodes them.
+        vocabulary: its inputs are tokens below it; None for inputs that are not tokens.
+        network_outputs: how many numbers the network gives for a record.
+        arguments: the class's keyword arguments.
+    """
+
+    name: ClassVar = "custom"
+    path: str
+    reads: tuple[str, ...]
+    shape: tuple[int, ...]
+    network_outputs: int
+    dtype: str = "float32"
+    vocabulary: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or not _PATH.fullmatch(self.path):
+            raise InvalidInputError("task: path must be such as 'package.module:Class'")
+        if type(self.network_outputs) is not int or not 1 <= self.network_outputs <= MOST_OUTPUTS:
+            raise InvalidInputError(f"task: outputs must lie between 1 and {MOST_OUTPUTS:,}")
+        if self.inputs is not None or self.weight is not None or self.augment:
+            raise InvalidInputError("task: custom encodes, weighs and augments by its own class")
+        if not self.reads:
+            raise InvalidInputError("task: custom needs columns, those that it reads")
+        if not isinstance(self.arguments, Mapping):
+            raise InvalidInputError("task: options must be an object")
+        self.schema()
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs."""
+        return self.network_outputs
+
+    @property
+    def target_columns(self) -> tuple[str, ...]:
+        """All that it reads."""
+        return self.reads
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """None: nothing is known of its loss."""
+        return None
+
+    def schema(self, features: FeatureSchema | None = None) -> FeatureSchema:  # noqa: ARG002
+        """Return the schema of what it encodes."""
+        return FeatureSchema(
+            shape=self.shape,
+            dtype=self.dtype,
+            offset=0.0,
+            scale=1.0,
+            classes=self.network_outputs,
+            vocabulary=self.vocabulary,
+        )
+
+    def reading(self) -> dict[str, Any]:
+        """Return everything: what it reads is known to its class alone."""
+        return self.to_json()
+
+    def options(self) -> dict[str, Any]:
+        """Return path, columns, inputs, outputs and the class's arguments."""
+        tokens = {} if self.vocabulary is None else {"vocabulary": self.vocabulary}
+        return {
+            "path": self.path,
+            "columns": list(self.reads),
+            "inputs": {"shape": list(self.shape), "dtype": self.dtype, **tokens},
+            "outputs": self.network_outputs,
+            **({"options": dict(self.arguments)} if self.arguments else {}),
+        }

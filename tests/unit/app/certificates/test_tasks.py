@@ -1,0 +1,97 @@
+"""A head's certificate counts with the constants of the task that its file says it learned."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.domain.architecture import ArchitectureSpec
+from app.domain.errors import VerificationError
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.language_model import LanguageModelSpec
+from app.domain.tasks.multi_label import MultiLabelSpec
+from app.domain.tasks.regression import RegressionSpec
+from app.domain.tasks.spec import TaskSpec, WeightColumn
+from tests.support.parameters import SOLVED
+from tests.support.statements import RIDGE_HEAD, exact_case, synthetic
+from tests.unit.app.certificates.test_description import PLAIN, _checked
+
+THREE = ClassificationSpec(classes=3)
+NAMES = ("a", "b", "c")
+LABELS = MultiLabelSpec(labels=NAMES)
+SQUARED = RegressionSpec(targets=NAMES)
+HUBER = replace(SQUARED, loss="huber")
+HEAVY = WeightColumn(column="w", most=2.0)
+
+
+def said(task: TaskSpec, architecture: str = "linear_head", **options: object) -> dict[str, str]:
+    return replace(
+        PLAIN,
+        architecture=ArchitectureSpec(architecture, options),
+        task=task,
+        schema=replace(PLAIN.schema, classes=task.outputs),
+    ).to_metadata()
+
+
+@pytest.mark.parametrize("mechanism", ["tracked_release", "exact_training"])
+def test_a_file_of_the_accounted_task_is_accepted(mechanism: str) -> None:
+    assert "NOT COMPARED" not in _checked(synthetic()[mechanism], said(THREE))
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        LABELS,
+        HUBER,
+        SQUARED,
+        replace(HUBER, threshold=1e-6),
+        replace(THREE, weight=HEAVY),
+        replace(THREE, class_weights=(1.0, 1.0, 1.5)),
+        replace(THREE, weight=replace(HEAVY, most=0.5)),
+    ],
+)
+@pytest.mark.parametrize("mechanism", ["tracked_release", "projected_noisy_sgd", "noisy_gd_convex"])
+def test_a_history_with_the_constants_of_another_task_is_refused(
+    mechanism: str, task: TaskSpec
+) -> None:
+    with pytest.raises(VerificationError, match="smoothness or lipschitz"):
+        _checked(synthetic()[mechanism], said(task))
+
+
+@pytest.mark.parametrize("task", [LABELS, HUBER, SQUARED, replace(THREE, class_weights=(1, 2, 3))])
+def test_exact_training_needs_a_minimum_and_no_slope(task: TaskSpec) -> None:
+    assert "NOT COMPARED" not in _checked(synthetic()["exact_training"], said(task))
+
+
+@pytest.mark.parametrize(
+    "task", [replace(SQUARED, loss="quantile"), LanguageModelSpec(vocabulary=3)]
+)
+def test_exact_training_of_what_has_no_minimum_is_refused(task: TaskSpec) -> None:
+    with pytest.raises(VerificationError, match="no linear head learns its task"):
+        _checked(synthetic()["exact_training"], said(task))
+
+
+def test_sums_over_targets_are_those_of_the_stated_range() -> None:
+    numbers = exact_case("sufficient_statistics", SOLVED | {"target_range": 4.0}, RIDGE_HEAD)
+    ranges = {"feature_range": 16.0, "target_range": 4.0}
+    assert "NOT COMPARED" not in _checked(numbers, said(SQUARED, "ridge_head", **ranges))
+    for other in ({"target_range": 5.0}, {"feature_range": 1.0}):
+        with pytest.raises(VerificationError, match="was computed otherwise"):
+            _checked(numbers, said(SQUARED, "ridge_head", **ranges | other))
+    with pytest.raises(VerificationError, match="target_range is for regression only"):
+        _checked(numbers, said(LABELS, "ridge_head", **ranges))
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (SQUARED, "needs target_range"),
+        (replace(THREE, weight=HEAVY), "weight is not for a ridge_head"),
+        (replace(LABELS, label_smoothing=0.1), "label_smoothing is not for a ridge_head"),
+        (ClassificationSpec(classes=4), "has 4 rows"),
+    ],
+)
+def test_a_ridge_head_of_what_no_sums_determine_is_refused(task: TaskSpec, reason: str) -> None:
+    case = synthetic()["sufficient_statistics"]
+    assert "NOT COMPARED" not in _checked(case, said(LABELS, "ridge_head", feature_range=16.0))
+    with pytest.raises(VerificationError, match=reason):
+        _checked(case, said(task, "ridge_head", feature_range=16.0))
