@@ -1,4 +1,4 @@
-"""``expunge model check``: tries an operator's network as runs would, on random records.
+"""``expunge model check``: tries an operator's network and task as runs would, on made-up records.
 
 Each mechanism that applies carries out a small run with its own plan, rule, seal and noise: what
 works here works in a run. The process gets its order as JSON on the command line, prints what it
@@ -10,18 +10,31 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import nn
 
 from app.domain.architecture import ArchitectureSpec, is_allowed
 from app.domain.description import ModelDescription
-from app.domain.errors import CalibrationError, ExpungeError, ParameterError, PlanError
+from app.domain.errors import (
+    CalibrationError,
+    ExpungeError,
+    InvalidRecordsError,
+    ParameterError,
+    PlanError,
+    RowProblem,
+)
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
+from app.domain.tasks import catalogue
+from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.any_start import AnyStart
 from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.mechanisms.mechanism import Mechanism, Needs
@@ -29,6 +42,7 @@ from app.planning.planner import make_plan
 from app.planning.shape import ModelShape
 from app.processes.hardening import harden
 from app.settings import Settings
+from app.tables.reading import read_source
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.catalogue import rule_of
 from workers.noise.generators import SecureNoise
@@ -36,10 +50,13 @@ from workers.operator_code import called, text_of
 from workers.rehearsal.rehearse import rehearse
 from workers.rehearsal.starts import require_drawn_start
 from workers.seal.sealed import Sealed
+from workers.tasks.catalogue import encoder_of, form_of, task_of
+from workers.tasks.task import Task
 from workers.training.architectures import build
 from workers.training.buffers import statistics_of
 from workers.training.data import Examples
 from workers.training.device import choose_device
+from workers.training.features import FeatureForm
 from workers.training.lineage import lineage_of
 from workers.training.network import Network
 
@@ -69,32 +86,55 @@ class Finding:
 
 @dataclass(frozen=True)
 class Order:
-    """The network to check.
+    """The model to check.
 
     Attributes:
-        architecture: with the factory and its options.
-        schema: of the records that it reads.
-        allowed: whether workers with these settings would call the factory.
+        architecture: its network.
+        spec: its task.
+        schema: of what the network reads.
+        data: a file of rows to encode; None without.
+        record_id: the column of their ids.
     """
 
     architecture: ArchitectureSpec
+    spec: TaskSpec
     schema: FeatureSchema
-    allowed: bool
+    data: Path | None
+    record_id: str
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "Order":
-        """Read the command line's order.
-
-        Raises:
-            InvalidInputError: a part of it is malformed.
-        """
-        schema = document["schema"]
-        path = document["factory"]
+        """Read the command line's order."""
+        spec, schema = catalogue.from_json(document["task"]), document["schema"]
         return cls(
-            ArchitectureSpec("custom", document["options"], path),
+            ArchitectureSpec.from_json(document["architecture"]),
+            spec,
             FeatureSchema(**{**schema, "shape": tuple(schema["shape"])}),
-            allowed=is_allowed(path, Settings().allowed_factories),
+            None if document["data"] is None else Path(document["data"]),
+            document["record_id"],
         )
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The import paths of the operator's code: this command is its permission."""
+        paths = [self.architecture.factory]
+        if isinstance(self.spec, CustomSpec):
+            paths.append(self.spec.path)
+        return tuple(path for path in paths if path is not None)
+
+    @cached_property
+    def task(self) -> Task:
+        """What the network is to learn."""
+        return task_of(self.spec, allowed=self.paths, in_full=True)
+
+    @cached_property
+    def form(self) -> FeatureForm:
+        """What its records look like."""
+        return form_of(self.spec, self.task, self.schema)
+
+    def records(self) -> Examples:
+        """Return made-up records."""
+        return Examples(self.form.random(_RECORDS), self.form)
 
     def build(self) -> nn.Module:
         """Return a new network; what its code raises is shown in full."""
@@ -102,8 +142,9 @@ class Order:
             self.architecture,
             input_shape=self.schema.shape,
             classes=self.schema.classes,
-            allowed_factories=(str(self.architecture.factory),),
+            allowed_factories=self.paths,
             tokens=self.schema.tokens,
+            task=self.spec,
             in_full=True,
         )
 
@@ -113,15 +154,38 @@ def findings(order: Order) -> Iterator[Finding]:
     device = choose_device()
     try:
         require_drawn_start(order.build)
-        network = rehearse(order.build, order.schema, device=device)
+        network = rehearse(order.build, order.task, order.form, device=device)
         yield _description(network)
         yield from _notes(order, network)
         _rehearse_inference(order, network)
     except ExpungeError as error:
         yield Finding("network", REFUSED, str(error))
         return
+    if order.data is not None:
+        yield _encoded(order, order.data)
     for name, mechanism in MECHANISMS.items():
         yield Finding(name, *_tried(order, mechanism, network.flat.size, device))
+
+
+def _encoded(order: Order, path: Path) -> Finding:
+    """Encode the operator's own rows; only here are faulty records named by their ids."""
+    try:
+        rows = read_source(path).table
+        encoder_of(order.spec, order.task)(rows)
+    except InvalidRecordsError as error:
+        lines = [_fault(problem, rows, order.record_id) for problem in error.problems]
+        return Finding("data", REFUSED, "\n".join([f"{error.count} fault(s)", *lines]))
+    except ExpungeError as error:
+        return Finding("data", REFUSED, str(error))
+    return Finding("data", WORKS, f"all {rows.num_rows:,} rows of {path.name} can be encoded")
+
+
+def _fault(problem: RowProblem, rows: pa.Table, record_id: str) -> str:
+    where = "all rows"
+    if problem.row is not None:
+        known = record_id in rows.column_names
+        where = f"record {rows[record_id][problem.row]}" if known else f"row {problem.row}"
+    return problem.about(where)
 
 
 def _description(network: Network) -> Finding:
@@ -132,12 +196,11 @@ def _description(network: Network) -> Finding:
 
 def _notes(order: Order, network: Network) -> Iterator[Finding]:
     """Yield what is allowed and worth knowing."""
-    if not order.allowed:
-        yield Finding(
-            "setting",
-            NOTE,
-            f"workers refuse {order.architecture.factory!r} until EXPUNGE_ALLOWED_FACTORIES has it",
-        )
+    allowed = Settings().allowed_factories
+    for path in order.paths:
+        if not is_allowed(path, allowed):
+            said = f"workers refuse {path!r} until EXPUNGE_ALLOWED_FACTORIES has it"
+            yield Finding("setting", NOTE, said)
     base = () if network.base is None else network.base.tensors
     if base:
         yield Finding(
@@ -162,7 +225,7 @@ def _notes(order: Order, network: Network) -> Iterator[Finding]:
 
 def _rehearse_inference(order: Order, network: Network) -> None:
     """Evaluate, and load the network's own tensors into another."""
-    examples = Examples.random(order.schema, _RECORDS)
+    examples = order.records()
     called("evaluating the network", lambda: network.evaluate(examples), in_full=True)
     other = Network(order.build, device=network.flat.device)
     other.load(network.tensors())
@@ -186,15 +249,19 @@ def _tried(
     except (PlanError, ParameterError, CalibrationError) as error:
         return REFUSED, str(error)
     try:
-        examples = Examples.random(order.schema, _RECORDS)
+        examples = order.records()
         batches = np.zeros(_RECORDS, dtype=np.int64)
         data = RunData(examples, examples, examples.select(batches[:0]), plan, batches)
         described = ModelDescription(
-            model="", version=1, architecture=order.architecture, schema=order.schema
+            model="",
+            version=1,
+            architecture=order.architecture,
+            task=order.spec,
+            schema=order.schema,
         )
-        model = ModelSpec("", order.architecture, _RECIPE, policy, described, order.schema, "")
+        model = ModelSpec(described, _RECIPE, policy, order.schema, dataset_id="", task=order.task)
         if plan.is_tracked:
-            rehearse(order.build, order.schema, device=device, private=True)
+            rehearse(order.build, order.task, order.form, device=device, private=True)
         _carried_out(order.build, model, data, device)
     except ExpungeError as error:
         return REFUSED, str(error)
@@ -219,7 +286,12 @@ def _carried_out(
     plan, noise = data.plan, SecureNoise()
     lineage = lineage_of(plan, model, data, factory)
     sealed = Sealed(
-        factory, epsilon=plan.epsilon, delta=plan.delta, device=device, dtype=lineage.dtype
+        factory,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        device=device,
+        dtype=lineage.dtype,
+        task=model.task,
     )
     try:
         lineage.train(sealed, noise, lambda *_: None)
@@ -252,11 +324,12 @@ def main() -> None:
         if not document["json"]:
             _print(finding)
     works = [each for each in found if each.outcome == WORKS and each.subject in MECHANISMS]
+    encoded = all(each.outcome == WORKS for each in found if each.subject == "data")
     if document["json"]:
         print(json.dumps([vars(finding) for finding in found], indent=2))  # noqa: T201
     elif not works:
         print("no mechanism works with this network")  # noqa: T201
-    sys.exit(0 if works else 1)
+    sys.exit(0 if works and encoded else 1)
 
 
 def _print(finding: Finding) -> None:

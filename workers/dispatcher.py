@@ -13,6 +13,8 @@ from rq import Queue
 from sqlalchemy import func
 
 from app.domain.ids import new_id
+from app.imports import repository as imports
+from app.imports import service as importing
 from app.ledger import outbox, repository, runs, scheduling
 from app.ledger.accepting import utc_now
 from app.locations import redis_connection
@@ -23,7 +25,7 @@ from app.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
 from app.processes.stopping import StopSignal
 from app.services import Services, open_services
 from app.settings import Settings
-from workers.queue import enqueue_run, enqueue_whitening, open_queue, waiting_runs
+from workers.queue import enqueue_import, enqueue_run, enqueue_whitening, open_queue, waiting_runs
 
 _log = logging.getLogger("expunge.dispatcher")
 _REENQUEUE_AFTER = timedelta(seconds=5)
@@ -52,6 +54,8 @@ class Dispatcher:
             self._enqueue_runs,
             self._reenqueue_lost_jobs,
             self._whiten_backbones,
+            self._requeue_silent_imports,
+            self._enqueue_imports,
             self._note_deadlines,
             self._retrain_models,
             services.clean_up,
@@ -120,6 +124,23 @@ class Dispatcher:
             waiting = whitening.waiting(session)
         for backbone_id in waiting:
             enqueue_whitening(self._queue, backbone_id)
+
+    def _requeue_silent_imports(self) -> None:
+        """Give up the attempts at imports whose workers are silent, each in its transaction."""
+        settings = self._services.settings
+        with self._services.database.transaction() as session:
+            imports.shorten_leases(session, lease_s=settings.lease_s)
+        again = True
+        while again:
+            with self._services.database.transaction() as session:
+                again = importing.requeue_silent(session, max_attempts=settings.max_attempts)
+
+    def _enqueue_imports(self) -> None:
+        """Enqueue every import that waits, once for each of its attempts."""
+        with self._services.database.transaction() as session:
+            waiting = [(row.id, str(row.fencing_token)) for row in imports.queued(session)]
+        for import_id, attempt in waiting:
+            enqueue_import(self._queue, import_id, attempt)
 
     def _give_sign_of_life(self) -> None:
         """Send this dispatcher's heartbeat to Redis every few seconds."""

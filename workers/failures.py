@@ -4,6 +4,7 @@ from app.domain import errors
 
 _PERMANENT = (
     errors.ConflictError,
+    errors.ImportFailedError,
     errors.InvalidInputError,
     errors.NotFoundError,
     errors.ParameterError,

@@ -1,17 +1,22 @@
 """Entry points for RQ: the only argument is an id; no result or exception reaches Redis."""
 
 import logging
+from collections.abc import Callable
+
+from sqlalchemy.orm import Session
 
 from app import log_context
-from app.domain.errors import LeaseLostError, RunInterruptedError
+from app.domain.errors import RunInterruptedError
 from app.ledger import repository, runs
 from app.logs import describe
 from app.models import whitening
 from app.processes.stopping import StopSignal
 from app.services import Services, open_services
 from app.settings import Settings
+from workers.attempts import attempted
 from workers.data.whitening import whiten
 from workers.failures import is_permanent
+from workers.imports.attempt import attempt
 from workers.lease import Lease
 from workers.queue import note_current
 from workers.run import execute
@@ -29,19 +34,36 @@ def execute_run(run_id: str) -> None:
     waiting run again.
     """
     with log_context.in_process(run=run_id):
-        _take(run_id)
+        _with_services(
+            f"run {run_id}: could not be taken", lambda services: _take(services, run_id)
+        )
 
 
 def whiten_backbone(backbone_id: str) -> None:
     """Compute a whitened backbone, if it still waits for that. Raises nothing."""
+    _with_services(f"backbone {backbone_id}", lambda services: _whiten(services, backbone_id))
+
+
+def carry_out_import(import_id: str) -> None:
+    """Carry out an import, if it still waits for that. Raises nothing."""
+
+    def take(services: Services) -> None:
+        with log_context.in_process(**{"import": import_id}):
+            attempt(services, import_id, stop)
+
+    _with_services(f"import {import_id}: could not be taken", take)
+
+
+def _with_services(failing: str, work: Callable[[Services], None]) -> None:
+    """Work with services that are closed afterwards; a failure is logged, never raised."""
     try:
         services = open_services(Settings())
         try:
-            _whiten(services, backbone_id)
+            work(services)
         finally:
             services.database.dispose()
     except Exception as error:  # noqa: BLE001 - Redis would keep its message
-        _log.error("backbone %s: %s", backbone_id, describe(error))
+        _log.error("%s: %s", failing, describe(error))
 
 
 def _whiten(services: Services, backbone_id: str) -> None:
@@ -72,58 +94,34 @@ def _check_stop() -> None:
         raise RunInterruptedError("the worker was asked to stop")
 
 
-def _take(run_id: str) -> None:
-    try:
-        services = open_services(Settings())
-        try:
-            lease = Lease.take(
-                services.database, run_id, lease_s=services.settings.lease_s, stop=stop
-            )
-            if lease is not None:
-                note_current(lease.run_id)
-                with log_context.in_process(run=lease.run_id):
-                    _execute(services, lease)
-        finally:
-            services.database.dispose()
-    except Exception as error:  # noqa: BLE001 - Redis would keep its message
-        _log.error("run %s: could not be taken: %s", run_id, describe(error))
+def _take(services: Services, run_id: str) -> None:
+    lease = Lease.take(services.database, run_id, lease_s=services.settings.lease_s, stop=stop)
+    if lease is not None:
+        note_current(lease.run_id)
+        with log_context.in_process(run=lease.run_id):
+            _execute(services, lease)
 
 
 def _execute(services: Services, lease: Lease) -> None:
     _log.info("run %s: %s", lease.run_id, lease.kind)
-    try:
-        with lease:
-            execute(services, lease)
-    except LeaseLostError as error:
-        _log.warning("run %s: the lease was lost: %s", lease.run_id, describe(error))
-    except Exception as error:  # noqa: BLE001 - reported to the ledger, never to Redis
-        _end_attempt(services, lease, error)
-    else:
+
+    def give_up(session: Session, error: Exception) -> None:
+        row = runs.holder(session, lease.run_id, lease.fencing_token)
+        if isinstance(error, RunInterruptedError):
+            runs.hand_back(session, row)
+            return
+        runs.give_up_attempt(
+            session,
+            row,
+            reason=describe(error),
+            permanent=is_permanent(error),
+            max_attempts=services.settings.max_attempts,
+        )
+
+    if attempted(services.database, lease, work=lambda: execute(services, lease), give_up=give_up):
         _log.info("run %s: published", lease.run_id)
         services.complete_at_once(
             lambda session: {
                 owed.request_id for owed in repository.obligations_of_run(session, lease.run_id)
             }
         )
-
-
-def _end_attempt(services: Services, lease: Lease, error: Exception) -> None:
-    reason = describe(error)
-    _log.error("run %s: %s", lease.run_id, reason)
-    try:
-        with services.database.transaction() as session:
-            row = runs.holder(session, lease.run_id, lease.fencing_token)
-            if isinstance(error, RunInterruptedError):
-                runs.hand_back(session, row)
-                return
-            runs.give_up_attempt(
-                session,
-                row,
-                reason=reason,
-                permanent=is_permanent(error),
-                max_attempts=services.settings.max_attempts,
-            )
-    except LeaseLostError:
-        _log.warning("run %s: the lease was lost; stopping", lease.run_id)
-    except Exception as second:  # noqa: BLE001 - the dispatcher requeues it when the lease expires
-        _log.error("run %s: could not be given up: %s", lease.run_id, describe(second))

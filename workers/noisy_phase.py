@@ -16,6 +16,7 @@ from app.domain.errors import TargetNotMetError
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import Coordinates, RawWeights, ReferenceFrame
 from workers.noise.generators import NoiseSource
+from workers.tasks.augmented import visited
 from workers.training.buffers import require_supported_buffers, reset_buffers, without_buffers
 from workers.training.feeds import Feed
 from workers.training.network import Network
@@ -150,10 +151,10 @@ def _step_until(
     with without_buffers(module):
         flat.attach_gradients()
         while not done():
-            batch = next(batches)
+            batch = visited(network.task, next(batches))
             flat.gradients.zero_()
-            for (features, labels), share in feed.parts(batch):
-                loss = feed.loss(module(features), labels)
+            for part, share in feed.parts(batch):
+                loss = feed.objective(network.task.loss(module, part))
                 (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
             step(flat.gradients)
     flat.require_attached()

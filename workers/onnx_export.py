@@ -1,4 +1,4 @@
-"""Writes a published model as ONNX: raw features in, logits out, any number of records."""
+"""Writes a published model as ONNX: raw features in, outputs out, any number of records."""
 
 import logging
 import warnings
@@ -8,8 +8,11 @@ import onnx
 import onnxscript  # noqa: F401 - torch's exporter uses it
 import torch
 
-from app.domain.description import METADATA_NAME
+from app.domain import ridge_head
+from app.domain.description import METADATA_NAME, ModelDescription
 from app.domain.errors import InvalidInputError
+from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.regression import RegressionSpec
 from workers.published import PublishedModel
 
 _DTYPES = {
@@ -20,6 +23,20 @@ _DTYPES = {
     "float64": torch.float64,
 }
 _NOISY = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+
+
+def output_name(description: ModelDescription) -> str:
+    """Return what the file calls the outputs.
+
+    They are ``numbers`` in the targets' units for regression, a ridge head's ``scores``, ``logits``
+    of classes, labels and tokens; of the operator's own task, what its network gives: ``outputs``.
+    """
+    match description.task:
+        case RegressionSpec():
+            return "numbers"
+        case CustomSpec():
+            return "outputs"
+    return "scores" if description.architecture.name == ridge_head.NAME else "logits"
 
 
 def export(model: PublishedModel, out: Path) -> None:
@@ -41,7 +58,7 @@ def export(model: PublishedModel, out: Path) -> None:
                 dynamo=True,
                 dynamic_shapes={"features": {0: torch.export.Dim("records")}},
                 input_names=["features"],
-                output_names=["logits"],
+                output_names=[output_name(model.description)],
                 verbose=False,
             )
     except (torch.onnx.errors.OnnxExporterError, RuntimeError) as error:

@@ -7,17 +7,19 @@ complete only where this process has read no record yet; otherwise it is type, f
 import importlib
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import torch
 
+from app.domain.architecture import is_allowed
 from app.domain.errors import ExpungeError, RunFailedError
 
 Result = TypeVar("Result")
 
+_ALLOW_LIST: Final = "EXPUNGE_ALLOWED_FACTORIES"
 _MOST_CHARACTERS: Final = 16_000
 _HERE: Final = Path(__file__).parents[1]
 _INSTALLED: Final = Path(str(torch.__file__)).parents[1]
@@ -61,6 +63,38 @@ def called(
             said += f"\n\n{text_of(error)}"
     # Outside the handler, so that Python attaches no context: it could quote what this must not.
     raise RunFailedError(said)
+
+
+def imported(
+    path: str, *, allowed: Sequence[str], what: str, in_full: bool = False
+) -> Callable[..., Any]:
+    """Return what an import path names.
+
+    Args:
+        path: ``package.module:name``.
+        allowed: such paths, or ``package.module:*``.
+        what: a factory or a task, for messages.
+        in_full: as for ``called``.
+
+    Raises:
+        RunFailedError: it is not allowed, cannot be imported, or cannot be called.
+    """
+    package, _, attribute = path.partition(":")
+    if not is_allowed(path, allowed):
+        raise RunFailedError(
+            f"the {what} {path!r} is not allowed on this worker: add it to {_ALLOW_LIST}"
+        )
+    importlib.invalidate_caches()  # a long-lived worker forked before the module was there
+    module = called(
+        f"importing {package!r}",
+        lambda: importlib.import_module(package),
+        in_full=in_full,
+        advice="install it where workers run, or add its folder to PYTHONPATH there",
+    )
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        raise RunFailedError(f"{package!r} has no function {attribute!r}: correct the {what}")
+    return cast("Callable[..., Any]", found)
 
 
 def place_of(error: BaseException) -> str:

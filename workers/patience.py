@@ -1,4 +1,4 @@
-"""Retries work on Postgres and the object store during outages.
+"""Retries work on Postgres, the object store and the keys' service during outages.
 
 Otherwise an outage of a second would discard hours of computation and use up an attempt. The
 lease's heartbeat continues meanwhile in its own thread.
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from app.domain.errors import ObjectStoreError
+from app.domain.errors import KeyServiceError, ObjectStoreError
 from app.logs import describe
 
 Result = TypeVar("Result")
@@ -30,12 +30,13 @@ def outlast_outages(check: Callable[[], None], work: Callable[[], Result]) -> Re
     Raises:
         DBAPIError: Postgres stayed unavailable, or rejected the work.
         ObjectStoreError: the object store did.
+        KeyServiceError: the service that wraps the keys did, or refused.
     """
     failing_since: float | None = None
     while True:
         try:
             return work()
-        except (DBAPIError, ObjectStoreError) as error:
+        except (DBAPIError, ObjectStoreError, KeyServiceError) as error:
             if not _is_outage(error):
                 raise
             now = time.monotonic()
@@ -48,9 +49,9 @@ def outlast_outages(check: Callable[[], None], work: Callable[[], Result]) -> Re
         check()
 
 
-def _is_outage(error: DBAPIError | ObjectStoreError) -> bool:
+def _is_outage(error: DBAPIError | ObjectStoreError | KeyServiceError) -> bool:
     """Return whether the store is at fault; a connection ended by Postgres counts as an outage."""
     return (
-        isinstance(error, ObjectStoreError | OperationalError | InterfaceError)
+        isinstance(error, ObjectStoreError | KeyServiceError | OperationalError | InterfaceError)
         or error.connection_invalidated
     )

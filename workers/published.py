@@ -1,8 +1,10 @@
-"""Published models as modules of PyTorch: raw features in, logits out."""
+"""Published models as modules of PyTorch: raw features in, outputs or predictions out."""
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +15,18 @@ from torch import nn
 
 from app.domain.architecture import is_allowed
 from app.domain.base import BaseDigest
+from app.domain.columns import ClassName
 from app.domain.description import ModelDescription
-from app.domain.encoding import ClassName
 from app.domain.errors import InvalidInputError
+from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.regression import RegressionSpec
 from app.published import PublishedFile, read_published
-from app.tables.encoding import features_of
+from app.tables.cells import column_named
+from app.tables.outputs import inputs_of, predictions_of, table_of
+from app.tables.problems import Problems
+from workers.operator_code import called
+from workers.tasks.custom import CustomTask
+from workers.tasks.task import INPUTS, Batch
 from workers.training.architectures import build, build_features, zeros
 from workers.training.base import digests_of, public_tensors
 from workers.training.half import half
@@ -25,22 +34,27 @@ from workers.training.whitening import whitened
 
 BACKBONE_PREFIX = "backbone."
 _ROWS_AT_ONCE = 1024
+_OUTPUTS_AT_ONCE = 2**22
+Rows: TypeAlias = "pa.Table | NDArray[Any] | torch.Tensor"
+"""A table with the columns of a model's inputs, or raw features [n, …]."""
 
 
 class PublishedModel(nn.Module):
-    """Maps raw features [n, *shape], as the dataset's schema declares them, to logits [n, classes].
+    """Maps raw features [n, *shape] to outputs [n, …]: logits, a ridge head's scores, or numbers.
 
-    Offset and scale are applied, and the frozen backbone, if there is one. Logits are computed as
-    the service evaluates them: float64 for a head, otherwise what the file holds.
+    Offset and scale are applied, and the frozen backbone, if there is one. Outputs are computed as
+    the service evaluates them: float64 for a head, otherwise what the file holds. Those of
+    regression are in the targets' units, float64.
 
     Args:
         description: what the file says of itself.
         network: the trained network, with its weights.
         features: a frozen backbone's network, with its weights.
+        factories: import paths that the operator's own task may have.
 
     Attributes:
         description: what the file says of itself.
-        class_names: the names of the classes; their numbers if they have none.
+        output_names: of classes, labels or targets; their numbers if they have none.
     """
 
     def __init__(
@@ -48,23 +62,29 @@ class PublishedModel(nn.Module):
         description: ModelDescription,
         network: nn.Module,
         features: nn.Module | None = None,
+        *,
+        factories: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.description = description
-        self.class_names: tuple[ClassName, ...] = description.class_names
+        self.output_names: tuple[ClassName, ...] = description.output_names
         self._network = network
         self._features = features
         self._dtype = _dtype_of(network)
+        self._factories = tuple(factories)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Return logits [n, classes]."""
+        """Return outputs [n, …]."""
         seen = self._seen(features)
         if self._features is not None:
             seen = half(self._features(seen)).to(torch.float32)
-        logits: torch.Tensor = self._network(
+        outputs: torch.Tensor = self._network(
             seen if seen.dtype == torch.int64 else seen.to(self._dtype)
         )
-        return logits
+        task = self.description.task
+        if isinstance(task, RegressionSpec):
+            outputs = task.in_units(outputs.to(torch.float64))
+        return outputs
 
     def _seen(self, features: torch.Tensor) -> torch.Tensor:
         schema = self.description.schema
@@ -77,30 +97,84 @@ class PublishedModel(nn.Module):
             seen = seen * schema.scale
         return seen
 
-    @torch.inference_mode()
-    def logits_of(self, rows: "pa.Table | NDArray[Any] | torch.Tensor") -> torch.Tensor:
-        """Return the logits of a table's rows, or of raw features [n, …], on the CPU.
+    def outputs_of(self, rows: Rows) -> torch.Tensor:
+        """Return the outputs for a table's rows, or for raw features [n, …], on the CPU.
 
         Raises:
             InvalidRecordsError: with each fault's row and column.
             InvalidInputError: the features have another shape.
+            RunFailedError: the operator's own task cannot encode the rows.
         """
-        if isinstance(rows, pa.Table):
-            rows = features_of(rows, self.description.columns)
-        raw = torch.as_tensor(np.array(rows) if isinstance(rows, np.ndarray) else rows)
-        shape = self.description.schema.shape
-        try:
-            raw = raw.reshape(-1 if raw.numel() else 0, *shape)
-        except RuntimeError as error:
-            raise InvalidInputError(
-                f"features of shape {list(raw.shape[1:])}, where the model reads {list(shape)}"
-            ) from error
-        parts = [self(part).cpu() for part in torch.split(raw, _ROWS_AT_ONCE)]
-        return torch.cat(parts)
+        parts = self._parts(self._encoded(rows))
+        with torch.inference_mode():
+            return torch.cat([self._computed(part) for part in parts])
 
-    def predict(self, rows: "pa.Table | NDArray[Any] | torch.Tensor") -> list[ClassName]:
-        """Return the likeliest class of each row, by its name; see ``logits_of``."""
-        return [self.class_names[index] for index in self.logits_of(rows).argmax(dim=1).tolist()]
+    def predict(self, rows: Rows) -> pa.Table:
+        """Return what the task predicts of each row; docs/tasks.md has the columns.
+
+        Args:
+            rows: a table with the columns of the task's inputs, or raw features [n, …].
+
+        Raises:
+            InvalidRecordsError: with each fault's row and column.
+            InvalidInputError: the features have another shape, or the task is the operator's and
+                not among the allowed factories.
+            RunFailedError: the operator's own task fails.
+        """
+        task = self._own_task
+        predicted = self._predicted if task is None else partial(self._predicted_by, task)
+        with torch.inference_mode():
+            return pa.concat_tables(map(predicted, self._parts(self._encoded(rows))))
+
+    def _predicted(self, part: Batch) -> pa.Table:
+        outputs = self._computed(part).numpy()
+        return predictions_of(self.description, outputs, part[INPUTS].numpy())
+
+    def _computed(self, part: Batch) -> torch.Tensor:
+        outputs: torch.Tensor = self(part[INPUTS].to(self._device))
+        return outputs.cpu()
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self._network.parameters()).device
+
+    def _predicted_by(self, task: CustomTask, part: Batch) -> pa.Table:
+        batch = {name: values.to(self._device) for name, values in part.items()}
+        found = called("predict of the task", lambda: task.predict(self, batch))
+        tensors = {name: torch.as_tensor(values) for name, values in found.items()}
+        return table_of({name: values.cpu().numpy() for name, values in tensors.items()})
+
+    def _encoded(self, rows: Rows) -> Batch:
+        """Return the inputs of all rows, and what the operator's own task makes beside them."""
+        task = self._own_task if isinstance(rows, pa.Table) else None
+        if task is not None:
+            return _encoded_by(task, rows, self.description.task.columns)
+        given = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
+        return {INPUTS: torch.from_numpy(np.array(inputs_of(given, self.description)))}
+
+    @cached_property
+    def _own_task(self) -> CustomTask | None:
+        spec = self.description.task
+        if not isinstance(spec, CustomSpec):
+            return None
+        _require_named(spec.path, self._factories, "predict with this task the class")
+        return CustomTask(spec, allowed=self._factories, in_full=True)
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        """Yield records in parts whose outputs fit into memory."""
+        each = math.prod(self.description.task.output_shape(self.description.schema.shape))
+        size = max(1, min(_ROWS_AT_ONCE, _OUTPUTS_AT_ONCE // each))
+        for start in range(0, max(len(batch[INPUTS]), 1), size):
+            yield {name: values[start : start + size] for name, values in batch.items()}
+
+
+def _encoded_by(task: CustomTask, rows: pa.Table, columns: Sequence[str]) -> Batch:
+    problems = Problems()
+    for name in columns:
+        column_named(rows, name, problems)
+    problems.raise_any()
+    encoded = task.encode(rows)
+    return {name: torch.from_numpy(np.array(values)) for name, values in encoded.items()}
 
 
 def load(
@@ -120,8 +194,8 @@ def load(
         trusted: the operator's ``trusted-keys.json``, or its content; by default the one of
             ``expunge init`` here.
         check: whether to check the certificate. Without, nothing says whose weights these are.
-        factories: import paths that a file may name as its network's factory, such as
-            ``package.module:factory``: loading the file calls it.
+        factories: import paths that a file may name as its network's factory or its task, such as
+            ``package.module:factory``: loading the file calls the one, predicting the other.
         base: a safetensors file with frozen parameters that the factory does not bring itself, such
             as those of an uploaded backbone. Whatever brings them, their digest must be the one
             that the file and its certificate name.
@@ -163,6 +237,7 @@ def assembled(
             classes=schema.classes,
             allowed_factories=factories,
             tokens=schema.tokens and features is None,
+            task=description.task,
         )
     if base is not None:
         _bring(network, base)
@@ -174,7 +249,7 @@ def assembled(
             "or base=… in Python"
         )
     _fill(network, own, base=digests.keys())
-    return PublishedModel(description, network, features).eval()
+    return PublishedModel(description, network, features, factories=factories).eval()
 
 
 def _require_allowed(description: ModelDescription, factories: Sequence[str]) -> None:
@@ -182,11 +257,15 @@ def _require_allowed(description: ModelDescription, factories: Sequence[str]) ->
     backbone = description.backbone
     networks = [description.architecture, *([] if backbone is None else [backbone.architecture])]
     for path in (network.factory for network in networks if network.factory is not None):
-        if not is_allowed(path, factories):
-            raise InvalidInputError(
-                f"to build this network the function {path!r} must be called: if you trust it, "
-                f"allow it with --factory {path}, or factories=[{path!r}] in Python"
-            )
+        _require_named(path, factories, "build this network the function")
+
+
+def _require_named(path: str, factories: Sequence[str], purpose: str) -> None:
+    if not is_allowed(path, factories):
+        raise InvalidInputError(
+            f"to {purpose} {path!r} must be called: if you trust it, "
+            f"allow it with --factory {path}, or factories=[{path!r}] in Python"
+        )
 
 
 def _backbone(

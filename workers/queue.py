@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from redis import Redis, RedisError
 from rq import Queue, get_current_job
@@ -25,15 +26,7 @@ def enqueue_run(queue: Queue, run_id: str) -> None:
 
     Safe to repeat: runs are leased.
     """
-    queue.enqueue_call(
-        "workers.jobs.execute_run",
-        args=(run_id,),
-        timeout=-1,
-        result_ttl=0,
-        failure_ttl=_FAILURE_TTL_S,
-        description="run",
-        meta={"run": run_id},
-    )
+    _enqueue(queue, "execute_run", run_id, description="run", meta={"run": run_id})
 
 
 def enqueue_whitening(queue: Queue, backbone_id: str) -> None:
@@ -45,14 +38,26 @@ def enqueue_whitening(queue: Queue, backbone_id: str) -> None:
         waits = job.get_status() == JobStatus.QUEUED
         if waits or (seen is not None and datetime.now(UTC) - _utc(seen) < _SILENT_AFTER):
             return
+    _enqueue(queue, "whiten_backbone", backbone_id, description="whitening", job_id=job_id)
+
+
+def enqueue_import(queue: Queue, import_id: str, attempt: str) -> None:
+    """Signal that an import waits, once for each ``attempt``; safe to repeat: it is leased."""
+    job_id = f"import-{import_id}-{attempt}"
+    if queue.fetch_job(job_id) is not None:
+        return
+    _enqueue(queue, "carry_out_import", import_id, description="import", job_id=job_id)
+
+
+def _enqueue(queue: Queue, job: str, subject_id: str, **more: Any) -> None:  # noqa: ANN401
+    """Enqueue one of ``workers.jobs``, which gets an id and leaves no result."""
     queue.enqueue_call(
-        "workers.jobs.whiten_backbone",
-        args=(backbone_id,),
+        f"workers.jobs.{job}",
+        args=(subject_id,),
         timeout=-1,
         result_ttl=0,
         failure_ttl=_FAILURE_TTL_S,
-        description="whitening",
-        job_id=job_id,
+        **more,
     )
 
 

@@ -23,7 +23,8 @@ from app.registry.shapes import TrainingSet
 from app.services import Services, open_services
 from app.settings import Settings
 from workers.data.backbone import publishable
-from workers.data.loading import load_model, selected
+from workers.data.loading import load_model, readers_for
+from workers.data.run_records import selected
 from workers.data.shards import read_shards
 from workers.mechanisms.catalogue import solver_of
 from workers.training.network import Network
@@ -82,12 +83,12 @@ def recompute(services: Services, name: str) -> Recomputed:
     spec = load_model(services, model_id)
     nothing: frozenset[int] = frozenset()
     selection = Selection(retained, held_out=nothing, forgotten=nothing, plan=plan, batch_of={})
-    shards = read_shards(services, spec.dataset_id, spec.backbone)
+    shards = read_shards(services, spec.dataset_id, readers_for(services, spec).first)
     data = selected(spec, selection, shards)
     network = Network(
         spec.factory(services.settings), device=torch.device("cpu"), dtype=torch.float64
     )
-    solver_of(plan).solve(network, data)
+    solver_of(plan).solve(network, data, spec.description.task)
     content = safetensors.numpy.save(
         publishable(spec.backbone, network.tensors()),
         metadata=replace(spec.description, version=number).to_metadata(),

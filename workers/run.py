@@ -2,9 +2,9 @@
 
  1. Lease the run: a fencing token and a heartbeat. Try the network on random records: whatever its
     code raises can be shown in full, because no record was read.
- 2. Read the records into memory and fix the plan. From then on only retained records are present
-    and, if the policy asks for a membership attack, those to forget: for two figures that nothing
-    depends on.
+ 2. Fix the plan and read the records into memory, or find which shards they are to be streamed
+    from. From then on only retained records are used and, if the policy asks for a membership
+    attack, those to forget: for two figures that nothing depends on.
  3. Seal the initial weights: trained here, uploaded, or the lineage's head. Until the seal opens,
     the process cannot write to any file (``ram_only``).
  4. Take noisy steps until the odometer meets the target. Only then does the seal open.
@@ -21,6 +21,7 @@ again from the same head with fresh noise.
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -50,7 +51,8 @@ from app.registry import statistics_file
 from app.services import Services
 from app.storage.blobs import StoredBlob
 from workers.data.backbone import publishable, starting
-from workers.data.loading import ModelSpec, RunData, load_model, load_records, load_start
+from workers.data.loading import ModelSpec, RunData, load_model, load_start
+from workers.data.run_records import load_records
 from workers.exact.arithmetic import kernels
 from workers.lease import Lease
 from workers.mechanisms.catalogue import rule_of
@@ -89,6 +91,20 @@ def execute(services: Services, lease: Lease) -> None:
         data = outlast_outages(
             lease.check, lambda: load_records(services, lease, model, dimension=size)
         )
+    with closing(data):
+        _carry_out(services, lease, model, data, factory, fresh, base)
+
+
+def _carry_out(
+    services: Services,
+    lease: Lease,
+    model: ModelSpec,
+    data: RunData,
+    factory: Callable[[], nn.Module],
+    fresh: Callable[[], nn.Module],
+    base: BaseDigest | None,
+) -> None:
+    """Train or unlearn, measure, and publish."""
     certified: Certified | None = None
     if lease.kind is RunKind.TRAIN and model.releases_as_trained:
         tensors, phase, evaluation = _train_openly(lease, model, data, fresh)
@@ -141,6 +157,7 @@ def _certify(
         delta=plan.delta,
         device=choose_device(),
         dtype=lineage.dtype,
+        task=model.task,
     )
     start: Tensors = {}
     if data.auditable or not trains:
@@ -194,7 +211,8 @@ def _rehearsed(services: Services, lease: Lease, model: ModelSpec) -> Network:
     require_drawn_start(factory)
     network = rehearse(
         starting(model.backbone, factory),
-        model.schema,
+        model.task,
+        model.form,
         device=choose_device(),
         private=trains_privately,
     )
@@ -239,6 +257,7 @@ def _fine_tune(lease: Lease, model: ModelSpec, data: RunData, certified: Certifi
             data.retain,
             model.recipe,
             epochs=max(0.0, data.plan.budget_epochs - spent),
+            held_out=data.held_out,
             on_progress=halfway("mid_fine_tune", loss_reporter(lease)),
         )
 
@@ -250,22 +269,23 @@ def _evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict
         measured = network.evaluate(data.held_out)
         return {
             "held_out_records": measured.examples,
-            "held_out_accuracy": measured.accuracy,
             "held_out_loss": measured.mean_loss,
+            "metrics": dict(measured.metrics),
+            "headline": measured.headline,
         }
 
 
 def _noise_curve(
     data: RunData, certified: Certified, phase: CertifyingPhase, evaluation: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what more noise, and so more capacity, would cost a tracked head in accuracy."""
+    """Return what more noise, and so more capacity, would cost a tracked head."""
     mechanism = mechanism_named(phase.plan.mechanism).of(phase.parameters)
     noise_std = mechanism.history.noise_std() if isinstance(mechanism, Tracked) else 0.0
     if noise_std == 0 or len(data.held_out) == 0:
         return {}
     released = {
         "noise_std": noise_std,
-        "held_out_accuracy": evaluation["held_out_accuracy"],
+        "score": evaluation["metrics"][evaluation["headline"]],
     }
     return {"noise_curve": [released, *certified.noise_curve(data.held_out, noise_std=noise_std)]}
 
@@ -283,12 +303,13 @@ def _train_openly(
     lease: Lease, model: ModelSpec, data: RunData, fresh: Callable[[], nn.Module]
 ) -> tuple[Mapping[str, NDArray[Any]], None, dict[str, Any]]:
     """Train a model that its policy releases without noise, so it needs no seal."""
-    network = Network(fresh, device=choose_device())
+    network = Network(fresh, device=choose_device(), task=model.task)
     with lease.phase(Phase.TRAINING):
         network.train(
             data.retain,
             model.recipe,
             epochs=model.recipe.epochs,
+            held_out=data.held_out,
             on_progress=halfway("mid_training", loss_reporter(lease)),
         )
     return network.tensors(), None, _evaluate(lease, data, network)

@@ -16,21 +16,25 @@ from numpy.typing import NDArray
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
 from app.registry.statistics_file import StatisticsFile
-from workers.data.features import Part
-from workers.exact.statistics import CHUNK_ROWS, Statistics, one_hot, quantised
+from workers.data.part import Part, ascending
+from workers.exact.statistics import CHUNK_ROWS, Statistics, quantised
+from workers.exact.targets import Targets
+from workers.tasks.task import INPUTS, TARGET
 
 
 @dataclass(frozen=True)
 class Quantiser:
-    """From features to whole numbers.
+    """From features and targets to whole numbers.
 
     Attributes:
         schema: of the features.
         feature_range: of the head.
+        targets: of the task.
     """
 
     schema: FeatureSchema
     feature_range: float
+    targets: Targets
 
     def numbers(self, features: NDArray[np.generic]) -> NDArray[np.int16]:
         """Return the whole numbers of some records' features, [n, size]."""
@@ -56,7 +60,7 @@ class Summed:
         return StatisticsFile(self.seqs, self.digests, self.statistics.named())
 
 
-def sums_over(parts: Sequence[Part], retained: frozenset[int], quantiser: Quantiser) -> Summed:
+def sums_over(parts: Iterable[Part], retained: frozenset[int], quantiser: Quantiser) -> Summed:
     """Return the sums over the retained records, made anew.
 
     Args:
@@ -67,7 +71,7 @@ def sums_over(parts: Sequence[Part], retained: frozenset[int], quantiser: Quanti
     Raises:
         RunFailedError: a retained record is in no part, or in two.
     """
-    wanted = np.array(sorted(retained), dtype=np.int64)
+    wanted = ascending(retained)
     summed = _over(parts, wanted, quantiser)
     if not np.array_equal(summed.seqs, wanted):
         raise RunFailedError("a record of the model is in no shard")
@@ -94,9 +98,9 @@ def sums_less(
     before = Statistics.from_named(stored.sums)
     fits = before is not None and (before.size, before.outputs) == (
         quantiser.schema.size,
-        quantiser.schema.classes,
+        quantiser.targets.task.outputs,
     )
-    wanted = np.array(sorted(retained), dtype=np.int64)
+    wanted = ascending(retained)
     if before is None or not fits or not np.isin(wanted, stored.seqs).all():
         return None
     leaving = np.isin(stored.seqs, wanted, invert=True)
@@ -116,12 +120,13 @@ def _over(parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser
     Raises:
         RunFailedError: a record is in two places.
     """
-    total = Statistics.none(quantiser.schema.size, quantiser.schema.classes)
+    total = Statistics.none(quantiser.schema.size, quantiser.targets.task.outputs)
     seqs, digests = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.uint64)]
     for chunk in _chunks(parts, wanted, quantiser):
-        total.add(Statistics.over(chunk.features, one_hot(chunk.labels, quantiser.schema.classes)))
+        targets = quantiser.targets.numbers(chunk.targets)
+        total.add(Statistics.over(chunk.features, targets))
         seqs.append(chunk.seqs)
-        digests.append(_digests(chunk.features, chunk.labels))
+        digests.append(_digests(chunk.features, targets))
     found, order = np.unique(np.concatenate(seqs), return_index=True)
     if total.records != len(found):
         raise RunFailedError("a record of the model is stored twice")
@@ -130,10 +135,10 @@ def _over(parts: Iterable[Part], wanted: NDArray[np.int64], quantiser: Quantiser
 
 @dataclass(frozen=True, eq=False)
 class _Chunk:
-    """Records that one matrix product takes: seqs and labels [n], features [n, size]."""
+    """Records that one matrix product takes: seqs [n], targets [n, …], features [n, size]."""
 
     seqs: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    targets: NDArray[np.generic]
     features: NDArray[np.int16]
 
 
@@ -143,26 +148,27 @@ def _chunks(
     """Yield the wanted records that the parts hold, a few records of each part together."""
     waiting: list[_Chunk] = []
     for part in parts:
-        rows = np.flatnonzero(np.isin(part[0], wanted))
+        rows = np.flatnonzero(np.isin(part.seqs, wanted))
+        inputs, targets = part.tensors[INPUTS], part.tensors[TARGET]
         for some in np.split(rows, range(CHUNK_ROWS, len(rows), CHUNK_ROWS)):
             if sum(len(chunk.seqs) for chunk in waiting) + len(some) > CHUNK_ROWS:
                 yield _joined(waiting)
                 waiting = []
-            features = quantiser.numbers(part[2][some])
-            waiting.append(_Chunk(part[0][some], part[1][some], features))
+            waiting.append(_Chunk(part.seqs[some], targets[some], quantiser.numbers(inputs[some])))
     if waiting:
         yield _joined(waiting)
 
 
 def _joined(chunks: Sequence[_Chunk]) -> _Chunk:
-    names = ("seqs", "labels", "features")
+    names = ("seqs", "targets", "features")
     return _Chunk(*(np.concatenate([getattr(each, name) for each in chunks]) for name in names))
 
 
-def _digests(features: NDArray[np.int16], labels: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return a digest of each row with its label."""
+def _digests(features: NDArray[np.int16], targets: NDArray[np.int16]) -> NDArray[np.uint64]:
+    """Return a digest of each record's whole numbers, which are all that is in the sums of it."""
     digests = np.empty(len(features), dtype=np.uint64)
-    for row, label in enumerate(labels.tolist()):
-        digest = hashlib.blake2b(features[row], digest_size=8, salt=label.to_bytes(8))
+    for row, numbers in enumerate(features):
+        digest = hashlib.blake2b(numbers, digest_size=8)
+        digest.update(targets[row])
         digests[row] = int.from_bytes(digest.digest())
     return digests

@@ -1,22 +1,23 @@
 """The rule of ``app.planning.mechanisms.exact_training``: the minimum over the retained records."""
 
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.domain import linear_head
 from app.domain.errors import RunFailedError
 from app.domain.plan import Plan
+from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.exact_training import ExactTraining
 from workers.data.loading import RunData
-from workers.exact import softmax
 from workers.exact.arithmetic import repeatable
-from workers.exact.softmax import Minimum
-from workers.training.data import Examples
+from workers.exact.losses import loss_of
+from workers.exact.minimum import Minimum, minimise
+from workers.tasks.task import INPUTS, Batch
+from workers.training.data import Records
 from workers.training.linear_head import LinearHead
 from workers.training.network import Network
 
@@ -30,48 +31,57 @@ class HeadTrainer:
 
     mechanism: ExactTraining
 
-    def solve(self, network: Network, data: RunData) -> None:
+    def solve(self, network: Network, data: RunData, task: TaskSpec) -> None:
         """Set the weights.
 
         Raises:
-            RunFailedError: the network is no linear head, there are no records, or the tolerance is
-                too small for them.
+            RunFailedError: the network is not a linear head, or the task not for one, there are no
+                records, or the tolerance is too small for them.
         """
         head = network.module
         if not isinstance(head, LinearHead):
             raise RunFailedError("exact training needs a linear_head")
-        minimum = self.minimum(head, data.retain)
+        minimum = self.minimum(head, data.retain, task)
         with torch.no_grad():
             head.weight.copy_(torch.from_numpy(minimum.weight))
 
-    def minimum(self, head: LinearHead, examples: Examples) -> Minimum:
+    def minimum(self, head: LinearHead, examples: Records, task: TaskSpec) -> Minimum:
         """Return the weights of a head of this shape for these records.
 
         Raises:
-            RunFailedError: there are no records, or the tolerance is too small for them.
+            RunFailedError: as for ``solve``.
         """
-        classes = max(2, len(head.weight))
-        return softmax.minimise(
-            scaled(head, examples),
-            examples.labels.numpy(),
-            classes=classes,
+        bounds = task.bounds
+        if bounds is None:
+            raise RunFailedError(f"a linear_head has no minimum for {task.name}")
+        features, others = scaled(head, examples)
+        return minimise(
+            features,
+            loss_of(task, others),
             weight_decay=self.mechanism.regularisation,
-            smoothness=linear_head.smoothness(classes),
+            smoothness=bounds.smoothness,
             tolerance=self.mechanism.tolerance,
             most_evaluations=MOST_PASSES,
         )
 
 
-def scaled(head: LinearHead, examples: Examples) -> NDArray[np.float64]:
-    """Return the features of norm at most 1 that the head sees, [n, columns]."""
+def scaled(
+    head: LinearHead, examples: Records
+) -> tuple[NDArray[np.float64], dict[str, NDArray[Any]]]:
+    """Return the features of norm at most 1 that the head sees, [n, columns], and all else."""
     features = np.empty((len(examples), head.weight.shape[1]), dtype=np.float64)
+    others: list[Batch] = []
     done = 0
     with repeatable():
         at_once = max(1, _NUMBERS_AT_ONCE // features.shape[1])
-        for inputs, _ in examples.in_order(at_once, device=torch.device("cpu")):
+        for batch in examples.in_order(at_once, device=torch.device("cpu")):
+            inputs = batch.pop(INPUTS)
             features[done : done + len(inputs)] = head.scaled(inputs).numpy()
             done += len(inputs)
-    return features
+            others.append(batch)
+    if not others:
+        raise RunFailedError("no record is left to learn from")
+    return features, {name: torch.cat([b[name] for b in others]).numpy() for name in others[0]}
 
 
 def from_plan(plan: Plan) -> HeadTrainer:

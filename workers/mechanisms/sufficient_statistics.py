@@ -8,11 +8,13 @@ import torch
 from app.domain import ridge_head
 from app.domain.errors import RunFailedError
 from app.domain.plan import Plan
+from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.sufficient_statistics import SufficientStatistics
 from workers.data.loading import RunData
 from workers.exact import classes, ridge
 from workers.exact.statistics import LEVELS
+from workers.exact.targets import Targets
 from workers.training.network import Network
 from workers.training.ridge_head import RidgeHead
 
@@ -23,7 +25,7 @@ class RidgeSolver:
 
     mechanism: SufficientStatistics
 
-    def solve(self, network: Network, data: RunData) -> None:
+    def solve(self, network: Network, data: RunData, task: TaskSpec) -> None:
         """Set the weights.
 
         Raises:
@@ -41,9 +43,10 @@ class RidgeSolver:
         else:
             solution = ridge.solve(statistics, regularisation=regularisation)
         levels = LEVELS / self.mechanism.feature_range
+        unit = Targets(task, self.mechanism.target_range).unit
         with torch.no_grad():
-            head.weight.copy_(torch.from_numpy(solution.weight * levels))
-            head.bias.copy_(torch.from_numpy(solution.bias))
+            head.weight.copy_(torch.from_numpy(solution.weight * levels * unit))
+            head.bias.copy_(torch.from_numpy(solution.bias * unit))
 
 
 def from_plan(plan: Plan) -> RidgeSolver:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from workers.training.data import Batch
+from workers.tasks.task import INPUTS, Batch, Task
 from workers.training.evaluate import evaluating
 
 _SEED: Final = 5
@@ -34,8 +34,7 @@ def remembers(compute: Callable[[Batch], torch.Tensor], batch: Batch) -> bool:
         compute: what the network makes of a batch; it may overwrite its last answer.
         batch: random records.
     """
-    features, labels = batch
-    faint = (fainter(features), torch.zeros_like(labels))
+    faint = batch | {INPUTS: fainter(batch[INPUTS])}
     with _seeded():
         before = compute(faint).clone()
     with _seeded():
@@ -44,13 +43,12 @@ def remembers(compute: Callable[[Batch], torch.Tensor], batch: Batch) -> bool:
         return not _alike(compute(faint), before)
 
 
-def evaluated(module: nn.Module) -> Callable[[Batch], torch.Tensor]:
-    """Return what computes a batch's outputs in evaluation mode."""
+def evaluated(module: nn.Module, task: Task) -> Callable[[Batch], torch.Tensor]:
+    """Return what computes a batch's losses in evaluation mode."""
 
     def compute(batch: Batch) -> torch.Tensor:
         with evaluating(module):
-            outputs: torch.Tensor = module(batch[0])
-            return outputs
+            return task.loss(module, batch)
 
     return compute
 

@@ -11,15 +11,16 @@ from typing import Final
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from app.domain.errors import PlanError, RunFailedError
-from app.domain.schema import FeatureSchema
 from workers.operator_code import called, text_of
+from workers.rehearsal.conformance import require_conforming
 from workers.rehearsal.memory import evaluated, remembers
+from workers.tasks.custom import CustomTask
+from workers.tasks.task import Batch, Task
 from workers.training.base import digests_of, require_same
 from workers.training.buffers import require_supported_buffers, without_buffers
-from workers.training.data import Batch, Examples
+from workers.training.data import Examples, Form
 from workers.training.network import Network
 from workers.training.per_record import PROBED, per_record_gradients
 
@@ -33,7 +34,8 @@ _REMEMBERS: Final = (
 
 def rehearse(
     factory: Callable[[], nn.Module],
-    schema: FeatureSchema,
+    task: Task,
+    form: Form,
     *,
     device: torch.device,
     private: bool = False,
@@ -42,19 +44,21 @@ def rehearse(
 
     Args:
         factory: builds the network; its exceptions are shown as it shows them.
-        schema: of the records that the network reads.
+        task: what the network is to learn.
+        form: of the records that it reads.
         device: where runs compute.
         private: whether the network is to be trained with DP-SGD.
 
     Raises:
-        RunFailedError: the network's code raised; its traceback is in the message.
-        PlanError: the network has state or a layer that no mechanism covers.
+        RunFailedError: the network's or the task's code raised; its traceback is in the message.
+        PlanError: the network has state or a layer that no mechanism covers, or the task mixes
+            records.
     """
-    network = Network(factory, device=device)
+    network = Network(factory, device=device, task=task)
     module, flat = network.module, network.flat
     if network.base is not None:
         _require_public(module, factory)
-    features, labels = Examples.random(schema, PROBED).rows(0, PROBED, device=device)
+    batch = Examples(form.random(PROBED), form).rows(0, PROBED, device=device)
     weights, kept = flat.values.clone(), dict(_tensors_kept(module))
     before = {name: tensor.clone() for name, tensor in kept.items()}
     module.train()
@@ -62,22 +66,22 @@ def rehearse(
 
     def gradient(batch: Batch) -> torch.Tensor:
         flat.gradients.zero_()
-        cross_entropy(module(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
+        task.loss(module, batch).mean().backward()  # type: ignore[no-untyped-call]
         return flat.gradients
 
     def remembering(what: str, compute: Callable[[Batch], torch.Tensor]) -> bool:
         return called(
             f"{what} the network on random records",
-            lambda: remembers(compute, (features, labels)),
+            lambda: remembers(compute, batch),
             in_full=True,
-            advice=_advice(schema),
+            advice=form.advice,
         )
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         with without_buffers(module):
             remembered = remembering("training", gradient)
         flat.require_attached()
-        remembered = remembering("evaluating", evaluated(module)) or remembered
+        remembered = remembering("evaluating", evaluated(module, task)) or remembered
         network.require_base()
         _require_unchanged(network, weights)
         for name, tensor in _tensors_kept(module):
@@ -89,8 +93,10 @@ def rehearse(
         if remembered:
             raise PlanError(_REMEMBERS)
         require_supported_buffers(module)
+        if isinstance(task, CustomTask):
+            require_conforming(task, form, network)
         if private:
-            _rehearse_privately(network, features)
+            _rehearse_privately(network, batch)
     flat.release_gradients()
     return network
 
@@ -108,12 +114,6 @@ def _require_public(module: nn.Module, factory: Callable[[], nn.Module]) -> None
     )
 
 
-def _advice(schema: FeatureSchema) -> str:
-    if schema.vocabulary is not None:
-        return f"its embedding must take tokens from 0 to {schema.vocabulary - 1}"
-    return "it must train on a batch of records, on the worker's device"
-
-
 def _require_unchanged(network: Network, before: torch.Tensor) -> None:
     if torch.equal(network.flat.values, before):
         return
@@ -127,10 +127,10 @@ def _require_unchanged(network: Network, before: torch.Tensor) -> None:
             )
 
 
-def _rehearse_privately(network: Network, probe: torch.Tensor) -> None:
+def _rehearse_privately(network: Network, probe: Batch) -> None:
     """Compute gradients per record, as DP-SGD does."""
     try:
-        with per_record_gradients(network.module, network.flat, probe=probe):
+        with per_record_gradients(network.module, network.task, network.flat, probe=probe):
             pass
     except PlanError as error:
         if error.__cause__ is None:

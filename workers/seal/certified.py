@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.training.data import Examples
+from workers.training.data import Records
 from workers.training.evaluate import Evaluation
 from workers.training.loop import TrainingProgress
 from workers.training.membership_attack import membership_auc
@@ -49,27 +49,32 @@ class Certified:
 
     def fine_tune(
         self,
-        retain: Examples,
+        retain: Records,
         recipe: TrainingRecipe,
         *,
         epochs: float,
+        held_out: Records | None = None,
         on_progress: TrainingProgress | None = None,
     ) -> int:
         """Train on retained records, noise-free, with a fresh optimiser; return the steps taken.
+
+        Retained ``held_out`` records may end it early, by the recipe's ``patience``.
 
         The loss may be shown, as post-processing.
 
         Raises:
             RunFailedError: there are no records, or training diverged.
         """
-        return self._network.train(retain, recipe, epochs=epochs, on_progress=on_progress)
+        return self._network.train(
+            retain, recipe, epochs=epochs, held_out=held_out, on_progress=on_progress
+        )
 
-    def evaluate(self, examples: Examples) -> Evaluation:
-        """Return accuracy and mean loss; ``RunFailedError`` if there are no examples."""
+    def evaluate(self, examples: Records) -> Evaluation:
+        """Return metrics and mean loss; ``RunFailedError`` if there are no examples."""
         return self._network.evaluate(examples)
 
-    def noise_curve(self, examples: Examples, *, noise_std: float) -> list[dict[str, float]]:
-        """Return accuracy with more noise than ``noise_std``, the standard deviation there is.
+    def noise_curve(self, examples: Records, *, noise_std: float) -> list[dict[str, float]]:
+        """Return the headline metric with more noise than the standard deviation ``noise_std``.
 
         More noise on certified weights is post-processing. With less, it would be a figure of
         weights that nothing covers, which these do not tell.
@@ -77,17 +82,15 @@ class Certified:
         Raises:
             RunFailedError: there are no examples.
         """
-        return [
-            {
-                "noise_std": factor * noise_std,
-                "held_out_accuracy": self._network.evaluate_noisier(
-                    examples, noise_std * math.sqrt(factor * factor - 1)
-                ).accuracy,
-            }
-            for factor in _MORE_NOISE
-        ]
+        points = []
+        for factor in _MORE_NOISE:
+            more = noise_std * math.sqrt(factor * factor - 1)
+            score = self._network.evaluate_noisier(examples, more).score
+            if score is not None:
+                points.append({"noise_std": factor * noise_std, "score": score})
+        return points
 
-    def membership_auc(self, *, forgotten: Examples, held_out: Examples) -> float:
+    def membership_auc(self, *, forgotten: Records, held_out: Records) -> float:
         """Return the strength of the same attack now; it reads forgotten records.
 
         Raises:

@@ -39,8 +39,10 @@ from workers.noise.generators import NoiseSource
 from workers.noisy_phase import NoisyProgress, Rule, descend, run_noisy_phase
 from workers.seal.certified import OPENING, Certified
 from workers.seal.scrubbing import from_caller, scrubbed
+from workers.tasks.classification import CLASSIFICATION
+from workers.tasks.task import Task
 from workers.training.buffers import recompute_buffers
-from workers.training.data import Examples
+from workers.training.data import Examples, Records
 from workers.training.feeds import Feed
 from workers.training.membership_attack import membership_auc
 from workers.training.network import Network, Tensors
@@ -107,11 +109,13 @@ class Sealed:
         epsilon: float,
         delta: float,
         device: torch.device,
+        task: Task = CLASSIFICATION,
         dtype: torch.dtype | None = None,
     ) -> None:
         self._epsilon = epsilon
         self._delta = delta
-        _HELD[self] = _Held(Network(factory, device=device, dtype=dtype), factory, dtype)
+        network = Network(factory, device=device, task=task, dtype=dtype)
+        _HELD[self] = _Held(network, factory, dtype)
 
     def load(self, tensors: Tensors) -> None:
         """Load the weights and buffers of the lineage head or of an upload.
@@ -125,7 +129,7 @@ class Sealed:
 
     def train(
         self,
-        examples: Examples,
+        examples: Records,
         recipe: TrainingRecipe,
         *,
         epochs: float,
@@ -271,12 +275,12 @@ class Sealed:
             guarantee=guarantee,
             steps=run.steps,
             recompute_buffers=lambda: recompute_buffers(
-                held.network.module, lambda: feed.once(device)
+                held.network.module, held.network.task, lambda: feed.once(device)
             ),
         )
         return guarantee
 
-    def audit(self, start: Tensors, *, forgotten: Examples, held_out: Examples) -> None:
+    def audit(self, start: Tensors, *, forgotten: Records, held_out: Records) -> None:
         """Measure a membership attack on ``start``; the figure stays here until the target is met.
 
         Nothing else depends on it. ``Certified.auc_before`` shows it. The weights held here stay
@@ -288,8 +292,12 @@ class Sealed:
         held = self._require_held()
 
         def work() -> float:
-            device = held.network.flat.device
-            attacked = Network(held.factory, device=device, dtype=held.dtype)
+            attacked = Network(
+                held.factory,
+                device=held.network.flat.device,
+                task=held.network.task,
+                dtype=held.dtype,
+            )
             try:
                 attacked.load(start)
                 return membership_auc(attacked, forgotten=forgotten, held_out=held_out)

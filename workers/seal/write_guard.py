@@ -4,12 +4,15 @@ An audit hook sees all of them and cannot be removed; it refuses only while a gu
 every thread. It does not see compiled code: libpq's connections to Postgres, which must work, and
 writes of native libraries, which ``ram_only`` leaves to the kernel.
 
-Allowed: reading, writing to /dev/null, and using what was opened before.
+Allowed: reading, writing to /dev/null, and using what was opened before. The thread that reads
+records may also connect to the store that holds them, while it does (``store_reachable``): the
+operator's code never runs there.
 """
 
 import mmap
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -46,9 +49,8 @@ _ALWAYS_REFUSED: Final = frozenset(
         "os.system",
         "pty.spawn",
         "subprocess.Popen",
-        # libpq reaches Postgres; nothing else is needed.
+        # libpq reaches Postgres.
         "socket.bind",
-        "socket.connect",
         "socket.sendmsg",
         "socket.sendto",
     }
@@ -65,9 +67,27 @@ def _maps_to_write(arguments: tuple[Any, ...]) -> bool:
     return fileno != -1 and access not in _READ_ONLY_MAPS
 
 
+_READING: Final = threading.local()
+
+
+@contextmanager
+def store_reachable() -> Iterator[None]:
+    """Let this thread connect to the object store until the block ends, to read an object."""
+    _READING.now = True
+    try:
+        yield
+    finally:
+        _READING.now = False
+
+
+def _connects_elsewhere(_: tuple[Any, ...]) -> bool:
+    return not getattr(_READING, "now", False)
+
+
 _SOMETIMES_REFUSED: Final[Mapping[str, Callable[[tuple[Any, ...]], bool]]] = {
     "open": _opens_to_write,
     "mmap.__new__": _maps_to_write,
+    "socket.connect": _connects_elsewhere,
 }
 
 

@@ -1,6 +1,5 @@
 """Builds a freshly initialised network from an ``ArchitectureSpec``."""
 
-import importlib
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,15 +9,15 @@ import torch
 from torch import nn
 
 from app.domain import linear_head, ridge_head
-from app.domain.architecture import ArchitectureSpec, is_allowed
+from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import FeatureLayer
 from app.domain.errors import RunFailedError
-from workers.operator_code import called
+from app.domain.tasks.classification import rows_of
+from app.domain.tasks.spec import TaskSpec
+from workers.operator_code import called, imported
 from workers.training.layers import Layered
 from workers.training.linear_head import LinearHead
 from workers.training.ridge_head import RidgeHead
-
-_ALLOW_LIST = "EXPUNGE_ALLOWED_FACTORIES"
 
 
 def build(
@@ -28,9 +27,10 @@ def build(
     classes: int,
     allowed_factories: Sequence[str],
     tokens: bool = False,
+    task: TaskSpec | None = None,
     in_full: bool = False,
 ) -> nn.Module:
-    """Return a new network on the CPU that maps [n, *input_shape] to [n, classes] logits.
+    """Return a new network on the CPU that maps [n, *input_shape] to [n, classes].
 
     Linear and ridge heads are float64, every other network float32. Either takes float32 features;
     a factory's may take tokens, which are int64. The initialisation draws from torch's global
@@ -39,10 +39,11 @@ def build(
     Args:
         architecture: what to build.
         input_shape: shape of one record's features.
-        classes: number of classes.
+        classes: number of classes, or of other outputs.
         allowed_factories: import paths that ``custom`` may name: ``package.module:factory`` or
             ``package.module:*``.
         tokens: whether the features are tokens.
+        task: what the network is to learn; None for classification.
         in_full: whether an exception of the operator's code is shown completely; only before a
             record is read.
 
@@ -56,9 +57,13 @@ def build(
         )
     elif tokens:
         raise RunFailedError(f"the architecture {architecture.name} does not read tokens")
+    elif architecture.name == linear_head.NAME:
+        rows = rows_of(classes) if task is None else task.rows
+        module = _build_linear_head(architecture.options, input_shape, classes, rows)
     else:
         module = _ZOO[architecture.name](architecture.options, input_shape, classes)
-    _require_fit(module, zeros(input_shape, tokens=tokens), classes, in_full=in_full)
+    shape = (classes,) if task is None else task.output_shape(input_shape)
+    _require_fit(module, zeros(input_shape, tokens=tokens), shape, in_full=in_full)
     return module
 
 
@@ -158,11 +163,12 @@ def _build_cnn(options: Mapping[str, Any], input_shape: tuple[int, ...], classes
 
 
 def _build_linear_head(
-    options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int
+    options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int, rows: int
 ) -> nn.Module:
     return LinearHead(
         math.prod(input_shape),
         classes,
+        rows=rows,
         feature_norm=options.get("feature_norm"),
         bias=options.get("bias", linear_head.DEFAULT_BIAS),
     )
@@ -192,7 +198,6 @@ _ZOO: Mapping[str, Callable[[Mapping[str, Any], tuple[int, ...], int], nn.Module
     "logistic": _build_logistic,
     "mlp": _build_mlp,
     "cnn": _build_cnn,
-    "linear_head": _build_linear_head,
     "ridge_head": _build_ridge_head,
 }
 
@@ -206,21 +211,7 @@ def _build_custom(
     in_full: bool,
 ) -> nn.Module:
     path = cast("str", architecture.factory)
-    package, _, attribute = path.partition(":")
-    if not is_allowed(path, allowed_factories):
-        raise RunFailedError(
-            f"the factory {path!r} is not allowed on this worker: add it to {_ALLOW_LIST}"
-        )
-    importlib.invalidate_caches()  # a long-lived worker forked before the module was there
-    imported = called(
-        f"importing {package!r}",
-        lambda: importlib.import_module(package),
-        in_full=in_full,
-        advice="install it where workers run, or add its folder to PYTHONPATH there",
-    )
-    factory = getattr(imported, attribute, None)
-    if not callable(factory):
-        raise RunFailedError(f"{package!r} has no function {attribute!r}: correct the factory")
+    factory = imported(path, allowed=allowed_factories, what="factory", in_full=in_full)
     module = called(
         f"the factory {path!r}",
         lambda: factory(input_shape=input_shape, classes=classes, **architecture.options),
@@ -258,27 +249,29 @@ def _uncompiled(module: nn.Module) -> nn.Module:
     return module
 
 
-def _require_fit(module: nn.Module, inputs: torch.Tensor, classes: int, *, in_full: bool) -> None:
+def _require_fit(
+    module: nn.Module, inputs: torch.Tensor, wanted: tuple[int, ...], *, in_full: bool
+) -> None:
     """Run two records through the network, which also materialises lazy layers."""
     module.eval()
     shape = list(inputs.shape[1:])
     with torch.no_grad():
-        logits = called(
+        outputs = called(
             f"the network, given {inputs.dtype} features of shape {shape},".replace("torch.", ""),
             lambda: module(inputs),
             in_full=in_full,
         )
-    wanted = f"shape [n, {classes}], one logit for each of {classes} classes"
-    if not isinstance(logits, torch.Tensor):
+    said = f"shape [n, {', '.join(map(str, wanted))}], as its task asks for"
+    if not isinstance(outputs, torch.Tensor):
         raise RunFailedError(
-            f"the network must return a tensor of {wanted}, not {type(logits).__name__}: return "
-            "the logits alone"
+            f"the network must return a tensor of {said}, not {type(outputs).__name__}: return "
+            "it alone"
         )
-    if logits.shape != (2, classes):
+    if outputs.shape != (2, *wanted):
         raise RunFailedError(
-            f"the network must return a tensor of {wanted}, but for 2 records it returns "
-            f"{list(logits.shape)}"
+            f"the network must return a tensor of {said}, but for 2 records it returns "
+            f"{list(outputs.shape)}"
         )
-    if not logits.is_floating_point():
-        raise RunFailedError(f"the network must return floating-point logits, not {logits.dtype}")
+    if not outputs.is_floating_point():
+        raise RunFailedError(f"the network must return floating-point numbers, not {outputs.dtype}")
     module.train()

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from app.domain.errors import PlanError
+from workers.tasks.task import Batch, Task
 
 # Initial value by name.
 _STATISTICS = {"running_mean": 0, "running_var": 1, "num_batches_tracked": 0}
@@ -72,12 +73,13 @@ def without_buffers(module: nn.Module) -> Iterator[None]:
 
 
 def recompute_buffers(
-    module: nn.Module, batches: Callable[[], Iterable[tuple[torch.Tensor, torch.Tensor]]]
+    module: nn.Module, task: Task, batches: Callable[[], Iterable[Batch]]
 ) -> None:
     """Compute the running statistics as plain averages over one pass of retained batches.
 
     Args:
         module: a network with its final parameters; its mode is kept.
+        task: how the network reads a batch.
         batches: yields the pass; not called if the network has no statistics.
     """
     layers = list(_tracking_layers(module))
@@ -91,10 +93,10 @@ def recompute_buffers(
         for layer in layers:
             layer.train()
         with torch.no_grad():
-            for done, (features, _) in enumerate(batches()):
+            for done, batch in enumerate(batches()):
                 for layer in layers:
                     layer.momentum = 1 / (done + 1)  # a plain average of all batches
-                module(features)
+                task.predict(module, batch)
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum

@@ -1,17 +1,20 @@
 """Evaluates a network on held-out examples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from app.domain.errors import RunFailedError
-from workers.training.data import Examples
+from workers.tasks.task import INPUTS, Batch, Task
+from workers.training.data import Records
 
 EVALUATION_BATCH = 1024
+_NONE: Final = "there are no held-out records to evaluate on"
 
 
 @dataclass(frozen=True)
@@ -19,37 +22,71 @@ class Evaluation:
     """The result of ``evaluate``.
 
     Attributes:
-        accuracy: share of examples whose largest logit is their label.
-        mean_loss: mean cross-entropy in nats.
+        metrics: the task's figures, by name.
+        mean_loss: of the task's loss.
+        headline: which of them is shown first; None if it is not defined for these.
         examples: number of examples.
     """
 
-    accuracy: float
+    metrics: Mapping[str, float]
+    headline: str | None
     mean_loss: float
     examples: int
 
+    @property
+    def score(self) -> float | None:
+        """The metric that is shown first."""
+        return None if self.headline is None else self.metrics[self.headline]
 
-def evaluate(module: nn.Module, examples: Examples) -> Evaluation:
-    """Return accuracy and mean loss in evaluation mode; the module's mode is kept.
+
+def evaluate(module: nn.Module, task: Task, examples: Records) -> Evaluation:
+    """Return metrics and mean loss in evaluation mode; the module's mode is kept.
+
+    Of all records only predictions and targets are kept, since a metric may need all of them.
 
     Raises:
         RunFailedError: there are no examples.
     """
     if len(examples) == 0:
-        raise RunFailedError("there are no held-out records to evaluate on")
+        raise RunFailedError(_NONE)
     device = next(module.parameters()).device
-    correct = torch.zeros((), dtype=torch.int64, device=device)
-    loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+    predictions: list[Batch] = []
+    targets: list[Batch] = []
+    losses = []
     with evaluating(module):
-        for features, labels in examples.in_order(EVALUATION_BATCH, device=device):
-            logits = module(features)
-            correct += (logits.argmax(dim=1) == labels).sum()
-            loss_sum += cross_entropy(logits, labels, reduction="sum").double()
+        for batch in examples.in_order(EVALUATION_BATCH, device=device):
+            losses.append(task.loss(module, batch).cpu().double())
+            predictions.append(_on_cpu(task.predict(module, batch)))
+            targets.append(_on_cpu({name: batch[name] for name in batch if name != INPUTS}))
+    if not losses:
+        raise RunFailedError(_NONE)
+    metrics = task.metrics(_joined(predictions), _joined(targets))
+    every = torch.cat(losses)
     return Evaluation(
-        accuracy=int(correct) / len(examples),
-        mean_loss=float(loss_sum) / len(examples),
-        examples=len(examples),
+        metrics=metrics,
+        headline=task.headline if task.headline in metrics else None,
+        mean_loss=float(every.mean()),
+        examples=len(every),
     )
+
+
+def mean_loss(module: nn.Module, task: Task, examples: Records) -> float:
+    """Return the mean loss in evaluation mode; the module's mode is kept."""
+    device = next(module.parameters()).device
+    with evaluating(module):
+        losses = [
+            task.loss(module, batch).cpu().double()
+            for batch in examples.in_order(EVALUATION_BATCH, device=device)
+        ]
+    return float(torch.cat(losses).mean())
+
+
+def _joined(batches: Sequence[Batch]) -> dict[str, NDArray[Any]]:
+    return {name: torch.cat([each[name] for each in batches]).numpy() for name in batches[0]}
+
+
+def _on_cpu(batch: Batch) -> Batch:
+    return {name: each.cpu() for name, each in batch.items()}
 
 
 @contextmanager

@@ -1,19 +1,20 @@
-"""The batches and the loss of each step of a noisy phase."""
+"""The batches of each step of a noisy phase, and what becomes of their records' losses."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy
 
-from workers.training.data import Batch, Examples
+from workers.tasks.task import INPUTS, Batch
+from workers.training.data import Records
 from workers.training.gradients import parts_of
 
 
 class Feed(Protocol):
-    """Endless batches and their loss."""
+    """Endless batches, and what is minimised."""
 
     def forever(self, device: torch.device) -> Iterator[Batch]:
         """Yield a batch for every step."""
@@ -24,18 +25,18 @@ class Feed(Protocol):
     def parts(self, batch: Batch) -> list[tuple[Batch, float]]:
         """Return a batch in the parts that are computed one after the other, with their shares."""
 
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss of a batch: logits [n, classes], labels int64 [n]."""
+    def objective(self, losses: torch.Tensor) -> torch.Tensor:
+        """Return what a batch's step minimises, of its records' losses [n]."""
 
 
 class RandomBatches:
-    """Random minibatches and their mean cross-entropy.
+    """Random minibatches and their mean loss.
 
     Raises:
         RunFailedError: at the first batch, if there are no records.
     """
 
-    def __init__(self, examples: Examples, batch_size: int, *, micro_batches: int = 1) -> None:
+    def __init__(self, examples: Records, batch_size: int, *, micro_batches: int = 1) -> None:
         self._examples = examples
         self._batch_size = batch_size
         self._micro_batches = micro_batches
@@ -52,16 +53,17 @@ class RandomBatches:
         """Return the recipe's micro-batches."""
         return parts_of(batch, self._micro_batches)
 
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the mean cross-entropy."""
-        return cross_entropy(logits, labels)
+    def objective(self, losses: torch.Tensor) -> torch.Tensor:
+        """Return the mean."""
+        return losses.mean()
 
 
 class FixedBatches:
     """A model's fixed batches, cyclically; forgotten records are simply absent.
 
-    The loss is the sum over the batch divided by ``batch_size``, which does not shrink when records
-    are forgotten: a forgotten record counts as a gradient of zero (docs/guarantees.md, section 6).
+    What is minimised is the sum of the batch's losses divided by ``batch_size``, which does not
+    shrink when records are forgotten: a forgotten record counts as a gradient of zero
+    (docs/guarantees.md, section 6).
 
     Args:
         examples: retained records only.
@@ -74,7 +76,7 @@ class FixedBatches:
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Records,
         batch_of: NDArray[np.int64],
         *,
         batches: int,
@@ -83,8 +85,8 @@ class FixedBatches:
         loss_bound: float | None = None,
     ) -> None:
         order = np.argsort(batch_of, kind="stable")
-        self._examples = examples.select(order)
-        self._ends = np.cumsum(np.bincount(batch_of, minlength=batches))
+        sizes = np.bincount(batch_of, minlength=batches)
+        self._pieces = examples.cut(order, sizes.tolist())
         self._batches = batches
         self._batch_size = batch_size
         self._next = position % batches
@@ -92,29 +94,22 @@ class FixedBatches:
 
     def forever(self, device: torch.device) -> Iterator[Batch]:
         """Yield batches, continuing where the last call stopped."""
-        while True:
-            current = self._next
-            self._next = (current + 1) % self._batches
-            yield self._batch(current, device)
+        for batch in self._pieces.cycle(self._next, device=device):
+            self._next = (self._next + 1) % self._batches
+            yield batch
 
     def once(self, device: torch.device) -> Iterator[Batch]:
         """Yield every non-empty batch once."""
-        for number in range(self._batches):
-            batch = self._batch(number, device)
-            if len(batch[1]):
+        for batch in islice(self._pieces.cycle(0, device=device), self._batches):
+            if len(batch[INPUTS]):
                 yield batch
 
     def parts(self, batch: Batch) -> list[tuple[Batch, float]]:
         """Return the whole batch: its gradient's rounding is accounted for as one sum."""
         return [(batch, 1.0)]
 
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the records' losses divided by ``batch_size``."""
-        losses = cross_entropy(logits, labels, reduction="none")
+    def objective(self, losses: torch.Tensor) -> torch.Tensor:
+        """Return the sum divided by ``batch_size``."""
         if self._loss_bound is not None:
             losses = self._loss_bound * torch.tanh(losses / self._loss_bound)
         return losses.sum() / self._batch_size
-
-    def _batch(self, number: int, device: torch.device) -> Batch:
-        start = int(self._ends[number - 1]) if number else 0
-        return self._examples.rows(start, int(self._ends[number]), device=device)

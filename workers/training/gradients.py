@@ -3,14 +3,11 @@
 The noisy and tracked phases take the parts from here and nothing else: never the precision.
 """
 
-from contextlib import nullcontext
 from typing import Final
 
 import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
 
-from workers.training.data import Batch
+from workers.tasks.task import INPUTS, Batch, Forward, Task
 
 _BFLOAT16: Final = "bfloat16"
 
@@ -21,29 +18,27 @@ def parts_of(batch: Batch, parts: int) -> list[tuple[Batch, float]]:
     Their sizes differ by at most one. No part has a single record, which BatchNorm cannot process,
     if the batch has more: there are fewer parts then.
     """
-    features, labels = batch
-    parts = min(parts, max(1, len(labels) // 2))
+    records = len(batch[INPUTS])
+    parts = min(parts, max(1, records // 2))
     if parts == 1:
         return [(batch, 1.0)]
-    split = zip(features.tensor_split(parts), labels.tensor_split(parts), strict=True)
-    return [(part, len(part[1]) / len(labels)) for part in split]
+    split = zip(*(tensor.tensor_split(parts) for tensor in batch.values()), strict=True)
+    named = [dict(zip(batch, part, strict=True)) for part in split]
+    return [(part, len(part[INPUTS]) / records) for part in named]
 
 
 def add_gradient(
-    module: nn.Module, batch: Batch, *, micro_batches: int, precision: str
+    module: Forward, task: Task, batch: Batch, *, micro_batches: int, precision: str
 ) -> torch.Tensor:
-    """Add the gradient of a batch's mean cross-entropy; return that loss, detached, 0-dim.
+    """Add the gradient of a batch's mean loss; return that loss, detached, 0-dim.
 
-    In ``bfloat16`` the forward pass runs under autocast; the loss is computed in the logits' own
-    precision or float32, and weights and gradients keep their dtype.
+    In ``bfloat16`` the forward pass runs under autocast; the loss is computed in float32, and
+    weights and gradients keep their dtype.
     """
     total: torch.Tensor | None = None
-    for (features, labels), share in parts_of(batch, micro_batches):
-        with _computing_in(precision, features.device):
-            logits = module(features)
-        if precision == _BFLOAT16:
-            logits = logits.to(torch.float32)
-        loss = cross_entropy(logits, labels)
+    forward = _halved(module) if precision == _BFLOAT16 else module
+    for part, share in parts_of(batch, micro_batches):
+        loss = task.loss(forward, part).mean()
         if share != 1.0:
             loss = loss * share
         loss.backward()  # type: ignore[no-untyped-call]
@@ -51,7 +46,12 @@ def add_gradient(
     return torch.zeros(()) if total is None else total
 
 
-def _computing_in(precision: str, device: torch.device) -> "torch.autocast | nullcontext[None]":
-    if precision != _BFLOAT16:
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
+def _halved(module: Forward) -> Forward:
+    """Return the network with its arithmetic in bfloat16, and its outputs in float32."""
+
+    def forward(*inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(inputs[0].device.type, dtype=torch.bfloat16):
+            outputs: torch.Tensor = module(*inputs)
+        return outputs.to(torch.float32)
+
+    return forward

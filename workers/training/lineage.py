@@ -18,7 +18,9 @@ import torch
 from torch import nn
 
 from app.accounting.histories.history import History
+from app.domain.errors import RunFailedError
 from app.domain.plan import Plan, TrainingKind
+from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.catalogue import mechanism_named
 from workers.data.backbone import frame_of
 from workers.data.loading import ModelSpec, RunData
@@ -28,6 +30,7 @@ from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
 from workers.noise.generators import NoiseSource
 from workers.seal.sealed import Sealed, SealedProgress
+from workers.training.data import Examples
 from workers.training.feeds import Feed, FixedBatches, RandomBatches
 from workers.training.private import PrivateTraining
 
@@ -61,7 +64,8 @@ def lineage_of(
     if plan.training is TrainingKind.DESCENT:
         return Descending.of(plan, data)
     if plan.training is TrainingKind.EXACT:
-        return Solved(data, solver_of(plan), feed=RandomBatches(data.retain, 1))
+        solver, task = solver_of(plan), model.description.task
+        return Solved(data, solver, task, feed=RandomBatches(data.retain, 1))
     recipe = model.recipe
     feed = RandomBatches(data.retain, recipe.batch_size, micro_batches=recipe.micro_batches)
     if plan.training is TrainingKind.PRIVATE:
@@ -146,9 +150,12 @@ class Private:
     dtype: torch.dtype | None = None
 
     def train(self, sealed: Sealed, noise: NoiseSource, on_progress: SealedProgress) -> None:
-        """Train with noise."""
+        """Train with noise; its Poisson samples are of records in memory."""
+        retain = self.data.retain
+        if not isinstance(retain, Examples):
+            raise RunFailedError("DP-SGD samples records in memory, and these are streamed")
         sealed.train_privately(
-            self.data.retain, self.model.recipe, self.training, noise=noise, on_progress=on_progress
+            retain, self.model.recipe, self.training, noise=noise, on_progress=on_progress
         )
 
 
@@ -158,6 +165,7 @@ class Solved:
 
     data: RunData
     solver: Solver
+    task: TaskSpec
     feed: Feed
     frame: ReferenceFrame | None = None
     dtype: torch.dtype | None = torch.float64
@@ -169,7 +177,7 @@ class Solved:
         on_progress: SealedProgress,
     ) -> None:
         """Compute the weights."""
-        sealed.solve(lambda network: self.solver.solve(network, self.data))
+        sealed.solve(lambda network: self.solver.solve(network, self.data, self.task))
         on_progress(1, 1)
 
 

@@ -13,7 +13,7 @@ _SMALLEST_NORM: Final = 1e-30
 
 
 class LinearHead(nn.Module):
-    """Maps features [n, *shape] to logits [n, classes]; two classes share one row of weights.
+    """Maps features [n, *shape] to outputs [n, outputs]; two classes may share a row of weights.
 
     Each record's features are scaled by numbers that depend only on that record and public
     constants, so that the loss is convex, smooth and Lipschitz with known constants for any data.
@@ -22,29 +22,32 @@ class LinearHead(nn.Module):
 
     Args:
         size: entries of one record's features.
-        classes: number of classes, 2 or more.
+        outputs: classes, labels or targets.
+        rows: of weights: 1 for two classes, else as many as outputs.
         feature_norm: public bound that divides the features, with longer ones clipped to it; None
             scales every record to the same norm.
         bias: value of the constant feature, at least 0 (none) and below 1.
 
     Attributes:
-        weight: float64 [classes or 1, size or size + 1], initially zero; the bias is its last
+        weight: float64 [rows, size or size + 1], initially zero; the bias is its last
             column.
     """
 
-    def __init__(self, size: int, classes: int, *, feature_norm: float | None, bias: float) -> None:
+    def __init__(
+        self, size: int, outputs: int, *, rows: int, feature_norm: float | None, bias: float
+    ) -> None:
         super().__init__()
         self._feature_norm = feature_norm
         self._bias = bias * _NORM_MARGIN
         self._scale = math.sqrt(1 - bias * bias) * _NORM_MARGIN
-        rows = 1 if classes == 2 else classes
+        self._paired = rows < outputs
         columns = size + (1 if bias > 0 else 0)
         self.weight = nn.Parameter(torch.zeros(rows, columns, dtype=torch.float64))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Return logits, float64 [n, classes]."""
+        """Return logits or numbers, float64 [n, outputs]."""
         logits: torch.Tensor = linear(self.scaled(features), self.weight)
-        if len(self.weight) == 1:
+        if self._paired:
             return torch.cat([torch.zeros_like(logits), logits], dim=1)
         return logits
 

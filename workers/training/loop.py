@@ -8,9 +8,13 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
-from workers.training.data import Examples
+from workers.tasks.augmented import visited
+from workers.tasks.task import Task
+from workers.training.data import Records
+from workers.training.evaluate import mean_loss
 from workers.training.gradients import add_gradient
 from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
+from workers.training.patience import Patience
 
 TrainingProgress = Callable[[int, int, torch.Tensor], None]
 """Step taken (from 1), all steps, and the batch's mean loss as a detached 0-dim tensor.
@@ -25,26 +29,31 @@ _STEPS_BETWEEN_CHECKS = 32
 
 def train(
     module: nn.Module,
-    examples: Examples,
+    task: Task,
+    examples: Records,
     recipe: TrainingRecipe,
     *,
     epochs: float,
+    held_out: Records | None = None,
     on_progress: TrainingProgress | None = None,
 ) -> int:
-    """Minimise the cross-entropy of ``examples`` with a fresh optimiser; return the steps taken.
+    """Minimise the mean loss of ``examples`` with a fresh optimiser; return the steps taken.
 
     Args:
         module: trained in place, on its own device; left in training mode.
+        task: whose loss.
         examples: at least one.
         recipe: ``recipe.epochs`` is not used.
         epochs: passes over the examples, fractions allowed; the schedule spans exactly these.
+        held_out: records that the recipe's ``patience`` looks at; None trains all epochs.
         on_progress: called after each step; its exceptions end the training.
 
     Raises:
         RunFailedError: there are no examples, a group of the recipe has no parameter, or the loss
             or a weight is no longer finite.
     """
-    steps = round(epochs * examples.steps_per_epoch(recipe.batch_size))
+    per_epoch = examples.steps_per_epoch(recipe.batch_size)
+    steps = round(epochs * per_epoch)
     if steps < 1:
         return 0
     device = next(module.parameters()).device
@@ -52,13 +61,18 @@ def train(
     schedule = Schedule(optimizer, recipe, steps)
     trained = [tensor for group in optimizer.param_groups for tensor in group["params"]]
     loss_sum = torch.zeros((), device=device)
+    patience = _patience(module, task, recipe, held_out)
     module.train()
     batches = islice(examples.forever(recipe.batch_size, device=device), steps)
     with overwritten_afterwards(optimizer):
         for step, batch in enumerate(batches, start=1):
             optimizer.zero_grad(set_to_none=True)
             loss = add_gradient(
-                module, batch, micro_batches=recipe.micro_batches, precision=recipe.precision
+                module,
+                task,
+                visited(task, batch),
+                micro_batches=recipe.micro_batches,
+                precision=recipe.precision,
             )
             if recipe.clip_norm is not None:
                 nn.utils.clip_grad_norm_(trained, recipe.clip_norm)
@@ -69,9 +83,21 @@ def train(
                 _require_finite(loss_sum)
             if on_progress is not None:
                 on_progress(step, steps, loss)
+            if patience is not None and step % per_epoch == 0 and patience.exhausted():
+                break
+    if patience is not None:
+        patience.restore()
     for tensor in trained:
         _require_finite(tensor.detach().sum())
-    return steps
+    return step
+
+
+def _patience(
+    module: nn.Module, task: Task, recipe: TrainingRecipe, held_out: Records | None
+) -> Patience | None:
+    if recipe.patience is None or held_out is None or len(held_out) == 0:
+        return None
+    return Patience(module, lambda: mean_loss(module, task, held_out), recipe.patience)
 
 
 def _require_finite(number: torch.Tensor) -> None:

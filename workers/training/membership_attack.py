@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
-from torch.nn.functional import cross_entropy
 
 from app.domain.errors import RunFailedError
-from workers.training.data import Examples
+from workers.training.data import Records
 from workers.training.evaluate import EVALUATION_BATCH, evaluating
 from workers.training.network import Network
 
 
-def membership_auc(network: Network, *, forgotten: Examples, held_out: Examples) -> float:
+def membership_auc(network: Network, *, forgotten: Records, held_out: Records) -> float:
     """Return the attack's area under the curve, from 0 to 1; the network's modes are kept.
 
     Args:
@@ -51,11 +50,13 @@ def loss_threshold_auc(*, members: NDArray[np.float64], others: NDArray[np.float
     return float((ranks[: len(members)].sum() - smallest_sum) / pairs)
 
 
-def record_losses(network: Network, examples: Examples) -> NDArray[np.float64]:
-    """Return each record's cross-entropy in nats, in evaluation mode and in the stored order."""
+def record_losses(network: Network, examples: Records) -> NDArray[np.float64]:
+    """Return each record's loss, in evaluation mode and in the stored order."""
     module = network.module
     losses = [torch.empty(0)]
     with evaluating(module):
-        for features, labels in examples.in_order(EVALUATION_BATCH, device=network.flat.device):
-            losses.append(cross_entropy(module(features), labels, reduction="none").cpu())
+        losses += [
+            network.task.loss(module, batch).cpu()
+            for batch in examples.in_order(EVALUATION_BATCH, device=network.flat.device)
+        ]
     return torch.cat(losses).to(torch.float64).numpy()

@@ -16,9 +16,11 @@ from torch import nn
 from app.domain.base import BaseDigest
 from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.tasks.classification import CLASSIFICATION
+from workers.tasks.task import Task
 from workers.training.base import digest_of, digests_of, require_same
 from workers.training.buffers import require_supported_buffers
-from workers.training.data import Examples
+from workers.training.data import Records
 from workers.training.evaluate import Evaluation, evaluate
 from workers.training.flat import FlatParameters
 from workers.training.loop import TrainingProgress, train
@@ -34,10 +36,12 @@ class Network:
         factory: builds the module from torch's global generator, which has a fresh seed from the
             operating system during the call.
         device: where everything is computed.
+        task: what it learns.
         dtype: float32 or float64, of all parameters and buffers; None leaves them as built. A hook
             converts inputs to it.
 
     Attributes:
+        task: what it learns.
         module: the network; its parameters are views into ``flat``.
         flat: its trainable parameters and their gradients.
         base: the digest of its public tensors, which nothing here changes; None without any.
@@ -51,8 +55,10 @@ class Network:
         factory: Callable[[], nn.Module],
         *,
         device: torch.device,
+        task: Task = CLASSIFICATION,
         dtype: torch.dtype | None = None,
     ) -> None:
+        self.task = task
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int.from_bytes(os.urandom(8)))
             self.module = factory().to(device=device, dtype=dtype)
@@ -106,31 +112,42 @@ class Network:
 
     def train(
         self,
-        examples: Examples,
+        examples: Records,
         recipe: TrainingRecipe,
         *,
         epochs: float,
+        held_out: Records | None = None,
         on_progress: TrainingProgress | None = None,
     ) -> int:
         """Train without noise and with a fresh optimiser; return the steps taken.
+
+        Only outside of the seal may ``held_out`` records end it by the recipe's ``patience``.
 
         Raises:
             RunFailedError: there are no examples, or training diverged.
             PlanError: the network changed its base.
         """
-        steps = train(self.module, examples, recipe, epochs=epochs, on_progress=on_progress)
+        steps = train(
+            self.module,
+            self.task,
+            examples,
+            recipe,
+            epochs=epochs,
+            held_out=held_out,
+            on_progress=on_progress,
+        )
         self.require_base()
         return steps
 
-    def evaluate(self, examples: Examples) -> Evaluation:
-        """Return accuracy and mean loss.
+    def evaluate(self, examples: Records) -> Evaluation:
+        """Return the task's metrics and mean loss.
 
         Raises:
             RunFailedError: there are no examples.
         """
-        return evaluate(self.module, examples)
+        return evaluate(self.module, self.task, examples)
 
-    def evaluate_noisier(self, examples: Examples, noise_std: float) -> Evaluation:
+    def evaluate_noisier(self, examples: Records, noise_std: float) -> Evaluation:
         """Return the same with noise added to each parameter, which is taken away again.
 
         The noise protects nothing: it is of an ordinary generator.

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from app.domain.errors import PlanError
 from workers.mechanisms.vectors import CLIP_MARGIN
+from workers.tasks.task import Batch, Task
 from workers.training.buffers import statistics_of
 from workers.training.flat import FlatParameters
 
@@ -45,15 +45,14 @@ class PerRecordGradients:
         records_at_once: how many records a call of ``add_clipped`` should get at most; public.
     """
 
-    def __init__(self, module: nn.Module, flat: FlatParameters) -> None:
+    def __init__(self, module: nn.Module, task: Task, flat: FlatParameters) -> None:
         self._module = module
+        self._task = task
         self._flat = flat
         self.records_at_once = max(1, min(_MOST_RECORDS, _MOST_NUMBERS // flat.size))
 
-    def add_clipped(
-        self, features: torch.Tensor, labels: torch.Tensor, *, clip_norm: float, out: torch.Tensor
-    ) -> None:
-        """Add each record's cross-entropy gradient, clipped to ``clip_norm``, to ``out``.
+    def add_clipped(self, batch: Batch, *, clip_norm: float, out: torch.Tensor) -> None:
+        """Add each record's gradient of the task's loss, clipped to ``clip_norm``, to ``out``.
 
         Each is rounded to multiples of a power of two near 2^-32 clip_norm, and clipped so that its
         rounded norm is at most ``clip_norm``. So the sum of up to 2^20 records is exact.
@@ -62,12 +61,11 @@ class PerRecordGradients:
         of its record bounded by the clip, and does not affect other records.
 
         Args:
-            features: of at least one record, on the module's device.
-            labels: of the same records.
+            batch: at least one record, on the module's device.
             clip_norm: bound on one record's gradient, over all parameters.
             out: float64 [size], in the order of the flat parameters.
         """
-        gradients = self._of(features, labels)
+        gradients = self._of(batch)
         norms = torch.stack(
             [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in gradients]
         )
@@ -82,8 +80,8 @@ class PerRecordGradients:
             _add_rounded(part, units, unit, total)
             part.zero_()
 
-    def require_independent_records(self, probe: torch.Tensor) -> None:
-        """Check on ``PROBED`` random inputs that Opacus's gradients are those of single records.
+    def require_independent_records(self, probe: Batch) -> None:
+        """Check on ``PROBED`` random records that Opacus's gradients are those of single records.
 
         Raises:
             PlanError: the network mixes the records of a batch, or uses a parameter in a way that
@@ -91,9 +89,9 @@ class PerRecordGradients:
         """
         with torch.random.fork_rng(devices=self._cuda_devices()):
             torch.manual_seed(0)
-            alone = self._probed(probe[:2])
-            first = self._probed(probe[:3])
-            second = self._probed(torch.cat([probe[:1], probe[3:PROBED]]))
+            alone = self._probed(probe, [0, 1])
+            first = self._probed(probe, [0, 1, 2])
+            second = self._probed(probe, [0, *range(3, PROBED)])
         for name, *parts in zip(self._flat.shapes, alone, first, second, strict=True):
             counts = [len(part) for part in parts]
             if counts != [2, 3, 3] or not _close(parts[1][0], parts[2][0]):
@@ -102,13 +100,13 @@ class PerRecordGradients:
                     f"records where {name!r} takes part: use no layer that looks across the batch"
                 )
 
-    def _probed(self, features: torch.Tensor) -> list[torch.Tensor]:
+    def _probed(self, probe: Batch, chosen: list[int]) -> list[torch.Tensor]:
         """Return gradients of random records, after comparing their sum with autograd's."""
         torch.manual_seed(0)  # the same dropout each time
-        labels = torch.zeros(len(features), dtype=torch.int64, device=features.device)
+        batch = {name: tensor[chosen] for name, tensor in probe.items()}
         self._flat.gradients.zero_()
         try:
-            gradients = [part.clone() for part in self._of(features, labels)]
+            gradients = [part.clone() for part in self._of(batch)]
         except (RuntimeError, ValueError, AttributeError) as error:
             raise PlanError(
                 f"Opacus cannot compute this network's gradients per record "
@@ -123,16 +121,16 @@ class PerRecordGradients:
                 )
         return gradients
 
-    def _of(self, features: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+    def _of(self, batch: Batch) -> list[torch.Tensor]:
         """Return [records, size of the parameter] for every parameter, of its dtype."""
-        loss = cross_entropy(self._module(features), labels, reduction="sum")
-        loss.backward()  # type: ignore[no-untyped-call]
+        losses = self._task.loss(self._module, batch)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
         gradients = []
         for parameter in self._flat:
             of_records: torch.Tensor | None = parameter.grad_sample  # type: ignore[attr-defined]
             parameter.grad_sample = None  # type: ignore[attr-defined]
             if of_records is None:  # the network does not use this parameter
-                of_records = parameter.new_zeros((len(features), *parameter.shape))
+                of_records = parameter.new_zeros((len(losses), *parameter.shape))
             gradients.append(of_records.flatten(1) if parameter.dim() else of_records.unsqueeze(1))
         return gradients
 
@@ -146,14 +144,15 @@ class PerRecordGradients:
 
 @contextmanager
 def per_record_gradients(
-    module: nn.Module, flat: FlatParameters, *, probe: torch.Tensor
+    module: nn.Module, task: Task, flat: FlatParameters, *, probe: Batch
 ) -> Iterator[PerRecordGradients]:
     """Attach Opacus to a module; it is always removed afterwards.
 
     Args:
         module: in training mode, with ``flat.gradients`` attached, which serve as scratch.
+        task: whose loss.
         flat: its parameters.
-        probe: ``PROBED`` random records, as the module reads them, on its device.
+        probe: ``PROBED`` random records, on its device.
 
     Raises:
         PlanError: the architecture has no gradient per record; the message names the layer.
@@ -168,7 +167,7 @@ def per_record_gradients(
         with warnings.catch_warnings():
             # Features need no gradient, and Opacus's hooks work without one.
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            gradients = PerRecordGradients(hooked, flat)
+            gradients = PerRecordGradients(hooked, task, flat)
             gradients.require_independent_records(probe)
             yield gradients
     finally:

@@ -22,6 +22,8 @@ import torch
 from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.noise.generators import NoiseSource
+from workers.tasks.augmented import visited
+from workers.tasks.task import Task
 from workers.training.data import Examples
 from workers.training.network import Network
 from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
@@ -89,16 +91,17 @@ def train_privately(
     optimizer = optimizer_of(module, recipe)
     schedule = Schedule(optimizer, recipe, steps)
     clipped_sum = torch.zeros_like(flat.values, dtype=torch.float64)
-    probe, _ = examples.like(PROBED).rows(0, PROBED, device=flat.device)
+    probe = examples.like(PROBED).rows(0, PROBED, device=flat.device)
     flat.attach_gradients()
     with (
         overwritten_afterwards(optimizer, clipped_sum),
-        per_record_gradients(module, flat, probe=probe) as gradients,
+        per_record_gradients(module, network.task, flat, probe=probe) as gradients,
     ):
         for step in range(1, steps + 1):
             clipped_sum.zero_()
             _add_sample(
                 gradients,
+                network.task,
                 examples,
                 training.sampling_rate,
                 clip_norm=training.gradient_clip,
@@ -117,6 +120,7 @@ def train_privately(
 
 def _add_sample(
     gradients: PerRecordGradients,
+    task: Task,
     examples: Examples,
     rate: float,
     *,
@@ -127,7 +131,5 @@ def _add_sample(
     chosen = poisson_sample(len(examples), rate)
     if len(chosen) == 0:
         return
-    for features, labels in examples.select(chosen).in_order(
-        gradients.records_at_once, device=out.device
-    ):
-        gradients.add_clipped(features, labels, clip_norm=clip_norm, out=out)
+    for batch in examples.select(chosen).in_order(gradients.records_at_once, device=out.device):
+        gradients.add_clipped(visited(task, batch), clip_norm=clip_norm, out=out)

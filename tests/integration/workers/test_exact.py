@@ -12,7 +12,6 @@ from app.certificates.weights_file import tensors_sha256
 from app.cli.main import app
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
-from app.datasets.shards import decode_shard, encode_shard
 from app.datasets.tables import FeatureShardRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import BackboneUse
@@ -39,8 +38,10 @@ from tests.support.exact_heads import (
 )
 from tests.support.logbook import faults
 from tests.support.workshop import DATASET, RECORDS, Workshop
-from workers.data import loading
+from workers.data import run_records
+from workers.data.part import Part
 from workers.recompute import recompute
+from workers.tasks.task import INPUTS
 
 runner = CliRunner()
 QUARTER = {"held_out_fraction": 0.25}
@@ -191,7 +192,7 @@ def test_lost_sums_are_made_anew(workshop, lost):
 def passes(monkeypatch):
     """How many records each reading asked for; of a reading of all shards, None."""
     found = []
-    some, everything = loading.read_records, loading.read_shards
+    some, everything = run_records.read_records, run_records.read_shards
 
     def noting(read, count):
         def reading(*args, **more):
@@ -200,8 +201,8 @@ def passes(monkeypatch):
 
         return reading
 
-    monkeypatch.setattr(loading, "read_records", noting(some, lambda args: len(args[3])))
-    monkeypatch.setattr(loading, "read_shards", noting(everything, lambda _: None))
+    monkeypatch.setattr(run_records, "read_records", noting(some, lambda args: len(args[3])))
+    monkeypatch.setattr(run_records, "read_shards", noting(everything, lambda _: None))
     return found
 
 
@@ -226,11 +227,10 @@ def features_that_differ(workshop):
     blobs = workshop.services.blobs
     with workshop.transaction() as session:
         for row in session.query(FeatureShardRow).all():
-            seqs, labels, features = decode_shard(blobs.read(row.blob_id))
-            changed = (features + 0.5).astype(np.float16)
-            blob = blobs.put(
-                session, "features", encode_shard(seqs=seqs, labels=labels, features=changed)
-            )
+            part = Part.of_bytes(blobs.read(row.blob_id))
+            changed = (part.tensors[INPUTS] + 0.5).astype(np.float16)
+            other = Part(part.seqs, {**part.tensors, INPUTS: changed})
+            blob = blobs.put(session, "features", other.to_bytes())
             blobs.adopt(session, blob.id)
             row.blob_id = blob.id
 

@@ -30,7 +30,7 @@ from tests.support.exact_heads import head_of, live_sums, released
 from tests.support.logbook import faults
 from tests.support.workshop import Workshop
 from workers import run
-from workers.data import loading
+from workers.data import run_records
 from workers.lease import Lease
 from workers.recompute import recompute
 from workers.run import execute
@@ -241,13 +241,13 @@ def _interrupted(*_):
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """How many records each run read that did not read all."""
-    counts, read_records = [], loading.read_records
+    counts, read_records = [], run_records.read_records
 
     def reading(*args, **more):
         counts.append(len(args[3]))
         return read_records(*args, **more)
 
-    monkeypatch.setattr(loading, "read_records", reading)
+    monkeypatch.setattr(run_records, "read_records", reading)
     return counts
 
 

@@ -158,7 +158,7 @@ def test_a_forgotten_record_is_not_read(workshop, monkeypatch):
 
     def watch(services, lease, model, *, dimension):
         data = load(services, lease, model, dimension=dimension)
-        seen.extend(data.retain.features[:, 0].int().tolist())
+        seen.extend(data.retain.inputs[:, 0].int().tolist())
         return data
 
     monkeypatch.setattr(run_module, "load_records", watch)

@@ -13,9 +13,13 @@ from app.ledger.tables import RunRow
 from app.locations import redis_connection
 from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.patience import PATIENCE_S
+from tests.support.s3 import ACCESS, S3Server
 from tests.support.slow import FACTORY
 from tests.support.strace import sealed_phases, traced, why_unavailable
+from tests.support.streamed import footprint, push_wide, too_little
+from tests.support.workshop import Workshop
 from workers.dispatcher import Dispatcher
+from workers.memory import VARIABLE
 from workers.queue import open_queue
 
 REPOSITORY = Path(__file__).parents[3]
@@ -46,6 +50,22 @@ def _strace():
 
 
 @pytest.fixture
+def bucket(monkeypatch):
+    """A real S3 server, where the service keeps its objects; ask for it before the service."""
+    server = S3Server()
+    for name, value in {
+        "BUCKET": server.bucket,
+        "ENDPOINT": server.endpoint,
+        "REGION": ACCESS["region"],
+        "ACCESS_KEY": ACCESS["access_key"],
+        "SECRET_KEY": ACCESS["secret_key"],
+    }.items():
+        monkeypatch.setenv(f"EXPUNGE_S3_{name}", value)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
 def run_id(api, services):
     """A run that trains for a second or so, waiting for a worker."""
     api.post("/v1/datasets", json=DATASET)
@@ -61,12 +81,34 @@ def run_id(api, services):
         return session.scalars(select(RunRow.id)).one()
 
 
-def trace(tmp_path, program, *arguments):
+@pytest.fixture
+def streamed_run(services):
+    """A run whose records do not fit into what its worker may use; and the environment for that."""
+    workshop = Workshop(services)
+    push_wide(services)
+    recipe = {"epochs": 4, "batch_size": 16, "held_out_fraction": 0.2}
+    workshop.define(
+        dataset="wide",
+        architecture="logistic",
+        recipe=recipe,
+        parameters={"steps": 400},
+        budget_epochs=8,
+        audit=True,
+    )
+    allowed = too_little(footprint(services))
+    return workshop.active_run(), {VARIABLE: str(allowed)}
+
+
+def trace(tmp_path, program, *arguments, **environment):
     output = tmp_path / "trace"
     ended = subprocess.run(
         traced(output, [sys.executable, "-c", program, *map(str, arguments)]),
         cwd=REPOSITORY,
-        env={**os.environ, "EXPUNGE_ALLOWED_FACTORIES": json.dumps([FACTORY])},
+        env={
+            **os.environ,
+            "EXPUNGE_ALLOWED_FACTORIES": json.dumps([FACTORY]),
+            **environment,
+        },
         capture_output=True,
         timeout=PATIENCE_S,
         check=False,
@@ -84,6 +126,34 @@ def test_a_sealed_phase_writes_to_postgres_and_to_nothing_else(services, run_id,
     assert phase.opened_to_write == []
     assert len(phase.written) > 3
     assert {Path(target).name for target in phase.written} == {".s.PGSQL.5432"}
+
+
+def traced_run(services, tmp_path, run_id, environment):
+    (phase,) = trace(tmp_path, RUN, run_id, **environment)
+    with services.database.transaction() as session:
+        run = session.get_one(RunRow, run_id)
+        assert run.state == "published", run.failure_reason
+    assert phase.opened_to_write == []
+    return phase
+
+
+def test_a_streamed_run_reads_records_in_its_sealed_phase_and_writes_no_file(
+    services, streamed_run, tmp_path
+):
+    phase = traced_run(services, tmp_path, *streamed_run)
+    assert {Path(target).name for target in phase.written} == {".s.PGSQL.5432"}
+    assert len(phase.written) > 100  # it asks for each shard where it is now
+
+
+def test_a_streamed_run_writes_to_its_object_store_nothing_but_what_it_asks_for(
+    bucket, services, streamed_run, tmp_path
+):
+    phase = traced_run(services, tmp_path, *streamed_run)
+    store = f"->127.0.0.1:{bucket.port}]>"
+    sent = [target for target in phase.written if target.endswith(store)]
+    assert sent
+    others = {Path(target).name for target in phase.written if target not in sent}
+    assert others == {".s.PGSQL.5432"}
 
 
 def test_the_trace_would_show_a_file(tmp_path):

@@ -40,8 +40,9 @@ from workers import jobs
 from workers.data.backbone_loading import load_backbone, load_frozen
 from workers.data.whitening import Moments, whiten
 from workers.recompute import recompute
-from workers.training.data import Examples
+from workers.tasks.task import INPUTS, TARGET
 from workers.training.device import choose_device
+from workers.training.features import FeatureForm
 
 SCHEMA = FeatureSchema(shape=(8,), dtype="float32", offset=0.5, scale=2.0, classes=2)
 NUMBERS = np.random.default_rng(11)
@@ -103,7 +104,9 @@ def raw_features(workshop, numbers):
 
 
 def features_by(backbone, numbers):
-    records = Examples.of_schema(FEATURES[list(numbers)], LABELS[list(numbers)], SCHEMA)
+    records = FeatureForm.of(SCHEMA).examples(
+        {INPUTS: FEATURES[list(numbers)], TARGET: LABELS[list(numbers)]}
+    )
     return np.concatenate(
         [part.numpy() for part in backbone.features(records, device=choose_device())]
     )

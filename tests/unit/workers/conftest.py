@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from workers.training.data import Examples
+from workers.training.features import classified
 
 
 def digits_of(index, shape=(64,)):
     data = load_digits()
     features = data.data[index].astype(np.float32).reshape(-1, *shape)
-    return Examples.from_arrays(features, data.target[index], offset=8.0, scale=1 / 8)
+    return classified(features, data.target[index], offset=8.0, scale=1 / 8)
 
 
 @pytest.fixture(scope="session")

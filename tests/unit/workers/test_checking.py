@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from torch import nn
 from typer.testing import CliRunner
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.planning.mechanisms.catalogue import MECHANISMS
 from tests.support.operators import PACKAGE, operators_package
+from tests.support.own_tasks import OWN, Rents
 from workers import checking
 from workers.checking import Order, findings
 
@@ -33,10 +36,15 @@ class Last(nn.Linear):
 """
 
 
+TASK = {"name": "classification", "classes": 2}
+
+
 def order(monkeypatch, build, **more):
     operators_package(monkeypatch).build = lambda **_: build()
     schema = {"shape": [6], "dtype": "float32", "offset": 0.0, "scale": 1.0, "classes": 2, **more}
-    return Order.from_json({"factory": f"{PACKAGE}:build", "options": {}, "schema": schema})
+    network = {"name": "custom", "factory": f"{PACKAGE}:build"}
+    document = {"architecture": network, "task": TASK, "schema": schema}
+    return Order.from_json({**document, "data": None, "record_id": "record_id"})
 
 
 def outcomes(monkeypatch, build, **more):
@@ -147,3 +155,28 @@ def test_a_wrong_command_line_is_one_line(arguments, words):
     assert answer.exit_code == 1
     assert words in answer.stderr
     assert answer.stderr.count("\n") == 1
+
+
+def test_a_definition_of_columns_is_tried_with_its_task_and_the_operators_own_rows(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    own = (Path(__file__).parents[2] / "support" / "own_tasks.py").read_text()
+    (tmp_path / f"{PACKAGE}.py").write_text(own)
+    rows = Rents().sample(30).append_column("shop", [[f"shop-{i}" for i in range(30)]])
+    rents = [20_000.0 if i == 7 else 900.0 for i in range(30)]
+    faulty = rows.set_column(1, "rent", [rents])
+    for name, table in (("good", rows), ("faulty", faulty)):
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    model = tmp_path / "model.json"
+    model.write_text(json.dumps({"architecture": {"name": "logistic"}, "task": OWN}))
+    command = [sys.executable, "-m", "app.cli", "model", "check", str(model)]
+    for name, code, words in (
+        ("good", 0, "all 30 rows of good.parquet can be encoded"),
+        ("faulty", 1, "record shop-7, column 'rent': the task cannot read it"),
+    ):
+        data = ["--data", str(tmp_path / f"{name}.parquet"), "--record-id", "shop"]
+        done = subprocess.run([*command, *data], capture_output=True, text=True, check=False)
+        assert words in done.stdout, done.stderr
+        assert "gradient_clipping     works" in done.stdout
+        assert done.returncode == code

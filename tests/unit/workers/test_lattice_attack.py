@@ -30,7 +30,7 @@ from workers.noise.box_muller import round_to_
 from workers.noise.generators import SecureNoise
 from workers.noisy_phase import descend
 from workers.seal.sealed import Sealed
-from workers.training.data import Examples
+from workers.training.features import classified
 from workers.training.feeds import RandomBatches
 from workers.training.linear_head import LinearHead
 from workers.training.network import Network
@@ -99,10 +99,10 @@ def tracked_release():
     draws = np.random.default_rng(0)
     labels = draws.integers(0, 10, 300)
     features = draws.normal(size=(300, 60)) + labels[:, None] * np.eye(10)[labels].repeat(6, axis=1)
-    records = Examples.from_arrays(features, labels)
+    records = classified(features, labels)
 
     def factory():
-        return LinearHead(60, 10, feature_norm=None, bias=0.1)
+        return LinearHead(60, 10, rows=10, feature_norm=None, bias=0.1)
 
     ends = []
     for kept in (np.arange(300), np.arange(5, 300)):
@@ -216,7 +216,7 @@ def private_gradient():
         network.flat.values.copy_(start)
         train_privately(
             network,
-            Examples(records, labels),
+            classified(records, labels),
             TrainingRecipe(learning_rate=1e-30, momentum=0.0, schedule="constant", batch_size=20),
             PrivateTraining(
                 noise_multiplier=1 / MU, gradient_clip=0.7, sampling_rate=1.0, steps=count

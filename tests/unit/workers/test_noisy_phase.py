@@ -96,7 +96,7 @@ def test_steps_use_the_gradient_of_the_records_in_the_frame(digit_images):
     x = nn.utils.parameters_to_vector(plain.parameters()).detach().double()
     u = (x - centre) / scale
     u = u * min(1.0, rule.initial_clip / float(u.norm()))
-    (features, labels), *_ = digit_images.in_order(len(digit_images), device=CPU)
+    features, labels = next(digit_images.in_order(len(digit_images), device=CPU)).values()
     for _ in range(rule.steps):
         nn.utils.vector_to_parameters((centre + scale * u).float(), plain.parameters())
         loss = nn.functional.cross_entropy(plain(features), labels)
@@ -153,7 +153,7 @@ def test_a_descent_moves_a_network_of_float64_by_its_gradient(digit_images):
     start = network.flat.values.clone()
     plain = normalised().double()
     plain.load_state_dict(network.module.state_dict())
-    (features, labels), *_ = digit_images.in_order(len(digit_images), device=CPU)
+    features, labels = next(digit_images.in_order(len(digit_images), device=CPU)).values()
     nn.functional.cross_entropy(plain(features.double()), labels).backward()
     gradient = torch.cat([parameter.grad.reshape(-1) for parameter in plain.parameters()])
     descend(

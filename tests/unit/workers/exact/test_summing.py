@@ -7,17 +7,27 @@ import pytest
 
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.multi_label import MultiLabelSpec
+from app.domain.tasks.regression import RegressionSpec
 from app.registry.statistics_file import StatisticsFile
+from workers.data.part import Part
 from workers.exact import summing
 from workers.exact.summing import Quantiser, sums_less, sums_over
+from workers.exact.targets import Targets
+from workers.tasks.task import INPUTS, TARGET
 
 SCHEMA = FeatureSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=2)
-QUANTISER = Quantiser(SCHEMA, 8.0)
+QUANTISER = Quantiser(SCHEMA, 8.0, Targets(ClassificationSpec(classes=2)))
 RANDOM = np.random.default_rng(8)
-PARTS = [
-    (np.arange(20, 40), RANDOM.integers(0, 2, 20), RANDOM.normal(size=(20, 3)).astype(np.float32)),
-    (np.arange(0, 20), RANDOM.integers(0, 2, 20), RANDOM.normal(size=(20, 3)).astype(np.float32)),
-]
+
+
+def part(first):
+    labels, features = RANDOM.integers(0, 2, 20), RANDOM.normal(size=(20, 3)).astype(np.float32)
+    return Part(np.arange(first, first + 20), {INPUTS: features, TARGET: labels})
+
+
+PARTS = [part(20), part(0)]
 EVERYONE = frozenset(range(40))
 LEFT = EVERYONE - {3, 25, 26}
 
@@ -34,8 +44,7 @@ def stored(seqs=EVERYONE):
 
 
 def rows(part, seqs):
-    chosen = np.isin(part[0], sorted(seqs))
-    return tuple(column[chosen] for column in part)
+    return part.only(np.array(sorted(seqs)))
 
 
 def test_what_left_is_all_that_is_needed_to_forget_it():
@@ -66,16 +75,19 @@ def test_what_is_stored_names_the_retained_records_alone():
     assert stored(LEFT).seqs.tolist() == sorted(LEFT)
 
 
+def changed_in(name, change):
+    first = PARTS[0]
+    changed = first.tensors[name].copy()
+    changed[5] = change(changed[5])
+    return [Part(first.seqs, {**first.tensors, name: changed}), PARTS[1]]
+
+
 def other_features():
-    seqs, labels, features = PARTS[0]
-    changed = features.copy()
-    changed[5, 1] += 0.01
-    return [(seqs, labels, changed), PARTS[1]]
+    return changed_in(INPUTS, lambda row: row + 0.01)
 
 
 def other_labels():
-    seqs, labels, features = PARTS[0]
-    return [(seqs, np.where(seqs == 25, 1 - labels, labels), features), PARTS[1]]
+    return changed_in(TARGET, lambda label: 1 - label)
 
 
 @pytest.mark.parametrize("changed", [other_features, other_labels])
@@ -106,3 +118,25 @@ def test_a_record_in_no_part_or_in_two_is_an_error():
         sums_over([*PARTS, PARTS[0]], EVERYONE, QUANTISER)
     with pytest.raises(RunFailedError, match="twice"):
         sums_less([*PARTS, PARTS[0]], LEFT, QUANTISER, stored())
+
+
+OTHERS = {
+    "labels": Targets(MultiLabelSpec(labels=("a", "b"))),
+    "numbers": Targets(RegressionSpec(targets=("a", "b", "c")), 4.0),
+}
+
+
+@pytest.mark.parametrize("targets", OTHERS.values(), ids=OTHERS)
+def test_subtraction_undoes_addition_for_targets_of_every_kind(targets):
+    quantiser = Quantiser(SCHEMA, 8.0, targets)
+    given = RANDOM.uniform(size=(40, targets.task.outputs)).astype(np.float32)
+    parts = [
+        Part(part.seqs, {INPUTS: part.tensors[INPUTS], TARGET: given[part.seqs]}) for part in PARTS
+    ]
+    before = StatisticsFile.from_bytes(sums_over(parts, EVERYONE, quantiser).to_file().to_bytes())
+    left = sums_over(parts, LEFT, quantiser).to_file().to_bytes()
+    assert sums_less(parts, LEFT, quantiser, before).to_file().to_bytes() == left
+    # A target that is no longer what was added is noticed, in whichever output it is.
+    given[25, -1] += 0.3
+    changed = [Part(p.seqs, p.tensors | {TARGET: given[p.seqs]}) for p in parts]
+    assert sums_less(changed, LEFT, quantiser, before) is None

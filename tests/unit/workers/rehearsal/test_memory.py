@@ -7,22 +7,23 @@ import pytest
 import torch
 
 from workers.rehearsal.memory import evaluated, fainter, remembers
+from workers.tasks.classification import CLASSIFICATION
 
-BATCH = (torch.linspace(-2, 2, 30).reshape(5, 6), torch.arange(5))
+BATCH = {"inputs": torch.linspace(-2, 2, 30).reshape(5, 6), "target": torch.arange(5)}
 SEEN: list[torch.Tensor] = []
 
 
 def with_a_global(batch):
-    SEEN.append(batch[0].mean())
-    return batch[0] - sum(SEEN)
+    SEEN.append(batch["inputs"].mean())
+    return batch["inputs"] - sum(SEEN)
 
 
 def with_chance(batch):
-    return batch[0] * torch.rand(1) * random.random() * np.random.rand()  # noqa: NPY002
+    return batch["inputs"] * torch.rand(1) * random.random() * np.random.rand()  # noqa: NPY002
 
 
 def not_a_number(batch):
-    return batch[0] / torch.zeros(())
+    return batch["inputs"] / torch.zeros(())
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def not_a_number(batch):
 )
 def test_records_are_remembered_where_they_change_what_others_give(compute, expected):
     SEEN.clear()
-    batch = (BATCH[0] + 1, BATCH[1])
+    batch = BATCH | {"inputs": BATCH["inputs"] + 1}
     assert remembers(compute, batch) is expected
 
 
@@ -50,7 +51,8 @@ def test_fainter_records_are_records():
     assert tokens.tolist() == [0, 0, 3]
 
 
-def test_outputs_are_those_of_evaluation():
+def test_losses_are_those_of_evaluation():
     dropped = torch.nn.Dropout(0.5).train()
-    assert torch.equal(evaluated(dropped)(BATCH), BATCH[0])
+    expected = CLASSIFICATION.loss(lambda inputs: inputs, BATCH)
+    assert torch.equal(evaluated(dropped, CLASSIFICATION)(BATCH), expected)
     assert dropped.training

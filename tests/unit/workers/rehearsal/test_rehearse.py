@@ -10,6 +10,8 @@ from torch import nn
 from app.domain.errors import PlanError, RunFailedError
 from app.domain.schema import FeatureSchema
 from workers.rehearsal.rehearse import rehearse
+from workers.tasks.classification import CLASSIFICATION
+from workers.training.features import FeatureForm
 
 CPU = torch.device("cpu")
 NUMBERS = FeatureSchema(shape=(6,), dtype="float32", offset=0.0, scale=1.0, classes=2)
@@ -185,7 +187,7 @@ def lazy():
     ],
 )
 def test_these_are_fine(factory, schema, private):
-    network = rehearse(factory, schema, device=CPU, private=private)
+    network = rehearse(factory, CLASSIFICATION, FeatureForm.of(schema), device=CPU, private=private)
     assert network.flat.size > 0
     assert network.flat.gradients.numel() == 0
 
@@ -212,16 +214,16 @@ def test_these_are_fine(factory, schema, private):
 )
 def test_these_are_refused_by_name(factory, schema, private, error, words):
     with pytest.raises(error, match=words):
-        rehearse(factory, schema, device=CPU, private=private)
+        rehearse(factory, CLASSIFICATION, FeatureForm.of(schema), device=CPU, private=private)
 
 
 def test_the_reason_of_opacus_is_told_in_full():
     module = nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 2))
     with pytest.raises(RunFailedError, match=r"in-place(.|\n)*RuntimeError: "):
-        rehearse(lambda: module, NUMBERS, device=CPU, private=True)
+        rehearse(lambda: module, CLASSIFICATION, FeatureForm.of(NUMBERS), device=CPU, private=True)
 
 
 def test_torchs_generator_is_left_alone():
     before = torch.get_rng_state()
-    rehearse(with_batch_norm, NUMBERS, device=CPU)
+    rehearse(with_batch_norm, CLASSIFICATION, FeatureForm.of(NUMBERS), device=CPU)
     assert torch.equal(before, torch.get_rng_state())

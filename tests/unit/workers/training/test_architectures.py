@@ -158,11 +158,11 @@ def test_a_factory_runs_only_if_it_is_allowed(package):
     ("name", "words"),
     [
         ("broken", "OSError"),
-        ("wrong_size", "one logit for each of 10"),
+        ("wrong_size", "10\\], as its task asks for"),
         ("not_a_module", "Module"),
         ("absent", "no function 'absent'"),
-        ("tuple_of_two", "not tuple: return the logits alone"),
-        ("whole_numbers", "floating-point logits"),
+        ("tuple_of_two", "not tuple: return it alone"),
+        ("whole_numbers", "floating-point numbers"),
         ("on_meta", "NotImplementedError"),
     ],
 )

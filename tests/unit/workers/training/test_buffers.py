@@ -21,9 +21,16 @@ LAYERS = [
 ]
 
 
+class Unjudged:
+    """A task that asks for the outputs alone."""
+
+    def predict(self, module, batch):
+        return {"outputs": module(batch["inputs"])}
+
+
 def batches(seed=0, count=4):
     generator = torch.Generator().manual_seed(seed)
-    return [(5 + 2 * torch.randn(20, 3, 7, generator=generator), None) for _ in range(count)]
+    return [{"inputs": 5 + 2 * torch.randn(20, 3, 7, generator=generator)} for _ in range(count)]
 
 
 def snapshot(layer):
@@ -38,8 +45,8 @@ def test_no_forward_pass_reaches_the_statistics_while_they_are_away(layer):
     assert not initial["running_mean"].any()
     assert (initial["running_var"] == 1).all()
     with without_buffers(layer):
-        for features, _ in batches():
-            normalised = layer(features)
+        for batch in batches():
+            normalised = layer(batch["inputs"])
         assert not layer.state_dict().keys() & initial.keys()
     torch.testing.assert_close(normalised.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
     for name, buffer in layer.named_buffers():
@@ -59,10 +66,12 @@ def test_recomputed_statistics_are_plain_averages_whatever_was_there(layer):
     layer.eval()
     with torch.no_grad():
         layer.running_mean.fill_(1e9)
-    recompute_buffers(layer, batches)
+    recompute_buffers(layer, Unjudged(), batches)
     torch.testing.assert_close(layer.running_mean, torch.full((3,), 5.0), atol=0.3, rtol=0)
     torch.testing.assert_close(layer.running_var, torch.full((3,), 4.0), atol=0.6, rtol=0)
-    means = torch.stack([features.mean(dim=(0, 2)) for features, _ in batches()])
+    means = torch.stack(
+        [features.mean(dim=(0, 2)) for batch in batches() for features in batch.values()]
+    )
     torch.testing.assert_close(layer.running_mean, means.mean(dim=0))
     assert layer.momentum == momentum
     assert not layer.training
@@ -71,8 +80,8 @@ def test_recomputed_statistics_are_plain_averages_whatever_was_there(layer):
 def test_recomputation_leaves_dropout_off_and_modes_as_they_were():
     module = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3))
     module.train()
-    ones = [(torch.ones(10, 3) + 0.0, None)] * 3
-    recompute_buffers(module, lambda: ones)
+    ones = [{"inputs": torch.ones(10, 3)}] * 3
+    recompute_buffers(module, Unjudged(), lambda: ones)
     torch.testing.assert_close(module[1].running_mean, torch.ones(3))
     assert module.training
     assert module[0].training
@@ -82,7 +91,7 @@ def test_nothing_is_read_without_statistics():
     def fail():
         raise AssertionError("read the records")
 
-    recompute_buffers(nn.Linear(2, 2), fail)
+    recompute_buffers(nn.Linear(2, 2), Unjudged(), fail)
 
 
 class WithBuffer(nn.Module):

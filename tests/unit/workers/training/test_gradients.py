@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.tasks.classification import CLASSIFICATION
 from workers.training.gradients import add_gradient, parts_of
 from workers.training.loop import train
 
@@ -28,7 +29,7 @@ class Watched(nn.Module):
 def batch(records):
     generator = torch.Generator().manual_seed(1)
     labels = torch.randint(10, (records,), generator=generator)
-    return torch.randn(records, 64, generator=generator), labels
+    return {"inputs": torch.randn(records, 64, generator=generator), "target": labels}
 
 
 @pytest.mark.parametrize("records", [1, 2, 3, 7, 50])
@@ -36,10 +37,10 @@ def batch(records):
 def test_parts_are_the_batch_and_none_has_a_single_record(records, parts):
     whole = batch(records)
     split = parts_of(whole, parts)
-    assert torch.equal(torch.cat([features for (features, _), _ in split]), whole[0])
-    assert torch.equal(torch.cat([labels for (_, labels), _ in split]), whole[1])
+    for name, tensor in whole.items():
+        assert torch.equal(torch.cat([part[name] for part, _ in split]), tensor)
     assert sum(share for _, share in split) == pytest.approx(1)
-    sizes = [len(labels) for (_, labels), _ in split]
+    sizes = [len(part["target"]) for part, _ in split]
     assert max(sizes) - min(sizes) <= 1
     assert len(split) <= parts
     assert min(sizes) > 1 or records == 1
@@ -47,17 +48,19 @@ def test_parts_are_the_batch_and_none_has_a_single_record(records, parts):
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
 def test_the_gradients_of_the_parts_add_up_to_that_of_the_batch(parts):
-    module, (features, labels) = Watched(), batch(50)
+    module, records = Watched(), batch(50)
+    features, labels = records.values()
     loss = cross_entropy(module(features), labels)
     (expected,) = torch.autograd.grad(loss, [module.layer.weight])
-    found = add_gradient(module, (features, labels), micro_batches=parts, precision="float32")
+    found = add_gradient(module, CLASSIFICATION, records, micro_batches=parts, precision="float32")
     torch.testing.assert_close(module.layer.weight.grad, expected)
     torch.testing.assert_close(found, loss.detach())
 
 
 def test_bfloat16_is_for_the_forward_pass_alone():
-    module, (features, labels) = Watched(), batch(50)
-    loss = add_gradient(module, (features, labels), micro_batches=1, precision="bfloat16")
+    module, records = Watched(), batch(50)
+    features, labels = records.values()
+    loss = add_gradient(module, CLASSIFICATION, records, micro_batches=1, precision="bfloat16")
     assert module.seen == [(50, torch.bfloat16)]
     assert loss.dtype == module.layer.weight.grad.dtype == torch.float32
     expected = cross_entropy(module.layer(features).detach(), labels)
@@ -77,7 +80,7 @@ def test_a_clip_bounds_each_step_and_accumulates_before_it(digits):
     )
     module = Watched()
     before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
-    train(module, digits, clipped, epochs=1)
+    train(module, CLASSIFICATION, digits, clipped, epochs=1)
     moved = nn.utils.parameters_to_vector(module.parameters()).detach() - before
     assert float(moved.norm()) == pytest.approx(1e-3, rel=1e-2)
     assert len(module.seen) == 4

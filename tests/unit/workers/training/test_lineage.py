@@ -13,13 +13,14 @@ from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
+from app.domain.tasks.classification import ClassificationSpec
 from app.planning.lineage import new_lineage
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.shape import ConvexShape, ModelShape
 from benchmarks.insecure_noise import InsecureNoise
 from workers.data.loading import ModelSpec, RunData
 from workers.mechanisms.descent import Descent
-from workers.training.data import Examples
+from workers.training.features import classified
 from workers.training.lineage import Descending, Ordinary, lineage_of
 
 CPU = torch.device("cpu")
@@ -35,11 +36,15 @@ TRAINED = BEGUN.trained().after_release(noise_std=0.1)
 HEAD = ArchitectureSpec("linear_head")
 SCHEMA = FeatureSchema(shape=(1,), dtype="float32", offset=0.0, scale=1.0, classes=2)
 MODEL = ModelSpec(
-    name="m",
-    architecture=HEAD,
+    description=ModelDescription(
+        model="m",
+        version=1,
+        architecture=HEAD,
+        task=ClassificationSpec(classes=2),
+        schema=SCHEMA,
+    ),
     recipe=TrainingRecipe(epochs=3, batch_size=BATCH_SIZE, held_out_fraction=0.0),
     policy=Policy(mechanism="tracked_release"),
-    description=ModelDescription(model="m", version=1, architecture=HEAD, schema=SCHEMA),
     schema=SCHEMA,
     dataset_id="d",
 )
@@ -63,9 +68,9 @@ def data(planned):
     """Record n is in batch n // 2, and its feature is n."""
     features = np.arange(RECORDS, dtype=np.float32)[:, None]
     return RunData(
-        retain=Examples.from_arrays(features, np.arange(RECORDS) % 2),
-        held_out=Examples.from_arrays(features[:0], np.arange(0)),
-        forgotten=Examples.from_arrays(features[:0], np.arange(0)),
+        retain=classified(features, np.arange(RECORDS) % 2),
+        held_out=classified(features[:0], np.arange(0)),
+        forgotten=classified(features[:0], np.arange(0)),
         plan=planned,
         batch_of=np.arange(RECORDS) // BATCH_SIZE,
     )
@@ -77,7 +82,7 @@ def lineage(planned):
 
 def next_batches(feed, count=1):
     """Return the numbers of the batches that come next."""
-    return [int(features[0, 0]) // BATCH_SIZE for features, _ in islice(feed.forever(CPU), count)]
+    return [int(b["inputs"][0, 0]) // BATCH_SIZE for b in islice(feed.forever(CPU), count)]
 
 
 class Recording:
@@ -124,9 +129,9 @@ def test_training_takes_the_plans_steps_as_they_are_set(extra):
 
 def test_the_loss_is_divided_by_the_batch_size_of_the_plan_and_bounded_as_it_says():
     planned = plan(loss_bound=1.5)
-    logits, labels = torch.tensor([[50.0, 0.0]]), torch.tensor([1])
-    assert float(lineage(planned).feed.loss(logits, labels)) == pytest.approx(1.5 / BATCH_SIZE)
-    assert float(lineage(plan()).feed.loss(logits, labels)) == pytest.approx(50 / BATCH_SIZE)
+    losses = torch.tensor([50.0])
+    assert float(lineage(planned).feed.objective(losses)) == pytest.approx(1.5 / BATCH_SIZE)
+    assert float(lineage(plan()).feed.objective(losses)) == pytest.approx(50 / BATCH_SIZE)
 
 
 def test_a_descending_lineage_is_not_fine_tuned_and_works_on_the_weights_themselves():

@@ -8,9 +8,10 @@ from torch import nn
 from app.domain.errors import RunFailedError
 from app.domain.recipes.groups import ParameterGroup
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.tasks.classification import CLASSIFICATION
 from workers.training import loop
 from workers.training.data import Examples
-from workers.training.evaluate import evaluate
+from workers.training.evaluate import evaluate, mean_loss
 from workers.training.loop import train
 
 
@@ -32,9 +33,9 @@ def mlp():
 )
 def test_training_learns_digits(recipe, digits, held_out):
     module = mlp()
-    train(module, digits, recipe, epochs=10)
-    result = evaluate(module, held_out)
-    assert result.accuracy > 0.88
+    train(module, CLASSIFICATION, digits, recipe, epochs=10)
+    result = evaluate(module, CLASSIFICATION, held_out)
+    assert result.metrics["accuracy"] > 0.88
     assert result.mean_loss < 0.5
     assert result.examples == len(held_out)
 
@@ -43,6 +44,7 @@ def test_progress_reports_each_step_and_epochs_may_be_fractions(digits):
     recipe, seen = TrainingRecipe(batch_size=100), []
     steps = train(
         mlp(),
+        CLASSIFICATION,
         digits,
         recipe,
         epochs=1.25,
@@ -56,7 +58,7 @@ def test_progress_reports_each_step_and_epochs_may_be_fractions(digits):
 def test_no_epochs_change_nothing(digits):
     module = mlp()
     before = [tensor.clone() for tensor in module.parameters()]
-    assert train(module, digits, TrainingRecipe(), epochs=0) == 0
+    assert train(module, CLASSIFICATION, digits, TrainingRecipe(), epochs=0) == 0
     assert all(map(torch.equal, before, module.parameters()))
 
 
@@ -69,7 +71,7 @@ def test_one_cycle_rises_to_the_peak_and_falls(digits, epochs, monkeypatch):
         "step",
         lambda self: (rates.append(self.param_groups[0]["lr"]), step(self))[1],
     )
-    steps = train(mlp(), digits, TrainingRecipe(batch_size=100), epochs=epochs)
+    steps = train(mlp(), CLASSIFICATION, digits, TrainingRecipe(batch_size=100), epochs=epochs)
     assert len(rates) == steps
     assert min(rates) > 0.001
     assert max(rates) <= 0.1
@@ -82,39 +84,52 @@ def test_one_cycle_rises_to_the_peak_and_falls(digits, epochs, monkeypatch):
 def test_divergence_is_an_error_that_says_what_to_do(digits):
     recipe = TrainingRecipe(learning_rate=1e30, schedule="constant", momentum=0.0)
     with pytest.raises(RunFailedError, match="lower learning_rate"):
-        train(mlp(), digits, recipe, epochs=2)
+        train(mlp(), CLASSIFICATION, digits, recipe, epochs=2)
 
 
 def test_divergence_ends_the_training_early(digits):
     recipe = TrainingRecipe(learning_rate=1e30, schedule="constant", batch_size=10)
     seen = []
     with pytest.raises(RunFailedError):
-        train(mlp(), digits, recipe, epochs=2, on_progress=lambda step, *_: seen.append(step))
+        train(
+            mlp(),
+            CLASSIFICATION,
+            digits,
+            recipe,
+            epochs=2,
+            on_progress=lambda step, *_: seen.append(step),
+        )
     assert len(seen) < 40
 
 
 def test_a_last_step_that_breaks_the_weights_is_noticed(digits):
     recipe = TrainingRecipe(learning_rate=1e39, schedule="constant", batch_size=1000)
     with pytest.raises(RunFailedError, match="lower learning_rate"):
-        train(mlp(), digits, recipe, epochs=1)
+        train(mlp(), CLASSIFICATION, digits, recipe, epochs=1)
 
 
 def test_batch_norm_survives_one_example_more_than_the_batch(digits):
-    train(mlp(), digits.select(np.arange(129)), TrainingRecipe(batch_size=128), epochs=2)
+    train(
+        mlp(),
+        CLASSIFICATION,
+        digits.select(np.arange(129)),
+        TrainingRecipe(batch_size=128),
+        epochs=2,
+    )
 
 
 def test_evaluation_counts_and_keeps_modes_and_statistics(digits):
     module = mlp()
     module[2].eval()
     before = module[1].running_mean.clone()
-    result = evaluate(module, digits)
+    result = evaluate(module, CLASSIFICATION, digits)
     assert module.training
     assert not module[2].training
     assert torch.equal(before, module[1].running_mean)
     module.eval()
-    (features, labels), *_ = digits.in_order(1000, device=torch.device("cpu"))
+    features, labels = next(digits.in_order(1000, device=torch.device("cpu"))).values()
     logits = module(features).detach().double()
-    assert result.accuracy == float((logits.argmax(1) == labels).double().mean())
+    assert result.metrics["accuracy"] == float((logits.argmax(1) == labels).double().mean())
     expected = float(nn.functional.cross_entropy(logits, labels))
     assert result.mean_loss == pytest.approx(expected, rel=1e-5)
 
@@ -123,7 +138,7 @@ def test_nothing_to_evaluate_is_an_error(digits):
     nothing = digits.select(np.array([], dtype=np.int64))
     assert isinstance(nothing, Examples)
     with pytest.raises(RunFailedError, match="held-out"):
-        evaluate(mlp(), nothing)
+        evaluate(mlp(), CLASSIFICATION, nothing)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -145,9 +160,9 @@ def test_gradients_and_the_optimisers_state_are_overwritten(digits, monkeypatch,
     recipe = TrainingRecipe(optimizer=optimizer, momentum=0.9, batch_size=300)
     if fails:
         with pytest.raises(KeyboardInterrupt):
-            train(module, digits, recipe, epochs=1, on_progress=report)
+            train(module, CLASSIFICATION, digits, recipe, epochs=1, on_progress=report)
     else:
-        train(module, digits, recipe, epochs=1, on_progress=report)
+        train(module, CLASSIFICATION, digits, recipe, epochs=1, on_progress=report)
     tensors = [tensor for tensor in kept[1:] if tensor is not None]
     assert len(tensors) >= 2 * len(list(module.parameters()))
     left = [t for t in tensors if t.any()]
@@ -156,3 +171,34 @@ def test_gradients_and_the_optimisers_state_are_overwritten(digits, monkeypatch,
     else:  # the last step's gradients are others than those of the third
         assert not any(p.grad.any() for p in module.parameters())
         assert not any(v.any() for state in kept[0].state.values() for v in state.values())
+
+
+def test_patience_ends_training_and_keeps_the_best_weights(digits, held_out):
+    recipe = TrainingRecipe(schedule="constant", learning_rate=0.3, patience=2, batch_size=50)
+    module, losses = mlp(), []
+    epoch = digits.steps_per_epoch(50)
+
+    def looking(step, *_):
+        if step % epoch == 0:
+            losses.append(mean_loss(module, CLASSIFICATION, held_out))
+
+    steps = train(
+        module,
+        CLASSIFICATION,
+        digits,
+        recipe,
+        epochs=200,
+        held_out=held_out,
+        on_progress=looking,
+    )
+    assert steps == len(losses) * epoch < 200 * epoch
+    best = int(np.argmin(losses))
+    assert len(losses) == best + 3
+    assert mean_loss(module, CLASSIFICATION, held_out) == pytest.approx(losses[best], rel=1e-6)
+
+
+def test_without_held_out_records_patience_looks_at_nothing(digits, held_out):
+    recipe = TrainingRecipe(patience=1, batch_size=100)
+    for nothing in (None, held_out.select(np.arange(0))):
+        steps = train(mlp(), CLASSIFICATION, digits, recipe, epochs=3, held_out=nothing)
+        assert steps == 3 * digits.steps_per_epoch(100)

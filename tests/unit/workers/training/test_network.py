@@ -43,7 +43,7 @@ def test_a_network_of_float64_computes_in_it():
 def test_a_network_of_float64_trains_evaluates_and_keeps_its_digits(digits, held_out):
     network = Network(factory, device=CPU, dtype=torch.float64)
     network.train(digits, TrainingRecipe(), epochs=5)
-    assert network.evaluate(held_out).accuracy > 0.5  # 0.85 usually; chance is 0.1
+    assert network.evaluate(held_out).score > 0.5  # 0.85 usually; chance is 0.1
     tensors = network.tensors()
     assert tensors["0.weight"].dtype == np.float64
     other = Network(factory, device=CPU, dtype=torch.float64)
@@ -57,7 +57,7 @@ def test_evaluating_with_more_noise_leaves_no_trace_of_it(digits, held_out):
     network.train(digits, TrainingRecipe(), epochs=5)
     before, exact = network.evaluate(held_out), network.flat.values.clone()
     assert network.evaluate_noisier(held_out, 0.0) == before
-    assert network.evaluate_noisier(held_out, 100.0).accuracy < before.accuracy - 0.3
+    assert network.evaluate_noisier(held_out, 100.0).score < before.score - 0.3
     assert torch.equal(network.flat.values, exact)
     with pytest.raises(TypeError):
         network.evaluate_noisier(None, 1.0)

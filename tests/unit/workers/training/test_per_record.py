@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from app.domain.errors import PlanError
+from workers.tasks.classification import CLASSIFICATION
 from workers.training.flat import FlatParameters
 from workers.training.per_record import _add_rounded, _unit_of, per_record_gradients
 
@@ -54,6 +55,16 @@ class Tied(nn.Module):
         return self.head(self.inner(self.inner(features).relu()))
 
 
+def batch(features, labels=None):
+    target = torch.zeros(len(features), dtype=torch.int64) if labels is None else labels
+    return {"inputs": features, "target": target}
+
+
+def per_record(module, flat, *, shape=(6,)):
+    probe = batch(torch.rand(5, *shape))
+    return per_record_gradients(module, CLASSIFICATION, flat, probe=probe)
+
+
 def attached(module):
     flat = FlatParameters(module.train())
     flat.attach_gradients()
@@ -63,10 +74,10 @@ def attached(module):
 def clipped_sum(module, features, labels, *, clip=CLIP, chunk=None):
     module, flat = attached(module)
     out = torch.zeros_like(flat.values, dtype=torch.float64)
-    with per_record_gradients(module, flat, probe=torch.rand(5, *features.shape[1:])) as gradients:
+    with per_record(module, flat, shape=features.shape[1:]) as gradients:
         for start in range(0, len(labels), chunk or len(labels)):
             some = slice(start, start + (chunk or len(labels)))
-            gradients.add_clipped(features[some], labels[some], clip_norm=clip, out=out)
+            gradients.add_clipped(batch(features[some], labels[some]), clip_norm=clip, out=out)
     return out
 
 
@@ -165,10 +176,8 @@ def test_a_record_whose_gradient_is_not_finite_counts_as_zero_and_spoils_no_othe
 def test_afterwards_the_module_is_plain(digits):
     module, flat = attached(nn.Sequential(Scaled(), nn.Linear(6, 3)))
     out = torch.zeros(flat.size, dtype=torch.float64)
-    with per_record_gradients(module, flat, probe=torch.rand(5, 6)) as gradients:
-        gradients.add_clipped(
-            torch.randn(4, 6), torch.zeros(4, dtype=torch.long), clip_norm=1, out=out
-        )
+    with per_record(module, flat) as gradients:
+        gradients.add_clipped(batch(torch.randn(4, 6)), clip_norm=1, out=out)
     flat.require_attached()
     for parameter in module.parameters():
         assert not vars(parameter)
@@ -183,7 +192,7 @@ def test_a_module_is_plain_after_a_failure_too():
     module, flat = attached(mlp())
     with (
         pytest.raises(RuntimeError, match="size"),
-        per_record_gradients(module, flat, probe=torch.rand(5, 6)),
+        per_record(module, flat),
     ):
         module(torch.randn(4, 6)) @ torch.ones(2)  # the forward leaves activations behind
     assert not any(vars(parameter) for parameter in module.parameters())
@@ -247,7 +256,7 @@ def test_layers_without_a_gradient_per_record_are_refused_by_name(layers, match)
         module, flat = attached(nn.Sequential(Centred(), nn.Linear(6, 3)))
     with (
         pytest.raises(PlanError, match=match),
-        per_record_gradients(module, flat, probe=torch.rand(5, 6)),
+        per_record(module, flat),
     ):
         pass
     assert not any(vars(parameter) for parameter in module.parameters())
@@ -261,41 +270,42 @@ def test_networks_that_hide_records_from_a_layer_are_refused(factory, match):
     module, flat = attached(factory())
     with (
         pytest.raises(PlanError, match=match),
-        per_record_gradients(module, flat, probe=torch.rand(5, 6)),
+        per_record(module, flat),
     ):
         pass
 
 
 def test_the_check_leaves_torchs_generator_alone():
     module, flat = attached(mlp())
-    probe = torch.rand(5, 6)
+    entered = per_record(module, flat)
     before = torch.get_rng_state()
-    with per_record_gradients(module, flat, probe=probe) as gradients:
+    with entered as gradients:
         assert gradients.records_at_once == 256
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_large_networks_take_fewer_records_at_once():
     module, flat = attached(nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 3)))
-    with per_record_gradients(module, flat, probe=torch.rand(5, 1000)) as gradients:
+    with per_record(module, flat, shape=(1000,)) as gradients:
         assert gradients.records_at_once == (1 << 26) // flat.size
 
 
 def test_gradients_of_single_records_are_overwritten():
     module, flat = attached(mlp())
     kept = []
-    with per_record_gradients(module, flat, probe=torch.rand(5, 6)) as gradients:
+    with per_record(module, flat) as gradients:
         of = gradients._of
 
-        def watched(*batch):
-            parts = of(*batch)
+        def watched(some):
+            parts = of(some)
             assert all(bool(part.any()) for part in parts)
             kept.extend(parts)
             return parts
 
         gradients._of = watched
         out = torch.zeros_like(flat.values, dtype=torch.float64)
-        gradients.add_clipped(torch.randn(9, 6), torch.arange(9) % 3, clip_norm=CLIP, out=out)
+        records = batch(torch.randn(9, 6), torch.arange(9) % 3)
+        gradients.add_clipped(records, clip_norm=CLIP, out=out)
     assert out.any()
     assert len(kept) == len(flat.shapes)
     assert not any(bool(part.any()) for part in kept)

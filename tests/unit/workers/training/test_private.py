@@ -14,7 +14,7 @@ from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.insecure_noise import InsecureNoise
 from workers.noise.generators import SecureNoise
 from workers.training import private
-from workers.training.data import Examples
+from workers.training.features import classified
 from workers.training.network import Network
 from workers.training.private import PrivateTraining, train_privately
 
@@ -85,7 +85,7 @@ def test_the_update_without_noise_is_the_clipped_sum_over_the_batch_size(digits)
     reference = mlp().double()
     reference.load_state_dict(network.module.state_dict())
     total = 0
-    for features, labels in digits.in_order(1, device=CPU):
+    for features, labels in map(dict.values, digits.in_order(1, device=CPU)):
         reference.zero_grad()
         nn.functional.cross_entropy(reference(features.double()), labels).backward()
         gradient = torch.cat([p.grad.flatten() for p in reference.parameters()])
@@ -97,8 +97,8 @@ def test_the_update_without_noise_is_the_clipped_sum_over_the_batch_size(digits)
 
 def test_one_record_moves_the_weights_by_at_most_its_clip(digits):
     """A loud one moves them by just that, unless a network is certain of its label already."""
-    features = digits.select(np.array([3])).features * 1e6
-    loud = [Examples(features, torch.tensor([label])) for label in range(10)]
+    features = digits.select(np.array([3])).inputs * 1e6
+    loud = [classified(features, torch.tensor([label])) for label in range(10)]
     moves = [
         np.linalg.norm(
             moved(record, gradient_clip=0.1, sampling_rate=1.0, steps=1, noise=NoNoise())
@@ -209,7 +209,7 @@ def test_the_same_global_seed_gives_other_weights(digits):
 def test_digits_are_learned_under_moderate_noise(digits, held_out):
     network = Network(mlp, device=CPU)
     train(network, digits, steps=200, noise_multiplier=1.0)
-    assert network.evaluate(held_out).accuracy > 0.7  # 0.88 usually; chance is 0.1
+    assert network.evaluate(held_out).score > 0.7  # 0.88 usually; chance is 0.1
 
 
 def test_the_network_stays_plain_float32_and_in_its_buffer(digits):
@@ -239,9 +239,9 @@ def test_weights_that_diverge_do_not_end_the_training(digits):
 
 
 def test_records_with_infinite_features_do_not_end_the_training(digits):
-    features = digits.features.clone()
+    features = digits.inputs.clone()
     features[::2] = torch.inf
-    update = moved(Examples(features, digits.labels), steps=3)
+    update = moved(classified(features, digits.tensors["target"]), steps=3)
     assert np.isfinite(update).all()
 
 

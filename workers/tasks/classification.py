@@ -1,0 +1,50 @@
+"""Classification: one class a record."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
+
+from workers.tasks import metrics
+from workers.tasks.task import INPUTS, TARGET, Batch, Forward, weighted
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Softmax cross-entropy over classes: logits [n, classes], targets int64 [n].
+
+    Attributes:
+        class_weights: a factor for the loss of each class's records; none: 1 for each.
+        label_smoothing: share of the target that is spread over all classes, from 0 to below 1.
+    """
+
+    class_weights: tuple[float, ...] = ()
+    label_smoothing: float = 0.0
+    headline: str = "accuracy"
+
+    def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
+        """Return each record's cross-entropy in nats, [n]."""
+        target = batch[TARGET]
+        losses = cross_entropy(
+            module(batch[INPUTS]), target, reduction="none", label_smoothing=self.label_smoothing
+        )
+        if self.class_weights:
+            losses = losses * losses.new_tensor(self.class_weights)[target]
+        return weighted(losses, batch)
+
+    def predict(self, module: Forward, batch: Batch) -> Batch:
+        """Return ``probabilities`` [n, classes]."""
+        return {"probabilities": module(batch[INPUTS]).softmax(dim=1)}
+
+    def metrics(
+        self, predictions: Mapping[str, NDArray[Any]], batch: Mapping[str, NDArray[Any]]
+    ) -> dict[str, float]:
+        """Return accuracy, macro F1, calibration error and, of two classes, AUC."""
+        return metrics.of_classes(predictions["probabilities"], batch[TARGET])
+
+
+CLASSIFICATION: Final = Classification()
+"""Without weights and smoothing."""

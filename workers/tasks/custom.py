@@ -1,0 +1,163 @@
+"""The operator's own task: a class by import path, allowed by the worker's settings."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from app.domain.errors import RunFailedError
+from app.domain.tasks.custom import CustomSpec
+from workers.operator_code import called, imported
+from workers.tasks.augmented import fresh_generator
+from workers.tasks.task import INPUTS, Batch, Forward
+
+Encoded = dict[str, NDArray[Any]]
+SAMPLES: Final = 16
+_METHODS: Final = ("sample", "encode", "loss", "predict", "metrics")
+_KINDS: Final = (np.floating, np.integer, np.bool_)
+
+
+class CustomTask:
+    """Calls the operator's class; what it returns is checked, and what it raises is told.
+
+    Args:
+        spec: which class.
+        allowed: import paths that this worker may call.
+        in_full: whether exceptions of making it are shown completely; only before a record is
+            read.
+
+    Raises:
+        RunFailedError: the class is not allowed, cannot be imported, fails, or lacks a method.
+    """
+
+    def __init__(self, spec: CustomSpec, *, allowed: Sequence[str], in_full: bool = False) -> None:
+        self._spec = spec
+        self._in_full = False
+        self._generator = fresh_generator()
+        made = imported(spec.path, allowed=allowed, what="task", in_full=in_full)
+        self._task = called(
+            f"the task {spec.path!r}",
+            lambda: made(**spec.arguments),
+            in_full=in_full,
+            advice="it gets the task's options by name",
+            on=TypeError,
+        )
+        for method in _METHODS:
+            if not callable(getattr(self._task, method, None)):
+                raise RunFailedError(f"the task {spec.path!r} has no method {method!r}")
+
+    @property
+    def headline(self) -> str:
+        """Return the metric that the class names."""
+        return str(getattr(self._task, "headline", "loss"))
+
+    @contextmanager
+    def in_full(self) -> Iterator[None]:
+        """Show exceptions of the class completely: as long as no record is read."""
+        self._in_full = True
+        try:
+            yield
+        finally:
+            self._in_full = False
+
+    def rows(self) -> pa.Table:
+        """Return the class's made-up records.
+
+        Raises:
+            RunFailedError: they do not have the columns of the definition.
+        """
+        rows = self._called("sample", SAMPLES)
+        if not isinstance(rows, pa.Table) or rows.num_rows != SAMPLES:
+            raise RunFailedError(
+                f"{self._said('sample')} must return a pyarrow.Table of as many rows as it is asked"
+            )
+        if sorted(rows.column_names) != sorted(self._spec.reads):
+            raise RunFailedError(
+                f"{self._said('sample')} must have the columns {', '.join(self._spec.reads)}"
+            )
+        return rows
+
+    def sample(self) -> Encoded:
+        """Return the class's made-up records, encoded.
+
+        Raises:
+            RunFailedError: they are encoded to something else than the definition says.
+        """
+        encoded = self.encode(self.rows())
+        inputs, wanted = encoded[INPUTS], self._spec.schema()
+        if (inputs.shape[1:], str(inputs.dtype)) != (wanted.shape, wanted.dtype):
+            raise RunFailedError(
+                f"{self._said('encode')} makes inputs of {inputs.dtype} {list(inputs.shape[1:])}, "
+                f"and the definition says {wanted.dtype} {list(wanted.shape)}"
+            )
+        return encoded
+
+    def encode(self, rows: pa.Table) -> Encoded:
+        """Return the tensors of all rows, by name.
+
+        Raises:
+            UnreadableRecordsError: the class refuses rows; it says which, and which column.
+            RunFailedError: it fails, or returns something else than a row for each record.
+        """
+        made = self._called("encode", rows.select(list(self._spec.reads)))
+        if not isinstance(made, Mapping) or INPUTS not in made:
+            raise RunFailedError(f"{self._said('encode')} must return arrays by name, and inputs")
+        found = {str(name): np.asarray(values) for name, values in made.items()}
+        for name, values in found.items():
+            if len(values.shape) < 1 or len(values) != rows.num_rows:
+                raise RunFailedError(f"{self._said('encode')} must give each record a {name}")
+            if not any(np.issubdtype(values.dtype, kind) for kind in _KINDS):
+                raise RunFailedError(f"{self._said('encode')} must give {name} as numbers")
+            if not np.isfinite(values).all():
+                raise RunFailedError(f"{self._said('encode')} must give {name} as finite numbers")
+        return found
+
+    def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
+        """Return the class's loss of each record, [n]."""
+        losses = self._task.loss(module, batch)
+        count = len(batch[INPUTS])
+        if not isinstance(losses, torch.Tensor) or losses.shape != (count,):
+            raise RunFailedError(f"{self._said('loss')} must return a tensor of one loss a record")
+        return losses
+
+    def augment(self, batch: Batch) -> Batch:
+        """Return the class's random variants of the records, or the records if it has none."""
+        return self.augmented(batch, self._generator)
+
+    @property
+    def augments(self) -> bool:
+        """Whether the class changes records in training."""
+        return callable(getattr(self._task, "augment", None))
+
+    def augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Return the variants that a generator leads to."""
+        if not self.augments:
+            return batch
+        changed = dict(self._task.augment(batch, generator))
+        if changed.keys() != batch.keys() or any(
+            changed[name].shape != each.shape for name, each in batch.items()
+        ):
+            raise RunFailedError(f"{self._said('augment')} must keep names and shapes")
+        return changed
+
+    def predict(self, module: Forward, batch: Batch) -> Batch:
+        """Return the class's predictions, [n, …] by name."""
+        return dict(self._task.predict(module, batch))
+
+    def metrics(
+        self, predictions: Mapping[str, NDArray[Any]], batch: Mapping[str, NDArray[Any]]
+    ) -> dict[str, float]:
+        """Return the class's figures."""
+        found = self._called("metrics", predictions, batch)
+        return {str(name): float(value) for name, value in dict(found).items()}
+
+    def _called(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the operator's types
+        work = getattr(self._task, method)
+        return called(self._said(method), lambda: work(*arguments), in_full=self._in_full)
+
+    def _said(self, method: str) -> str:
+        return f"{method} of the task {self._spec.path!r}"

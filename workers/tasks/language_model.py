@@ -1,0 +1,69 @@
+"""Language models: the next token at every place of a text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
+
+from workers.tasks.task import INPUTS, Batch, Forward, weighted
+
+_IGNORED: Final = -100
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """Cross-entropy of each next token, averaged over a record's tokens: int64 [n, places].
+
+    A record's loss is the mean over its own tokens, so that long texts count no more than short
+    ones. Padding comes after a text and is never predicted; whether the network attends to it is
+    the network's to say: a causal one cannot.
+
+    Attributes:
+        padding: the token that fills up short texts.
+    """
+
+    padding: int
+    headline: str = "perplexity"
+
+    def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
+        """Return each record's mean cross-entropy in nats, [n]; 0 where nothing is predicted."""
+        losses, predicted = self._losses(module, batch)
+        return weighted(losses.sum(dim=1) / predicted.sum(dim=1).clamp(min=1), batch)
+
+    def predict(self, module: Forward, batch: Batch) -> Batch:
+        """Return ``next_token`` [n], and of the text ``log_likelihood`` and ``tokens`` [n]."""
+        logits = module(batch[INPUTS])
+        losses, predicted = self._losses(lambda _: logits, batch)
+        last = (batch[INPUTS] != self.padding).sum(dim=1).clamp(min=1) - 1
+        return {
+            "next_token": logits[torch.arange(len(logits)), last].argmax(dim=1),
+            "log_likelihood": -losses.sum(dim=1),
+            "tokens": predicted.sum(dim=1),
+        }
+
+    def metrics(
+        self,
+        predictions: Mapping[str, NDArray[Any]],
+        batch: Mapping[str, NDArray[Any]],  # noqa: ARG002 - the text is its own target
+    ) -> dict[str, float]:
+        """Return perplexity over all tokens, if there is one."""
+        tokens = int(predictions["tokens"].sum())
+        if not tokens:
+            return {}
+        mean = -float(predictions["log_likelihood"].astype(np.float64).sum()) / tokens
+        return {"perplexity": float(np.exp(min(mean, 700.0)))}
+
+    def _losses(self, module: Forward, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of each place but the last, and which of them are predicted."""
+        inputs = batch[INPUTS]
+        logits, following = module(inputs)[:, :-1], inputs[:, 1:]
+        predicted = following != self.padding
+        target = following.masked_fill(~predicted, _IGNORED)
+        losses = cross_entropy(
+            logits.transpose(1, 2), target, reduction="none", ignore_index=_IGNORED
+        )
+        return losses, predicted

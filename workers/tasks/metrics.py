@@ -1,0 +1,87 @@
+"""Figures of predictions, by scikit-learn; those that records do not define are left out."""
+
+import importlib
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BINS: Final = 15
+
+
+def _sklearn() -> Any:  # noqa: ANN401 - the module, which takes a second to load
+    return importlib.import_module("sklearn.metrics")
+
+
+def of_classes(probabilities: NDArray[Any], target: NDArray[Any]) -> dict[str, float]:
+    """Return accuracy, macro F1 over the classes that occur, and calibration error.
+
+    Of two classes there is also the area under the ROC curve, if both occur.
+
+    Args:
+        probabilities: [n, classes].
+        target: whole numbers [n] below ``classes``.
+    """
+    chosen = probabilities.argmax(axis=1)
+    found = {
+        "accuracy": float((chosen == target).mean()),
+        "f1": float(_sklearn().f1_score(target, chosen, average="macro", zero_division=0)),
+        "calibration_error": calibration_error(probabilities.max(axis=1), chosen == target),
+    }
+    if probabilities.shape[1] == 2 and len(np.unique(target)) == 2:
+        found["auc"] = _area(target, probabilities[:, 1])
+    return found
+
+
+def of_labels(probabilities: NDArray[Any], target: NDArray[Any]) -> dict[str, float]:
+    """Return figures of labels that a record may have any number of.
+
+    Args:
+        probabilities: [n, labels].
+        target: 0 and 1, [n, labels].
+    """
+    chosen, truth = probabilities > 0.5, target > 0.5
+    found = {
+        "accuracy": float((chosen == truth).mean()),
+        "subset_accuracy": float((chosen == truth).all(axis=1).mean()),
+        "f1": float(_sklearn().f1_score(truth, chosen, average="macro", zero_division=0)),
+        "calibration_error": calibration_error(
+            np.maximum(probabilities, 1 - probabilities).reshape(-1), (chosen == truth).reshape(-1)
+        ),
+    }
+    both = [k for k in range(truth.shape[1]) if 0 < truth[:, k].sum() < len(truth)]
+    if both:
+        found["auc"] = float(np.mean([_area(truth[:, k], probabilities[:, k]) for k in both]))
+    return found
+
+
+def of_numbers(predicted: NDArray[Any], target: NDArray[Any]) -> dict[str, float]:
+    """Return the mean absolute error, the root of the mean squared one and R²; means over targets.
+
+    Args:
+        predicted: [n, targets].
+        target: [n, targets].
+    """
+    apart = predicted - target
+    found = {"mae": float(np.abs(apart).mean()), "rmse": float(np.sqrt(np.square(apart).mean()))}
+    if len(target) > 1 and (target.std(axis=0) > 0).all():
+        found["r2"] = float(_sklearn().r2_score(target, predicted))
+    return found
+
+
+def calibration_error(confidence: NDArray[Any], right: NDArray[np.bool_]) -> float:
+    """Return the expected calibration error over 15 bins of equal width (Guo et al. 2017).
+
+    Args:
+        confidence: of each prediction, [n], from 0 to 1.
+        right: whether it is right, [n].
+    """
+    places = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    counts, confident, correct = (
+        np.bincount(places, weights, minlength=_BINS) for weights in (None, confidence, right)
+    )
+    return float(np.abs(confident - correct).sum() / counts.sum())
+
+
+def _area(truth: NDArray[Any], scores: NDArray[Any]) -> float:
+    return float(_sklearn().roc_auc_score(truth, scores))

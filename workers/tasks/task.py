@@ -1,0 +1,40 @@
+"""A task: what a model is to learn from encoded records."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+import torch
+from numpy.typing import NDArray
+
+Batch = dict[str, torch.Tensor]
+"""Tensors of records by name, each [n, …]; row i is of record i alone."""
+Forward = Callable[..., Any]
+"""A network: a module, or one whose arithmetic is chosen around it."""
+
+INPUTS: Final = "inputs"
+TARGET: Final = "target"
+WEIGHT: Final = "weight"
+
+
+class Task(Protocol):
+    """What is to be learned."""
+
+    @property
+    def headline(self) -> str:
+        """Return the name of the metric that is shown first."""
+
+    def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
+        """Return the loss of each record, [n], differentiable."""
+
+    def predict(self, module: Forward, batch: Batch) -> Batch:
+        """Return what a user wants to know of each record: tensors [n, …] by name."""
+
+    def metrics(
+        self, predictions: Mapping[str, NDArray[Any]], batch: Mapping[str, NDArray[Any]]
+    ) -> dict[str, float]:
+        """Return figures of many records' predictions; one that is not defined is left out."""
+
+
+def weighted(losses: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Return the losses [n] times the records' weights, if they have any."""
+    return losses * batch[WEIGHT] if WEIGHT in batch else losses
