@@ -13,7 +13,7 @@ _NOT_SETTINGS = {
     # docker-compose.yml reads these, so they may be in the environment where it is started.
     "EXPUNGE_PUBLISH",
     "EXPUNGE_WORKER_CPUS",
-    "EXPUNGE_WORKER_MEMORY",
+    "EXPUNGE_WORKER_MEMORY_LIMIT",
 }
 _NOT_SETTINGS_PREFIXES = ("EXPUNGE_TEST_", "EXPUNGE_BENCH_")
 

@@ -9,11 +9,16 @@ from pydantic import SecretStr
 from redis import Redis
 
 from app.database import Database
+from app.domain.errors import ConfigurationError
 from app.embedded import EmbeddedServers
 from app.embedded.claim import claimed
 from app.settings import Settings
+from app.storage.file_keys import FileKeyStore
+from app.storage.kms import KmsKey
 from app.storage.objects import LocalObjectStore, ObjectStore
 from app.storage.s3 import S3ObjectStore
+from app.storage.vault import Login, VaultKey
+from app.storage.wrapping import InDirectory, InService, Succession, Wrapping
 
 
 def database_url(settings: Settings) -> str:
@@ -115,6 +120,72 @@ def opendsr_domain(settings: Settings) -> str:
 def key_store_dir(settings: Settings) -> Path:
     """Where the keys of the stored objects lie."""
     return settings.key_store_dir or settings.data_dir / "keys" / "blobs"
+
+
+def key_store(
+    settings: Settings, *, create: bool = False, before: Wrapping | None = None
+) -> FileKeyStore:
+    """Open the store of those keys; with ``create``, make it if it is missing.
+
+    What ``before`` wrapped is still unwrapped.
+
+    Raises:
+        ConfigurationError: it is missing, or accessible to others.
+    """
+    wrapping = key_wrapping(settings)
+    if before is not None:
+        wrapping = Succession(wrapping, before)
+    return FileKeyStore(key_store_dir(settings), wrapping=wrapping, create=create)
+
+
+def key_wrapping(settings: Settings) -> Wrapping:
+    """Return what wraps its periods' keys: a key of KMS or of Vault, or nothing."""
+    if settings.kms_key is not None:
+        key = KmsKey(
+            settings.kms_key,
+            endpoint=settings.kms_endpoint,
+            region=settings.kms_region,
+            access_key=_revealed(settings.kms_access_key),
+            secret_key=_revealed(settings.kms_secret_key),
+        )
+        return InService(key)
+    if settings.vault_key is None or settings.vault_url is None:
+        return InDirectory()
+    login = Login(
+        token_file=settings.vault_token_file,
+        role_id=settings.vault_role_id,
+        secret_id=_revealed(settings.vault_secret_id),
+    )
+    return InService(
+        VaultKey(
+            settings.vault_url,
+            settings.vault_key,
+            login,
+            mount=settings.vault_mount,
+            namespace=settings.vault_namespace,
+            ca_file=settings.vault_ca_file,
+        )
+    )
+
+
+def earlier_wrapping(settings: Settings, where: str) -> Wrapping:
+    """Return what wrapped the periods' keys before: ``directory``, ``kms:KEY`` or ``vault:KEY``.
+
+    The service is where the settings say, and is entered as they say.
+
+    Raises:
+        ConfigurationError: it is none of these, or the settings do not say where it is.
+    """
+    service, _, key = where.partition(":")
+    if where == "directory":
+        return InDirectory()
+    if service == "kms" and key:
+        return key_wrapping(settings.model_copy(update={"kms_key": key}))
+    if service == "vault" and key and settings.vault_url is not None:
+        return key_wrapping(settings.model_copy(update={"kms_key": None, "vault_key": key}))
+    raise ConfigurationError(
+        f"{where} is not directory, kms:KEY or vault:KEY; for a Vault, set EXPUNGE_VAULT_URL too"
+    )
 
 
 def is_key_store_apart(settings: Settings) -> bool:

@@ -23,7 +23,8 @@ from app import log_context
 from app.domain.errors import ExpungeError
 
 _FORMAT = "%(asctime)s %(name)s %(message)s"
-_QUIET = ("httpcore", "httpx", "alembic", "rq", "uvicorn")
+# botocore shows whole requests, keys included, to anyone who turns debugging on.
+_QUIET = ("httpcore", "httpx", "alembic", "botocore", "rq", "urllib3", "uvicorn")
 ACCESS_LOG = logging.getLogger("expunge.access")
 _log = logging.getLogger("expunge")
 

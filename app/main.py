@@ -17,6 +17,7 @@ from app.api import (
     datasets,
     forget_requests,
     forgetting,
+    imports,
     keys,
     log,
     metrics,
@@ -85,6 +86,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_middleware(Observation, metrics=app.state.metrics)
     for resource in (
         datasets,
+        imports,
         backbones,
         models,
         versions,

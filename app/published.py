@@ -16,6 +16,8 @@ from app.domain.description import ModelDescription
 from app.domain.errors import ConfigurationError, InvalidInputError, VerificationError
 from app.domain.extras import TABLES, loaded
 from app.domain.filenames import certificate_filename
+from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.regression import RegressionSpec
 from app.key_files import trusted_keys_file
 from app.settings import Settings
 
@@ -47,10 +49,10 @@ class PublishedFile:
 
     @property
     def is_plain_head(self) -> bool:
-        """Whether ``head_logits`` computes it."""
-        architecture = self.description.architecture
-        heads = (linear_head.NAME, ridge_head.NAME)
-        return architecture.name in heads and not architecture.on_features
+        """Whether ``head_outputs`` computes it."""
+        architecture, task = self.description.architecture, self.description.task
+        is_head = architecture.name in (linear_head.NAME, ridge_head.NAME)
+        return is_head and not architecture.on_features and not isinstance(task, CustomSpec)
 
 
 def verify(
@@ -105,23 +107,45 @@ def read_published(
     return PublishedFile(content, description, predicate)
 
 
-def head_logits(published: PublishedFile, features: "npt.NDArray[Any]") -> "Floats":
-    """Return a plain head's logits, float64 [n, classes], for raw features [n, …].
+def head_outputs(published: PublishedFile, features: "npt.NDArray[Any]") -> "Floats":
+    """Return a plain head's outputs, float64 [n, outputs], for raw features [n, …].
 
-    The formula is in docs/models.md.
+    Of regression they are numbers in the targets' units, otherwise logits, or a ridge head's
+    scores. The formula is in docs/how-to/use-a-model.md.
     """
     np = loaded("numpy", extra=TABLES)
-    description = published.description
-    schema, options = description.schema, description.architecture.options
+    schema, task = published.description.schema, published.description.task
     with opened(published.content) as file:
         tensors = {name: _array(file, tensor) for name, tensor in file.tensors().items()}
-    weight = tensors["weight"]
     raw = np.asarray(features).reshape(len(features), -1).astype(np.float32)
     seen = ((raw - np.float32(schema.offset)) * np.float32(schema.scale)).astype(np.float64)
-    if description.architecture.name == ridge_head.NAME:
-        most = options["feature_range"]
-        bounded = np.clip(np.nan_to_num(seen), -most, most)
-        return bounded @ weight.T + tensors["bias"]  # type: ignore[no-any-return]
+    architecture = published.description.architecture
+    head = _ridge if architecture.name == ridge_head.NAME else _linear
+    outputs = head(np, seen, tensors, architecture.options)
+    if outputs.shape[1] < task.outputs:  # two classes share a row
+        outputs = np.concatenate([np.zeros_like(outputs), outputs], axis=1)
+    if isinstance(task, RegressionSpec):
+        outputs = task.in_units(outputs)
+    return outputs
+
+
+def _ridge(
+    np: Any,  # noqa: ANN401 - the module
+    seen: "Floats",
+    tensors: "Mapping[str, Floats]",
+    options: Mapping[str, Any],
+) -> "Floats":
+    most = options["feature_range"]
+    bounded = np.clip(np.nan_to_num(seen), -most, most)
+    return bounded @ tensors["weight"].T + tensors["bias"]  # type: ignore[no-any-return]
+
+
+def _linear(
+    np: Any,  # noqa: ANN401 - the module
+    seen: "Floats",
+    tensors: "Mapping[str, Floats]",
+    options: Mapping[str, Any],
+) -> "Floats":
     seen = np.nan_to_num(seen, nan=0.0, posinf=0.0, neginf=0.0)
     largest = np.maximum(np.abs(seen).max(axis=1, keepdims=True), _SMALLEST_NORM)
     norms = np.linalg.norm(seen / largest, axis=1, keepdims=True) * largest
@@ -131,10 +155,7 @@ def head_logits(published: PublishedFile, features: "npt.NDArray[Any]") -> "Floa
     if bias > 0:
         constant = np.full((len(unit), 1), bias * _NORM_MARGIN)
         unit = np.concatenate([unit, constant], axis=1)
-    logits = unit @ weight.T
-    if len(weight) == 1:
-        logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
-    return logits  # type: ignore[no-any-return]
+    return unit @ tensors["weight"].T  # type: ignore[no-any-return]
 
 
 def _array(file: WeightsFile, tensor: StoredTensor) -> Any:  # noqa: ANN401 - an array

@@ -14,6 +14,7 @@ import app.backbones.tables
 import app.callbacks.tables
 import app.certificates.tables
 import app.datasets.tables
+import app.imports.tables
 import app.ledger.tables
 import app.log.tables
 import app.registry.tables

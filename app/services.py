@@ -34,7 +34,7 @@ from app.ledger.subject_requests import SubjectRequests
 from app.locations import (
     callback_key_file,
     database_url,
-    key_store_dir,
+    key_store,
     model_signing_key_file,
     object_store,
     opendsr_certificate_file,
@@ -50,7 +50,6 @@ from app.logs import describe
 from app.planning.planners import Planners
 from app.settings import Settings
 from app.storage.blobs import Blobs
-from app.storage.file_keys import FileKeyStore
 from app.witnesses.asking import Asker
 
 _log = logging.getLogger("expunge.service")
@@ -213,12 +212,12 @@ def create_keys(settings: Settings) -> None:
     ModelSigner.from_file(model_signing_key_file(settings), create=True)
     Pseudonyms.from_file(pseudonym_key_file(settings), create=True)
     CallbackKeys.from_file(callback_key_file(settings), create=True)
-    FileKeyStore(key_store_dir(settings), create=True)
+    key_store(settings, create=True)
 
 
 def open_blobs(settings: Settings, database: Database) -> Blobs:
     """Give access to the stored objects; ``ConfigurationError`` without a key store."""
-    return Blobs(database, object_store(settings), FileKeyStore(key_store_dir(settings)))
+    return Blobs(database, object_store(settings), key_store(settings))
 
 
 def open_services(settings: Settings) -> Services:

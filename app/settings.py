@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    ByteSize,
     Field,
     HttpUrl,
     IPvAnyNetwork,
@@ -24,6 +25,7 @@ from pydantic_settings import (
 )
 
 from app.domain.errors import ConfigurationError
+from app.domain.places import prefix_of
 from app.domain.scopes import Scope
 from app.domain.urls import is_safe_url
 from app.environment import PREFIX, SECRETS_DIR_VARIABLE, decoded, unknown_names, variable_of
@@ -35,6 +37,10 @@ def _safe_url(url: str) -> str:
     if not is_safe_url(url):
         raise ValueError("must be an https:// URL, or http:// on this very machine")
     return url
+
+
+def _prefix(url: str) -> str:
+    return prefix_of(url).url
 
 
 class Settings(BaseSettings):
@@ -77,6 +83,9 @@ class Settings(BaseSettings):
         cors_origins: web pages' origins from which browsers may call the API.
         lease_s: how long a run stays with a worker that no longer responds.
         max_attempts: how often a run is tried before it has failed for good.
+        worker_memory: how much memory a run may use for weights and records, in bytes or as
+            ``6GiB``; three quarters of what is free when a run begins when unset. What does not fit
+            is streamed or refused; the programs themselves need 500 MB on top.
         poll_interval_s: how often the dispatcher looks for work.
         checkpoint_interval_s: how old a signed checkpoint of a log that has grown may get; one is
             also signed with every certificate.
@@ -85,6 +94,19 @@ class Settings(BaseSettings):
         key_store_dir: keys of the stored objects, which belong apart from the data and its backups;
             ``keys/blobs`` in the data directory when unset.
         key_period_s: how long the key that wraps those keys lives.
+        kms_key: the key of AWS KMS that wraps the keys of periods: its id, ARN or alias.
+        kms_endpoint: the server, if it is not Amazon's.
+        kms_region: the key's region.
+        kms_access_key: when unset, found where Amazon's own tools look for it.
+        kms_secret_key: that key's secret; likewise.
+        vault_key: the key of a transit engine that wraps the keys of periods, instead of KMS.
+        vault_url: where that Vault is.
+        vault_mount: where the engine is mounted in it.
+        vault_namespace: the namespace of Vault Enterprise that it is in.
+        vault_token_file: a file with the token, which Vault's agent keeps valid.
+        vault_role_id: the AppRole to log in as, where no such file is given.
+        vault_secret_id: that role's secret.
+        vault_ca_file: certificates of the authorities to trust instead of the usual ones.
         public_url: where callers find this service; ``http://host:port`` when unset.
         callback_allow_http: whether callbacks may go to URLs without TLS.
         callback_allow_private: whether callbacks may go to addresses that are not public.
@@ -104,6 +126,15 @@ class Settings(BaseSettings):
         s3_prefix: what all names in the bucket begin with.
         s3_access_key: when unset, found where Amazon's own tools look for it.
         s3_secret_key: that key's secret; likewise.
+        import_prefixes: the places under which imports may read: ``s3://bucket/folder``,
+            ``gs://…``, ``file:///folder`` or ``https://host/folder``; empty: none.
+        import_s3_endpoint: the server of ``s3://`` imports, if it is not Amazon's.
+        import_s3_region: the region of their buckets.
+        import_s3_access_key: which may only read; when unset, found where Amazon's own tools look
+            for it. Google's is always found where Google's tools look.
+        import_s3_secret_key: that key's secret; likewise.
+        import_ca_file: certificates of authorities that ``https://`` imports trust in addition to
+            the usual ones.
         requests_per_minute: how many calls one caller may make in a minute; 0 is without limit.
         requests_burst: how many calls one caller may make in a second; 0 is without limit.
         failed_attempts_per_minute: how many wrong keys or tokens one address may send; 0 is
@@ -153,11 +184,25 @@ class Settings(BaseSettings):
     cors_origins: tuple[str, ...] = ()
     lease_s: float = Field(default=30.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
+    worker_memory: ByteSize | None = Field(default=None, ge=1)
     poll_interval_s: float = Field(default=0.25, gt=0)
     checkpoint_interval_s: float = Field(default=60.0, ge=0)
     deadline_warning_s: float = Field(default=7 * 86400.0, ge=0)
     key_store_dir: Path | None = None
     key_period_s: float = Field(default=86400.0, gt=0)
+    kms_key: str | None = Field(default=None, min_length=1)
+    kms_endpoint: str | None = None
+    kms_region: str | None = None
+    kms_access_key: SecretStr | None = None
+    kms_secret_key: SecretStr | None = None
+    vault_key: str | None = Field(default=None, min_length=1)
+    vault_url: Annotated[str, AfterValidator(_safe_url)] | None = None
+    vault_mount: str = Field(default="transit", min_length=1)
+    vault_namespace: str | None = None
+    vault_token_file: Path | None = None
+    vault_role_id: str | None = None
+    vault_secret_id: SecretStr | None = None
+    vault_ca_file: Path | None = None
     public_url: HttpUrl | None = None
     callback_allow_http: bool = False
     callback_allow_private: bool = False
@@ -176,6 +221,12 @@ class Settings(BaseSettings):
     s3_prefix: str = ""
     s3_access_key: SecretStr | None = None
     s3_secret_key: SecretStr | None = None
+    import_prefixes: tuple[Annotated[str, AfterValidator(_prefix)], ...] = ()
+    import_s3_endpoint: str | None = None
+    import_s3_region: str | None = None
+    import_s3_access_key: SecretStr | None = None
+    import_s3_secret_key: SecretStr | None = None
+    import_ca_file: Path | None = None
     requests_per_minute: int = Field(default=0, ge=0)
     requests_burst: int = Field(default=0, ge=0)
     failed_attempts_per_minute: int = Field(default=20, ge=0)
@@ -211,7 +262,26 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _whole_oidc(self) -> Self:
         if (self.oidc_issuer is None) != (self.oidc_audience is None):
-            raise ValueError("belongs together with EXPUNGE_OIDC_AUDIENCE: set both or neither")
+            raise ValueError(
+                "EXPUNGE_OIDC_ISSUER: belongs together with EXPUNGE_OIDC_AUDIENCE: "
+                "set both or neither"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_vault(self) -> Self:
+        if self.vault_key is None:
+            return self
+        if self.kms_key is not None:
+            raise ValueError("EXPUNGE_VAULT_KEY: EXPUNGE_KMS_KEY is set too: choose one")
+        if self.vault_url is None:
+            raise ValueError("EXPUNGE_VAULT_KEY: needs EXPUNGE_VAULT_URL")
+        by_role = self.vault_role_id is not None and self.vault_secret_id is not None
+        if by_role == (self.vault_token_file is not None):
+            raise ValueError(
+                "EXPUNGE_VAULT_KEY: needs EXPUNGE_VAULT_TOKEN_FILE, or EXPUNGE_VAULT_ROLE_ID and "
+                "EXPUNGE_VAULT_SECRET_ID"
+            )
         return self
 
     @classmethod
@@ -247,5 +317,6 @@ def _secret_files() -> list[Path]:
 
 def _told(error: ValidationError) -> Iterator[str]:
     for fault in error.errors(include_input=False, include_url=False):
-        field = str(fault["loc"][0]) if fault["loc"] else "oidc_issuer"  # the only rule for several
-        yield f"{variable_of(field)}: {fault['msg'].removeprefix('Value error, ')}"
+        told = fault["msg"].removeprefix("Value error, ")
+        # A rule for several names its variable itself.
+        yield f"{variable_of(str(fault['loc'][0]))}: {told}" if fault["loc"] else told

@@ -45,6 +45,12 @@ class ModelBody(Body):
         description="The network: `name`, `options`, `factory` and `backbone`; see docs/models.md.",
         examples=[{"name": "mlp", "options": {"hidden": [32]}}],
     )
+    task: dict[str, Any] | None = Field(
+        default=None,
+        description="What it learns: `name`, `inputs`, `target` and more; see docs/tasks.md. "
+        "Without one, a dataset of features is classified by its labels.",
+        examples=[{"name": "classification", "label_smoothing": 0.1}],
+    )
     recipe: RecipeBody = Field(
         default_factory=RecipeBody, examples=[{"epochs": 30, "learning_rate": 0.1}]
     )
@@ -66,6 +72,7 @@ class ModelAnswer(Answer):
     name: str
     dataset: str
     architecture: dict[str, Any]
+    task: dict[str, Any]
     recipe: dict[str, Any]
     policy: dict[str, Any]
     weights: str
@@ -92,6 +99,7 @@ def define_model(
         name=body.name,
         dataset=body.dataset,
         architecture=ArchitectureSpec.from_json(body.architecture),
+        task=body.task,
         recipe=body.recipe.given(),
         policy=body.policy.to_policy(),
         weights_source=WeightsSource(body.weights),
@@ -225,6 +233,7 @@ def _model_answer(session: Session, model: ModelRow) -> ModelAnswer:
         name=model.name,
         dataset=session.get_one(DatasetRow, model.dataset_id).name,
         architecture=model.architecture,
+        task=model.task,
         recipe=model.recipe,
         policy=model.policy,
         weights=model.weights_source,

@@ -14,16 +14,16 @@ from app.domain.errors import InvalidInputError
 from app.planning.quote import Declined
 from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape, RidgeShape
 from app.registry import repository as registry
-from app.registry.noise_curves import accuracy_at
+from app.registry.noise_curves import score_at
 from app.registry.shapes import shape_of
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=GuardedRoute)
 
 
 class ConvexBody(Body):
-    """A linear head's enforced constants."""
+    """A linear head's enforced constants; ``lipschitz`` is null for the squared loss."""
 
-    lipschitz: float
+    lipschitz: float | None
     smoothness: float
     weight_decay: float
     learning_rate: float
@@ -34,6 +34,7 @@ class RidgeBody(Body):
 
     feature_range: float
     classifier: Literal["ridge", "class_means", "discriminant"] = "ridge"
+    target_range: float | None = None
 
 
 class DpTrainingBody(Body):
@@ -85,9 +86,11 @@ class QuoteAnswer(Answer):
     gradient_computations: float
     noise_per_coordinate: float
     surviving_information_bits: float | None
-    held_out_accuracy: float | None = Field(
-        description="Of the model's present version with the noise that the quoted release would "
-        "have, as far as its evaluation has measured that; outside of the guarantee."
+    held_out_metric: str | None = Field(description="Which metric the score is: its headline.")
+    held_out_score: float | None = Field(
+        description="The headline metric of the model's present version with the noise that the "
+        "quoted release would have, as far as its evaluation has measured that; outside of the "
+        "guarantee."
     )
     capacity: int | None = Field(
         description="How many more records the run's release will cover without another run, at "
@@ -118,8 +121,9 @@ def quote_plans(body: PlansBody, services: ServicesOf, _: ModelsReader, left: Le
     quotes = services.planners.quotes(policy=policy, shape=shape, left=left)
     evaluation = {} if head is None else head.evaluation
     for quote in quotes["quotes"]:
-        quote["held_out_accuracy"] = None
+        quote["held_out_metric"] = quote["held_out_score"] = None
         if "history" in quote["parameters"]:
             noise_std = quote["noise_per_coordinate"]
-            quote["held_out_accuracy"] = accuracy_at(evaluation, noise_std=noise_std)
+            score = quote["held_out_score"] = score_at(evaluation, noise_std=noise_std)
+            quote["held_out_metric"] = None if score is None else evaluation["headline"]
     return PlansAnswer.model_validate(quotes)

@@ -52,6 +52,7 @@ class RecipeBody(Body):
     held_out_fraction: float = Field(
         default=_DEFAULTS.held_out_fraction, json_schema_extra={"minimum": 0, "maximum": 0.9}
     )
+    patience: int | None = Field(default=None, json_schema_extra={"minimum": 1})
 
     def given(self) -> dict[str, Any]:
         """Return the fields that the caller has set."""

@@ -16,7 +16,6 @@ from app.api.protocol.headers import answer_headers, described
 from app.api.protocol.schemas import Answer, Page
 from app.certificates.model_signing import SIGNATURE_MEDIA_TYPE
 from app.certificates.signing import statement_of
-from app.datasets.service import feature_schema_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import signature_filename, weights_filename
 from app.domain.states import VersionState
@@ -25,6 +24,7 @@ from app.models import serving
 from app.registry import repository as registry
 from app.registry.card import model_card
 from app.registry.tables import ModelRow, VersionRow
+from app.registry.tasks import schema_for, task_of
 from app.services import Services
 
 router = APIRouter(prefix="/v1/models", tags=["versions"], route_class=GuardedRoute)
@@ -208,7 +208,7 @@ def get_model_card(
         card = model_card(
             model,
             version,
-            schema=feature_schema_of(session.get_one(DatasetRow, model.dataset_id)),
+            schema=schema_for(task_of(model), session.get_one(DatasetRow, model.dataset_id)),
             predicate=statement_of(certificate.envelope)["predicate"],
         )
         return MarkdownResponse(card)

@@ -40,6 +40,8 @@ class BackboneDefinition:
     features: int | None = None
 
     def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise InvalidInputError("classes must be at least 2")
         # A backbone reads a dataset's features, so a dataset's limits apply.
         FeatureSchema(
             shape=self.input_shape, dtype="float32", offset=0.0, scale=1.0, classes=self.classes

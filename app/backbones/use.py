@@ -10,6 +10,7 @@ from app.domain.backbone import BackboneDigest, FeatureLayer, Whitening, definit
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.parameters import parameters_of
 from app.domain.schema import FeatureSchema
+from app.domain.tasks.spec import TaskSpec
 
 
 def require_usable(
@@ -69,9 +70,9 @@ def lock_backbone(session: Session, architecture: ArchitectureSpec) -> None:
 
 
 def parameters_of_model(
-    session: Session, architecture: ArchitectureSpec, schema: FeatureSchema
+    session: Session, architecture: ArchitectureSpec, task: TaskSpec, schema: FeatureSchema
 ) -> int | None:
-    """Count the weights that a model trains, given a dataset's schema; None if unknown.
+    """Count the weights that a model trains, given what its task reads; None if unknown.
 
     ``require_usable`` has accepted the backbone.
     """
@@ -81,7 +82,7 @@ def parameters_of_model(
         if backbone.features is None:
             return None
         shape = (backbone.features,)
-    return parameters_of(architecture, input_shape=shape, classes=schema.classes)
+    return parameters_of(architecture, input_shape=shape, classes=task.outputs, rows=task.rows)
 
 
 def backbone_of(session: Session, architecture: ArchitectureSpec) -> BackboneRow | None:

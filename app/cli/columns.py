@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from app.domain.encoding import ArrayColumn, CategoryColumn, Column, NumberColumn
+from app.domain.columns import CategoryColumn, Column, NumberColumn
 from app.tables.cells import has_texts, kind_in_words, numbers_of, plain, texts_of
 from app.tables.proposal import Proposal
 from app.tables.sources import Source
@@ -66,5 +66,5 @@ def _becomes(column: Column, proposal: Proposal) -> str:
             other = ", and one for all others" if column.other else ""
             confirm = " (to be confirmed)" if column.name in proposal.unconfirmed else ""
             return f"a feature each for {', '.join(column.values)}{other}{confirm}"
-        case ArrayColumn():
+        case _:
             return f"{column.width} numbers, shape {list(column.shape)}, {column.dtype}"

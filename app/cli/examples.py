@@ -71,6 +71,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "expunge dataset push reviews reviews.npz --vocabulary 5000",
         "expunge dataset push open-digits open-digits.npz --public",
     ),
+    "dataset import": (
+        "expunge dataset import members s3://exports/members/2026-01.parquet --wait",
+        "expunge dataset import members 's3://exports/members/2026-*.parquet'",
+    ),
+    "dataset imports": (
+        "expunge dataset imports members",
+        "expunge dataset imports members imp_0123456789abcdef --wait",
+    ),
+    "dataset cancel-import": ("expunge dataset cancel-import members imp_0123456789abcdef",),
+    "dataset retry-import": ("expunge dataset retry-import members imp_0123456789abcdef --wait",),
     "dataset inspect": (
         "expunge dataset inspect churn.csv",
         "expunge dataset inspect churn.csv --label churned --write-mapping churn.json",
@@ -139,6 +149,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "audit": ("expunge audit", "expunge audit --caller operator --limit 10"),
     "reconcile": ("expunge reconcile", "expunge reconcile --apply"),
     "storage check": ("expunge storage check",),
+    "storage rewrap-keys": (
+        "expunge storage rewrap-keys --from directory",
+        "expunge storage rewrap-keys --from kms:alias/expunge",
+    ),
     "log checkpoint": ("expunge log checkpoint > kept-in-march",),
     "log fsck": ("expunge log fsck", "expunge log fsck --consistent-with kept-in-march"),
     "signing-key rotate": (

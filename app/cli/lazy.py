@@ -44,8 +44,8 @@ class Listed:
 
     @property
     def word(self) -> str:
-        """What it is called on the command line."""
-        return self.name.replace("_", "-")
+        """What it is called on the command line; a keyword of Python ends with _ in its module."""
+        return self.name.removesuffix("_").replace("_", "-")
 
     def stub(self) -> TyperCommand:
         """Return what a list needs of it."""

@@ -58,7 +58,7 @@ _COMMANDS: dict[str, dict[str, str]] = {
         "resumes interrupted downloads.",
         "verification verify": "Check a certificate BUNDLE offline; on failure, name the "
         "failed step and exit with 1.",
-        "prediction predict": "Predict the class of each row of a table with a downloaded model.",
+        "prediction predict": "Predict each row of a table with a downloaded model.",
         "witnessing witness": "Cosign the checkpoints of logs that only grow (C2SP tlog-witness), "
         "until interrupted.",
     },
@@ -89,6 +89,10 @@ _COMMANDS: dict[str, dict[str, str]] = {
 _WITHIN_GROUPS: dict[str, dict[str, str]] = {
     "dataset": {
         "datasets push": "Push the records of FILE to DATASET, which is defined if it is new.",
+        "imports import_": "Have the service read the Parquet files at URL into DATASET.",
+        "imports imports": "List DATASET's imports, or show one and how far it is.",
+        "imports cancel_import": "Cancel an import; what it has added stays.",
+        "imports retry_import": "Let an import go on that failed or was cancelled.",
         "typed_datasets create": "Define DATASET as a table of typed columns.",
         "typed_datasets columns": "Show the types of FILE's columns; sends nothing.",
         "datasets inspect": "Show what 'dataset push' would understand of FILE; sends nothing.",
@@ -97,9 +101,10 @@ _WITHIN_GROUPS: dict[str, dict[str, str]] = {
         "backbones add": "Define BACKBONE and upload its weights.",
     },
     "model": {
-        "networks check": "Try a network of your own on random records, mechanism by mechanism.",
+        "networks check": "Try a network and a task of your own on made-up records, mechanism "
+        "by mechanism.",
         "prediction export": "Write a downloaded model for another runtime: raw features "
-        "in, logits out.",
+        "in, the network's outputs out.",
     },
     "log": {
         "fsck fsck": "Check the whole log and every row of the ledger against "

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -67,17 +68,24 @@ def fail(line: str) -> None:
     typer.secho(printable(line), fg=None if line.startswith(" ") else "red", err=True)
 
 
-def show(answer: object, columns: Sequence[str] = ()) -> None:
+def show(
+    answer: object,
+    columns: Sequence[str] = (),
+    *,
+    derived: Mapping[str, Callable[[Mapping[str, Any]], object]] = MappingProxyType({}),
+) -> None:
     """Print an answer of the service.
 
     Args:
         answer: an object, or a list of objects.
         columns: the members of a list's objects that a table shows; dots lead to inner ones.
+        derived: columns of a table that are worked out from an object.
     """
     if _JSON.get() or not _is_terminal():
         _print_json(answer)
     elif isinstance(answer, list):
-        _print_table(answer, columns)
+        rows = [{**row, **{name: of(row) for name, of in derived.items()}} for row in answer]
+        _print_table(rows, columns)
     else:
         _print_object(answer)
 

@@ -47,6 +47,29 @@ def rows_progress(rows: int, *, parts: int) -> Iterator[Callable[[int], None]]:
         yield lambda sent: progress.advance(task, sent)
 
 
+@contextmanager
+def import_progress() -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Show a bar; yield a function to call with the import."""
+    columns = (
+        TextColumn("{task.description:<12}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("queued", total=None)
+
+        def update(found: Mapping[str, Any]) -> None:
+            progress.update(
+                task,
+                description=found["state"],
+                completed=found["rows"],
+                total=found["total_rows"],
+            )
+
+        yield update
+
+
 def _note(run: Mapping[str, Any]) -> str:
     """Describe the known progress; a model released without noise has no epsilon."""
     known = [name for name in ("epsilon", "loss") if run[name] is not None]

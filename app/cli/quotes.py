@@ -5,6 +5,7 @@ from typing import Any
 
 from app.cli.output import say
 from app.domain.policy import AUTO
+from app.domain.tasks.words import metric_in_words
 
 
 def show_quotes(answer: Mapping[str, Any], *, named: str = AUTO) -> None:
@@ -25,9 +26,11 @@ def show_quotes(answer: Mapping[str, Any], *, named: str = AUTO) -> None:
             "gradients": quote["gradient_computations"],
             "noise per coordinate": quote["noise_per_coordinate"],
         } | ({} if bits is None else {"bits that survive": bits})
-        for name in ("capacity", "held_out_accuracy"):
-            if quote.get(name) is not None:
-                facts |= {name.replace("_", " "): quote[name]}
+        if quote.get("capacity") is not None:
+            facts["capacity"] = quote["capacity"]
+        if quote.get("held_out_score") is not None:
+            metric = metric_in_words(quote["held_out_metric"])
+            facts[f"held out {metric}"] = quote["held_out_score"]
         say("    " + ", ".join(f"{name} {_short(fact)}" for name, fact in facts.items()))
         parameters = ", ".join(
             f"{name}={_short(value)}"

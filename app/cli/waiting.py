@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import fail, show
-from app.cli.progress import run_progress
+from app.cli.progress import import_progress, run_progress
 from app.client import ExpungeClient
 from app.client.connection import Json
 from app.domain.errors import InvalidInputError
@@ -64,6 +64,20 @@ def show_backbone(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
     whitening = shown["whitening"]
     if wait and whitening is not None and whitening["failure"]:
         raise InvalidInputError(f"it was not whitened: {whitening['failure']}")
+
+
+def show_import(client: ExpungeClient, shown: Json, *, wait: bool) -> None:
+    """Show an import, once it has ended if asked to wait."""
+    if wait:
+        name, import_id = shown["dataset"], shown["id"]
+        again = f"expunge dataset imports {name} {import_id} --wait"
+        with _interruptible(shown, again), import_progress() as update:
+            shown = client.wait_for_import(name, import_id, timeout_s=_WAIT_S, on_change=update)
+    show(shown)
+    if wait and shown["state"] != "completed":
+        raise InvalidInputError(
+            f"the import {shown['state']}: {shown['failure_reason'] or 'retry it'}"
+        )
 
 
 @contextmanager

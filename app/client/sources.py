@@ -68,6 +68,26 @@ class Sources(Connection):
         """Add the new records of a Parquet file's content."""
         return self._object("PUT", at("datasets", name, "records"), content=parquet)
 
+    def import_records(self, name: str, url: str) -> Json:
+        """Have the service read Parquet files by reference; see ``wait_for_import``."""
+        return self._object("POST", at("datasets", name, "imports"), json={"url": url})
+
+    def imports(self, name: str) -> list[Json]:
+        """Return a dataset's imports, newest first."""
+        return self._list(at("datasets", name, "imports"))
+
+    def import_of(self, name: str, import_id: str) -> Json:
+        """Return an import and how far it is."""
+        return self._object("GET", at("datasets", name, "imports", import_id))
+
+    def cancel_import(self, name: str, import_id: str) -> Json:
+        """Cancel an import; what it has added stays."""
+        return self._object("POST", at("datasets", name, "imports", import_id, "cancel"))
+
+    def retry_import(self, name: str, import_id: str) -> Json:
+        """Let an import go on that failed or was cancelled."""
+        return self._object("POST", at("datasets", name, "imports", import_id, "retry"))
+
     def define_backbone(self, definition: Mapping[str, Any]) -> Json:
         """Define a public backbone; see ``POST /v1/backbones``."""
         return self._object("POST", "/v1/backbones", json=dict(definition))

@@ -87,6 +87,26 @@ class Waiting(Connection):
                 return backbone
         raise TimeoutError(f"backbone {name} has no weights within {timeout_s:g} s")
 
+    def wait_for_import(
+        self,
+        name: str,
+        import_id: str,
+        *,
+        timeout_s: float,
+        on_change: Callable[[Json], None] = lambda _import: None,
+    ) -> Json:
+        """Poll an import until it has ended; wait while the service is away.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+        path = at("datasets", name, "imports", import_id)
+        for seen in _seen_until(timeout_s, lambda _: self._once(path)):
+            on_change(seen)
+            if seen["state"] in _ENDED:
+                return seen
+        raise TimeoutError(f"import {import_id} has not ended within {timeout_s:g} s")
+
 
 def _seen_until(timeout_s: float, look: Callable[[float], Json]) -> Iterator[Json]:
     """Yield what there is to see, repeatedly, until the time is over."""

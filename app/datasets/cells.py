@@ -1,13 +1,34 @@
-"""Rows as bytes, equal where two rows have the same values, however Arrow lays them out."""
+"""Whether two rows have the same values, however Arrow lays them out."""
 
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 _LENGTH_BYTES = 8
 _MISSING = b"\xff" * _LENGTH_BYTES
+
+
+def equal_rows(one: pa.Table, other: pa.Table) -> npt.NDArray[np.bool_]:
+    """Return for each of n rows whether it is equal in two tables of one schema, (n,)."""
+    same = np.ones(len(one), dtype=np.bool_)
+    lists = []
+    for name in one.column_names:
+        if pa.types.is_nested(one.schema.field(name).type):
+            lists.append(name)
+            continue
+        here, there = one[name], other[name]
+        equal = pc.fill_null(pc.equal(here, there), fill_value=False)
+        absent = pc.and_(pc.is_null(here), pc.is_null(there))
+        same &= pc.or_(equal, absent).to_numpy()
+    if lists:
+        pairs = zip(
+            rows_as_bytes(one.select(lists)), rows_as_bytes(other.select(lists)), strict=True
+        )
+        same &= np.fromiter((here == there for here, there in pairs), np.bool_, len(one))
+    return same
 
 
 def rows_as_bytes(table: pa.Table) -> Iterator[bytes]:

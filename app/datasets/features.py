@@ -6,7 +6,7 @@ if the shard is unchanged. Without that check it could bring back records erased
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -28,6 +28,7 @@ class FeatureSource:
         shard_blob_id: its records at the time of the lookup.
         backbone_id: which backbone's features.
         weights_sha256: made with which of its weights.
+        reading_sha256: of records read in which way.
         features_blob_id: the features; None if not computed yet.
     """
 
@@ -35,22 +36,30 @@ class FeatureSource:
     shard_blob_id: str
     backbone_id: str
     weights_sha256: str
+    reading_sha256: str
     features_blob_id: str | None
 
 
 def source_of(
-    session: Session, shard_id: str, *, backbone_id: str, weights_sha256: str
+    session: Session,
+    shard_id: str,
+    *,
+    backbone_id: str,
+    weights_sha256: str,
+    reading_sha256: str,
 ) -> FeatureSource:
     """Return where one shard's features are now."""
     shard = session.get_one(ShardRow, shard_id)
-    cached = _find(session, shard_id, backbone_id, weights_sha256)
-    return FeatureSource(
+    source = FeatureSource(
         shard_id=shard_id,
         shard_blob_id=shard.blob_id,
         backbone_id=backbone_id,
         weights_sha256=weights_sha256,
-        features_blob_id=None if cached is None else cached.blob_id,
+        reading_sha256=reading_sha256,
+        features_blob_id=None,
     )
+    cached = _find(session, source)
+    return source if cached is None else replace(source, features_blob_id=cached.blob_id)
 
 
 def add(session: Session, blobs: Blobs, source: FeatureSource, content: bytes) -> bool:
@@ -62,7 +71,7 @@ def add(session: Session, blobs: Blobs, source: FeatureSource, content: bytes) -
     shard = session.get_one(ShardRow, source.shard_id, with_for_update=True)
     if shard.blob_id != source.shard_blob_id or not shard.rows:  # without rows it was given up
         return False
-    if _find(session, source.shard_id, source.backbone_id, source.weights_sha256) is not None:
+    if _find(session, source) is not None:
         return False
     blob = blobs.put(session, _KIND, content, dataset_id=shard.dataset_id)
     blobs.adopt(session, blob.id)
@@ -72,6 +81,7 @@ def add(session: Session, blobs: Blobs, source: FeatureSource, content: bytes) -
             shard_id=source.shard_id,
             backbone_id=source.backbone_id,
             weights_sha256=source.weights_sha256,
+            reading_sha256=source.reading_sha256,
             blob_id=blob.id,
         )
     )
@@ -102,13 +112,12 @@ def give_up(
     session.flush()
 
 
-def _find(
-    session: Session, shard_id: str, backbone_id: str, weights_sha256: str
-) -> FeatureShardRow | None:
+def _find(session: Session, source: FeatureSource) -> FeatureShardRow | None:
     return session.scalar(
         select(FeatureShardRow).where(
-            FeatureShardRow.shard_id == shard_id,
-            FeatureShardRow.backbone_id == backbone_id,
-            FeatureShardRow.weights_sha256 == weights_sha256,
+            FeatureShardRow.shard_id == source.shard_id,
+            FeatureShardRow.backbone_id == source.backbone_id,
+            FeatureShardRow.weights_sha256 == source.weights_sha256,
+            FeatureShardRow.reading_sha256 == source.reading_sha256,
         )
     )

@@ -6,6 +6,7 @@ again, for example in a second request for the same person, but not to read ids 
 
 import hmac
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from app.domain.commitments import normal_id
@@ -39,6 +40,19 @@ class Pseudonyms:
         """Return the 32-byte key of a subject id within a dataset."""
         return self._digest("subject", dataset_id, normal_id(subject_id).encode())
 
+    def records(self, dataset_id: str, record_ids: Sequence[str]) -> list[bytes]:
+        """Return what ``record`` does, of many."""
+        digest = self._digests("record", dataset_id)
+        return [digest(normal_id(each).encode()) for each in record_ids]
+
+    def subjects(self, dataset_id: str, subject_ids: Sequence[str | None]) -> list[bytes | None]:
+        """Return what ``subject`` does, of many, often the same; None stays None."""
+        digest = self._digests("subject", dataset_id)
+        known: dict[str | None, bytes | None] = {None: None}
+        for each in set(subject_ids) - known.keys():
+            known[each] = None if each is None else digest(normal_id(each).encode())
+        return [known[each] for each in subject_ids]
+
     def upload(self, dataset_id: str, content: bytes) -> bytes:
         """Return a 32-byte keyed digest of an upload."""
         return self._digest("upload", dataset_id, content)
@@ -71,5 +85,20 @@ class Pseudonyms:
         """Return 32 bytes that identify one caller's call, for one purpose."""
         return self._digest(f"call {purpose}", caller_id, content)
 
+    def _digests(self, kind: str, dataset_id: str) -> Callable[[bytes], bytes]:
+        """Return ``_digest`` of many contents, begun once."""
+        begun = hmac.new(self._key, _prefix(kind, dataset_id), "sha256")
+
+        def digest(content: bytes) -> bytes:
+            mac = begun.copy()
+            mac.update(content)
+            return mac.digest()
+
+        return digest
+
     def _digest(self, kind: str, dataset_id: str, content: bytes) -> bytes:
-        return hmac.digest(self._key, f"{kind}\0{dataset_id}\0".encode() + content, "sha256")
+        return hmac.digest(self._key, _prefix(kind, dataset_id) + content, "sha256")
+
+
+def _prefix(kind: str, dataset_id: str) -> bytes:
+    return f"{kind}\0{dataset_id}\0".encode()

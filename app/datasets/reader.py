@@ -9,14 +9,15 @@ import contextlib
 import json
 import resource
 import sys
-from dataclasses import astuple
+from collections.abc import Mapping
+from dataclasses import asdict, astuple
 from typing import IO, Any, Final
 
 import pyarrow as pa
 
 from app.datasets.uploads import checked_parts
 from app.domain.encoding import TableEncoding
-from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
+from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.domain.schema import FeatureSchema
 from app.domain.table_schema import TableSchema
 from app.processes.hardening import harden
@@ -55,13 +56,29 @@ def _exactly(file: IO[bytes], count: int) -> bytearray:
     return content
 
 
-def _confine(memory_bytes: int) -> None:
+def confine(memory_bytes: int) -> None:
     """Restrict this process: limited memory, no files, no core dump, no debugger."""
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     harden()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
+
+
+def rules_of(
+    order: Mapping[str, Any],
+) -> tuple[FeatureSchema | TableSchema, TableEncoding | None]:
+    """Return the schema and the encoding that an order holds."""
+    encoding = None if order["encoding"] is None else TableEncoding.from_json(order["encoding"])
+    return _schema(order["schema"]), encoding
+
+
+def as_order(schema: FeatureSchema | TableSchema, encoding: TableEncoding | None) -> dict[str, Any]:
+    """Return what ``rules_of`` reads."""
+    return {
+        "schema": schema.to_json() if isinstance(schema, TableSchema) else asdict(schema),
+        "encoding": None if encoding is None else encoding.to_json(),
+    }
 
 
 def _schema(found: dict[str, Any]) -> FeatureSchema | TableSchema:
@@ -71,26 +88,38 @@ def _schema(found: dict[str, Any]) -> FeatureSchema | TableSchema:
 
 
 def _carry_out(order: dict[str, Any], content: bytearray, answers: IO[bytes]) -> None:
-    schema = _schema(order["schema"])
-    encoding = None if order["encoding"] is None else TableEncoding.from_json(order["encoding"])
+    schema, encoding = rules_of(order)
     most = order["max_bytes"]
     try:
         for part in checked_parts(content, schema, encoding, max_bytes=most):
             send(answers, part.serialize())
         verdict = b""
-    except InvalidRecordsError as error:
-        problems = [astuple(problem) for problem in error.problems]
-        verdict = json.dumps({"problems": problems, "count": error.count}).encode()
-    except PayloadTooLargeError as error:
-        verdict = json.dumps({"too_large": str(error)}).encode()
+    except (InvalidRecordsError, PayloadTooLargeError) as error:
+        verdict = json.dumps(verdict_of(error)).encode()
     send(answers, verdict)
+
+
+def verdict_of(error: InvalidRecordsError | PayloadTooLargeError) -> dict[str, Any]:
+    """Return what ``refuse`` raises again in another process."""
+    if isinstance(error, InvalidRecordsError):
+        problems = [astuple(problem) for problem in error.problems]
+        return {"problems": problems, "count": error.count}
+    return {"too_large": str(error)}
+
+
+def refuse(verdict: Mapping[str, Any]) -> None:
+    """Raise the error that a process has sent."""
+    if "too_large" in verdict:
+        raise PayloadTooLargeError(verdict["too_large"])
+    problems = [RowProblem(*problem) for problem in verdict["problems"]]
+    raise InvalidRecordsError(problems, verdict["count"])
 
 
 def main() -> None:
     """Process tasks until the input ends or a limit of this process is exceeded."""
     orders, answers = sys.stdin.buffer, sys.stdout.buffer
     memory_bytes, most = int(sys.argv[1]), int(sys.argv[2])
-    _confine(memory_bytes)
+    confine(memory_bytes)
     while True:
         order = json.loads(receive(orders, most=most))
         _carry_out(order, receive(orders, most=most), answers)

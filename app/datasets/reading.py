@@ -10,16 +10,15 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
 
-from app.datasets.reader import receive, send
+from app.datasets.reader import as_order, receive, refuse, send
 from app.datasets.uploads import Upload, joined, part_schema
 from app.domain.encoding import TableEncoding
-from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
+from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
 from app.domain.schema import FeatureSchema
 from app.domain.table_schema import TableSchema
 from app.processes import confined
@@ -59,11 +58,7 @@ class Readers:
             reader = self._taken()
             does_well = False
             try:
-                order = {
-                    "schema": _as_json(schema),
-                    "encoding": None if encoding is None else encoding.to_json(),
-                    "max_bytes": self._max_bytes,
-                }
+                order = {**as_order(schema, encoding), "max_bytes": self._max_bytes}
                 upload = joined(reader.parts(content, order, part_schema(schema)), schema)
                 does_well = len(content) + upload.content.nbytes < _FEW_BYTES
             except InvalidRecordsError:
@@ -83,10 +78,6 @@ class Readers:
                 return reader
             reader.end()
         return _Reader(self._max_bytes)
-
-
-def _as_json(schema: FeatureSchema | TableSchema) -> dict[str, Any]:
-    return schema.to_json() if isinstance(schema, TableSchema) else asdict(schema)
 
 
 @cache
@@ -147,15 +138,8 @@ class _Reader:
         while frame := receive(answers, most=order["max_bytes"] + _PART_OVERHEAD_BYTES):
             if frame[:1] == b"{":
                 self.is_done = True
-                _refuse(json.loads(frame))
+                refuse(json.loads(frame))
             part = pa.ipc.read_record_batch(pa.py_buffer(frame), columns)
             part.validate(full=True)
             yield part
         self.is_done = True
-
-
-def _refuse(verdict: dict[str, Any]) -> None:
-    if "too_large" in verdict:
-        raise PayloadTooLargeError(verdict["too_large"])
-    problems = [RowProblem(*problem) for problem in verdict["problems"]]
-    raise InvalidRecordsError(problems, verdict["count"])

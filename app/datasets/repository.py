@@ -16,16 +16,24 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    text,
     update,
 )
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.database.direct import copy_rows
+from app.database.direct import binary_rows, copy_parts
 from app.datasets.tables import CHANGED_EPOCH, DatasetRow, RecordRow, ShardRow
 from app.domain.errors import NotFoundError
+from app.storage.tables import BlobRow
 
 _PARAMETERS_AT_ONCE = 10_000
 _ROWS_AT_ONCE = 1000
+_KEY_BYTES = 32
+# In one text: a row for each would take longer than drawing them.
+_DRAWN = text(
+    "SELECT string_agg(seq::text, ',') FROM (SELECT nextval(CAST(:sequence AS regclass)) AS seq"
+    " FROM generate_series(1, CAST(:count AS integer))) AS drawn"
+)
 T = TypeVar("T")
 
 
@@ -81,6 +89,24 @@ def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
     ).all()
 
 
+class Stock(NamedTuple):
+    """What a dataset's shards are, without reading one: how many rows, and the largest of them."""
+
+    rows: int
+    most_rows: int
+    most_bytes: int
+
+
+def stock(session: Session, dataset_id: str) -> Stock:
+    """Return the sizes of a dataset's shards; their bytes are as they are stored."""
+    query = (
+        select(func.sum(ShardRow.rows), func.max(ShardRow.rows), func.max(BlobRow.size_bytes))
+        .join(BlobRow, BlobRow.id == ShardRow.blob_id)
+        .where(ShardRow.dataset_id == dataset_id)
+    )
+    return Stock(*(int(found or 0) for found in session.execute(query).one()))
+
+
 def shards_of(session: Session, dataset_id: str, seqs: Collection[int]) -> set[str]:
     """Return the ids of those of a dataset's shards that hold one of these records."""
     columns = RecordRow.shard_id, RecordRow.dataset_id
@@ -121,9 +147,9 @@ def held_records(
 
 def new_seqs(session: Session, count: int) -> npt.NDArray[np.int64]:
     """Return sequence numbers for new records, rising and unique."""
-    series = func.generate_series(1, count).table_valued("i")
-    drawn = select(func.nextval(func.pg_get_serial_sequence("records", "seq"))).select_from(series)
-    return np.array(session.scalars(drawn).all(), dtype=np.int64)
+    sequence = session.scalar(select(func.pg_get_serial_sequence("records", "seq")))
+    drawn = session.scalar(_DRAWN, {"sequence": sequence, "count": count})
+    return np.sort(np.fromstring(drawn or "", dtype=np.int64, sep=","))
 
 
 def add_records(
@@ -143,12 +169,26 @@ def add_records(
         IntegrityError: the dataset holds one of the keys, or has held it.
     """
     # Sort by the first bytes, which distinguish keyed hashes; NumPy releases the GIL meanwhile.
-    firsts = np.frombuffer(b"".join(key[:8] for key in record_keys), dtype=">u8")
-    rows = np.argsort(firsts, kind="stable").tolist()
-    copy_rows(
+    keys = np.frombuffer(b"".join(record_keys), np.uint8).reshape(len(record_keys), _KEY_BYTES)
+    order = np.argsort(np.ascontiguousarray(keys[:, :8]).view(">u8")[:, 0], kind="stable")
+    absent = np.array([key is None for key in subject_keys])
+    subjects = np.frombuffer(
+        b"".join(key or bytes(_KEY_BYTES) for key in subject_keys), np.uint8
+    ).reshape(keys.shape)
+    copy_parts(
         session,
-        "COPY records (seq, dataset_id, shard_id, record_key, subject_key) FROM STDIN",
-        ((int(seqs[i]), dataset_id, shard_id, record_keys[i], subject_keys[i]) for i in rows),
+        "COPY records (seq, dataset_id, shard_id, record_key, subject_key)"
+        " FROM STDIN (FORMAT binary)",
+        binary_rows(
+            [
+                seqs[order].astype(">i8").view(np.uint8).reshape(-1, 8),
+                np.frombuffer(dataset_id.encode(), np.uint8),
+                np.frombuffer(shard_id.encode(), np.uint8),
+                keys[order],
+                subjects[order],
+            ],
+            last_absent=absent[order],
+        ),
     )
 
 

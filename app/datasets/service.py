@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy.exc import IntegrityError
@@ -16,11 +17,13 @@ from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.reading import Readers
 from app.datasets.shards import pack, without_rows
 from app.datasets.tables import DatasetRow, ShardRow
+from app.datasets.uploads import Upload
 from app.domain.encoding import TableEncoding
 from app.domain.errors import ConflictError, GoneError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.schema import FeatureSchema
 from app.domain.table_schema import TableSchema
+from app.failpoints import reach
 from app.storage.blobs import Blobs
 
 _ATTEMPTS = 5
@@ -82,6 +85,14 @@ def encoding_of(dataset: DatasetRow) -> TableEncoding | None:
     return None if dataset.encoding is None else TableEncoding.from_json(dataset.encoding)
 
 
+def record_id_of(dataset: DatasetRow) -> str:
+    """Return the column of the records' ids in a dataset's tables."""
+    schema, encoding = schema_of(dataset), encoding_of(dataset)
+    if isinstance(schema, TableSchema):
+        return schema.record_id
+    return "record_id" if encoding is None else encoding.record_id
+
+
 def define_dataset(
     session: Session,
     *,
@@ -108,6 +119,8 @@ def define_dataset(
     """
     if encoding is not None:
         _require_fit(encoding, schema)
+    if isinstance(schema, FeatureSchema) and schema.classes < 2:
+        raise InvalidInputError("classes must be at least 2: other targets are columns of a table")
     existing = repository.find_dataset(session, name)
     if existing is not None:
         require_live("dataset", existing)
@@ -198,45 +211,92 @@ class Records:
             PayloadTooLargeError: the unpacked file exceeds the limit.
         """
         with self._database.transaction() as session:
-            dataset_id, schema, encoding = _definition(repository.dataset_named(session, name))
+            dataset = repository.dataset_named(session, name)
+            dataset_id, schema, encoding = definition_of(dataset)
         upload = self._readers.read(content, schema, encoding)
-        pushed = KeyedUpload(
+        return self.store(dataset_id, self.keyed(dataset_id, upload))
+
+    def keyed(self, dataset_id: str, upload: Upload) -> KeyedUpload:
+        """Return an upload with the pseudonyms of its ids."""
+        return KeyedUpload(
             upload,
-            record_keys=[self._pseudonyms.record(dataset_id, i) for i in upload.record_ids],
-            subject_keys=[
-                None if subject is None else self._pseudonyms.subject(dataset_id, subject)
-                for subject in upload.subject_ids
-            ],
+            record_keys=self._pseudonyms.records(dataset_id, upload.record_ids),
+            subject_keys=self._pseudonyms.subjects(dataset_id, upload.subject_ids),
         )
+
+    def store(
+        self,
+        dataset_id: str,
+        pushed: KeyedUpload,
+        *,
+        part_of: str | None = None,
+        looks_new: bool = False,
+        also: Callable[[Session, PushResult], None] = lambda _session, _result: None,
+    ) -> PushResult:
+        """Add the new ones of these records as one shard, atomically.
+
+        Of rows with one id, the first counts as pushed before the others.
+
+        Args:
+            dataset_id: the dataset.
+            pushed: the records, not empty.
+            part_of: the import that they belong to.
+            looks_new: whether to try first whether all are new, which is faster if they are.
+            also: called in the transaction that adds them, or in another one if none is new. Its
+                exceptions undo all.
+
+        Raises:
+            GoneError: the dataset was archived.
+            ConflictError: others kept adding the same records meanwhile.
+        """
+        if looks_new:
+            result = PushResult(added=len(pushed.record_keys), already_present=0)
+            if self._add(dataset_id, pushed, part_of, partial(_call, also, result)):
+                return result
         for _ in range(_ATTEMPTS):
             try:
                 with self._database.transaction() as session:
                     found = compare(session, self._blobs, dataset_id, pushed)
             except GoneError:
                 continue
-            if not found.new or self._add(dataset_id, pushed.rows(found.new)):
-                return PushResult(
-                    added=len(found.new),
-                    already_present=len(found.equal),
-                    changed_rows=found.changed,
-                    forgotten_rows=found.forgotten,
-                )
+            result = PushResult(
+                added=len(found.new),
+                already_present=len(found.equal),
+                changed_rows=found.changed,
+                forgotten_rows=found.forgotten,
+            )
+            if not found.new:
+                with self._database.transaction() as session:
+                    also(session, result)
+                return result
+            new = pushed.rows(found.new)
+            if self._add(dataset_id, new, part_of, partial(_call, also, result)):
+                return result
         raise ConflictError("concurrent pushes and trainings kept interfering: push again")
 
-    def _add(self, dataset_id: str, records: KeyedUpload) -> bool:
+    def _add(
+        self,
+        dataset_id: str,
+        records: KeyedUpload,
+        part_of: str | None,
+        also: Callable[[Session], None],
+    ) -> bool:
         """Add records in one transaction that locks the dataset at its very end.
 
         They become visible with the commit. Returns False if it must be retried: another push has
         added one of the records, or took later numbers that a training has already read, so that
         these records would count as read, too.
         """
+        origin = {} if part_of is None else {"import": part_of}
         try:
             with self._database.transaction() as session:
                 first = self._write(session, dataset_id, records)
                 require_live("dataset", repository.lock_dataset(session, dataset_id))
                 self._require_ahead(session, dataset_id, first)
+                also(session)
                 count = len(records.record_keys)
-                log.append(session, "records.pushed", dataset=dataset_id, records=count)
+                log.append(session, "records.pushed", dataset=dataset_id, records=count, **origin)
+                reach("before_records_commit")
         except (_OvertakenError, IntegrityError):
             return False
         return True
@@ -294,6 +354,12 @@ class Records:
         return sum(len(erased) for erased in by_shard.values())
 
 
+def _call(
+    also: Callable[[Session, PushResult], None], result: PushResult, session: Session
+) -> None:
+    also(session, result)
+
+
 class _OvertakenError(Exception):
     """A training has read later numbers than this push's own."""
 
@@ -312,9 +378,10 @@ def _described(schema: FeatureSchema | TableSchema) -> dict[str, Any]:
     }
 
 
-def _definition(
+def definition_of(
     dataset: DatasetRow,
 ) -> tuple[str, FeatureSchema | TableSchema, TableEncoding | None]:
+    """Return a dataset's id, and how files are read into it; ``GoneError`` if it was archived."""
     require_live("dataset", dataset)
     return dataset.id, schema_of(dataset), encoding_of(dataset)
 

@@ -87,16 +87,13 @@ def checked_parts(
         InvalidRecordsError: with the row and column of each of the first errors.
         PayloadTooLargeError: unpacked, it has more than ``max_bytes`` or ``MAX_ROWS``.
     """
-    file = _opened(content)
+    file = opened(pa.BufferReader(content))
     problems = Problems()
-    if isinstance(schema, TableSchema):
-        plan = _typed_plan(file, schema, problems)
-    else:
-        plan = _feature_plan(file, schema, encoding, problems)
+    plan = reading_plan(file, schema, encoding, problems)
     _require_room(file.metadata.num_rows, plan.least_bytes, max_bytes)
     first_rows: dict[str, int] = {}
     rows = size = 0
-    for part in _parts(file, min(_MAX_PART_ROWS, 1 + _PART_BYTES // plan.row_bytes)):
+    for part in read_parts(file, plan):
         checked = plan.check(part, rows)
         ids = checked.column(0).to_pylist()
         _find_duplicates(ids, plan.id_column, rows, first_rows, problems)
@@ -111,10 +108,11 @@ def checked_parts(
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """How a file is checked.
+class ReadingPlan:
+    """How a file is read and checked.
 
     Attributes:
+        columns: which of its columns are read; None for all.
         id_column: where it has the records' ids.
         row_bytes: about how much a row takes while it is checked.
         least_bytes: how much the file has when it is unpacked, by its own metadata.
@@ -122,15 +120,45 @@ class _Plan:
             of which the first has the records' ids.
     """
 
+    columns: list[str] | None
     id_column: str
     row_bytes: int
     least_bytes: int
     check: Callable[[pa.RecordBatch, int], pa.RecordBatch]
 
+    @property
+    def rows_at_once(self) -> int:
+        """How many rows a part has."""
+        return min(_MAX_PART_ROWS, 1 + _PART_BYTES // self.row_bytes)
 
-def _typed_plan(file: pq.ParquetFile, schema: TableSchema, problems: Problems) -> _Plan:
+
+def reading_plan(
+    file: pq.ParquetFile,
+    schema: FeatureSchema | TableSchema,
+    encoding: TableEncoding | None,
+    problems: Problems,
+) -> ReadingPlan:
+    """Return how a file becomes records of a dataset.
+
+    Args:
+        file: the file, opened.
+        schema: the dataset's.
+        encoding: how the dataset reads plain tables, if it does.
+        problems: receives what ``check`` finds.
+
+    Raises:
+        InvalidRecordsError: its columns are not those of a dataset of features.
+    """
+    if isinstance(schema, TableSchema):
+        return _typed_plan(file, schema, problems)
+    return _feature_plan(file, schema, encoding, problems)
+
+
+def _typed_plan(file: pq.ParquetFile, schema: TableSchema, problems: Problems) -> ReadingPlan:
     announced = _announced(file)
-    return _Plan(
+    wanted = {schema.record_id, schema.subject_id, *schema.names}
+    return ReadingPlan(
+        [name for name in file.schema_arrow.names if name in wanted],
         schema.record_id,
         1 + announced // max(1, file.metadata.num_rows),
         announced,
@@ -140,7 +168,7 @@ def _typed_plan(file: pq.ParquetFile, schema: TableSchema, problems: Problems) -
 
 def _feature_plan(
     file: pq.ParquetFile, schema: FeatureSchema, encoding: TableEncoding | None, problems: Problems
-) -> _Plan:
+) -> ReadingPlan:
     encoded_by = (file.schema_arrow.metadata or {}).get(ENCODED_BY)
     is_plain = encoding is not None and encoded_by is None
     if not is_plain:
@@ -155,7 +183,8 @@ def _feature_plan(
             return records_of(part, encoding, first=first, problems=problems)
         return _checked(part, first, schema, problems)
 
-    return _Plan(
+    return ReadingPlan(
+        None,
         encoding.record_id if encoding is not None and is_plain else "record_id",
         8 * schema.size,
         max(_announced(file), file.metadata.num_rows * row_bytes),
@@ -186,22 +215,35 @@ def joined(parts: Iterable[pa.RecordBatch], schema: FeatureSchema | TableSchema)
 def _unreadable(error: Exception) -> Exception:
     if isinstance(error, MemoryError):  # includes Arrow's own exception
         return error
-    problem = RowProblem(None, "record_id", "the body is not a readable Parquet file")
+    problem = RowProblem(None, "record_id", "this is not a readable Parquet file")
     return InvalidRecordsError([problem], 1)
 
 
-def _opened(content: bytes | bytearray) -> pq.ParquetFile:
+def opened(source: pa.NativeFile) -> pq.ParquetFile:
+    """Open a Parquet file; ``InvalidRecordsError`` if it is none."""
     try:
-        file = pq.ParquetFile(pa.BufferReader(content))
+        file = pq.ParquetFile(source)
         _ = file.schema_arrow.names  # raises if a name is not valid text
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _unreadable(error) from error
     return file
 
 
-def _parts(file: pq.ParquetFile, rows: int) -> Iterator[pa.RecordBatch]:
+def read_parts(
+    file: pq.ParquetFile, plan: ReadingPlan, groups: Sequence[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file, or of some of its row groups, in parts.
+
+    Raises:
+        InvalidRecordsError: it is damaged.
+    """
     try:
-        yield from file.iter_batches(batch_size=rows, use_threads=False)
+        yield from file.iter_batches(
+            batch_size=plan.rows_at_once,
+            row_groups=groups,
+            columns=plan.columns,
+            use_threads=False,
+        )
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _unreadable(error) from error
 

@@ -353,6 +353,13 @@ def queued_runs(session: Session, *, enqueued_before: timedelta) -> Sequence[Run
     return session.scalars(query.with_for_update(skip_locked=True)).all()
 
 
+def is_waiting(session: Session, *, longer_than_s: float) -> bool:
+    """Return whether a run has been in the queue for longer than this."""
+    since = func.clock_timestamp() - timedelta(seconds=longer_than_s)
+    query = select(RunRow.id).where(RunRow.state == RunState.QUEUED, RunRow.enqueued_at < since)
+    return session.scalar(query.limit(1)) is not None
+
+
 def is_one_of(column: InstrumentedAttribute[str], ids: Collection[str]) -> ColumnElement[bool]:
     """Return whether a column has one of some ids, which are one parameter however many."""
     return column == any_(literal(list(ids), ARRAY(String)))

@@ -22,7 +22,13 @@ from app.datasets import repository as datasets
 from app.datasets.pseudonyms import Pseudonyms
 from app.datasets.shards import seqs_of_shard, unpacked
 from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
-from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
+from app.domain.errors import (
+    CorruptObjectError,
+    GoneError,
+    KeyServiceError,
+    KeyStoreError,
+    ObjectStoreError,
+)
 from app.domain.states import BlobState, RequestState
 from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow
 from app.maintenance.findings import Finding, Verdict
@@ -36,7 +42,7 @@ from app.storage.tables import BlobRow
 _RAW = "the id, or a longer one that contains it,"
 SeqsOf = Callable[[bytes], NDArray[np.int64]]
 _PACKED = ("shard", "features")
-_UNREADABLE = (CorruptObjectError, KeyStoreError, ObjectStoreError)
+_UNREADABLE = (CorruptObjectError, KeyServiceError, KeyStoreError, ObjectStoreError)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,8 @@ def reconcile(
     ``signer`` holds the present key; verifiers trust the ``known`` ones, which may be older.
 
     Raises:
-        ObjectStoreError, KeyStoreError: a store does not answer, so a comparison is impossible.
+        ObjectStoreError, KeyStoreError, KeyServiceError: a store does not answer, so a comparison
+            is impossible.
         ConfigurationError: the stores are not those of this ledger.
     """
     blobs.require_keys()

@@ -11,12 +11,15 @@ from app.backbones import repository as backbones
 from app.backbones.tables import BackboneRow
 from app.datasets import digests
 from app.domain.states import (
+    ImportState,
     ObligationState,
     RequestState,
     RunState,
     SubjectRequestStatus,
     VersionState,
 )
+from app.imports import service as imports
+from app.imports.tables import ImportRow
 from app.ledger.tables import ObligationRow, RunRow, SubjectRequestRow
 from app.maintenance import story_rows
 from app.maintenance.key_stories import API_KEYS, CALLBACK_SECRETS, SIGNING_KEYS
@@ -75,6 +78,30 @@ _DATASETS = Story(
         "request.cancelled": _returned_at,
     },
     births=frozenset({"dataset.defined"}),
+)
+
+_IMPORTS = Story(
+    name="import",
+    field="import",
+    rows=select(*ImportRow.__table__.columns),
+    read=lambda row: {
+        "source": imports.source_digest(row.url),
+        **columns("dataset_id", "state", "added")(row),
+    },
+    rules={
+        "import.queued": once(
+            both(takes(dataset_id="dataset", source="source"), sets(state="queued", added=0))
+        ),
+        "import.requeued": sets(state="queued"),
+        "records.pushed": lambda facts, row: _counted(facts, row, "added"),
+        **{
+            f"import.{state}": sets(state=state)
+            for state in ImportState
+            if state is not ImportState.QUEUED
+        },
+    },
+    births=frozenset({"import.queued"}),
+    ends=frozenset({"import.completed"}),
 )
 
 _LOST_RECORDS = Story(
@@ -364,6 +391,7 @@ _BACKBONES = Story(
 
 STORIES = (
     _DATASETS,
+    _IMPORTS,
     _LOST_RECORDS,
     _RETURNS_OF_NO_REQUEST,
     _REQUESTS,

@@ -14,7 +14,6 @@ from app.backbones.use import lock_backbone, parameters_of_model, require_usable
 from app.database import Database
 from app.database.endings import require_live
 from app.datasets import repository as datasets
-from app.datasets.service import feature_schema_of
 from app.datasets.tables import DatasetRow
 from app.domain import ridge_head
 from app.domain.architecture import ArchitectureSpec
@@ -23,6 +22,7 @@ from app.domain.ids import new_id
 from app.domain.parameters import require_parameters
 from app.domain.policy import Policy
 from app.domain.states import FirstRelease, RunKind, WeightsSource
+from app.domain.tasks.augmentation import require_augmentable
 from app.ledger import repository
 from app.ledger.runs import create_run
 from app.models.endings import is_free, replace_failed_model
@@ -33,6 +33,7 @@ from app.registry import repository as registry
 from app.registry.forecasts import Occasion, PlanMaker
 from app.registry.membership import membership_facts
 from app.registry.tables import ModelRow
+from app.registry.tasks import schema_for, task_for
 from app.storage.blobs import Blobs
 
 _SALT_BYTES = 32
@@ -44,7 +45,8 @@ _DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
 class ModelDefinition:
     """The caller's choices for a model.
 
-    ``recipe`` sets some fields of ``TrainingRecipe``; the architecture's defaults set the others.
+    ``task`` is completed by what the dataset says. ``recipe`` sets some fields of
+    ``TrainingRecipe``; the architecture's defaults set the others.
     """
 
     name: str
@@ -53,6 +55,7 @@ class ModelDefinition:
     recipe: Mapping[str, Any]
     policy: Policy
     weights_source: WeightsSource
+    task: Mapping[str, Any] | None = None
 
 
 def define_model(
@@ -123,23 +126,22 @@ def _definable(
         present = registry.model_named(session, definition.name)
         raise _name_taken(definition, archived=present.archived_at is not None)
     _refuse_contradictions(definition)
-    schema = feature_schema_of(dataset)
+    task = task_for(definition.task, dataset)
+    schema = schema_for(task, dataset)
     require_usable(session, definition.architecture, schema)
-    recipe = recipe_of(
-        definition.recipe, definition.architecture, definition.policy, classes=schema.classes
-    )
+    require_augmentable(task.augment, schema, definition.architecture)
+    recipe = recipe_of(definition.recipe, definition.architecture, definition.policy, task)
     if max_parameters is not None:
         require_parameters(
-            parameters_of_model(session, definition.architecture, schema),
+            parameters_of_model(session, definition.architecture, task, schema),
             most=max_parameters,
         )
     return ModelRow(
         id=new_id("model"),
         name=definition.name,
         dataset_id=dataset.id,
-        architecture=ridge_head.with_range(
-            definition.architecture, feature_schema_of(dataset)
-        ).to_json(),
+        architecture=ridge_head.with_range(definition.architecture, schema).to_json(),
+        task=task.to_json(),
         recipe=recipe.to_json(),
         policy=definition.policy.to_json(),
         weights_source=definition.weights_source,

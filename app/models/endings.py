@@ -19,6 +19,7 @@ from app.datasets.service import give_up_records
 from app.datasets.tables import DatasetRow
 from app.domain.errors import ConflictError
 from app.domain.states import RETRYABLE_RUN_STATES, RunKind
+from app.imports import service as imports
 from app.ledger import repository, runs
 from app.ledger.certificates import issued
 from app.ledger.withdrawal import withdraw
@@ -100,6 +101,7 @@ def archive_dataset(session: Session, blobs: Blobs, name: str) -> DatasetRow:
     dataset = datasets.lock_dataset_named(session, name)
     require_live("dataset", dataset)
     _require_unused(session, f"dataset {name!r}", dataset_id=dataset.id)
+    imports.end_all(session, dataset.id, reason="the dataset was archived")
     give_up_records(session, blobs, dataset)
     dataset.archived_at = _now(session)
     log.append(session, "dataset.archived", dataset=dataset.id)
@@ -117,6 +119,7 @@ def delete_dataset(session: Session, name: str) -> None:
     _require_unused(session, f"dataset {name!r}", dataset_id=dataset.id)
     if datasets.highest_seq(session, dataset.id):
         raise ConflictError(f"dataset {name!r} holds records, or has held some: archive it")
+    imports.end_all(session, dataset.id, reason="the dataset was deleted")
     _delete(session, "dataset", dataset)
 
 

@@ -6,6 +6,8 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.states import FirstRelease
+from app.domain.tasks.spec import TaskSpec
 
 _OF_EACH_RECORD = {
     "clip_norm": "it clips the gradient of each record itself, by its parameter gradient_clip",
@@ -13,19 +15,22 @@ _OF_EACH_RECORD = {
     "precision": "its noise covers gradients in the weights' own precision",
 }
 
+_SEALED_THROUGHOUT = (dp_sgd.NAME, "retraining")
+
 
 def recipe_of(
-    document: object, architecture: ArchitectureSpec, policy: Policy, *, classes: int
+    document: object, architecture: ArchitectureSpec, policy: Policy, task: TaskSpec
 ) -> TrainingRecipe:
     """Return the recipe of a definition; the architecture's defaults complete it.
 
     Raises:
         InvalidInputError: a field is unknown, out of its range, or not for the architecture or the
-            policy's mechanism.
+            policy's mechanism; or the task is not for the architecture.
     """
     if architecture.name == linear_head.NAME:
-        return linear_head.recipe_of(document, classes, mechanism=policy.mechanism)
+        return linear_head.recipe_of(document, task, mechanism=policy.mechanism)
     if architecture.name == ridge_head.NAME:
+        ridge_head.require_task(architecture, task)
         return ridge_head.recipe_of(document)
     recipe = TrainingRecipe.from_json(document)
     require_suited(recipe, policy)
@@ -34,6 +39,12 @@ def recipe_of(
 
 def require_suited(recipe: TrainingRecipe, policy: Policy) -> None:
     """Raise ``InvalidInputError`` if the policy's mechanism has no use for a part of the recipe."""
+    openly = policy.first_release is FirstRelease.AS_TRAINED and policy.mechanism != dp_sgd.NAME
+    if recipe.patience is not None and policy.mechanism in _SEALED_THROUGHOUT and not openly:
+        raise InvalidInputError(
+            f"recipe: patience is for training outside of the seal, and under {policy.mechanism} "
+            "all of it is inside: fix the number of epochs"
+        )
     if policy.mechanism != dp_sgd.NAME:
         return
     plain = TrainingRecipe()

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import schema
 from app.certificates.model_signing import ModelSigner
 from app.certificates.signing import StatementSigner
-from app.domain.errors import ConfigurationError, KeyStoreError
+from app.domain.errors import ConfigurationError, KeyServiceError, KeyStoreError
 from app.locations import model_signing_key_file, signing_key_file
 from app.log import signing_keys
 from app.monitoring.queue_state import queue_state
@@ -94,7 +94,7 @@ def _look_at_keys(services: Services, found: Readiness) -> None:
         found.signing_key = "unreadable"
     try:
         services.blobs.require_keys()
-    except KeyStoreError:
+    except (KeyServiceError, KeyStoreError):
         found.key_store = "unusable"
 
 

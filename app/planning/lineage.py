@@ -14,6 +14,10 @@ NEEDS_A_HEAD = (
     "needs a linear_head that was trained here and whose history is known from the start: its "
     "loss is convex with constants that are enforced"
 )
+NEEDS_A_SLOPE = (
+    "counts how far a record moves the weights, and the slope of the squared loss has no bound: "
+    "use the loss huber, or exact_training"
+)
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,10 @@ def lineage_of(
     The learning rate is the mechanism's own, or None for the recipe's.
 
     Raises:
-        PlanError: the model is not a linear head, or its lineage was trained in another way.
+        PlanError: the model is not a linear head, the slope of its loss has no bound, or its
+            lineage was trained in another way.
     """
-    head_of(shape)
+    _slope_of(head_of(shape))
     history = None if shape.tracking is None else shape.tracking.history
     if history is None:
         if not shape.is_new:
@@ -110,7 +115,11 @@ def new_lineage(
     learning_rate: float | None = None,
     radius: float | None = None,
 ) -> TrackedLineage:
-    """Return a lineage that begins with a training from nothing."""
+    """Return a lineage that begins with a training from nothing.
+
+    Raises:
+        PlanError: as for ``lineage_of``.
+    """
     head = head_of(shape)
     records = shape.trained_on
     batch_size = records if full_batch else min(shape.batch_size, records)
@@ -118,7 +127,7 @@ def new_lineage(
         learning_rate=head.learning_rate if learning_rate is None else learning_rate,
         weight_decay=head.weight_decay,
         smoothness=head.smoothness,
-        lipschitz=head.lipschitz,
+        lipschitz=_slope_of(head),
         batch_size=batch_size,
         batches=-(-records // batch_size),
         radius=radius,
@@ -128,3 +137,9 @@ def new_lineage(
         history=History(recipe),
         training_steps=max(1, round(shape.recipe_epochs * recipe.batches)),
     )
+
+
+def _slope_of(head: ConvexShape) -> float:
+    if head.lipschitz is None:
+        raise PlanError(NEEDS_A_SLOPE)
+    return head.lipschitz

@@ -19,17 +19,34 @@ MOST_WEIGHTS = 10**12
 
 @dataclass(frozen=True)
 class ConvexShape:
-    """A linear head whose constants the service enforces."""
+    """A linear head whose constants the service enforces.
 
-    lipschitz: float
+    Attributes:
+        lipschitz: the largest slope of a record's loss; None where it has no bound.
+        smoothness: its largest curvature.
+        weight_decay, learning_rate: of its recipe.
+    """
+
+    lipschitz: float | None
     smoothness: float
     weight_decay: float
     learning_rate: float
 
     def __post_init__(self) -> None:
         """Refuse constants that no head has."""
-        for name in ("lipschitz", "smoothness", "weight_decay", "learning_rate"):
+        for name in ("smoothness", "weight_decay", "learning_rate"):
             require_positive(name, getattr(self, name))
+        if self.lipschitz is not None:
+            require_positive("lipschitz", self.lipschitz)
+
+    @property
+    def capped_smoothness(self) -> float:
+        """The largest curvature of bound * tanh(loss / bound), whatever the bound.
+
+        That is at most 1.28 times the loss's own, as the loss is convex and never negative:
+        docs/guarantees.md, section 7.
+        """
+        return 1.28 * self.smoothness
 
 
 @dataclass(frozen=True)
@@ -39,14 +56,18 @@ class RidgeShape:
     Attributes:
         feature_range: public bound to which features are clipped.
         classifier: what is computed from the sums.
+        target_range: public bound to which a regression's targets are clipped.
     """
 
     feature_range: float
     classifier: str = ridge_head.RIDGE
+    target_range: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse a range that no head has."""
         require_positive("feature_range", self.feature_range)
+        if self.target_range is not None:
+            require_positive("target_range", self.target_range)
         if self.classifier not in CLASSIFIERS:
             raise ParameterError("classifier", f"one of {', '.join(CLASSIFIERS)}")
 
@@ -79,6 +100,7 @@ class ModelShape:
         trained_here: whether the lineage's training is, or will be, the service's own.
         convex: given for linear heads that are trained here only.
         ridge: given for ridge heads only.
+        rough: why no constant bounds the curvature of a record's loss, where none does.
         dp_training: given for models trained with DP-SGD only.
         tracking: of a lineage whose training was tracked, with the new request in its history; None
             before training, and where nothing is known.
@@ -96,6 +118,7 @@ class ModelShape:
     trained_here: bool = True
     convex: ConvexShape | None = None
     ridge: RidgeShape | None = None
+    rough: str | None = None
     dp_training: DpTrainingShape | None = None
     tracking: Tracking | None = None
 

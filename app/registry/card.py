@@ -18,18 +18,29 @@ from app.certificates.plain_words import (
 )
 from app.domain.filenames import certificate_filename, signature_filename, weights_filename
 from app.domain.schema import FeatureSchema
+from app.domain.tasks.words import figures, task_in_words
 from app.registry.tables import ModelRow, VersionRow
+from app.registry.tasks import task_of
 
 
 def model_card(
     model: ModelRow, version: VersionRow, *, schema: FeatureSchema, predicate: Mapping[str, Any]
 ) -> str:
-    """Return the card of a model's version."""
+    """Return the card of a model's version.
+
+    Args:
+        model: which.
+        version: of that model.
+        schema: of what the model's network reads, before a backbone.
+        predicate: of the version's certificate.
+    """
     name, number = model.name, version.number
     return _TEMPLATE.render(
         model=model,
         version=version,
         schema=schema,
+        task=task_in_words(task_of(model)),
+        metrics=figures(predicate["evaluation"]),
         predicate=predicate,
         weights=weights_filename(name, number),
         certificate=certificate_filename(name, number),

@@ -3,13 +3,14 @@
 from sqlalchemy.orm import Session
 
 from app.backbones.use import backbone_of
-from app.datasets.service import encoding_of, feature_schema_of
+from app.datasets.service import encoding_of, record_id_of
 from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import FeatureLayer
 from app.domain.description import BackboneDescription, ModelDescription
 from app.registry import repository
 from app.registry.tables import ModelRow
+from app.registry.tasks import schema_for, task_of
 
 
 def describe(session: Session, model: ModelRow, dataset: DatasetRow) -> ModelDescription:
@@ -22,9 +23,11 @@ def describe(session: Session, model: ModelRow, dataset: DatasetRow) -> ModelDes
         model=model.name,
         version=repository.next_number(session, model.id),
         architecture=architecture,
-        schema=feature_schema_of(dataset),
+        task=task_of(model),
+        schema=schema_for(task_of(model), dataset),
         encoding=encoding_of(dataset),
         backbone=_backbone(session, architecture),
+        record_id=record_id_of(dataset),
     )
 
 

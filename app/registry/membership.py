@@ -44,6 +44,8 @@ class Membership:
         held_out_fraction: expected share of held-out records.
         is_imported: its weights were imported. They may depend on every record that the dataset
             held until then, including forgotten and held-out ones.
+        stops_early: held-out records decide when training ends, so that the weights depend on them,
+            too.
     """
 
     through: int
@@ -51,6 +53,7 @@ class Membership:
     split_salt: bytes
     held_out_fraction: float
     is_imported: bool
+    stops_early: bool = False
 
     def is_held_out(self, record_key: bytes) -> bool:
         """Return whether a record is held out; this depends on no other record."""
@@ -58,8 +61,8 @@ class Membership:
         return int.from_bytes(digest[:8]) < self.held_out_fraction * _TWO_TO_64
 
     def holds_out(self, record_keys: Iterable[bytes]) -> bool:
-        """Return whether all of the records are held out."""
-        return all(map(self.is_held_out, record_keys))
+        """Return whether being held out keeps all of the records from the weights."""
+        return not self.stops_early and all(map(self.is_held_out, record_keys))
 
     def life_of(self, record: Numbered) -> Life | None:
         """Return the life in which a record is part of the model, for training or evaluation.
@@ -73,7 +76,12 @@ class Membership:
 
     def learned_from(self, record_key: bytes) -> bool:
         """Return whether a record of the model may have influenced its weights."""
-        return self.is_imported or not self.is_held_out(record_key)
+        return self.learns_from_held_out or not self.is_held_out(record_key)
+
+    @property
+    def learns_from_held_out(self) -> bool:
+        """Whether the weights may depend on held-out records."""
+        return self.is_imported or self.stops_early
 
     def touched_by(self, record: RecordRow) -> bool:
         """Return whether a stored record may have influenced the model's weights."""
@@ -108,12 +116,14 @@ def membership_of(model: ModelRow) -> Membership | None:
 
 def membership_at(model: ModelRow, *, through: int, after_epoch: int) -> Membership:
     """Return what a training of a model reads, or read, up to a record and after an epoch."""
+    recipe = TrainingRecipe.from_json(model.recipe)
     return Membership(
         through=through,
         after_epoch=after_epoch,
         split_salt=model.split_salt,
-        held_out_fraction=TrainingRecipe.from_json(model.recipe).held_out_fraction,
+        held_out_fraction=recipe.held_out_fraction,
         is_imported=model.weights_source == WeightsSource.UPLOAD,
+        stops_early=recipe.patience is not None,
     )
 
 

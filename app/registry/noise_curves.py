@@ -1,6 +1,6 @@
-"""What noise costs a head in accuracy, as its evaluation has measured it.
+"""What noise costs a head in its headline metric, as its evaluation has measured it.
 
-A version's evaluation has the accuracy of its released weights with more noise than they have:
+A version's evaluation has the metric of its released weights with more noise than they have:
 post-processing, which tells nothing that the weights do not. It cannot say what less noise would
 give, so no figure is made of that.
 """
@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 
-def accuracy_at(evaluation: Mapping[str, Any], *, noise_std: float) -> float | None:
-    """Return the held-out accuracy with noise of this standard deviation in all.
+def score_at(evaluation: Mapping[str, Any], *, noise_std: float) -> float | None:
+    """Return the headline metric with noise of this standard deviation in all.
 
     Between two measured points it goes straight over the logarithm of the noise. None below the
     noise of the release, above the most that was measured, and where nothing was.
@@ -20,7 +20,7 @@ def accuracy_at(evaluation: Mapping[str, Any], *, noise_std: float) -> float | N
     curve = evaluation.get("noise_curve")
     if not curve:
         return None
-    points = [(point["noise_std"], point["held_out_accuracy"]) for point in curve]
+    points = [(point["noise_std"], point["score"]) for point in curve]
     for (less, above), (more, below) in pairwise(points):
         if less * (1 - 1e-9) <= noise_std <= more * (1 + 1e-9):
             share = math.log(noise_std / less) / math.log(more / less)

@@ -173,4 +173,4 @@ def next_number(session: Session, model_id: str) -> int:
 def digest_of(row: ModelRow | Row[Any]) -> str:
     """Digest the part of a model that never changes; its salt prevents guessing it."""
     what = [row.name, row.dataset_id, row.weights_source, row.split_salt.hex()]
-    return log.digest_of([what, row.architecture, row.recipe])
+    return log.digest_of([what, row.architecture, row.task, row.recipe])

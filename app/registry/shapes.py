@@ -13,8 +13,6 @@ from sqlalchemy.orm import Session
 
 from app.datasets import repository as datasets
 from app.datasets.repository import DatedRecord
-from app.datasets.service import feature_schema_of
-from app.datasets.tables import DatasetRow
 from app.domain import linear_head, ridge_head
 from app.domain.errors import ConflictError, ParameterError
 from app.domain.plan import TrainingKind
@@ -25,6 +23,7 @@ from app.planning.tracking import Tracking
 from app.registry import repository as registry
 from app.registry.membership import Membership, fixed_batches, membership_of
 from app.registry.tables import ModelRow
+from app.registry.tasks import task_of
 
 _NEXT_EPOCH = 2**63
 
@@ -96,7 +95,7 @@ class TrainingSet:
         """Whether records were forgotten and none is left to learn from; that stays so."""
         if self.survivors(1):
             return False
-        learned = [*self.records, *(self.held_out if self.membership.is_imported else ())]
+        learned = [*self.records, *(self.held_out if self.membership.learns_from_held_out else ())]
         return any(record.forgotten_epoch is not None for record in learned)
 
     def survivors(self, most: int) -> list[int]:
@@ -156,8 +155,9 @@ def shape_of(
         earlier_releases=registry.next_number(session, model.id) - 1,
         trained_here=model.weights_source == WeightsSource.TRAIN,
         begins_again=anew or model.head_version_id is None,
-        convex=_linear_head(session, model),
+        convex=_linear_head(model),
         ridge=_ridge_head(model),
+        rough=task_of(model).rough,
     )
     if training_set is None and not anew and membership_of(model) is not None:
         training_set = TrainingSet(session, model)
@@ -214,16 +214,16 @@ def _tracked(
     )
 
 
-def _linear_head(session: Session, model: ModelRow) -> ConvexShape | None:
+def _linear_head(model: ModelRow) -> ConvexShape | None:
     """Return the constants that the service enforces; None unless such a head is trained here."""
     trained_here = model.weights_source == WeightsSource.TRAIN
     if model.architecture["name"] != linear_head.NAME or not trained_here:
         return None
     recipe = TrainingRecipe.from_json(model.recipe)
-    classes = feature_schema_of(session.get_one(DatasetRow, model.dataset_id)).classes
+    bounds = linear_head.bounds_of(task_of(model))
     return ConvexShape(
-        lipschitz=linear_head.lipschitz(classes),
-        smoothness=linear_head.smoothness(classes),
+        lipschitz=bounds.lipschitz,
+        smoothness=bounds.smoothness,
         weight_decay=recipe.weight_decay,
         learning_rate=recipe.learning_rate,
     )

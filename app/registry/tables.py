@@ -11,7 +11,7 @@ from app.database.endings import Ending, unique_name
 
 
 class ModelRow(Ending, Base):
-    """A lineage of versions: a name, an architecture, a dataset and a policy.
+    """A lineage of versions: a name, an architecture, a dataset, a task and a policy.
 
     A record of the dataset influenced the lineage's head, or its imported weights, if
     ``seq <= trained_through`` and it was not forgotten at ``trained_after_epoch`` (see
@@ -30,6 +30,7 @@ class ModelRow(Ending, Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
     architecture: Mapped[dict[str, Any]]
+    task: Mapped[dict[str, Any]]
     recipe: Mapped[dict[str, Any]]
     policy: Mapped[dict[str, Any]]
     weights_source: Mapped[str]

@@ -17,12 +17,14 @@ from app.certificates.signing import statement_of
 from app.datasets.tables import DatasetRow
 from app.domain.filenames import certificate_filename, weights_filename
 from app.domain.policy import Policy
+from app.domain.tasks.words import task_in_words
 from app.ledger import run_views
 from app.ledger.certificates import bundles, issued
 from app.ledger.certificates.capacities import capacity_of
 from app.models import serving
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
+from app.registry.tasks import task_of
 from app.web import pages, queries
 from app.web.access import ModelsReader
 from app.web.rendering import render
@@ -67,6 +69,7 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
         lines = run_views.page(session, model=name, limit=10)
         policy = Policy.from_json(model.policy)
         capacity = capacity_of(session, model)
+        task = task_in_words(task_of(model))
     return render(
         request,
         "model.html",
@@ -74,6 +77,7 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
         line=line,
         policy=policy,
         capacity=capacity,
+        task=task,
         versions=released,
         lines=lines,
     )

@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from app.domain.tasks.words import figures
 from app.web.access import Visitor
 
 _DAY_S = 86_400
@@ -108,7 +109,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for spelling in (moment, since, due, number, size, words, short, emphasised):
+    for spelling in (moment, since, due, number, size, words, short, emphasised, figures):
         environment.filters[spelling.__name__] = spelling
     return environment
 

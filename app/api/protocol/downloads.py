@@ -8,7 +8,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from app.api.protocol.conditions import is_not_modified, requested_part
-from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
+from app.domain.errors import (
+    CorruptObjectError,
+    GoneError,
+    KeyServiceError,
+    KeyStoreError,
+    ObjectStoreError,
+)
 from app.storage.blobs import Blobs
 from app.storage.ranges import BlobRange
 
@@ -27,7 +33,7 @@ def download(
     Raises:
         GoneError: the object was shredded.
         CorruptObjectError: the object is not what was stored.
-        ObjectStoreError, KeyStoreError: it cannot be read now.
+        ObjectStoreError, KeyStoreError, KeyServiceError: it cannot be read now.
         PreconditionError: ``If-Match`` names other content.
         RangeError: the range begins after the end.
     """
@@ -68,7 +74,7 @@ class _Streamed(StreamingResponse):
             await super().__call__(scope, receive, send)
         except GoneError:
             _log.warning("a download was aborted: its object was shredded meanwhile")
-        except (CorruptObjectError, KeyStoreError, ObjectStoreError) as error:
+        except (CorruptObjectError, KeyServiceError, KeyStoreError, ObjectStoreError) as error:
             _log.error("a download was aborted: %s", error)
         finally:
             self._content.close()

@@ -49,6 +49,7 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], str], ...] = (
     (errors.UnreadableError, "bad-request"),
     (errors.TooCostlyError, "too-costly"),
     (errors.OverloadedError, "overloaded"),
+    (errors.PlaceNotAllowedError, "place-not-allowed"),
     (errors.InvalidInputError, "invalid-input"),
     (errors.TooManyRequestsError, "too-many-requests"),
     (errors.SlowRequestError, "request-timeout"),
@@ -56,6 +57,7 @@ _PROBLEMS: tuple[tuple[type[errors.ExpungeError], str], ...] = (
     (errors.CorruptObjectError, "corrupt-object"),
     (errors.IssuerUnavailableError, "issuer-unavailable"),
     (errors.ObjectStoreError, "storage-unavailable"),
+    (errors.KeyServiceError, "storage-unavailable"),
     (errors.KeyStoreError, "storage-unavailable"),
 )
 _OF_STATUS = {
@@ -188,7 +190,7 @@ def _retry_after_s(error: Exception) -> int | None:
         return error.retry_after_s
     if isinstance(error, errors.IssuerUnavailableError | errors.OverloadedError):
         return 5
-    if isinstance(error, errors.ObjectStoreError | errors.KeyStoreError):
+    if isinstance(error, errors.ObjectStoreError | errors.KeyServiceError | errors.KeyStoreError):
         return 30
     return None
 

@@ -181,6 +181,14 @@ _TYPES = (
         },
     ),
     ProblemType(
+        "place-not-allowed",
+        422,
+        "An import's `url` lies under none of the prefixes from which this service imports. The "
+        "operator lists them in `EXPUNGE_IMPORT_PREFIXES`.",
+        "the url lies under none of the prefixes that this service imports from: its operator sets "
+        "EXPUNGE_IMPORT_PREFIXES",
+    ),
+    ProblemType(
         "unknown-records",
         422,
         "A forget request names ids that the dataset never held; `unknown` shows up to 20 of them. "

@@ -20,7 +20,8 @@ from app.cli.output import show, wants_json
 from app.cli.pushing import push_parts
 from app.client import ApiError, ExpungeClient
 from app.client.connection import Json
-from app.domain.encoding import TableEncoding, normal_text
+from app.domain.columns import normal_text
+from app.domain.encoding import TableEncoding
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.table_schema import TableSchema
 from app.tables.choices import Choices, Listed, number_of

@@ -1,6 +1,7 @@
 """Commands over HTTP: what happens to models, datasets and backbones after their definition."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +16,11 @@ from app.cli.commands.resources import (
 from app.cli.connection import service
 from app.cli.output import show
 from app.cli.waiting import Wait, show_model
+from app.domain.tasks.words import figures
 
 __all__ = ["backbone", "dataset", "model"]
 
-_VERSIONS = ("number", "state", "created_at", "certificate", "reason")
+_VERSIONS = ("number", "state", "measured", "created_at", "certificate", "reason")
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask whether you are sure.")]
 
 
@@ -32,7 +34,13 @@ def model_versions(
 ) -> None:
     """List MODEL's released versions, newest first."""
     with service() as client:
-        show(client.versions(name, state=state), _VERSIONS)
+        show(client.versions(name, state=state), _VERSIONS, derived={"measured": _measured})
+
+
+def _measured(version: Mapping[str, Any]) -> str | None:
+    """Return the headline of a version's evaluation, in words."""
+    found = figures(version["evaluation"])
+    return " ".join(found[0]) if found else None
 
 
 @model.command("retrain")

@@ -2,27 +2,36 @@
 
 import json
 import subprocess
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from app.cli.commands.guarantees import parsed
 from app.cli.connection import errors_in_words
+from app.cli.json_files import json_file
 from app.cli.output import wants_json
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.extras import WORKER, require
 from app.domain.schema import FeatureSchema
+from app.domain.tasks import catalogue
+from app.domain.tasks.custom import CustomSpec
+from app.domain.tasks.spec import TaskSpec
 from app.processes.python import python_command
 
 
 def check(
-    factory: Annotated[
-        str, typer.Argument(help="The factory's import path, as in a model's definition.")
+    model: Annotated[
+        str,
+        typer.Argument(help="The factory's import path, or the file of a model's definition."),
     ],
     *,
-    shape: Annotated[str, typer.Option(help="Shape of a record's features: 21, or 3,32,32.")],
-    classes: Annotated[int, typer.Option(help="Number of classes.")],
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Shape of a record's features: 21, or 3,32,32. Columns need none."),
+    ] = None,
+    classes: Annotated[int | None, typer.Option(help="Number of classes, of features.")] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(help="One of the architecture's options, NAME=VALUE; may be repeated."),
@@ -37,27 +46,83 @@ def check(
     vocabulary: Annotated[
         int | None, typer.Option(help="For tokens: how many different ones there are.")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A file of rows: which records can the task not read?")
+    ] = None,
+    record_id: Annotated[str, typer.Option(help="The column of their ids.")] = "record_id",
 ) -> None:
-    """Try a network of your own on random records, mechanism by mechanism.
+    """Try a network and a task of your own on made-up records, mechanism by mechanism.
 
-    It is built, trained and unlearned here as workers would do it, with all that its code raises
-    shown in full. No service is needed. Exits with 1 if no mechanism works.
+    They are built, trained and unlearned here as workers would do it, with all that their code
+    raises shown in full. No service is needed. Exits with 1 if no mechanism works, or if a row of
+    the file cannot be encoded.
     """
     with errors_in_words():
         require("torch", extra=WORKER)
-        options = parsed("--option", option)
-        ArchitectureSpec("custom", options, factory)  # refuses a malformed path or option
-        schema = FeatureSchema(
-            shape=parsed_shape(shape),
-            dtype=dtype if vocabulary is None else "int64",
-            offset=0.0,
-            scale=scale if scale is not None else 1 / 255 if dtype == "uint8" else 1.0,
-            classes=classes,
-            vocabulary=vocabulary,
-        )
-    order = {"factory": factory, "options": options, "schema": vars(schema), "json": wants_json()}
+        definition = _definition(model, parsed("--option", option))
+        document = definition.get("task")
+        spec = None if document is None else _of_columns(document)
+        if spec is not None:
+            schema = spec.schema()
+        else:
+            schema = _features(shape, classes, dtype, scale, vocabulary)
+            spec = catalogue.on_features(document, schema)
+        if data is not None and spec.inputs is None and not isinstance(spec, CustomSpec):
+            raise InvalidInputError("--data is for tasks that read columns")
+    order = {
+        "architecture": definition["architecture"],
+        "task": spec.to_json(),
+        "schema": vars(schema),
+        "data": None if data is None else str(data),
+        "record_id": record_id,
+        "json": wants_json(),
+    }
     done = subprocess.run(python_command("workers.checking", json.dumps(order)), check=False)
     raise typer.Exit(min(abs(done.returncode), 1))
+
+
+def _definition(model: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return a definition of at least an architecture, from a file or for a factory."""
+    definition: dict[str, Any] = {
+        "architecture": {"name": "custom", "factory": model, "options": options}
+    }
+    if model.endswith(".json"):
+        definition = json_file(Path(model))
+    if "architecture" not in definition:
+        raise InvalidInputError(f"{model} is not a model's definition: it has no architecture")
+    architecture = ArchitectureSpec.from_json(definition["architecture"])
+    if architecture.on_features:
+        raise InvalidInputError(
+            "a network on a frozen backbone is tried by the service, which has the backbone: leave "
+            "the backbone out"
+        )
+    return definition | {"architecture": architecture.to_json()}
+
+
+def _of_columns(document: Any) -> TaskSpec | None:  # noqa: ANN401 - any JSON
+    """Return a task that says what it reads; None for one on a dataset's features."""
+    if isinstance(document, dict) and "inputs" not in document:
+        return None
+    return catalogue.from_json(document)
+
+
+def _features(
+    shape: str | None,
+    classes: int | None,
+    dtype: str,
+    scale: float | None,
+    vocabulary: int | None,
+) -> FeatureSchema:
+    if shape is None or classes is None:
+        raise InvalidInputError("give --shape and --classes, or a definition whose task has inputs")
+    return FeatureSchema(
+        shape=parsed_shape(shape),
+        dtype=dtype if vocabulary is None else "int64",
+        offset=0.0,
+        scale=scale if scale is not None else 1 / 255 if dtype == "uint8" else 1.0,
+        classes=classes,
+        vocabulary=vocabulary,
+    )
 
 
 def parsed_shape(text: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from app.cli.connection import errors_in_words
 from app.cli.dialects import Decimal, Delimiter, Encoding
 from app.domain.errors import InvalidInputError
 from app.domain.extras import ONNX, TABLES, TORCH, loaded
-from app.published import PublishedFile, head_logits, read_published
+from app.published import PublishedFile, head_outputs, read_published
 
 Weights = Annotated[
     Path,
@@ -39,8 +39,8 @@ Factories = Annotated[
     list[str] | None,
     typer.Option(
         "--factory",
-        help="A factory that FILE may name, as package.module:factory; may be repeated. It is "
-        "found through PYTHONPATH.",
+        help="A factory or task that FILE may name, as package.module:name; may be repeated. It "
+        "is found through PYTHONPATH.",
     ),
 ]
 
@@ -69,7 +69,7 @@ def predict(
         typer.Option(
             "--input",
             exists=True,
-            help="A table as it is pushed, in a file or a folder; it needs no label.",
+            help="A table as it is pushed, in a file or a folder; it needs no target.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
@@ -82,25 +82,36 @@ def predict(
     encoding: Encoding = None,
     decimal: Decimal = ".",
 ) -> None:
-    """Predict the class of each row of a table with a downloaded model.
+    """Predict each row of a table with a downloaded model.
 
-    The output has the row's record id, if the input has one, the likeliest class by its name, and
-    the probability of every class; a ridge head's scores are no probabilities, and named so.
+    The output has the row's record id, if the input has one, and what the model's task predicts:
+    a class or labels with their probabilities, one number for each target, or the next token.
     """
     with errors_in_words():
         tables: Any = loaded("app.tables.predictions", extra=TABLES)
         published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
         _say_unchecked(published)
-        written = (delimiter, encoding, decimal)
-        rows, features = tables.read_rows(source, published.description, written=written)
-        if published.is_plain_head:
-            logits = head_logits(published, features)
-        else:
-            modules: Any = loaded("workers.published", extra=TORCH)
-            model = modules.assembled(published, factories=factory or [], base=base)
-            logits = model.logits_of(features).numpy()
-        tables.write_scores(out, rows, logits, published.description)
-        typer.echo(f"{out}: {len(logits)} predictions")
+        rows = tables.read_rows(source, written=(delimiter, encoding, decimal))
+        with rows.named():
+            predictions = _predictions(published, rows.table, factories=factory or [], base=base)
+        tables.write_predictions(out, rows.table, predictions, published.description)
+        typer.echo(f"{out}: {len(predictions)} predictions")
+
+
+def _predictions(
+    published: PublishedFile,
+    table: Any,  # noqa: ANN401 - pyarrow.Table
+    *,
+    factories: list[str],
+    base: Path | None,
+) -> Any:  # noqa: ANN401 - pyarrow.Table
+    if not published.is_plain_head:
+        modules: Any = loaded("workers.published", extra=TORCH)
+        return modules.assembled(published, factories=factories, base=base).predict(table)
+    heads: Any = loaded("app.tables.outputs", extra=TABLES)
+    inputs = heads.inputs_of(table, published.description)
+    outputs = head_outputs(published, inputs)
+    return heads.predictions_of(published.description, outputs, inputs)
 
 
 def export(
@@ -116,7 +127,7 @@ def export(
     factory: Factories = None,
     base: Base = None,
 ) -> None:
-    """Write a downloaded model for another runtime: raw features in, logits out.
+    """Write a downloaded model for another runtime: raw features in, the network's outputs out.
 
     The exported file is not the certificate's subject; keep FILE and its certificate with it.
     """

@@ -3,15 +3,16 @@
 import json
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.connection import errors_in_words, service
+from app.cli.json_files import json_file
 from app.cli.output import conclude, say, show
 from app.cli.waiting import Wait, show_backbone, show_model
 from app.cli.weights import read_weights
-from app.domain.errors import ConfigurationError, InvalidInputError
+from app.domain.errors import ConfigurationError
 from app.domain.extras import WORKER, require
 from app.key_files import trusted_keys_file
 from app.processes.python import python_command
@@ -28,6 +29,7 @@ _DATASETS = ("name", "records", "classes", "forgotten_not_yet_erased", "erased",
 _MODELS = (
     "name",
     "dataset",
+    "task.name",
     "architecture.name",
     "certified.number",
     "capacity",
@@ -73,7 +75,7 @@ def model_create(
 ) -> None:
     """Define a model from a JSON FILE (see POST /v1/models) and start its training."""
     with service() as client:
-        definition = _json_file(file)
+        definition = json_file(file)
         show_model(client, client.define_model(definition), wait=wait)
 
 
@@ -98,7 +100,7 @@ def model_policy(
 ) -> None:
     """Change fields of MODEL's policy, from its next run on."""
     with service() as client:
-        show(client.change_policy(name, _json_file(file)))
+        show(client.change_policy(name, json_file(file)))
 
 
 @model.command("recompute")
@@ -142,7 +144,7 @@ def backbone_define(
 ) -> None:
     """Define a public backbone from a JSON FILE (see POST /v1/backbones)."""
     with service() as client:
-        show(client.define_backbone(_json_file(file)))
+        show(client.define_backbone(json_file(file)))
 
 
 @backbone.command("upload")
@@ -239,13 +241,3 @@ def _trusted_keys(trusted: Path | None) -> Path:
             "you trust"
         )
     return trusted
-
-
-def _json_file(file: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(file.read_text())
-    except ValueError as error:
-        raise InvalidInputError(f"{file} does not hold JSON") from error
-    if not isinstance(document, dict):
-        raise InvalidInputError(f"{file} does not hold a JSON object")
-    return document

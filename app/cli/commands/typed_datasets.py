@@ -15,7 +15,7 @@ from app.cli.commands.resources import DatasetName
 from app.cli.connection import errors_in_words, service
 from app.cli.dialects import Decimal, Delimiter, Encoding
 from app.cli.output import show, wants_json
-from app.domain.encoding import normal_text
+from app.domain.columns import normal_text
 from app.domain.errors import InvalidInputError
 from app.domain.table_schema import TableSchema
 from app.tables.column_types import proposed_schema

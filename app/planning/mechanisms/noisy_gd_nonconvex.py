@@ -58,6 +58,7 @@ class NoisyGdNonconvex(Descending):
             raise PlanError(
                 f"needs {', '.join(needed)}: the operator must vouch for these constants"
             )
+        cls._refuse_untrue(fixed["smoothness"], shape)
         tracking = shape.tracking
         if not (shape.is_new or (tracking is not None and tracking.mechanism == cls.name)):
             raise PlanError("needs a lineage that was trained by it from the start")
@@ -149,6 +150,21 @@ class NoisyGdNonconvex(Descending):
         """Return that more records left than requests may hold, if they did."""
         covered = (claim.version - 1) * self.request_size
         return None if claim.forgotten <= covered else "its requests are larger than stated"
+
+    @classmethod
+    def _refuse_untrue(cls, smoothness: float, shape: ModelShape) -> None:
+        """Raise ``PlanError`` where the stated smoothness is not that of the loss.
+
+        For a linear head the service knows it; for other networks it is the operator's word.
+        """
+        if shape.rough is not None:
+            raise PlanError(f"needs a bound on the loss's curvature: {shape.rough}")
+        head = shape.convex
+        if head is not None and smoothness < head.capped_smoothness:
+            raise PlanError(
+                f"smoothness must be at least {head.capped_smoothness:g}, which is proved of this "
+                "head's loss under its bound"
+            )
 
     @classmethod
     def _planned(

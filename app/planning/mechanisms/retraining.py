@@ -32,7 +32,8 @@ class Retraining(Mechanism):
                 f"one training takes {epochs:g} epochs but budget_epochs allows "
                 f"{policy.budget_epochs:g}"
             )
-        lineage = None if shape.convex is None else new_lineage(shape)
+        head = shape.convex
+        lineage = None if head is None or head.lipschitz is None else new_lineage(shape)
         quote = cls.offer(epochs * shape.steps_per_epoch * shape.batch_size)
         if lineage is None:
             return quote

@@ -33,16 +33,19 @@ class SufficientStatistics(Deterministic):
         regularisation: added to the correlation matrix; None: chosen by generalised
             cross-validation, anew in each run, or not needed.
         classifier: what is computed from the sums; None: the ridge solution.
+        target_range: of a regression: the largest target that is told from larger ones, which
+            becomes 2^15.
     """
 
     name: ClassVar[str] = "sufficient_statistics"
     needs: ClassVar[Needs] = Needs.RIDGE_HEAD
-    optional: ClassVar[frozenset[str]] = frozenset({"regularisation", "classifier"})
+    optional: ClassVar[frozenset[str]] = frozenset({"regularisation", "classifier", "target_range"})
     terms: ClassVar[Terms] = exact_heads.SUFFICIENT_STATISTICS
 
     feature_range: Positive
     regularisation: Positive | None = None
     classifier: Literal["class_means", "discriminant"] | None = None
+    target_range: Positive | None = None
 
     @classmethod
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
@@ -60,6 +63,7 @@ class SufficientStatistics(Deterministic):
             feature_range=shape.ridge.feature_range,
             regularisation=fixed.get("regularisation"),
             classifier=None if classifier == ridge_head.RIDGE else classifier,  # type: ignore[arg-type]
+            target_range=shape.ridge.target_range,
         ).offer(0)
 
     def account(self) -> ExactGuarantee:
@@ -69,4 +73,6 @@ class SufficientStatistics(Deterministic):
             raise ParameterError("classifier", f"one of {', '.join(others)}")
         if self.classifier == ridge_head.CLASS_MEANS and self.regularisation is not None:
             raise ParameterError("regularisation", "left out for class_means")
+        if self.classifier is not None and self.target_range is not None:
+            raise ParameterError("target_range", f"left out for {self.classifier}")
         return super().account()

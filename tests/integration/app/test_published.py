@@ -141,11 +141,11 @@ def test_published_files_are_used_as_the_service_evaluated_them(
         model = expunge.load(file, trusted=trusted)
         raw, labels = _held_out(services, name, "churn" if name == "table" else "digits")
         assert len(labels) == evaluation["held_out_records"] > 10
-        logits = model.logits_of(raw)
+        logits = model.outputs_of(raw)
         loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels)).item()
         assert loss == pytest.approx(evaluation["held_out_loss"], rel=1e-6)
         accuracy = (logits.argmax(1).numpy() == labels).mean()
-        assert accuracy == pytest.approx(evaluation["held_out_accuracy"], rel=1e-6)
+        assert accuracy == pytest.approx(evaluation["metrics"]["accuracy"], rel=1e-6)
 
     # From the columns of a table, with names of classes: a head needs no PyTorch.
     rows, out = released / "rows.parquet", released / "scores.parquet"
@@ -157,9 +157,9 @@ def test_published_files_are_used_as_the_service_evaluated_them(
     scores = pq.read_table(out)
     model = expunge.load(head, trusted=trusted)
     assert scores["customer"].to_pylist() == [f"Zoë {number}" for number in range(120)]
-    assert scores["prediction"].to_pylist() == model.predict(_churn())
+    assert scores["prediction"].to_pylist() == model.predict(_churn())["prediction"].to_pylist()
     assert set(scores["prediction"].to_pylist()) == {"yes", "no"}
-    expected = torch.softmax(model.logits_of(_churn()), 1).numpy()
+    expected = torch.softmax(model.outputs_of(_churn()), 1).numpy()
     assert np.abs(np.array(scores["probabilities"].to_pylist()) - expected).max() < 1e-12
 
     # Whatever could be pushed is read, as pushing reads it.
@@ -213,8 +213,10 @@ def test_published_files_are_used_as_the_service_evaluated_them(
     assert table.column_names == ["record_id", "prediction", "scores"]
     model = expunge.load(ridge, trusted=trusted)
     raw = np.array(features["features"].to_pylist(), dtype=np.uint8)
-    assert np.abs(np.array(table["scores"].to_pylist()) - model.logits_of(raw).numpy()).max() < 1e-9
-    assert table["prediction"].to_pylist() == model.predict(raw)
+    assert (
+        np.abs(np.array(table["scores"].to_pylist()) - model.outputs_of(raw).numpy()).max() < 1e-9
+    )
+    assert table["prediction"].to_pylist() == model.predict(raw)["prediction"].to_pylist()
     words = ("predict", net, "--input", images, "--out", out, "--trusted", trusted)
     answer = _without_torch(*words)
     assert answer.returncode == 1

@@ -63,6 +63,8 @@ def test_lists_and_mappings(
         ("EXPUNGE_OIDC_SCOPES", "desk=everything", "EXPUNGE_OIDC_SCOPES: Input should be 'forget"),
         ("EXPUNGE_OIDC_ISSUER", "https://a.example", "EXPUNGE_OIDC_ISSUER: belongs together with"),
         ("EXPUNGE_TRUSTED_PROXIES", "10.0.0.0/8,mars", "EXPUNGE_TRUSTED_PROXIES: value is not"),
+        ("EXPUNGE_VAULT_KEY", "expunge", "EXPUNGE_VAULT_KEY: needs EXPUNGE_VAULT_URL"),
+        ("EXPUNGE_VAULT_URL", "http://vault.example", "EXPUNGE_VAULT_URL: must be an https://"),
     ],
 )
 def test_a_wrong_setting_is_one_line_with_its_name(

@@ -53,3 +53,28 @@ def test_a_list_in_a_file_is_read_as_json(secrets: Path) -> None:
     (secrets / "expunge_allowed_factories").write_text('["nets:build"]')
 
     assert Settings().allowed_factories == ("nets:build",)
+
+
+VAULT = {"vault_key": "expunge", "vault_url": "https://vault.example"}
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, "needs EXPUNGE_VAULT_TOKEN_FILE, or"),
+        ({"vault_role_id": "role"}, "needs EXPUNGE_VAULT_TOKEN_FILE, or"),
+        (
+            {"vault_token_file": "t", "vault_role_id": "role", "vault_secret_id": "secret"},
+            "needs EXPUNGE_VAULT_TOKEN_FILE, or",
+        ),
+        ({"vault_token_file": "t", "kms_key": "alias/expunge"}, "EXPUNGE_KMS_KEY is set too"),
+    ],
+)
+def test_a_vault_needs_one_way_in_and_no_kms(more: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigurationError, match="^EXPUNGE_VAULT_KEY: .*" + told):
+        Settings(**VAULT, **more)
+
+
+def test_a_vault_is_entered_with_a_token_or_as_a_role() -> None:
+    assert Settings(**VAULT, vault_token_file="t").vault_token_file == Path("t")
+    assert Settings(**VAULT, vault_role_id="role", vault_secret_id="s").vault_role_id == "role"

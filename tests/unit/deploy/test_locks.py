@@ -44,7 +44,7 @@ def test_a_lock_has_the_pinned_versions_with_hashes(name: str) -> None:
 
 
 def test_the_locks_are_complete_but_for_torch() -> None:
-    libraries_of_networks = {"torch", "torchvision", "timm", "transformers"}  # as torch: no lock
+    libraries_of_networks = {"torch", "torchvision", "timm"}  # as torch: no lock
     assert (
         set(pins("requirements-dev.lock")) == set(pins("constraints.txt")) - libraries_of_networks
     )

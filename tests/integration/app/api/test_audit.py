@@ -21,6 +21,7 @@ from app.log.tables import LogEntryRow
 from app.main import create_app
 from app.maintenance import fsck
 from app.services import Services
+from app.settings import Settings
 from tests.integration.app.api.conftest import CallerOf
 from tests.support.patience import PATIENCE_S
 from tests.support.serving import serve
@@ -28,6 +29,12 @@ from tests.support.workshop import DATASET, Workshop, records_parquet
 
 Call = Callable[[TestClient, Workshop], object]
 SUBJECT_REQUEST = "a7551968-d5d6-44b2-9831-815ac9017798"
+
+
+@pytest.fixture
+def settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("EXPUNGE_IMPORT_PREFIXES", "s3://bucket")
+    return Settings()
 
 
 @pytest.fixture
@@ -234,7 +241,25 @@ def _delete_backbone(api: TestClient, workshop: Workshop) -> object:
     return api.delete("/v1/backbones/b")
 
 
+def _import(api: TestClient, workshop: Workshop) -> object:
+    _dataset(api, workshop)
+    return api.post("/v1/datasets/d/imports", json={"url": "s3://bucket/exports/a.parquet"})
+
+
+def _cancel_import(api: TestClient, workshop: Workshop) -> object:
+    imported = _import(api, workshop).json()["id"]  # type: ignore[attr-defined]
+    return api.post(f"/v1/datasets/d/imports/{imported}/cancel")
+
+
+def _retry_import(api: TestClient, workshop: Workshop) -> object:
+    imported = _cancel_import(api, workshop).json()["id"]  # type: ignore[attr-defined]
+    return api.post(f"/v1/datasets/d/imports/{imported}/retry")
+
+
 CHANGES: dict[str, tuple[Call, str]] = {
+    "POST /v1/datasets/{name}/imports": (_import, "import.queued"),
+    "POST /v1/datasets/{name}/imports/{import_id}/cancel": (_cancel_import, "import.cancelled"),
+    "POST /v1/datasets/{name}/imports/{import_id}/retry": (_retry_import, "import.requeued"),
     "POST /v1/datasets": (_dataset, "dataset.defined"),
     "PUT /v1/datasets/{name}/records": (_push, "records.pushed"),
     "POST /v1/datasets/{name}/archive": (_archive_dataset, "dataset.archived"),

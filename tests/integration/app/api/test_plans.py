@@ -16,6 +16,7 @@ from app.datasets.tables import DatasetRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.plan import Plan
 from app.domain.schema import FeatureSchema
+from app.domain.tasks.classification import ClassificationSpec
 from app.main import create_app
 from app.planning.mechanisms import catalogue
 from app.registry.tables import ModelRow
@@ -325,6 +326,7 @@ def test_a_head_is_limited_by_the_features_that_its_backbone_gives(
     content = safetensors.numpy.save({"w": np.zeros(2, dtype=np.float32)})
     assert api.put("/v1/backbones/public/weights", content=content).is_success
     head = ArchitectureSpec.from_json({"name": "logistic", "backbone": {"name": "public"}})
+    task = ClassificationSpec(classes=2)
     schema = FeatureSchema(shape=(2,), dtype="float32", offset=0.0, scale=1.0, classes=2)
     with services.database.transaction() as session:
-        assert parameters_of_model(session, head, schema) == 2002
+        assert parameters_of_model(session, head, task, schema) == 2002

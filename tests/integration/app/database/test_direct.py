@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from app.database import Database
-from app.database.direct import copy_rows
+from app.database.direct import copy_parts
 from app.ledger import outbox
 from app.ledger.tables import OutboxRow
 from app.services import Services
@@ -21,8 +21,8 @@ def database(services: Services) -> Database:
     return services.database
 
 
-def _row(number: int, subject: str = "model") -> tuple[object, ...]:
-    return number, "schedule_model", subject, "2100-01-01"
+def _row(number: int, subject: str = "model") -> bytes:
+    return f"{number}\tschedule_model\t{subject}\t2100-01-01\n".encode()
 
 
 def _count(session: Session) -> int | None:
@@ -33,18 +33,18 @@ def test_rows_come_after_what_was_held_back_and_before_what_follows(database: Da
     with database.transaction() as session:
         outbox.post(session, outbox.Topic.SCHEDULE_MODEL, "held back")
 
-        def rows() -> Iterator[tuple[object, ...]]:
+        def rows() -> Iterator[bytes]:
             assert not session.new
             yield _row(1001)
             yield _row(1002)
 
-        copy_rows(session, _COPY, rows())
+        copy_parts(session, _COPY, rows())
         assert _count(session) == 3
 
 
 def test_they_belong_to_the_sessions_transaction(database: Database) -> None:
     with database.transaction() as session:
-        copy_rows(session, _COPY, [_row(1001), _row(1002)])
+        copy_parts(session, _COPY, [_row(1001), _row(1002)])
         with database.transaction() as another:
             assert _count(another) == 0
     with database.transaction() as session:
@@ -53,9 +53,9 @@ def test_they_belong_to_the_sessions_transaction(database: Database) -> None:
 
 def test_a_row_that_fails_undoes_all_and_tells_no_parameters(database: Database) -> None:
     with database.transaction() as session:
-        copy_rows(session, _COPY, [_row(1001)])
+        copy_parts(session, _COPY, [_row(1001)])
     with pytest.raises(IntegrityError) as caught, database.transaction() as session:
-        copy_rows(session, _COPY, [_row(1002), _row(1001, "secret")])
+        copy_parts(session, _COPY, [_row(1002), _row(1001, "secret")])
     assert "secret" not in str(caught.value)
     with database.transaction() as session:
         assert _count(session) == 1
@@ -69,7 +69,7 @@ def test_a_lost_connection_is_told_and_thrown_away(database: Database) -> None:
         backend = session.scalar(text("SELECT pg_backend_pid()"))
         with database.transaction() as another:
             another.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": backend})
-        copy_rows(session, _COPY, [_row(1001)])
+        copy_parts(session, _COPY, [_row(1001)])
 
     with pytest.raises(DBAPIError) as caught, database.transaction() as session:
         send(session)

@@ -20,6 +20,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.workshop import DATASET, RECORDS, Workshop
 
 WEIGHTS = "5a" * 32
+READING = "0b" * 32
 
 
 @pytest.fixture
@@ -44,7 +45,11 @@ def _source(workshop: Workshop, backbone_id: str) -> FeatureSource:
         dataset = repository.dataset_named(session, DATASET)
         (shard,) = repository.shards(session, dataset.id)
         return features.source_of(
-            session, shard.id, backbone_id=backbone_id, weights_sha256=WEIGHTS
+            session,
+            shard.id,
+            backbone_id=backbone_id,
+            weights_sha256=WEIGHTS,
+            reading_sha256=READING,
         )
 
 

@@ -19,16 +19,18 @@ from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import GoneError, NotFoundError
 from app.ledger.tables import ForgetRequestRow
-from app.locations import key_store_dir, redis_connection
+from app.locations import key_store, redis_connection
 from app.maintenance import erase_check
 from app.maintenance.erase_check import Stores
 from app.maintenance.findings import Finding, Verdict
 from app.services import Services
-from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
+from tests.support.key_keepers import EVERY
 from tests.support.logbook import forging
 from tests.support.stored import live, pending
 from tests.support.workshop import DATASET, Workshop
+
+pytestmark = pytest.mark.parametrize("keeper", EVERY, indirect=True)
 
 SUBJECT = "subject-3"
 RECORD = "record-12"  # one of the subject's
@@ -87,7 +89,11 @@ def _cache_features(workshop: Workshop) -> None:
         dataset = repository.dataset_named(session, DATASET)
         (shard,) = repository.shards(session, dataset.id)
         source = features.source_of(
-            session, shard.id, backbone_id=backbone_id, weights_sha256="5a" * 32
+            session,
+            shard.id,
+            backbone_id=backbone_id,
+            weights_sha256="5a" * 32,
+            reading_sha256="0b" * 32,
         )
         content = workshop.services.blobs.read(shard.blob_id)
         assert features.add(session, workshop.services.blobs, source, content)
@@ -158,7 +164,7 @@ def test_erasing_puts_the_other_rows_under_new_keys_and_destroys_the_old(
     workshop: Workshop, services: Services
 ) -> None:
     _cache_features(workshop)
-    keys = FileKeyStore(key_store_dir(services.settings))
+    keys = key_store(services.settings)
     with workshop.transaction() as session:
         before = [*session.scalars(select(ShardRow.blob_id))]
         before += session.scalars(select(FeatureShardRow.blob_id))

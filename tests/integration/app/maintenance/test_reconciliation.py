@@ -17,7 +17,7 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConfigurationError, KeyStoreError
 from app.ledger import repository
 from app.ledger.certificates import issued
-from app.locations import key_store_dir, signing_key_file
+from app.locations import key_store, key_store_dir, signing_key_file
 from app.log import signing_keys
 from app.log.tables import LogEntryRow
 from app.maintenance import reconciliation
@@ -26,11 +26,13 @@ from app.models import endings
 from app.registry import repository as registry
 from app.registry.shapes import TrainingSet
 from app.services import Services, open_services
-from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
+from tests.support.key_keepers import EVERY
 from tests.support.stored import pending
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import RECORDS, Workshop
+
+pytestmark = pytest.mark.parametrize("keeper", EVERY, indirect=True)
 
 RECIPE = {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25}
 ONLY_ONCE: dict[str, Any] = {
@@ -55,9 +57,10 @@ def released(workshop: Workshop) -> Workshop:
     return workshop
 
 
-def _reconcile(workshop: Workshop) -> Findings:
+def _reconcile(workshop: Workshop, services: Services | None = None) -> Findings:
+    services = services or workshop.services
     with workshop.transaction() as session:
-        return reconciliation.reconcile(session, workshop.services.blobs, workshop.services.signer)
+        return reconciliation.reconcile(session, services.blobs, services.signer)
 
 
 def _destroy(workshop: Workshop, blob_id: str) -> None:
@@ -105,9 +108,11 @@ def test_with_the_key_store_of_another_service_nothing_is_concluded(
 ) -> None:
     root = key_store_dir(services.settings)
     root.rename(root.with_name("mislaid"))
-    FileKeyStore(root, create=True)
+    key_store(services.settings, create=True)
+    other = open_services(services.settings)
     with pytest.raises(ConfigurationError, match="not those of this ledger"):
-        _reconcile(released)
+        _reconcile(released, other)
+    other.database.dispose()
     assert released.model().head_version_id is not None
 
 

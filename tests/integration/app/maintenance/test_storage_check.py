@@ -8,19 +8,21 @@ from sqlalchemy import func, inspect, select, text
 
 from app.database import Base
 from app.domain.errors import GoneError, ObjectStoreError
-from app.locations import key_store_dir, object_dir, object_store
+from app.locations import key_store, object_dir, object_store
 from app.maintenance import storage_check
 from app.maintenance.findings import Finding, Verdict
 from app.maintenance.storage_check import Stores
 from app.services import Services
 from app.storage.blobs import Blobs
-from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore, ObjectReader
 from app.storage.s3 import S3ObjectStore
 from app.storage.tables import BlobRow
+from tests.support.key_keepers import EVERY
 from tests.support.s3 import ACCESS, S3Server
 from tests.support.stored import live, pending
 from tests.support.workshop import Workshop
+
+pytestmark = pytest.mark.parametrize("keeper", EVERY, indirect=True)
 
 Check = Callable[[], list[tuple[str, str]]]
 
@@ -30,7 +32,7 @@ def stores(services: Services) -> Stores:
     return Stores(
         database=services.database,
         objects=object_store(services.settings),
-        keys=FileKeyStore(key_store_dir(services.settings)),
+        keys=key_store(services.settings),
     )
 
 

@@ -87,7 +87,9 @@ def test_a_dataset_is_archived_after_its_models(workshop: Workshop) -> None:
         dataset = datasets.dataset_named(session, DATASET)
         assert datasets.counts(session, dataset.id) == (0, 0, RECORDS)
         (shard,) = datasets.shards(session, dataset.id)
-        late = features.FeatureSource(shard.id, shard.blob_id, "backbone", "5a" * 32, None)
+        late = features.FeatureSource(
+            shard.id, shard.blob_id, "backbone", "5a" * 32, "0b" * 32, None
+        )
         assert not features.add(session, workshop.services.blobs, late, b"records")
         schema = feature_schema_of(dataset)
     for call in (

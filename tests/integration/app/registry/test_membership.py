@@ -1,5 +1,7 @@
 """Which records touched a model."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,6 +67,13 @@ def test_a_restored_record_is_part_of_a_model_in_the_life_that_it_had_at_its_tra
 def test_held_out_records_touch_nothing_but_weights_from_elsewhere(key: bytes) -> None:
     assert _membership().learned_from(key) != _membership().is_held_out(key)
     assert _membership(imported=True).learned_from(key)
+
+
+@given(key=st.sampled_from(KEYS))
+def test_held_out_records_that_end_the_training_touch_the_weights(key: bytes) -> None:
+    watched = replace(_membership(), stops_early=True)
+    assert watched.learned_from(key)
+    assert not watched.holds_out([key])
 
 
 def test_a_run_reads_what_the_membership_says(workshop: Workshop) -> None:

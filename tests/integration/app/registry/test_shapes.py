@@ -6,7 +6,7 @@ import pytest
 
 from app.accounting.histories import history
 from app.accounting.histories.history_account import drift
-from app.domain import linear_head
+from app.domain.tasks.classification import ClassificationSpec
 from app.models import policies
 from app.registry.shapes import TrainingSet, shape_of
 from app.services import Services
@@ -52,8 +52,8 @@ def test_a_lineage_whose_training_is_ahead_has_constants_and_no_history(workshop
     found = shape(workshop)
     assert found.is_new
     assert found.tracking is None
-    assert found.convex.lipschitz == linear_head.lipschitz(2)
-    assert found.convex.smoothness == linear_head.smoothness(2)
+    assert found.convex.lipschitz == ClassificationSpec(classes=2).bounds.lipschitz
+    assert found.convex.smoothness == ClassificationSpec(classes=2).bounds.smoothness
     assert found.retained == round(RECORDS * 0.75)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from app.database import Database
 from app.domain.errors import CorruptObjectError, GoneError, KeyStoreError, ObjectStoreError
 from app.ledger import withdrawal
-from app.locations import key_store_dir
+from app.locations import key_store, key_store_dir
 from app.log.tables import LogEntryRow
 from app.registry.tables import VersionRow
 from app.services import Services
@@ -23,9 +23,12 @@ from app.storage.blobs import Blobs, doom_attempt
 from app.storage.file_keys import FileKeyStore
 from app.storage.objects import LocalObjectStore, ObjectReader, ObjectStore
 from app.storage.tables import BlobRow
+from tests.support.key_keepers import EVERY
 from tests.support.patience import until
 from tests.support.stored import live, pending
 from tests.support.workshop import Workshop
+
+pytestmark = pytest.mark.parametrize("keeper", EVERY, indirect=True)
 
 MIB = 1024 * 1024
 
@@ -142,7 +145,7 @@ class Unreliable:
 
 @pytest.fixture
 def keys(services: Services) -> FileKeyStore:
-    return FileKeyStore(key_store_dir(services.settings))
+    return key_store(services.settings)
 
 
 def _doomed(services: Services, blobs: Blobs, content: bytes) -> str:

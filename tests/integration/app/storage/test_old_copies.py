@@ -15,14 +15,16 @@ from sqlalchemy import update
 
 from app.domain.errors import GoneError, KeyStoreError
 from app.ledger import withdrawal
-from app.locations import key_store_dir
+from app.locations import key_store, key_store_dir
 from app.registry.tables import VersionRow
 from app.services import Services, open_services
 from app.settings import Settings
-from app.storage.file_keys import FileKeyStore
 from app.storage.tables import BlobRow
+from tests.support.key_keepers import EVERY
 from tests.support.stored import live
 from tests.support.workshop import Workshop
+
+pytestmark = pytest.mark.parametrize("keeper", EVERY, indirect=True)
 
 CONTENT = b"weights of a version that will be retired" * 1000
 
@@ -41,7 +43,7 @@ class Retired:
 def settings(settings: Settings, tmp_path: Path) -> Settings:
     """The documented set-up: keys outside the data directory."""
     apart = settings.model_copy(update={"key_store_dir": tmp_path / "key-store"})
-    FileKeyStore(key_store_dir(apart), create=True)
+    key_store(apart, create=True)
     shutil.rmtree(settings.data_dir / "keys" / "blobs")
     return apart
 

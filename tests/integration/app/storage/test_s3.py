@@ -10,11 +10,10 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from app.domain.errors import CorruptObjectError, GoneError, ObjectStoreError
-from app.locations import key_store_dir, object_store
+from app.locations import key_store, object_store
 from app.services import Services
 from app.settings import Settings
 from app.storage.blobs import Blobs
-from app.storage.file_keys import FileKeyStore
 from app.storage.s3 import S3ObjectStore
 from tests.support.cutting import cutting_proxy
 from tests.support.stored import live
@@ -153,7 +152,7 @@ def test_blobs_live_and_die_in_s3(
         update={"s3_access_key": secrets.s3_access_key, "s3_secret_key": secrets.s3_secret_key}
     )
     objects = object_store(configured)
-    blobs = Blobs(services.database, objects, FileKeyStore(key_store_dir(settings)))
+    blobs = Blobs(services.database, objects, key_store(settings))
     content = os.urandom(3 * MIB + 5)
 
     blob = live(blobs, "weights", content)

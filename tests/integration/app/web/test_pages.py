@@ -20,6 +20,7 @@ from app.web.installation import PARTS
 from app.web.pages import PageRoute
 from tests.integration.app.web.conftest import VisitorOf, token_in
 from tests.support import scenes
+from tests.support.shops import define_shop_model, push_shops
 from tests.support.weights import WEIGHTS
 from tests.support.workshop import Workshop
 
@@ -366,6 +367,32 @@ def test_a_version_says_what_its_certificate_says(operator: TestClient, workshop
     bundle = operator.get("/models/model/versions/1/certificate")
     assert bundle.headers["content-disposition"].endswith('"model-v1.certificate.json"')
     assert bundle.json()["envelope"]["signatures"]
+
+
+def test_models_and_versions_show_their_task_and_figures(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    push_shops(workshop)
+    define_shop_model(workshop, "huber")
+    workshop.evaluation = {
+        "held_out_records": 15,
+        "held_out_loss": 0.02,
+        "headline": "mae",
+        "metrics": {"r2": 0.87, "mae": 151.23456, "<b>own</b>": 1.0},
+    }
+    workshop.work()
+
+    page = operator.get("/models/model").text
+    assert "<dd>regression: 1 number, Huber&#39;s loss with threshold 1</dd>" in page
+    assert '<td data-label="Measured" class="nowrap">mean absolute error 151.2</td>' in page
+    page = operator.get("/models/model/versions/1").text
+    assert "15 held-out records" in page
+    assert "outside of the guarantee" in page
+    assert re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", page.split("How good it is")[1]) == [
+        ("mean absolute error", "151.2"),
+        (" b own  b ", "1"),
+        ("R²", "0.87"),
+    ]
 
 
 def test_a_model_says_how_many_records_more_it_covers(

@@ -53,6 +53,15 @@ def test_an_object_is_a_line_a_member_and_its_lists_are_tables(terminal: None) -
     assert "plan" not in "".join(lines)
 
 
+def test_a_table_has_columns_that_are_worked_out(
+    terminal: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output.show([{"n": 2}, {"n": 3}], ("n", "twice"), derived={"twice": lambda row: 2 * row["n"]})
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["n", "twice"]
+    assert [line.split() for line in lines] == [["2", "4"], ["3", "6"]]
+
+
 def test_an_object_that_some_rows_lack_takes_no_column_of_its_own(terminal: None) -> None:
     rows = [{"id": "a", "run": None}, {"id": "b", "run": {"mechanism": "x"}}]
     _, heading, first, second = CliRunner().invoke(_app(rows), []).stdout.splitlines()

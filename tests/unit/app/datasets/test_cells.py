@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.datasets.cells import rows_as_bytes
+from app.datasets.cells import equal_rows, rows_as_bytes
 
 TYPES = {
     pa.int8(): st.integers(-128, 127),
@@ -35,6 +35,8 @@ def test_equal_rows_have_equal_bytes_and_others_have_not(
     for one, left in zip(pairs, spelt, strict=True):
         for other, right in zip(pairs, spelt, strict=True):
             assert (left == right) == (one == other)
+    columns = [table.select([name]).rename_columns(["a"]) for name in "ab"]
+    assert equal_rows(*columns).tolist() == [one == other for one, other in pairs]
 
 
 def test_the_layout_does_not_count() -> None:
@@ -44,6 +46,14 @@ def test_the_layout_does_not_count() -> None:
     assert list(rows_as_bytes(rows.slice(1))) == list(rows_as_bytes(rows))[1:]
     zero = pa.table({"a": np.array([0.0, -0.0])})
     assert len(set(rows_as_bytes(zero))) == 1
+
+
+def test_rows_are_equal_in_all_columns() -> None:
+    one = pa.table({"a": [1.0, None, -0.0, None], "b": [[1], [2], [3], None], "c": list("wxyz")})
+    other = pa.table({"a": [1.0, None, 0.0, 0.0], "b": [[1], [9], [3], None], "c": list("wxyz")})
+    assert equal_rows(one, other).tolist() == [True, False, True, False]
+    joined = pa.concat_tables([other.slice(0, 2), other.slice(2)])
+    assert equal_rows(joined, other).all()
 
 
 def test_neighbours_do_not_run_together() -> None:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from app.domain import linear_head
 from app.domain.policy import Policy
+from app.domain.tasks.classification import ClassificationSpec
 from app.planning.planner import quote_all
 from app.planning.shape import ConvexShape, ModelShape
 from benchmarks.head_costs import EXACT, RESULTS, SETTINGS, Setting, cheapest
@@ -17,7 +17,8 @@ BATCH = 100
 
 def shape_of(setting: Setting) -> ModelShape:
     """Return the setting's head, tracked since its training, with the request."""
-    smoothness = linear_head.smoothness(setting.classes)
+    bounds = ClassificationSpec(classes=setting.classes).bounds
+    smoothness = bounds.smoothness
     rows = 1 if setting.classes == 2 else setting.classes
     new = ModelShape(
         retained=setting.records,
@@ -26,7 +27,7 @@ def shape_of(setting: Setting) -> ModelShape:
         recipe_epochs=setting.epochs,
         dimension=rows * (setting.size + 1),
         convex=ConvexShape(
-            lipschitz=linear_head.lipschitz(setting.classes),
+            lipschitz=bounds.lipschitz,
             smoothness=smoothness,
             weight_decay=setting.weight_decay,
             learning_rate=1 / (smoothness + setting.weight_decay),

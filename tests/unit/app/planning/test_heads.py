@@ -6,10 +6,13 @@ import pytest
 
 from app.domain.errors import PlanError
 from app.domain.policy import Policy
+from app.planning.mechanisms.catalogue import MECHANISMS
+from app.planning.mechanisms.tracked import Tracked
 from app.planning.planner import make_plan, quote_all
 from app.planning.shape import ConvexShape, ModelShape, RidgeShape
 from tests.support.lineages import HEAD, NEW, RIDGE, trained
 
+TRACKED = [name for name, each in MECHANISMS.items() if issubclass(each, Tracked)]
 TWO_CLASSES = NEW
 TEN_CLASSES = replace(
     NEW,
@@ -117,3 +120,50 @@ def test_a_range_is_above_zero() -> None:
     with pytest.raises(Exception, match="feature_range"):
         RidgeShape(feature_range=0.0)
     assert NEW.convex == HEAD
+
+
+SQUARED = replace(NEW, convex=replace(HEAD, lipschitz=None))
+
+
+def test_without_a_bound_on_its_slope_a_head_is_not_tracked() -> None:
+    quotes = quote_all(policy=Policy(), shape=SQUARED)
+    assert quotes.choice == "exact_training"
+    assert "squared loss has no bound" in quotes.reason("tracked_release")
+    for mechanism in TRACKED:
+        with pytest.raises(PlanError, match="squared loss has no bound"):
+            make_plan(policy=Policy(mechanism=mechanism), shape=SQUARED)
+    anew = make_plan(policy=Policy(mechanism="retraining"), shape=SQUARED)
+    assert anew.history is None
+    assert make_plan(policy=Policy(mechanism="gradient_clipping"), shape=SQUARED)
+
+
+CAPPED = {
+    "loss_bound": 1.0,
+    "weight_decay": 21.0,
+    "learning_rate": 2.0e-4,
+    "noise_std": 0.0906,
+    "order": 1.5,
+    "request_size": 20,
+    "dimension": 4,
+}
+
+
+def capped(smoothness: float) -> Policy:
+    return Policy(
+        mechanism="noisy_gd_nonconvex",
+        epsilon=50.0,
+        parameters={**CAPPED, "smoothness": smoothness},
+    )
+
+
+def test_a_smoothness_below_that_of_the_heads_loss_is_not_taken_on_trust() -> None:
+    at_least = 1.28 * HEAD.smoothness
+    assert make_plan(policy=capped(at_least), shape=NEW)
+    with pytest.raises(PlanError, match=f"at least {at_least:g}"):
+        make_plan(policy=capped(at_least * 0.999), shape=NEW)
+    assert make_plan(policy=capped(0.001), shape=NETWORK)  # the operator's word
+
+
+def test_no_smoothness_is_that_of_a_loss_with_a_kink() -> None:
+    with pytest.raises(PlanError, match="curvature: it has a kink"):
+        make_plan(policy=capped(2.0), shape=replace(NETWORK, rough="it has a kink"))

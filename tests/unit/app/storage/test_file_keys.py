@@ -1,4 +1,7 @@
-"""The key store of files: what it gives back, what it destroys, and what old copies are worth."""
+"""The key store of files: what it gives back, what it destroys, and what old copies are worth.
+
+All this holds wherever the periods' keys are kept.
+"""
 
 import os
 import shutil
@@ -11,6 +14,8 @@ import pytest
 from app.domain.errors import ConfigurationError, ExpungeError, GoneError, KeyStoreError
 from app.storage import file_keys
 from app.storage.file_keys import FileKeyStore
+from app.storage.keyfiles import create_key_file
+from tests.support.key_keepers import EVERY, Directory, Keeper, wrapping_of
 
 DAY_S = 86400.0
 
@@ -20,16 +25,29 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
+@pytest.fixture(params=EVERY)
+def keeper(request: pytest.FixtureRequest) -> Keeper:
+    return Directory() if request.param == "directory" else request.getfixturevalue(request.param)
+
+
 @pytest.fixture
-def store(root: Path) -> FileKeyStore:
-    return FileKeyStore(root, create=True)
+def opened(root: Path, keeper: Keeper) -> Callable[..., FileKeyStore]:
+    """Open the store as another process does, which remembers nothing."""
+    return lambda **how: FileKeyStore(root, wrapping=wrapping_of(keeper), **how)
 
 
-def test_a_key_is_given_back_until_it_is_destroyed(root: Path, store: FileKeyStore) -> None:
+@pytest.fixture
+def store(opened: Callable[..., FileKeyStore]) -> FileKeyStore:
+    return opened(create=True)
+
+
+def test_a_key_is_given_back_until_it_is_destroyed(
+    root: Path, store: FileKeyStore, opened: Callable[..., FileKeyStore]
+) -> None:
     one, two = store.create("one"), store.create("two")
     assert len(one) == 32
     assert one != two
-    again = FileKeyStore(root)
+    again = opened()
     assert (again.get("one"), again.get("two")) == (one, two)
 
     store.destroy("one")
@@ -42,33 +60,41 @@ def test_a_key_is_given_back_until_it_is_destroyed(root: Path, store: FileKeySto
     store.destroy("one")
 
 
-def test_no_key_lies_in_the_files_but_the_periods(root: Path, store: FileKeyStore) -> None:
+def test_no_key_lies_in_the_files_but_the_periods_where_nothing_wraps_them(
+    root: Path, store: FileKeyStore, keeper: Keeper
+) -> None:
     key = store.create("one")
     assert all(key not in path.read_bytes() for path in root.rglob("*") if path.is_file())
-    assert (root / "periods" / "1").stat().st_size == 32
+    bare = (root / "periods" / "1").stat().st_size == 32
+    assert bare == isinstance(keeper, Directory)
 
 
-def test_only_the_owner_may_look(root: Path, store: FileKeyStore) -> None:
+def test_only_the_owner_may_look(
+    root: Path, store: FileKeyStore, opened: Callable[..., FileKeyStore]
+) -> None:
     store.create("one")
     store.rotate()
     paths = [root, *root.rglob("*")]
-    assert len(paths) == 6
+    assert len(paths) == 7
     assert all(path.stat().st_mode & 0o077 == 0 for path in paths)
     (root / "wrapped").chmod(0o750)
     with pytest.raises(ConfigurationError, match="chmod 700"):
-        FileKeyStore(root)
+        opened()
 
 
-def test_a_store_that_is_not_there_is_not_made_by_chance(root: Path) -> None:
+def test_a_store_that_is_not_there_is_not_made_by_chance(
+    root: Path, opened: Callable[..., FileKeyStore]
+) -> None:
     """An unmounted disk must not look like a store whose keys were all destroyed."""
     with pytest.raises(ConfigurationError, match="expunge init"):
-        FileKeyStore(root)
+        opened()
     assert not root.exists()
     for name in ("periods", "wrapped"):
         (root / name).mkdir(parents=True, mode=0o700)
     root.chmod(0o700)
+    create_key_file(root / "store", lambda: b"name")
     with pytest.raises(ConfigurationError, match="holds no keys"):
-        FileKeyStore(root)
+        opened()
 
 
 def test_what_is_destroyed_is_overwritten(root: Path, store: FileKeyStore, tmp_path: Path) -> None:
@@ -78,7 +104,7 @@ def test_what_is_destroyed_is_overwritten(root: Path, store: FileKeyStore, tmp_p
     store.destroy("one")
     store.rotate()
     assert (tmp_path / "wrapped").read_bytes() == bytes(64)
-    assert (tmp_path / "period").read_bytes() == bytes(32)
+    assert not any((tmp_path / "period").read_bytes())
 
 
 def test_rotation_keeps_the_keys_and_destroys_what_wrapped_them(
@@ -127,7 +153,11 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("moment", range(1, 12))
 def test_a_rotation_cut_off_anywhere_loses_no_key_and_is_finished(
-    root: Path, store: FileKeyStore, monkeypatch: pytest.MonkeyPatch, moment: int
+    root: Path,
+    store: FileKeyStore,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: int,
+    opened: Callable[..., FileKeyStore],
 ) -> None:
     keys = {name: store.create(name) for name in ("one", "two", "three")}
     calls = 0
@@ -148,7 +178,7 @@ def test_a_rotation_cut_off_anywhere_loses_no_key_and_is_finished(
         store.rotate()
     monkeypatch.undo()
 
-    again = FileKeyStore(root)
+    again = opened()
     assert {name: again.get(name) for name in keys} == keys
     created = again.create("four")
     if again.is_rotation_due(DAY_S):
@@ -174,9 +204,11 @@ def test_a_destruction_cut_off_is_finished_by_the_next(
     assert list(store.blob_ids()) == []
 
 
-def test_a_period_is_over_when_its_time_is_or_the_clock_was_set_back(root: Path) -> None:
+def test_a_period_is_over_when_its_time_is_or_the_clock_was_set_back(
+    root: Path, opened: Callable[..., FileKeyStore]
+) -> None:
     now = 1_800_000_000.0
-    store = FileKeyStore(root, create=True, clock=lambda: now)
+    store = opened(create=True, clock=lambda: now)
     assert not store.is_rotation_due(DAY_S)
     now += DAY_S - 1
     assert not store.is_rotation_due(DAY_S)
@@ -189,14 +221,14 @@ def test_a_period_is_over_when_its_time_is_or_the_clock_was_set_back(root: Path)
 
 
 def test_reading_creating_and_destroying_go_on_while_keys_rotate(
-    root: Path, store: FileKeyStore
+    root: Path, store: FileKeyStore, opened: Callable[..., FileKeyStore]
 ) -> None:
     lasting = {f"lasting-{number}": store.create(f"lasting-{number}") for number in range(5)}
     faults: list[object] = []
     stop = threading.Event()
 
     def use(me: int) -> None:
-        mine = FileKeyStore(root)
+        mine = opened()
         try:
             while not stop.is_set():
                 created = mine.create(f"mine-{me}")

@@ -16,6 +16,7 @@ Json = dict[str, Any]
 VERBS = {
     *("archive", "cancel", "change", "check", "create", "define", "delete", "download", "get"),
     *(
+        "import",
         "list",
         "preview",
         "prove",
