@@ -79,8 +79,8 @@ LOCK := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --
 lock:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/pip install --quiet --constraint constraints.txt uv
-	$(LOCK) --extra worker --output-file requirements.lock
-	$(LOCK) --extra worker --extra onnx --extra bench --extra dev --output-file requirements-dev.lock
+	$(LOCK) --extra worker --extra vault --output-file requirements.lock
+	$(LOCK) --extra worker --extra vault --extra onnx --extra bench --extra dev --output-file requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -8,8 +8,10 @@ from app.domain.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.convex_case import shuffled
 from benchmarks.data import Pictures
+from workers.tasks.task import INPUTS
 from workers.training.architectures import build
 from workers.training.data import Examples
+from workers.training.features import classified
 from workers.training.network import Network
 
 HIDDEN: Final = (128, 64)
@@ -23,13 +25,7 @@ def public_half(pictures: Pictures) -> tuple[Examples, Examples]:
     """Return the training pictures in two disjoint halves: the public one, and the head's."""
     half = len(pictures.train) // 2
     rest = len(pictures.train) - half
-    return tuple(
-        Examples(part.features, part.labels, pictures.train.offset, pictures.train.scale)
-        for part in (
-            shuffled(pictures.train, half),
-            shuffled(pictures.train, rest, skip=half),
-        )
-    )  # type: ignore[return-value]
+    return shuffled(pictures.train, half), shuffled(pictures.train, rest, skip=half)
 
 
 def backbone_features(pictures: Pictures) -> tuple[Examples, Examples, float]:
@@ -41,17 +37,17 @@ def backbone_features(pictures: Pictures) -> tuple[Examples, Examples, float]:
     network = Network(
         lambda: build(
             _ARCHITECTURE,
-            input_shape=public.input_shape,
+            input_shape=tuple(public.inputs.shape[1:]),
             classes=_CLASSES,
             allowed_factories=(),
         ),
         device=torch.device("cpu"),
     )
     network.train(public, _RECIPE, epochs=_EPOCHS)
-    score = network.evaluate(pictures.test).accuracy
+    score = network.evaluate(pictures.test).score
     layers = torch.nn.Sequential(*list(network.module.children())[:-1]).eval()
     train, test = (
-        Examples(_outputs(layers, part), part.labels) for part in (private, pictures.test)
+        classified(_outputs(layers, part), part.target) for part in (private, pictures.test)
     )
     return train, test, score
 
@@ -59,5 +55,5 @@ def backbone_features(pictures: Pictures) -> tuple[Examples, Examples, float]:
 def _outputs(layers: torch.nn.Module, examples: Examples) -> torch.Tensor:
     with torch.no_grad():
         return torch.cat(
-            [layers(batch) for batch, _ in examples.in_order(1024, device=examples.device)]
+            [layers(batch[INPUTS]) for batch in examples.in_order(1024, device=examples.device)]
         )

@@ -9,8 +9,10 @@ from app.accounting.histories.history import Recipe
 from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.accounting.terms import Neighbours
 from app.domain import linear_head
+from app.domain.tasks.classification import ClassificationSpec, rows_of
 from benchmarks.data import Pictures
 from workers.training.data import Examples
+from workers.training.features import classified
 from workers.training.linear_head import LinearHead
 
 PAPER_RECORDS: Final = 11264  # Chien et al. 2024, N.2: a multiple of the largest batch, 512
@@ -49,17 +51,17 @@ class Case:
     @property
     def smoothness(self) -> float:
         """Return the curvature of one record's loss."""
-        return linear_head.smoothness(self.classes)
+        return ClassificationSpec(classes=self.classes).bounds.smoothness
 
     @property
     def lipschitz(self) -> float:
         """Return the gradient bound of one record's loss."""
-        return linear_head.lipschitz(self.classes)
+        return ClassificationSpec(classes=self.classes).bounds.lipschitz
 
     @property
     def dimension(self) -> int:
         """Return how many weights the head has."""
-        return self.train.input_shape[0] * (1 if self.classes == 2 else self.classes)
+        return self.train.inputs.shape[1] * (1 if self.classes == 2 else self.classes)
 
     def recipe(
         self, *, batch_size: int, neighbours: Neighbours, longest_step: bool = False
@@ -81,7 +83,13 @@ class Case:
 
     def head(self) -> LinearHead:
         """Return the head at its start: zeros."""
-        return ScaledHead(self.train.input_shape[0], self.classes, feature_norm=None, bias=0.0)
+        return ScaledHead(
+            self.train.inputs.shape[1],
+            self.classes,
+            rows=rows_of(self.classes),
+            feature_norm=None,
+            bias=0.0,
+        )
 
 
 class ScaledHead(LinearHead):
@@ -94,7 +102,7 @@ class ScaledHead(LinearHead):
 
 def two_digits(pictures: Pictures, *, digits: tuple[int, int] = (3, 8)) -> Case:
     """Return two digits told apart on raw pixels, as Chien et al. 2024 do; no bias."""
-    head = LinearHead(_size(pictures.train), 2, feature_norm=None, bias=0.0)
+    head = LinearHead(_size(pictures.train), 2, rows=1, feature_norm=None, bias=0.0)
     train, test = (_scaled(_only(part, digits), head) for part in (pictures.train, pictures.test))
     largest_batch = 512 if len(train) >= PAPER_RECORDS else 32
     return Case(
@@ -113,8 +121,14 @@ def of_features(
 
     Records beyond the last full batch are dropped.
     """
-    classes = int(train.labels.max()) + 1
-    head = LinearHead(_size(train), classes, feature_norm=None, bias=linear_head.DEFAULT_BIAS)
+    classes = int(train.target.max()) + 1
+    head = LinearHead(
+        _size(train),
+        classes,
+        rows=rows_of(classes),
+        feature_norm=None,
+        bias=linear_head.DEFAULT_BIAS,
+    )
     scaled = _scaled(train, head)
     return Case(
         name=name,
@@ -132,15 +146,15 @@ def shuffled(examples: Examples, count: int, *, skip: int = 0) -> Examples:
 
 
 def _only(examples: Examples, digits: tuple[int, int]) -> Examples:
-    chosen = sum(examples.labels == digit for digit in digits).bool()
-    labels = (examples.labels[chosen] == digits[1]).long()
-    return Examples(examples.features[chosen], labels)
+    chosen = sum(examples.target == digit for digit in digits).bool()
+    labels = (examples.target[chosen] == digits[1]).long()
+    return classified(examples.inputs[chosen], labels)
 
 
 def _scaled(examples: Examples, head: LinearHead) -> Examples:
-    within = head.scaled(examples.features) * _NORM_MARGIN
-    return Examples(within.float(), examples.labels)
+    within = head.scaled(examples.inputs) * _NORM_MARGIN
+    return classified(within.float(), examples.target)
 
 
 def _size(examples: Examples) -> int:
-    return examples.features[0].numel()
+    return examples.inputs[0].numel()

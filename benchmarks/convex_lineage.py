@@ -132,7 +132,7 @@ class Lineage:
 
     def accuracy(self) -> float:
         """Return the share of test records that are told right."""
-        return self.evaluation().accuracy
+        return self.evaluation().metrics["accuracy"]
 
     def lost_to_noise(self, noise_std: float, *, draws: int) -> float:
         """Return the accuracy that one release of these weights loses, a mean over ``draws``."""

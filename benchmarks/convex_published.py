@@ -95,7 +95,7 @@ def delete_to_descent(case: Case, _: History, earlier: tuple[int, ...], target: 
         "smoothness": case.smoothness,
         "lipschitz": case.lipschitz,
         "records": case.records,
-        "dimension": case.train.input_shape[0],
+        "dimension": case.train.inputs.shape[1],
         "request": len(earlier) + 1,
     }
 

@@ -21,6 +21,7 @@ from sklearn.datasets import load_digits
 
 from app.domain.architecture import PRESETS, ArchitectureSpec
 from workers.training.data import Examples
+from workers.training.features import classified
 
 CLASSES: Final = 10
 _DIGITS_HELD_OUT: Final = 5  # every fifth digit is for testing
@@ -95,7 +96,9 @@ def _digits(note: str) -> Pictures:
     pixels = torch.from_numpy(images.reshape(-1, 8, 8).astype(np.uint8))
     held_out = np.arange(len(labels)) % _DIGITS_HELD_OUT == 0
     train, test = (
-        Examples(pixels[part], torch.from_numpy(labels[part].astype(np.int64)), 4.9, 1 / 6.0)
+        classified(
+            pixels[part], torch.from_numpy(labels[part].astype(np.int64)), offset=4.9, scale=1 / 6.0
+        )
         for part in (~held_out, held_out)
     )
     return Pictures("digits", PRESETS["koloskova_mnist"], train, test, note)
@@ -114,7 +117,7 @@ def _decoded(arrays: Mapping[str, NDArray[Any]], part: str) -> torch.Tensor:
 def _examples(pixels: torch.Tensor, labels: NDArray[Any], *, mean: float, std: float) -> Examples:
     """Return examples; ``mean`` and ``std`` are the data set's published ones, of 1 at most."""
     classes = torch.from_numpy(labels.astype(np.int64))
-    return Examples(pixels, classes, offset=255 * mean, scale=1 / (255 * std))
+    return classified(pixels, classes, offset=255 * mean, scale=1 / (255 * std))
 
 
 _FILES: Mapping[str, tuple[str, Callable[[Mapping[str, NDArray[Any]]], Pictures]]] = {

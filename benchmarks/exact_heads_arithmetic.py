@@ -15,6 +15,7 @@ import torch
 
 from app.domain import linear_head
 from app.domain.schema import FeatureSchema
+from app.domain.tasks.classification import ClassificationSpec
 from app.planning.mechanisms.exact_training import ExactTraining
 from benchmarks.convex_case import Case
 from benchmarks.convex_methods import Method, Target, tracked
@@ -24,8 +25,9 @@ from benchmarks.public_features import PublicFeatures
 from workers.exact import ridge
 from workers.exact.statistics import Statistics, one_hot, quantised
 from workers.mechanisms.exact_training import HeadTrainer, scaled
-from workers.training.data import Examples
+from workers.tasks.classification import CLASSIFICATION
 from workers.training.evaluate import evaluate
+from workers.training.features import classified
 from workers.training.linear_head import LinearHead
 from workers.training.ridge_head import RidgeHead
 
@@ -75,7 +77,7 @@ def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
 
 def product_seconds(features: PublicFeatures, *, repeats: int = 2) -> float:
     """Return how long the product of float64 features with themselves takes, the shortest time."""
-    numbers = features.train.features.numpy().astype(np.float64)
+    numbers = features.train.inputs.numpy().astype(np.float64)
     return min(seconds_of(lambda: numbers.T @ numbers)[0] for _ in range(repeats))
 
 
@@ -98,7 +100,7 @@ class RidgeRows:
         product_s: float,
     ) -> None:
         schema = FeatureSchema(
-            shape=tuple(features.train.input_shape),
+            shape=tuple(features.train.inputs.shape[1:]),
             dtype="float32",
             offset=0.0,
             scale=1.0,
@@ -108,8 +110,8 @@ class RidgeRows:
         self._group = group
         self._regularisation = regularisation
         self._product_s = product_s
-        self._numbers = quantised(features.train.features.numpy(), schema, features.feature_range)
-        self._targets = one_hot(features.train.labels.numpy(), CLASSES)
+        self._numbers = quantised(features.train.inputs.numpy(), schema, features.feature_range)
+        self._targets = one_hot(features.train.target.numpy(), CLASSES)
         self._sums = self._over(slice(None))
         self._fresh = {0: self._sums}
 
@@ -173,7 +175,7 @@ class RidgeRows:
         with torch.no_grad():
             head.weight.copy_(torch.from_numpy(solution.weight * scale))
             head.bias.copy_(torch.from_numpy(solution.bias))
-        return evaluate(head, self._features.test).accuracy
+        return evaluate(head, CLASSIFICATION, self._features.test).score
 
 
 def softmax_row(
@@ -189,7 +191,9 @@ def softmax_row(
     trainer = HeadTrainer(ExactTraining(regularisation=weight_decay, tolerance=tolerance))
     left = features.train.select(np.arange(forgotten, len(features.train)))
     head = _linear_head(features)
-    seconds, minimum = seconds_of(lambda: trainer.minimum(head, left))
+    seconds, minimum = seconds_of(
+        lambda: trainer.minimum(head, left, ClassificationSpec(classes=CLASSES))
+    )
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(minimum.weight))
     return Row(
@@ -197,7 +201,7 @@ def softmax_row(
         features=group,
         forgotten=forgotten,
         requests=1 if forgotten else 0,
-        accuracy=evaluate(head, features.test).accuracy,
+        accuracy=evaluate(head, CLASSIFICATION, features.test).score,
         seconds=seconds,
         products=seconds / product_s,
         gradients=float(minimum.evaluations * len(left)),
@@ -254,17 +258,17 @@ def tracked_rows(
 
 
 def _linear_head(features: PublicFeatures) -> LinearHead:
-    size = features.train.input_shape[0]
-    return LinearHead(size, CLASSES, feature_norm=None, bias=linear_head.DEFAULT_BIAS)
+    size = features.train.inputs.shape[1]
+    return LinearHead(size, CLASSES, rows=CLASSES, feature_norm=None, bias=linear_head.DEFAULT_BIAS)
 
 
 def _case(features: PublicFeatures, *, weight_decay: float, batch_size: int) -> Case:
     head = _linear_head(features)
     used = len(features.train) // batch_size * batch_size
     train, test = (
-        Examples(
-            torch.from_numpy(scaled(head, part)).float() * (1 - 2.0**-20),
-            part.labels,
+        classified(
+            torch.from_numpy(scaled(head, part)[0]).float() * (1 - 2.0**-20),
+            part.target,
         )
         for part in (features.train.select(np.arange(used)), features.test)
     )

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.data import CLASSES, Pictures
 from benchmarks.public_features import LAST_LAYER, inputs_of, network
+from workers.tasks.task import INPUTS
 from workers.training.architectures import build
 
 _MOMENTUM: Final = 0.9
@@ -28,17 +29,17 @@ def from_scratch(pictures: Pictures, *, seconds: float) -> dict[str, Any]:
     """Train the paper's convolutional network; return its row."""
     module = build(
         pictures.architecture,
-        input_shape=pictures.train.input_shape,
+        input_shape=tuple(pictures.train.inputs.shape[1:]),
         classes=CLASSES,
         allowed_factories=(),
     )
 
     def convert(raw: torch.Tensor) -> torch.Tensor:
-        return (raw.float() - pictures.train.offset) * pictures.train.scale
+        return pictures.train.form.seen(INPUTS, raw)
 
     images = _trained(module, pictures, convert, seconds=seconds, rate=0.05, batch_size=64)
     accuracy = _accuracy(module, pictures, convert, most=None)
-    return _row("network from scratch", seconds, images, accuracy, pictures.train.input_shape[-1])
+    return _row("network from scratch", seconds, images, accuracy, pictures.train.inputs.shape[-1])
 
 
 def fine_tuned(
@@ -79,13 +80,13 @@ def _trained(
     started, seen = time.perf_counter(), 0
     while (spent := (time.perf_counter() - started) / seconds) < 1:
         rows = torch.randint(len(pictures.train), (batch_size,), generator=draws)
-        inputs = convert(pictures.train.features[rows])
+        inputs = convert(pictures.train.inputs[rows])
         if torch.rand((), generator=draws) < 0.5 and inputs.dim() == 4:
             inputs = inputs.flip(-1)
         for group in optimizer.param_groups:
             group["lr"] = rate * (1 - spent)
         optimizer.zero_grad()
-        cross_entropy(module(inputs), pictures.train.labels[rows]).backward()
+        cross_entropy(module(inputs), pictures.train.target[rows]).backward()
         nn.utils.clip_grad_norm_(module.parameters(), _CLIP_NORM)
         optimizer.step()
         seen += batch_size
@@ -105,8 +106,8 @@ def _accuracy(
     rows = torch.arange(0, len(test), -(-len(test) // (most or len(test))))  # they lie by class
     right = 0
     for some in rows.split(_AT_ONCE):
-        answers = module(convert(test.features[some])).argmax(dim=1)
-        right += int((answers == test.labels[some]).sum())
+        answers = module(convert(test.inputs[some])).argmax(dim=1)
+        right += int((answers == test.target[some]).sum())
     return right / len(rows)
 
 

@@ -78,8 +78,8 @@ def measure(
 
 
 def _push(client: ExpungeClient, features: PublicFeatures, records: int) -> None:
-    numbers, labels = features.train.features.numpy(), features.train.labels.numpy()
-    shape = list(features.train.input_shape)
+    numbers, labels = features.train.inputs.numpy(), features.train.target.numpy()
+    shape = list(features.train.inputs.shape[1:])
     client.define_dataset(_DATASET, features={"shape": shape, "dtype": "float32"}, classes=CLASSES)
     for start in range(0, records, _ROWS_A_FILE):
         rows = slice(start, min(start + _ROWS_A_FILE, records))

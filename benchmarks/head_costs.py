@@ -20,6 +20,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from app.domain import linear_head
+from app.domain.tasks.classification import ClassificationSpec, rows_of
 from app.planning.lineage import DEFAULT_RELEASE_NOISE
 from app.planning.mechanisms.exact_training import DEFAULT_TOLERANCE, ExactTraining
 from app.planning.mechanisms.retraining import Retraining
@@ -29,8 +30,9 @@ from benchmarks.convex_methods import Method, Target, retrained, tracked
 from benchmarks.convex_runs import Trainings
 from benchmarks.exact_heads_arithmetic import seconds_of
 from workers.mechanisms.exact_training import HeadTrainer
-from workers.training.data import Examples
+from workers.tasks.classification import CLASSIFICATION
 from workers.training.evaluate import evaluate
+from workers.training.features import classified
 from workers.training.linear_head import LinearHead
 
 RESULTS: Final = Path(__file__).parent / "results" / "head_costs.json"
@@ -124,17 +126,19 @@ def measure(setting: Setting) -> list[Offer]:
         ExactTraining(regularisation=setting.weight_decay, tolerance=DEFAULT_TOLERANCE)
     )
     head = case.head()
-    seconds, minimum = seconds_of(lambda: trainer.minimum(head, left))
+    seconds, minimum = seconds_of(
+        lambda: trainer.minimum(head, left, ClassificationSpec(classes=case.classes))
+    )
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(minimum.weight))
-    found = evaluate(head, case.test)
+    found = evaluate(head, CLASSIFICATION, case.test)
     return [
         Offer(
             ExactTraining.name,
             seconds,
             float(minimum.evaluations),
             found.mean_loss,
-            found.accuracy,
+            found.metrics["accuracy"],
         ),
         *_by_steps(setting, case),
     ]
@@ -155,7 +159,7 @@ def _by_steps(setting: Setting, case: Case) -> Iterator[Offer]:
         due = method.plan(case, lineage.history, (), target)
         seconds, _ = seconds_of(partial(lineage.run, due, epsilon=EPSILON))
         found = lineage.evaluation()
-        yield Offer(name, seconds, due.steps / cycle, found.mean_loss, found.accuracy)
+        yield Offer(name, seconds, due.steps / cycle, found.mean_loss, found.metrics["accuracy"])
 
 
 def _case(setting: Setting) -> Case:
@@ -166,10 +170,14 @@ def _case(setting: Setting) -> Case:
     labels = draws.integers(0, setting.classes, size=setting.records + _HELD_OUT)
     raw = centres[labels] + draws.normal(size=(len(labels), setting.size))
     head = LinearHead(
-        setting.size, setting.classes, feature_norm=None, bias=linear_head.DEFAULT_BIAS
+        setting.size,
+        setting.classes,
+        rows=rows_of(setting.classes),
+        feature_norm=None,
+        bias=linear_head.DEFAULT_BIAS,
     )
     features = head.scaled(torch.from_numpy(raw)).float() * (1 - 2.0**-20)
-    everything = Examples(features, torch.from_numpy(labels))
+    everything = classified(features, torch.from_numpy(labels))
     return Case(
         "random",
         classes=setting.classes,

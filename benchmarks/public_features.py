@@ -26,6 +26,7 @@ from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from benchmarks.data import Pictures, load
 from workers.training.data import Examples
+from workers.training.features import classified
 
 PIXELS: Final = 128
 _LAST_BLOCKS: Final = {  # of each width
@@ -65,7 +66,7 @@ class PublicFeatures:
     def of_group(self, name: str) -> "PublicFeatures":
         """Return one group's features alone."""
         train, test = (
-            replace(part, features=part.features[:, : self.groups[name]].contiguous())
+            classified(part.inputs[:, : self.groups[name]], part.target)
             for part in (self.train, self.test)
         )
         return replace(self, train=train, test=test)
@@ -81,10 +82,10 @@ def pixels_of_digits() -> PublicFeatures:
     """Return small digits, whose features are their pixels: a smoke test's data."""
     digits = _in_random_order(load("digits"))
     train, test = (
-        replace(part, features=part.features.flatten(1).float() / 16, offset=0.0, scale=1.0)
+        classified(part.inputs.flatten(1).float() / 16, part.target)
         for part in (digits.train, digits.test)
     )
-    groups = {"the upper half": train.input_shape[0] // 2, "all pixels": train.input_shape[0]}
+    groups = {"the upper half": train.inputs.shape[1] // 2, "all pixels": train.inputs.shape[1]}
     return PublicFeatures(digits, train, test, groups, feature_range=1.0)
 
 
@@ -100,15 +101,15 @@ def cifar10(cache: Path) -> PublicFeatures:
         raise FileNotFoundError(f"{pictures.note}: see EXPUNGE_BENCH_DATA")
     pictures = _in_random_order(pictures)
     train, test = (
-        Examples(
-            torch.from_numpy(_computed(cache, name, part.features).astype(np.float32)), part.labels
+        classified(
+            torch.from_numpy(_computed(cache, name, part.inputs).astype(np.float32)), part.target
         )
         for name, part in (("train", pictures.train), ("test", pictures.test))
     )
     groups = {
         "last layer": LAST_LAYER,
         "and averages of four blocks": _AVERAGES,
-        "and deviations of six": train.input_shape[0],
+        "and deviations of six": train.inputs.shape[1],
     }
     return PublicFeatures(pictures, train, test, groups, feature_range=32.0)
 

@@ -20,6 +20,7 @@ from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema
+from app.domain.tasks.classification import ClassificationSpec
 from app.planning.planner import make_plan
 from app.planning.shape import ConvexShape, ModelShape
 from app.planning.tracking import Tracking, history_of_run
@@ -29,11 +30,14 @@ from workers.noise.generators import NoiseSource
 from workers.seal.sealed import Sealed
 from workers.training.architectures import build
 from workers.training.data import Examples
+from workers.training.features import classified
 from workers.training.lineage import lineage_of
 from workers.training.network import Network
 from workers.training.private import PrivateTraining, train_privately
 
 CLASSES: Final = 10
+_TASK: Final = ClassificationSpec(classes=CLASSES)
+_BOUNDS: Final = _TASK.bounds
 BATCH: Final = 128
 _EPSILON: Final = 1.0
 _EPOCHS: Final = 20
@@ -110,14 +114,14 @@ class Case:
         """Return made-up records."""
         draws = np.random.default_rng(0)
         pixels = draws.integers(0, 256, size=(self.records, *_SHAPE), dtype=np.uint8)
-        return Examples.from_arrays(pixels, draws.integers(0, CLASSES, self.records), scale=1 / 255)
+        return classified(pixels, draws.integers(0, CLASSES, self.records), scale=1 / 255)
 
     @property
     def recipe(self) -> TrainingRecipe:
         """Return plain SGD."""
         if self.is_convex:
             given = {"epochs": _EPOCHS, "batch_size": self.batch}
-            return linear_head.recipe_of(given, CLASSES, mechanism="tracked_release")
+            return linear_head.recipe_of(given, _TASK, mechanism="tracked_release")
         return TrainingRecipe(
             momentum=0.0, schedule="constant", learning_rate=1e-3, batch_size=self.batch
         )
@@ -183,8 +187,8 @@ class Case:
     def _shape(self) -> ModelShape:
         recipe = self.recipe
         convex = ConvexShape(
-            lipschitz=linear_head.lipschitz(CLASSES),
-            smoothness=linear_head.smoothness(CLASSES),
+            lipschitz=_BOUNDS.lipschitz,
+            smoothness=_BOUNDS.smoothness,
             weight_decay=recipe.weight_decay,
             learning_rate=recipe.learning_rate,
         )
@@ -198,17 +202,15 @@ class Case:
 
     def _spec(self, plan: Plan) -> ModelSpec:
         schema = FeatureSchema(_SHAPE, "uint8", 0.0, 1 / 255, CLASSES)
-        return ModelSpec(
-            name=self.network,
+        described = ModelDescription(
+            model=self.network,
+            version=1,
             architecture=self.architecture,
-            recipe=self.recipe,
-            policy=Policy(mechanism=plan.mechanism),
-            description=ModelDescription(
-                model=self.network, version=1, architecture=self.architecture, schema=schema
-            ),
+            task=_TASK,
             schema=schema,
-            dataset_id="none",
         )
+        policy = Policy(mechanism=plan.mechanism)
+        return ModelSpec(described, self.recipe, policy, schema, dataset_id="none")
 
     def _data(self, plan: Plan) -> RunData:
         batches = int(plan.settings.get("batches", 1))

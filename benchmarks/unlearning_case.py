@@ -67,7 +67,7 @@ class Case:
         network = Network(self._factory, device=self._retain.device)
         network.train(self._pictures.train, self._recipe, epochs=epochs)
         self._original = network.tensors()
-        return network.evaluate(self._pictures.test).accuracy
+        return network.evaluate(self._pictures.test).score
 
     def run(self, arm: Arm, *, budget: float, by_epoch: bool) -> Outcome:
         """Answer the request within ``budget`` epochs of the retained pictures."""
@@ -119,12 +119,12 @@ class Case:
 
         def on_progress(step: int, _: int, __: torch.Tensor) -> None:
             if by_epoch and (spent_steps + step) % per_epoch == 0:
-                curve.append(model.evaluate(self._pictures.test).accuracy)
+                curve.append(model.evaluate(self._pictures.test).score)
 
         tune: Callable[..., int] = model.train if isinstance(model, Network) else model.fine_tune
         epochs = budget - spent_steps / per_epoch
         tune(self._retain, self._recipe, epochs=epochs, on_progress=on_progress)
-        return model.evaluate(self._pictures.test).accuracy, curve
+        return model.evaluate(self._pictures.test).score, curve
 
     def _fresh(self) -> Network:
         return Network(self._factory, device=self._retain.device)
@@ -132,7 +132,7 @@ class Case:
     def _factory(self) -> nn.Module:
         return build(
             self._pictures.architecture,
-            input_shape=self._retain.input_shape,
+            input_shape=tuple(self._retain.inputs.shape[1:]),
             classes=CLASSES,
             allowed_factories=(),
         )

@@ -108,15 +108,15 @@ def main() -> None:
 def _measure(case: Case) -> dict[str, float]:
     """Return the peak resident bytes of a train and an unlearn run."""
     settings = Settings()
-    _in_child(lambda: _set_up(case, settings))
-    peaks = {"idle": _in_child(lambda: None)}
+    in_child(lambda: _set_up(case, settings))
+    peaks = {"idle": in_child(lambda: None)}
     for kind in ("train", "unlearn"):
         if kind == "unlearn":
-            _in_child(lambda: _forget(settings))
+            in_child(lambda: _forget(settings))
         run_id_file = settings.data_dir / "run-id"
-        _in_child(lambda file=run_id_file: file.write_text(_run_id(settings)))
+        in_child(lambda file=run_id_file: file.write_text(_run_id(settings)))
         run_id = run_id_file.read_text()
-        peaks[kind] = _in_child(lambda run=run_id: jobs.execute_run(run))
+        peaks[kind] = in_child(lambda run=run_id: jobs.execute_run(run))
     return peaks
 
 
@@ -177,7 +177,7 @@ def _run_id(settings: Settings) -> str:
         return run.id
 
 
-def _in_child(work: Callable[[], Any]) -> float:
+def in_child(work: Callable[[], Any]) -> float:
     """Do ``work`` in a forked child, as a worker does; return its peak resident bytes."""
     child = os.fork()
     if child == 0:

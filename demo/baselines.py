@@ -51,12 +51,12 @@ class Baselines:
 
     def _trained(self, network: Network, examples: Examples, test: Examples) -> float:
         network.train(examples, self._recipe, epochs=self._recipe.epochs)
-        return network.evaluate(test).accuracy
+        return network.evaluate(test).metrics["accuracy"]
 
     def _factory(self) -> nn.Module:
         return build(
             self._architecture,
-            input_shape=self._everyone.input_shape,
+            input_shape=tuple(self._everyone.inputs.shape[1:]),
             classes=CLASSES,
             allowed_factories=(),
         )

@@ -16,6 +16,7 @@ import expunge
 from app.client import ExpungeClient
 from app.datasets.files import record_table, to_parquet
 from workers.training.data import Examples
+from workers.training.features import classified
 
 CLASSES = 10
 _SCALE = 1 / 16
@@ -93,4 +94,4 @@ class Digits:
 
 
 def _examples(images: np.ndarray, labels: np.ndarray) -> Examples:
-    return Examples.from_arrays(images, labels, scale=_SCALE)
+    return classified(images, labels, scale=_SCALE)

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from app.client import ApiError
     from app.client import ExpungeClient as Client
+    from app.domain.errors import UnreadableRecordsError
     from app.planning.mechanisms.catalogue import account
     from app.published import verify
     from workers.published import load
 
-__all__ = ["ApiError", "Client", "account", "load", "verify"]
+__all__ = ["ApiError", "Client", "UnreadableRecordsError", "account", "load", "verify"]
 
 _PARTS = {
     "ApiError": ("app.client", "ApiError"),
     "Client": ("app.client", "ExpungeClient"),
+    "UnreadableRecordsError": ("app.domain.errors", "UnreadableRecordsError"),
     "account": ("app.planning.mechanisms.catalogue", "account"),
     "load": ("workers.published", "load"),
     "verify": ("app.published", "verify"),

@@ -22,6 +22,7 @@ FIXED = {
         *("feature_vocabulary", "classes", "encoding", "columns", "public"),
     ),
     "records": ("seq", "dataset_id", "record_key", "subject_key"),
+    "imports": ("id", "dataset_id", "url"),
     "forget_requests": (
         *("id", "dataset_id", "api_key_id", "forget_epoch", "record_count"),
         # By these a call is recognised as repeated, and answered as the first was.
@@ -54,6 +55,8 @@ FORBIDDEN = {
     "models": _ENDED,
     "backbones": _ENDED,
     "records": "o.erased_at IS NOT NULL AND n.erased_at IS DISTINCT FROM o.erased_at",
+    "imports": "o.state = 'completed' AND n.state <> o.state"
+    " OR n.fencing_token < o.fencing_token OR n.added < o.added",
     "forget_requests": (
         "n.state <> o.state AND (o.state IN ('completed', 'cancelled')"
         " OR (o.state = 'certified') <> (n.state = 'completed')"

@@ -31,6 +31,7 @@ from app.main import create_app
 from app.services import Services, create_keys, open_services
 from app.settings import Settings
 from tests.support.built_once import built_once
+from tests.support.key_keepers import Directory, Keeper, Kms, Vault
 from tests.support.logbook import faults
 from workers.dispatcher import Dispatcher
 from workers.queue import NAME, open_queue
@@ -126,9 +127,33 @@ def processor_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def kms() -> Iterator[Kms]:
+    """A KMS for all tests that do not stop it."""
+    kms = Kms()
+    yield kms
+    kms.stop()
+
+
+@pytest.fixture(scope="session")
+def vault() -> Iterator[Vault]:
+    """A Vault for all tests that change nothing in it."""
+    vault = Vault()
+    yield vault
+    vault.stop()
+
+
+@pytest.fixture
+def keeper(request: pytest.FixtureRequest) -> Keeper:
+    """Where keys of periods are kept: the directory, unless a test is run for every place."""
+    name = getattr(request, "param", "directory")
+    return Directory() if name == "directory" else request.getfixturevalue(name)
+
+
 @pytest.fixture
 def settings(
     servers: EmbeddedServers,
+    keeper: Keeper,
     database_url: str,
     processor_key: Path,
     _compiled_once: None,
@@ -141,6 +166,8 @@ def settings(
     monkeypatch.setenv("EXPUNGE_REDIS_URL", servers.redis_url)
     monkeypatch.setenv("EXPUNGE_ENVIRONMENT", "test")
     monkeypatch.setenv("EXPUNGE_FAILED_ATTEMPTS_PER_MINUTE", "0")
+    for name, value in keeper.variables.items():
+        monkeypatch.setenv(f"EXPUNGE_{name}", value)
     settings = Settings()
     settings.data_dir.mkdir()
     create_keys(settings)

@@ -11,6 +11,7 @@ def create() -> None:
     create_datasets()
     create_shards()
     create_records()
+    create_imports()
     create_backbones()
     create_feature_shards()
 
@@ -116,7 +117,6 @@ def create_records() -> None:
         sa.CheckConstraint(
             "erased_at IS NULL OR forgotten_epoch IS NOT NULL", name=op.f("ck_records_forgotten")
         ),
-        sa.ForeignKeyConstraint(["shard_id"], ["shards.id"], name="fk_records_shard_id"),
         sa.PrimaryKeyConstraint("seq", name="pk_records"),
     )
     op.create_index(
@@ -129,6 +129,50 @@ def create_records() -> None:
     op.create_index("ix_records_shard_id", "records", ["shard_id"])
     op.create_index(
         "uq_records_dataset_id_record_key", "records", ["dataset_id", "record_key"], unique=True
+    )
+
+
+def create_imports() -> None:
+    op.create_table(
+        "imports",
+        sa.Column("id", sa.String, nullable=False),
+        sa.Column("dataset_id", sa.String, nullable=False),
+        sa.Column("url", sa.String, nullable=False),
+        sa.Column("state", sa.String, nullable=False),
+        sa.Column("attempt", sa.Integer, server_default="0", nullable=False),
+        sa.Column("fencing_token", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("lease_expires_at", MOMENT),
+        sa.Column("files", JSONB),
+        sa.Column("files_done", sa.Integer, server_default="0", nullable=False),
+        sa.Column("row_in_file", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("total_rows", sa.BigInteger),
+        *(
+            sa.Column(name, sa.BigInteger, server_default="0", nullable=False)
+            for name in ("rows", "added", "already_present", "changed", "forgotten")
+        ),
+        sa.Column("failure_reason", sa.String),
+        sa.Column("problems", JSONB),
+        sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
+        sa.Column("started_at", MOMENT),
+        sa.Column("finished_at", MOMENT),
+        sa.CheckConstraint(
+            "state IN ('queued', 'running', 'completed', 'failed', 'cancelled')",
+            name=op.f("ck_imports_state"),
+        ),
+        sa.CheckConstraint(
+            "rows = added + already_present + changed + forgotten", name=op.f("ck_imports_rows")
+        ),
+        sa.ForeignKeyConstraint(["dataset_id"], ["datasets.id"], name="fk_imports_dataset_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_imports"),
+    )
+    op.create_index(
+        "ix_imports_dataset_id_created_at_id", "imports", ["dataset_id", "created_at", "id"]
+    )
+    op.create_index(
+        "ix_imports_active",
+        "imports",
+        ["created_at"],
+        postgresql_where="state IN ('queued', 'running')",
     )
 
 
@@ -184,6 +228,7 @@ def create_feature_shards() -> None:
         sa.Column("shard_id", sa.String, nullable=False),
         sa.Column("backbone_id", sa.String, nullable=False),
         sa.Column("weights_sha256", sa.String, nullable=False),
+        sa.Column("reading_sha256", sa.String, nullable=False),
         sa.Column("blob_id", sa.String, nullable=False),
         sa.ForeignKeyConstraint(
             ["backbone_id"], ["backbones.id"], name="fk_feature_shards_backbone_id"
@@ -195,7 +240,8 @@ def create_feature_shards() -> None:
             "shard_id",
             "backbone_id",
             "weights_sha256",
-            name="uq_feature_shards_shard_id_backbone_id_weights_sha256",
+            "reading_sha256",
+            name="uq_feature_shards_source",
         ),
     )
     op.create_index("ix_feature_shards_backbone_id", "feature_shards", ["backbone_id"])

@@ -23,6 +23,7 @@ def create_models() -> None:
         sa.Column("name", sa.String, nullable=False),
         sa.Column("dataset_id", sa.String, nullable=False),
         sa.Column("architecture", JSONB, nullable=False),
+        sa.Column("task", JSONB, nullable=False),
         sa.Column("recipe", JSONB, nullable=False),
         sa.Column("policy", JSONB, nullable=False),
         sa.Column("weights_source", sa.String, nullable=False),

@@ -30,7 +30,7 @@ def downgrade() -> None:
         DROP TABLE
             api_keys, idempotency_keys,
             log_entries, tree_nodes, log_checkpoints, log_cosignatures, signing_keys,
-            blobs, datasets, shards, records, backbones, feature_shards,
+            blobs, datasets, shards, records, imports, backbones, feature_shards,
             models, runs, versions, certificates,
             subject_requests, forget_requests, forget_request_records, accounted_requests,
             obligations, outbox,

@@ -1,4 +1,4 @@
-"""Small published files of every built-in architecture, made without a service."""
+"""Small published files of every built-in architecture and task, made without a service."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,11 +6,14 @@ from pathlib import Path
 import numpy as np
 import safetensors.torch
 import torch
+from torch import nn
 
 from app.domain.architecture import ArchitectureSpec
 from app.domain.description import BackboneDescription, ModelDescription
 from app.domain.encoding import TableEncoding
 from app.domain.schema import FeatureSchema
+from app.domain.tasks import catalogue
+from app.domain.tasks.classification import ClassificationSpec
 from workers.training.architectures import build, build_features
 
 PLAIN = TableEncoding.from_json(
@@ -30,9 +33,56 @@ _BACKBONE = ArchitectureSpec(name="mlp", options={"hidden": [7]})
 
 def _of(architecture: dict, **fields) -> ModelDescription:
     spec = ArchitectureSpec.from_json(architecture)
-    return ModelDescription(
-        **{"model": "m", "version": 2, "architecture": spec, "schema": IMAGES, **fields}
-    )
+    schema = fields.get("schema", IMAGES)
+    task = fields.get("task") or ClassificationSpec(classes=schema.classes)
+    described = {"model": "m", "version": 2, "architecture": spec, "schema": schema, "task": task}
+    return ModelDescription(**described | fields)
+
+
+def _learns(architecture: dict, task: dict) -> ModelDescription:
+    spec = catalogue.from_json(task)
+    return _of(architecture, task=spec, schema=spec.schema(), record_id="shop")
+
+
+class NextToken(nn.Module):
+    """Scores the next token by the token before it."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, 4)
+        self.scores = nn.Linear(4, vocabulary)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.embedding(tokens))
+
+
+def next_token(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    assert len(input_shape) == 1
+    return NextToken(classes)
+
+
+FACTORIES = (f"{__name__}:next_token",)
+_READS_TOKENS = {"name": "custom", "factory": FACTORIES[0]}
+_SHOP = [
+    {"name": "area", "kind": "number", "low": 0, "high": 50},
+    {"name": "street", "kind": "category", "values": ["north", "south"]},
+]
+_LABELS = {"name": "multi_label", "inputs": _SHOP, "target": {"columns": ["open", "cheap", "old"]}}
+_RENT = {
+    "name": "regression",
+    "inputs": _SHOP,
+    "target": {"columns": ["rent"], "offset": 1000, "scale": 0.001},
+}
+_HUBER = _RENT | {"loss": "huber"}
+_RENTS = _RENT | {"target": {"columns": ["rent", "deposit"], "offset": -5, "scale": 20}}
+_NOTE = {"name": "language_model", "inputs": [{"name": "note", "kind": "text", "length": 9}]}
+_TOKENS = {"name": "array", "kind": "array", "shape": [6], "dtype": "int64", "vocabulary": 11}
+_TOKEN_TEXT = {"name": "language_model", "inputs": [_TOKENS], "padding": 10}
+_FRONT = {
+    "name": "classification",
+    "inputs": [{"name": "front", "kind": "image", "shape": [3, 8, 8]}],
+    "target": {"column": "open", "classes": [False, True]},
+}
 
 
 def _on_backbone(name: str) -> ModelDescription:
@@ -62,10 +112,24 @@ DESCRIPTIONS = {
     ),
     "logistic_on_backbone": _on_backbone("logistic"),
     "head_on_backbone": _on_backbone("linear_head"),
+    "head_of_labels": _learns({"name": "linear_head"}, _LABELS),
+    "head_of_a_number": _learns({"name": "linear_head"}, _HUBER),
+    "ridge_head_of_labels": _learns(
+        {"name": "ridge_head", "options": {"feature_range": 0.5}}, _LABELS
+    ),
+    "ridge_head_of_numbers": _learns(
+        {"name": "ridge_head", "options": {"feature_range": 0.5}}, _RENTS
+    ),
+    "labels": _learns({"name": "mlp", "options": {"hidden": [6]}}, _LABELS),
+    "numbers": _learns({"name": "mlp", "options": {"hidden": [6]}}, _RENTS),
+    "images": _learns({"name": "cnn", "options": {"channels": [3]}}, _FRONT),
+    "texts": _learns(_READS_TOKENS, _NOTE),
+    "tokens": _learns(_READS_TOKENS, _TOKEN_TEXT),
 }
 HEADS = (
     *("linear_head", "bounded_head", "head_of_two", "head_of_a_table"),
     *("ridge_head", "ridge_head_of_two"),
+    *("head_of_labels", "head_of_a_number", "ridge_head_of_labels", "ridge_head_of_numbers"),
 )
 
 
@@ -86,7 +150,9 @@ def written(description: ModelDescription, path: Path) -> Path:
         description.architecture,
         input_shape=schema.shape,
         classes=schema.classes,
-        allowed_factories=(),
+        allowed_factories=FACTORIES,
+        tokens=schema.tokens,
+        task=description.task,
     )
     own = {name: torch.randn_like(tensor) for name, tensor in network.state_dict().items()}
     safetensors.torch.save_file({**own, **tensors}, path, metadata=description.to_metadata())
@@ -94,8 +160,9 @@ def written(description: ModelDescription, path: Path) -> Path:
 
 
 def raw_features(description: ModelDescription, rows: int = 9) -> np.ndarray:
-    """Return random features; the first row is of zeros."""
+    """Return random features, or tokens; the first row is of zeros."""
     schema = description.schema
-    numbers = np.random.default_rng(3).uniform(0, 16, (rows, *schema.shape))
+    most = 16 if schema.vocabulary is None else schema.vocabulary
+    numbers = np.random.default_rng(3).uniform(0, most, (rows, *schema.shape))
     numbers[0] = 0
     return numbers.astype(schema.dtype)

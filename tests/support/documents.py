@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from app.embedded import EmbeddedServers
 from app.processes.python import START
@@ -136,9 +137,17 @@ class Reader:
             process.wait()
 
 
+def require_tools(*names: str) -> None:
+    """Skip the test if this machine lacks a tool."""
+    missing = [tool for tool in names if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+
+
 @contextmanager
 def reader(directory: Path) -> Iterator[Reader]:
-    """Yield a reader; stop the embedded servers that they have started."""
+    """Yield a reader who has ``TOOLS``; stop the embedded servers that they have started."""
+    require_tools(*TOOLS)
     someone = Reader(directory)
     try:
         yield someone

@@ -40,7 +40,16 @@ rules and a dashboard; [backup and restore](operations/backup.md) that preserve 
 _GROUPS = {
     "Data and servers": ("data_dir", "database_", "migration_", "redis_", "key_"),
     "The command line": ("api_",),
-    "Runs": ("allowed_", "lease_", "max_attempts", "poll_", "deadline_", "max_parameters", "plan_"),
+    "Runs": (
+        "allowed_",
+        "lease_",
+        "max_attempts",
+        "poll_",
+        "deadline_",
+        "max_parameters",
+        "plan_",
+        "worker_",
+    ),
     "Logs of the programs": ("environment", "log_"),
     "The transparency log ([more](log.md))": ("checkpoint_", "witnesses"),
     "Who may call, and how often ([more](access.md))": (
@@ -48,6 +57,9 @@ _GROUPS = {
     ),
     "The API ([more](http.md))": ("",),
     "Objects in S3": ("s3_",),
+    "Keys in AWS KMS ([more](blobs.md#keys-in-a-service))": ("kms_",),
+    "Keys in HashiCorp Vault ([more](blobs.md#keys-in-a-service))": ("vault_",),
+    "Imports ([more](how-to/import.md))": ("import_",),
     "Callbacks ([more](callbacks.md))": ("callback_",),
     "OpenDSR ([more](opendsr.md))": ("opendsr_",),
 }

@@ -44,6 +44,7 @@ from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan
 from app.domain.schema import FeatureSchema
 from app.domain.states import Basis
+from app.domain.tasks.classification import ClassificationSpec
 from app.domain.trees.merkle import EMPTY_ROOT
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.mechanisms.deterministic import Deterministic
@@ -67,11 +68,16 @@ Document = dict[str, Any]
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIMES = Times(started_at=NOW, certified_at=NOW + timedelta(seconds=9))
-EVALUATION = {"held_out_records": 40, "held_out_accuracy": 0.9, "held_out_loss": 0.31}
+EVALUATION = {
+    "held_out_records": 40,
+    "held_out_loss": 0.31,
+    "metrics": {"accuracy": 0.9},
+    "headline": "accuracy",
+}
 CURVE = EVALUATION | {
     "noise_curve": [
-        {"noise_std": 0.05, "held_out_accuracy": 0.9},
-        {"noise_std": 0.1, "held_out_accuracy": 0.8},
+        {"noise_std": 0.05, "score": 0.9},
+        {"noise_std": 0.1, "score": 0.8},
     ]
 }
 PUBLIC = BackboneDigest(name="public", sha256="5a" * 32, definition="6a" * 32, frozen=False)
@@ -99,6 +105,7 @@ DESCRIPTION = ModelDescription(
     model="model",
     version=2,
     architecture=ArchitectureSpec("custom", factory="networks:adapted"),
+    task=ClassificationSpec(classes=2),
     schema=FeatureSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=2),
 )
 NETWORK = {"1.bias": (2,), "1.weight": (2, 3)}

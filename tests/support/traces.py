@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import safetensors.numpy
 
-from app.locations import key_store_dir
+from app.locations import key_store
 from app.settings import Settings
-from app.storage.file_keys import FileKeyStore
 from tests.support.markers import Marker, marker_of_weights, search_bytes
 from tests.support.opened import opened_objects
 from tests.support.people import People
@@ -62,7 +61,7 @@ class Traces:
     def opened(self) -> dict[str, bytes]:
         """Return the content of every object, with all keys that are left."""
         data_dir = self._service.data_dir
-        keys = FileKeyStore(key_store_dir(Settings(data_dir=data_dir)))
+        keys = key_store(Settings(data_dir=data_dir))
         with self._service.database() as database:
             return opened_objects(data_dir / "blobs", keys, database)
 

@@ -117,10 +117,11 @@ TRUSTED: Final = (
             "predicate.mechanism.parameters.regularisation",
             "predicate.mechanism.parameters.tolerance",
             "predicate.mechanism.parameters.feature_range",
+            "predicate.mechanism.parameters.target_range",
             "predicate.mechanism.parameters.classifier",
         ),
         "Which function of the retained records an exact head is: every one is exact. A ridge "
-        "head's range and classifier are compared with what its file says. Where the records are, "
+        "head's ranges and classifier are compared with what its file says. Where the records are, "
         "`expunge model recompute` computes it again.",
     ),
     Trusted(

@@ -86,6 +86,8 @@ class Workshop:
         self.services = services
         self.forged = False
         """Whether the test changed rows behind the log's back."""
+        self.evaluation: dict[str, Any] = {"held_out_records": 0}
+        """What runs have measured."""
         self.transaction = services.database.transaction
         with self.transaction() as session:
             self.key_id = api_keys.create_key(session, name="test", scopes=[Scope.ADMIN])[0].id
@@ -114,6 +116,7 @@ class Workshop:
         architecture: str | ArchitectureSpec = "logistic",
         dataset: str = DATASET,
         recipe: Mapping[str, Any] = RECIPE.to_json(),
+        task: Mapping[str, Any] | None = None,
         **policy: object,
     ) -> str:
         """Define a model; return its name."""
@@ -128,6 +131,7 @@ class Workshop:
             recipe=recipe,
             policy=Policy(**{"mechanism": "gradient_clipping", **policy}),  # type: ignore[arg-type]
             weights_source=WeightsSource.UPLOAD if upload else WeightsSource.TRAIN,
+            task=task,
         )
         definitions.define_model(self.services.database, definition)
         return name
@@ -188,7 +192,7 @@ class Workshop:
             weights=self.write(held, content),
             tensors_sha256=tensors_sha256(content),
             phase=None if openly else _followed(plan, basis),
-            evaluation={"held_out_records": 0},
+            evaluation=self.evaluation,
             certified_at=datetime.now(UTC),
             phase_seconds={},
         )
@@ -296,8 +300,8 @@ class Workshop:
         assert membership is not None
         return membership
 
-    def record(self, session: Session, record_id: str) -> RecordRow:
-        dataset = datasets.dataset_named(session, DATASET)
+    def record(self, session: Session, record_id: str, named: str = DATASET) -> RecordRow:
+        dataset = datasets.dataset_named(session, named)
         key = self.services.forget_requests.pseudonyms.record(dataset.id, record_id)
         (row,) = datasets.records_by_key(session, dataset.id, record_keys=[key])
         return row

@@ -17,7 +17,6 @@ from sqlalchemy import select
 from app.accounting.histories.history import History
 from app.accounting.histories.history_account import drift
 from app.certificates.verification import verify
-from app.datasets.shards import decode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import definition_digest
@@ -27,8 +26,10 @@ from app.services import Services
 from app.storage.tables import BlobRow
 from tests.support.digits import DATASET, RECIPE, digits_parquet
 from tests.support.trust import trust_in
+from workers.data.part import Part
+from workers.tasks.task import INPUTS
 from workers.training.architectures import build
-from workers.training.data import Examples
+from workers.training.features import classified
 from workers.training.network import Network
 
 RECORDS = 300
@@ -41,7 +42,7 @@ DEFINITION = definition_digest(architecture=SPEC, layers=(), input_shape=(8, 8),
 def public_weights() -> bytes:
     """A small network, trained for a moment on the public half."""
     images, labels = load_digits(return_X_y=True)
-    examples = Examples.from_arrays(
+    examples = classified(
         images[PUBLIC_FROM:].reshape(-1, 8, 8).astype(np.uint8),
         labels[PUBLIC_FROM:],
         scale=0.0625,
@@ -206,7 +207,7 @@ def test_a_linear_head_on_a_frozen_backbone_forgets_twice_by_tracked_release(
         assert counted.mu == predicate["guarantee"]["mu"] > 0
         assert history.recipe.dimension == head.numel()
         assert history.forgotten() == predicate["forgotten"]["records"]
-        assert predicate["evaluation"]["held_out_accuracy"] > 0.6
+        assert predicate["evaluation"]["metrics"]["accuracy"] > 0.6
         covered.append(predicate["forgotten"]["records"])
     assert 0 < covered[0] < covered[1] <= 20
 
@@ -264,12 +265,13 @@ def test_cached_features_are_erased_like_data(
     _define(stocked, {"name": "logistic", "backbone": {"name": "public-digits"}})
     work()
     (before,) = _feature_blobs(services)
-    assert len(decode_shard(services.blobs.read(before))[0]) == RECORDS
+    assert len(Part.of_bytes(services.blobs.read(before)).seqs) == RECORDS
 
     _forget(stocked, work, "subject-3")
 
     (after,) = _feature_blobs(services)
-    seqs, _, features = decode_shard(services.blobs.read(after))
+    kept = Part.of_bytes(services.blobs.read(after))
+    seqs, features = kept.seqs, kept.tensors[INPUTS]
     with services.database.transaction() as session:
         is_erased = RecordRow.erased_at.is_not(None)
         erased = set(session.scalars(select(RecordRow.seq).where(is_erased)))

@@ -1,12 +1,11 @@
 """The quick start and the how-to guides: every command of theirs, in order, from the text."""
 
 import re
-import shutil
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.documents import DOCS, ROOT, TOOLS, Reader, blocks, reader
+from tests.support.documents import DOCS, ROOT, Reader, blocks, reader
 
 QUICK_START = "../README.md"
 
@@ -14,9 +13,6 @@ QUICK_START = "../README.md"
 @pytest.fixture(scope="module")
 def someone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """Somebody who has followed the quick start."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"needs {', '.join(missing)}")
     with reader(tmp_path_factory.mktemp("reader") / "work") as someone:
         with someone.service():
             someone.printed = someone.follow(QUICK_START)
@@ -44,11 +40,23 @@ def test_the_quick_start_leads_to_a_verified_download(someone: Reader) -> None:
         ("own-model", "digits-uploaded-v"),
         ("tables", '"changed": 1,'),
         ("columns", '"already_present": 600,'),
+        ("own-task", "all 1,000 rows of visits.parquet can be encoded"),
+        ("import", "row 17, column 'age': text that is not int32 without loss"),
         ("use-a-model", "digits.onnx"),
     ],
 )
 def test_a_guide_does_what_it_says(someone: Reader, guide: str, printed: str) -> None:
     assert printed in someone.follow(f"how-to/{guide}.md")
+
+
+@pytest.mark.guides
+def test_the_page_of_tasks_trains_forgets_and_predicts_each(someone: Reader) -> None:
+    printed = someone.follow("tasks.md")
+    assert printed.count("5 predictions") == 3
+    for metric in ("mae", "f1", "perplexity"):
+        assert f'"{metric}"' in printed
+    for column in ("progression", "hypertensive", "next_text"):
+        assert column in printed.split("5 predictions", 1)[1]
 
 
 def test_every_guide_is_run_or_says_that_it_is_not() -> None:

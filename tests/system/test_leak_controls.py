@@ -54,6 +54,7 @@ from workers import jobs
 from workers import run as run_module
 from workers.queue import NAME, open_queue
 from workers.seal import sealed
+from workers.training.features import classified
 from workers.worker import RunWorker
 
 SECRET = "marker-6f1d2c3b4a59"
@@ -100,7 +101,7 @@ def forget_record_7(api, services, dataset):
 @pytest.mark.parametrize("on", [True, False])
 def test_ids_become_pseudonyms(services, dataset, monkeypatch, on):
     if not on:
-        monkeypatch.setattr(Pseudonyms, "_digest", lambda self, kind, _, i: i[:32].ljust(32))
+        monkeypatch.setattr(Pseudonyms, "_digests", lambda self, *_: lambda i: i[:32].ljust(32))
     dataset()
     ids = [Marker("an id", b"record-17"), Marker("a subject", b"subject-11")]
     assert found(stores_of(services), *ids) == (set() if on else {"postgres"})
@@ -282,7 +283,7 @@ class Quoting(nn.Linear):
 def test_no_exception_carries_anything_out_of_the_seal(monkeypatch, on):
     if not on:
         monkeypatch.setattr(sealed, "scrubbed", lambda _, work, **__: work())
-    examples = sealed.Examples.from_arrays(
+    examples = classified(
         np.zeros((8, 3), dtype=np.float32), np.zeros(8, dtype=np.int64), offset=0.0, scale=1.0
     )
     held = sealed.Sealed(lambda: Quoting(3, 2), epsilon=1.0, delta=1e-5, device=torch.device("cpu"))

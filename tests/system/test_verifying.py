@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.documents import require_tools
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -24,9 +25,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     restated = request.param == "restated"
     older = "gradient_clipping" if restated else request.param
     receipt = "restated.receipt.json" if restated else "receipt.json"
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"needs {', '.join(missing)}")
+    require_tools(*TOOLS)
     shutil.copy(GOLDEN / f"{request.param}.certificate.json", tmp_path / "bundle.json")
     shutil.copy(GOLDEN / f"{older}.certificate.json", tmp_path / "older-bundle.json")
     shutil.copy(GOLDEN / f"{request.param}.safetensors", tmp_path / "model.safetensors")

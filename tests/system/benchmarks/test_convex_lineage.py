@@ -48,7 +48,7 @@ def lineage(case: Case) -> Lineage:
 
 
 def test_features_are_no_longer_than_the_head_allows(case: Case) -> None:
-    assert float(case.train.features.norm(dim=1).max()) <= 1.0
+    assert float(case.train.inputs.norm(dim=1).max()) <= 1.0
     assert case.records % BATCH == 0
 
 

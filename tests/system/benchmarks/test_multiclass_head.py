@@ -29,8 +29,8 @@ def test_both_kinds_of_features_are_run(tables):
 
 def test_the_backbone_never_sees_the_records_of_the_head():
     public, private = public_half(load("digits"))
-    rows = np.concatenate([part.features.flatten(1).numpy() for part in (public, private)])
-    everything = load("digits").train.features.flatten(1).numpy()
+    rows = np.concatenate([part.inputs.flatten(1).numpy() for part in (public, private)])
+    everything = load("digits").train.inputs.flatten(1).numpy()
     assert sorted(map(bytes, rows)) == sorted(map(bytes, everything))
 
 

@@ -232,7 +232,7 @@ def assert_equal_but_for_noise(calm, disturbed, mechanism, why):
     losses = [outcome.evaluation["held_out_loss"] for outcome in (calm, disturbed)]
     assert abs(losses[0] - losses[1]) < math.sqrt(2) * distance + 1e-5, why
     # Two records whose best two logits are closer than the noise may fall on either side.
-    accuracies = [outcome.evaluation["held_out_accuracy"] for outcome in (calm, disturbed)]
+    accuracies = [outcome.evaluation["metrics"]["accuracy"] for outcome in (calm, disturbed)]
     assert abs(accuracies[0] - accuracies[1]) <= 2 / held_out + 1e-9, why
     return distance
 
