@@ -38,6 +38,7 @@ _IMPORTED_IN_RUNS = (
     "app.accounting.dp_sgd_resolution",
     "app.accounting.mixture_of_gaussians",
     "opacus.grad_sample",
+    "sklearn.metrics",
 )
 """Modules imported lazily elsewhere, because some take a second and few runs need them."""
 _RECONNECT_DELAY_S = 1.0

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from app.domain.places import MOST_URL_CHARACTERS
 from app.settings import Settings
 
 Body = dict[str, Any]
@@ -48,6 +49,11 @@ def _datasets(_: str) -> list[Body]:
         {"name": _NAME, "features": features, "classes": 10**6},
         *({"name": _NAME, "encoding": encoding} for encoding in encodings),
     ]
+
+
+def _imports(_: str) -> list[Body]:
+    patterns = ("*" * MOST_URL_CHARACTERS, "../" * (MOST_URL_CHARACTERS // 3))
+    return [{"url": f"s3://{each}"[:MOST_URL_CHARACTERS]} for each in patterns]
 
 
 def _models(dataset: str) -> list[Body]:
@@ -109,6 +115,7 @@ def _subject_requests(_: str) -> list[Body]:
 
 _BODIES: dict[str, Callable[[str], list[Body]]] = {
     "POST /v1/datasets": _datasets,
+    "POST /v1/datasets/{name}/imports": _imports,
     "POST /v1/models": _models,
     "PATCH /v1/models/{name}": _policies,
     "POST /v1/backbones": _backbones,

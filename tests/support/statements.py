@@ -151,6 +151,9 @@ def synthetic() -> Mapping[str, Case]:
         retraining.NAME: network_case(retraining.NAME, {}),
         "exact_training": exact_case("exact_training", TRAINED_EXACTLY, HEAD),
         "sufficient_statistics": exact_case("sufficient_statistics", SOLVED, RIDGE_HEAD),
+        "sufficient_statistics_of_numbers": exact_case(
+            "sufficient_statistics", SOLVED | {"target_range": 4.0}, RIDGE_HEAD
+        ),
         "tracked_release": head_case("tracked_release", RELEASED),
         "tracked_release_frozen": head_case("tracked_release", RELEASED, backbone=FROZEN),
         "tracked_release_covering": head_case("tracked_release", COVERING, evaluation=CURVE),

@@ -23,7 +23,12 @@ from tests.support.trust import trust
 
 SIGNER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"k" * 32))
 KEYS = trust(SIGNER)
-TRAINED_ANEW = ("retraining", "exact_training", "sufficient_statistics")
+TRAINED_ANEW = (
+    "retraining",
+    "exact_training",
+    "sufficient_statistics",
+    "sufficient_statistics_of_numbers",
+)
 Change = Callable[[dict[str, Any]], object]
 
 

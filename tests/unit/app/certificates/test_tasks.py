@@ -11,8 +11,7 @@ from app.domain.tasks.language_model import LanguageModelSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec
 from app.domain.tasks.spec import TaskSpec, WeightColumn
-from tests.support.parameters import SOLVED
-from tests.support.statements import RIDGE_HEAD, exact_case, synthetic
+from tests.support.statements import synthetic
 from tests.unit.app.certificates.test_description import PLAIN, _checked
 
 THREE = ClassificationSpec(classes=3)
@@ -71,7 +70,7 @@ def test_exact_training_of_what_has_no_minimum_is_refused(task: TaskSpec) -> Non
 
 
 def test_sums_over_targets_are_those_of_the_stated_range() -> None:
-    numbers = exact_case("sufficient_statistics", SOLVED | {"target_range": 4.0}, RIDGE_HEAD)
+    numbers = synthetic()["sufficient_statistics_of_numbers"]
     ranges = {"feature_range": 16.0, "target_range": 4.0}
     assert "NOT COMPARED" not in _checked(numbers, said(SQUARED, "ridge_head", **ranges))
     for other in ({"target_range": 5.0}, {"feature_range": 1.0}):
