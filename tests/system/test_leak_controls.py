@@ -52,6 +52,7 @@ from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
 from workers import jobs
 from workers import run as run_module
+from workers.attempts import attempted
 from workers.queue import NAME, open_queue
 from workers.seal import sealed
 from workers.training.features import classified
@@ -223,6 +224,7 @@ def failing(services, monkeypatch):
 def test_the_reason_of_a_failure_quotes_nobody(services, failing, monkeypatch, caplog, on):
     if not on:
         monkeypatch.setattr(jobs, "describe", str)
+        monkeypatch.setattr(jobs, "attempted", partial(attempted, told=str))
     for _ in range(services.settings.max_attempts):  # the last one leaves its reason
         jobs.execute_run(failing)
     places = [*stores_of(services), ("log", caplog.text)]
