@@ -47,7 +47,7 @@ class SealedStateError(ExpungeError):
 
 
 class WriteRefusedError(SealedStateError, PermissionError):
-    """Code tried to write to disk or network while weights had not met their target."""
+    """Code tried to write to disk or network while that could have left weights or records."""
 
 
 class PlanError(ExpungeError):

@@ -21,16 +21,25 @@ FEATURES = 200
 RECORDS = 3000
 
 
-def wide_parquet(first, end):
-    """Return records of 200 features; a number stands for the same record everywhere."""
+def wide_parquet(first, end, *, features=None, prefix=""):
+    """Return records of 200 features; a number stands for the same record everywhere.
+
+    Args:
+        first, end: the numbers of the first record, and of the one after the last.
+        features: float32 [RECORDS, 200]; by default those that the number alone decides.
+        prefix: of ids.
+    """
     numbers = np.arange(first, end)
-    features = [np.random.default_rng(i).normal(size=FEATURES).astype(np.float32) for i in numbers]
+    if features is None:
+        chosen = np.stack([np.random.default_rng(i).normal(size=FEATURES) for i in numbers])
+    else:
+        chosen = features[first:end]
     return to_parquet(
         record_table(
-            record_ids=[f"record-{i}" for i in numbers],
-            subject_ids=[f"subject-{i // 4}" for i in numbers],
-            labels=[int(each[0] + each[1] > 0) for each in features],
-            features=np.stack(features),
+            record_ids=[f"{prefix}record-{i}" for i in numbers],
+            subject_ids=[f"{prefix}subject-{i // 4}" for i in numbers],
+            labels=[int(each[0] + each[1] > 0) for each in chosen],
+            features=chosen.astype(np.float32),
         )
     )
 
@@ -43,13 +52,16 @@ def too_little(made):
     return allowed
 
 
-def push_wide(services):
-    """Define the dataset ``wide`` and push its records in shards of unequal sizes."""
+def push_wide(services, **made):
+    """Define the dataset ``wide`` and push its records in shards of unequal sizes.
+
+    ``made`` says which records, as for ``wide_parquet``.
+    """
     schema = FeatureSchema(shape=(FEATURES,), dtype="float32", offset=0.0, scale=1.0, classes=2)
     with services.database.transaction() as session:
         define_dataset(session, name="wide", schema=schema)
     for first, end in [(0, 1), (1, 250), *((at, at + 250) for at in range(250, RECORDS, 250))]:
-        services.records.push("wide", wide_parquet(first, end))
+        services.records.push("wide", wide_parquet(first, end, **made))
 
 
 def footprint(services, name="model"):

@@ -12,6 +12,7 @@ from contextlib import nullcontext, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,17 +29,20 @@ def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> 
     """Have every run of this process tell its keys, noise and weights, step by step.
 
     Args:
-        tell: called with what it is (key, noise, training, noisy phase) and its bytes:
-            float64 of noise, float32 of weights.
+        tell: called with what it is (key, noise, training, noisy phase, window) and its bytes:
+            float64 of noise, float32 of weights, and a streamed window's inputs as they are kept.
         on_step: called with the weights after each step of the noisy phase.
         patch: replaces an attribute; pytest's own does it for one test.
     """
+    from workers.data.streaming import Streamed
     from workers.noise import generators
     from workers.seal import sealed
+    from workers.tasks.task import INPUTS
     from workers.training.network import Network
 
     fresh_key, add = generators.fresh_key, generators.SecureNoise.add_
     train, noisy_phase = Network.train, sealed.run_noisy_phase
+    filled = Streamed._filled
 
     def told_key() -> bytes:
         key = fresh_key()
@@ -65,19 +69,26 @@ def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> 
 
         return noisy_phase(network, *args, on_progress=telling, **more)
 
+    def told_window(streamed: Any, *args: Any) -> Any:
+        window = filled(streamed, *args)
+        tell("window", window.tensors[INPUTS].numpy().tobytes())
+        return window
+
+    patch(Streamed, "_filled", told_window)
     patch(generators, "fresh_key", told_key)
     patch(generators.SecureNoise, "add_", told_noise)
     patch(Network, "train", told_training)
     patch(sealed, "run_noisy_phase", told_phase)
 
 
-def told_by(run_id: str, *options: str) -> list[tuple[str, bytes]]:
-    """Carry out a run in a process of its own; return what it told.
+def told_by(run_id: str, *options: str) -> tuple[list[tuple[str, bytes]], bytes]:
+    """Carry out a run in a process of its own; return what it told, and its log.
 
     Args:
         run_id: which run.
         options: ``kill=STEP`` ends the process at a step of the noisy phase; ``spill=FILE`` has it
-            write its weights to a file at each; ``open`` leaves its disk open to it.
+            write its weights to a file at each, ``spool=FILE`` the records of each window that it
+            streams; ``open`` leaves its disk open to it.
     """
     receiving, sending = Pipe(duplex=False)
     command = [sys.executable, "-m", "tests.support.watched", run_id, str(sending.fileno())]
@@ -86,9 +97,9 @@ def told_by(run_id: str, *options: str) -> list[tuple[str, bytes]]:
     )
     sending.close()
     told = list(_received(receiving))
-    _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode in (0, -signal.SIGKILL), errors
-    return told
+    _, log = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode in (0, -signal.SIGKILL), log
+    return told, log
 
 
 def _received(receiving: Connection) -> Iterator[tuple[str, bytes]]:
@@ -102,10 +113,11 @@ def _bytes_of(values: Any) -> bytes:
 
 
 def _main(run_id: str, pipe: str, *options: str) -> None:
+    from app import logs
     from app.processes.hardening import harden
     from workers import jobs, run
 
-    sending = Connection(int(pipe), readable=False)
+    sending, one_at_a_time = Connection(int(pipe), readable=False), Lock()
     chosen = dict(option.partition("=")[::2] for option in options)
     steps = iter(range(1, 10**6))
 
@@ -117,7 +129,15 @@ def _main(run_id: str, pipe: str, *options: str) -> None:
 
     if "open" in chosen:
         run.ram_only = nullcontext
-    watch(lambda what, content: sending.send((what, content)), on_step)
+
+    def tell(what: str, content: bytes) -> None:
+        if what == "window" and "spool" in chosen:
+            Path(chosen["spool"]).write_bytes(content)
+        with one_at_a_time:
+            sending.send((what, content))
+
+    watch(tell, on_step)
+    logs.configure()
     harden()
     jobs.execute_run(run_id)
 

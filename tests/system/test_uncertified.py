@@ -1,25 +1,27 @@
 """Weights under their target, noise and keys: known to the test alone, and searched for everywhere.
 
 A run tells them from its own memory. It is killed, fails or goes on to its end; afterwards no store
-and no file may hold anything of it.
+and no file may hold anything of it, nor its log. Records may be in encrypted objects alone.
 """
+
+import secrets
 
 import numpy as np
 import pytest
-from sqlalchemy import select
 
+from app.domain.architecture import ArchitectureSpec
 from app.ledger.tables import RunRow
-from app.locations import redis_connection
-from tests.support.digits import DATASET, RECIPE, digits_parquet, model
 from tests.support.markers import Marker, marker_of_weights, search_bytes
 from tests.support.opened import opened_objects
 from tests.support.places import Places
+from tests.support.streamed import FEATURES, RECORDS, footprint, push_wide, too_little
 from tests.support.watched import told_by, watch
+from tests.support.workshop import Workshop
 from workers import jobs
-from workers.dispatcher import Dispatcher
-from workers.queue import open_queue
+from workers.memory import VARIABLE
 
 STEPS = 12
+RECIPE = {"epochs": 2, "batch_size": 64, "held_out_fraction": 0.2}
 
 
 @pytest.fixture
@@ -41,18 +43,32 @@ def places(servers, settings, temporary, tmp_path):
 
 
 @pytest.fixture
-def run_id(places, api, services):
+def records(places, services):
+    """Markers of the ids of made-up records, and of the features of some."""
+    token = secrets.token_hex(8)
+    generator = np.random.default_rng(secrets.randbits(64))
+    features = generator.normal(size=(RECORDS, FEATURES)).astype(np.float32)
+    push_wide(services, features=features, prefix=f"{token}-")
+    found = [Marker("an id", token.encode())]
+    for number in (0, RECORDS // 2, RECORDS - 1):
+        found += marker_of_weights(f"features of record {number}", features[number])
+    return found
+
+
+@pytest.fixture(params=["in memory", "streamed"])
+def run_id(request, records, services, monkeypatch):
     """A first training that is not yet carried out, with noisy steps after it."""
-    api.post("/v1/datasets", json=DATASET)
-    api.put("/v1/datasets/digits/records", content=digits_parquet())
-    definition = {
-        **model(parameters={"steps": STEPS}, budget_epochs=2 * STEPS),
-        "recipe": {**RECIPE, "batch_size": 1000},
-    }
-    assert api.post("/v1/models", json=definition).status_code == 201
-    Dispatcher(services, open_queue(redis_connection(services.settings))).tick()
-    with services.database.transaction() as session:
-        return session.scalars(select(RunRow.id)).one()
+    workshop = Workshop(services)
+    workshop.define(
+        dataset="wide",
+        architecture=ArchitectureSpec("mlp", {"hidden": [16]}),
+        recipe=RECIPE,
+        parameters={"steps": STEPS},
+        budget_epochs=2,
+    )
+    if request.param == "streamed":
+        monkeypatch.setenv(VARIABLE, str(too_little(footprint(services))))
+    return workshop.active_run()
 
 
 def before_the_target(told):
@@ -66,19 +82,23 @@ def markers(told):
     for number, (what, content) in enumerate(before_the_target(told)):
         if what == "key":
             found.append(Marker("a key", content))
-        else:
+        elif what != "window":
             dtype = np.float64 if what == "noise" else np.float32
             found += marker_of_weights(f"{what}, {number}", np.frombuffer(content, dtype))
     return found
 
 
-def found_in(places, services, told):
-    """Return where anything of what was told is: in all places, and in opened objects."""
+def found_in(places, services, told, records, log=b""):
+    """Return where anything is that may not be there: in a place, the log, or an opened object."""
     wanted = markers(told)
     places.dump()
     keys, directory = services.blobs._keys, services.settings.data_dir / "blobs"
     opened = opened_objects(directory, keys, services.database)
-    return {f.place for f in [*places.search(wanted), *search_bytes(opened, wanted)]}
+    known, *features = records
+    assert search_bytes(opened, features)
+    assert not search_bytes(opened, [known])
+    found = [*places.search([*wanted, *records]), *search_bytes(opened, wanted)]
+    return {f.place for f in [*found, *search_bytes({"the log": log}, [*wanted, *records])]}
 
 
 def state_of(services, run_id):
@@ -86,34 +106,58 @@ def state_of(services, run_id):
         return session.get_one(RunRow, run_id).state
 
 
-def assert_all_kinds(told):
-    assert {"key", "noise", "training", "noisy phase"} <= {what for what, _ in told}
+def assert_all_kinds(told, request):
+    found = {what for what, _ in told}
+    assert {"key", "noise", "training", "noisy phase"} <= found
+    assert ("window" in found) == ("streamed" in request.node.callspec.id)
 
 
-def test_nothing_is_left_of_a_run_that_was_published(places, services, run_id, monkeypatch):
+def test_nothing_is_left_of_a_run_that_was_published(
+    places, services, records, run_id, monkeypatch, caplog, request
+):
     told = []
     watch(lambda *one: told.append(one), patch=monkeypatch.setattr)
-    jobs.execute_run(run_id)
+    with caplog.at_level("DEBUG"):
+        jobs.execute_run(run_id)
     assert state_of(services, run_id) == "published"
-    assert_all_kinds(told)
-    assert found_in(places, services, told) == set()
+    assert_all_kinds(told, request)
+    assert found_in(places, services, told, records, caplog.text.encode()) == set()
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_a_run_that_was_killed(places, services, run_id):
-    told = told_by(run_id, f"kill={STEPS // 2}")
+def test_nothing_is_left_of_a_run_that_was_killed(places, services, records, run_id, request):
+    """Where records are streamed, it holds a window that is used and reads the next one."""
+    told, log = told_by(run_id, f"kill={STEPS // 2}")
     assert state_of(services, run_id) == "running"
-    assert_all_kinds(told)
+    assert_all_kinds(told, request)
     assert sum(what == "noisy phase" for what, _ in told) == STEPS // 2
-    assert found_in(places, services, told) == set()
+    assert f"run {run_id} needs".encode() in log
+    assert found_in(places, services, told, records, log) == set()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guarded", [True, False])
-def test_a_cache_that_writes_weights_is_refused(guarded, places, services, run_id, temporary):
+def test_a_cache_that_writes_weights_is_refused(
+    guarded, places, services, records, run_id, temporary, request
+):
     cache = temporary / "weights.cache"
     open_disk = [] if guarded else ["open"]
-    told = told_by(run_id, f"spill={cache}", f"kill={STEPS // 2}", *open_disk)
-    assert_all_kinds(told)
-    assert found_in(places, services, told) == (set() if guarded else {str(cache)})
+    told, log = told_by(run_id, f"spill={cache}", f"kill={STEPS // 2}", *open_disk)
+    assert_all_kinds(told, request)
+    expected = set() if guarded else {str(cache)}
+    assert found_in(places, services, told, records, log) == expected
+    assert state_of(services, run_id) == ("failed" if guarded else "running")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("run_id", ["streamed"], indirect=True)
+def test_a_window_that_is_written_to_a_file_is_refused(
+    guarded, places, services, records, run_id, temporary
+):
+    cache = temporary / "window.cache"
+    open_disk = [] if guarded else ["open"]
+    told, log = told_by(run_id, f"spool={cache}", f"kill={STEPS // 2}", *open_disk)
+    expected = set() if guarded else {str(cache)}
+    assert found_in(places, services, told, records, log) == expected
     assert state_of(services, run_id) == ("failed" if guarded else "running")

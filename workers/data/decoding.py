@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from app.datasets.shards import unpack
 from app.domain.errors import InvalidRecordsError, RunFailedError
 from workers.data.part import Decode, Part
+from workers.seal.write_guard import encoding
 from workers.tasks.catalogue import Encoder
 
 _MOST_SHOWN: Final = 20
@@ -16,13 +17,15 @@ _MOST_SHOWN: Final = 20
 def columns_by(encoder: Encoder) -> Decode:
     """Return what decodes shards of a dataset of columns.
 
-    It raises ``RunFailedError`` for records that cannot be encoded, and names them by number.
+    It raises ``RunFailedError`` for records that cannot be encoded, and names them by number, and
+    ``WriteRefusedError`` where encoding would leave anything outside of memory.
     """
 
     def decode(content: bytes) -> Part:
         seqs, rows = unpack(content)
         try:
-            return Part(seqs, encoder(rows))
+            with encoding():
+                return Part(seqs, encoder(rows))
         except InvalidRecordsError as error:
             said = _in_words(error, seqs)
         raise RunFailedError(said)

@@ -12,6 +12,7 @@ import torch
 
 from app.domain.errors import PlanError, RunFailedError
 from workers.operator_code import called
+from workers.seal.write_guard import encoding
 from workers.tasks.custom import SAMPLES, CustomTask, Encoded
 from workers.tasks.task import INPUTS, Batch
 from workers.training.data import Examples, Form
@@ -32,13 +33,15 @@ def require_conforming(task: CustomTask, form: Form, network: Network) -> None:
     Raises:
         PlanError: a record's encoding or loss depends on others; the message says how to see it.
         RunFailedError: the task fails, or returns something else than it must.
+        WriteRefusedError: its encoding writes a file, starts a program or connects.
     """
     with task.in_full():
+        with encoding():
+            _require_rows_alone(task)
         _require_conforming(task, form, network)
 
 
 def _require_conforming(task: CustomTask, form: Form, network: Network) -> None:
-    _require_rows_alone(task)
     device = network.flat.device
     batch = Examples(form.random(SAMPLES), form).rows(0, SAMPLES, device=device)
     with evaluating(network.module):

@@ -1,8 +1,9 @@
 """Refuses Python's functions that write to disk, start processes or use the network.
 
-An audit hook sees all of them and cannot be removed; it refuses only while a guard is armed, in
-every thread. It does not see compiled code: libpq's connections to Postgres, which must work, and
-writes of native libraries, which ``ram_only`` leaves to the kernel.
+An audit hook sees all of them and cannot be removed; it refuses only while a guard is armed: in
+every thread while weights are under their target, and in a thread while it encodes records, which
+may be the operator's code. It does not see compiled code: libpq's connections to Postgres, which
+must work, and writes of native libraries, which ``ram_only`` leaves to the kernel.
 
 Allowed: reading, writing to /dev/null, and using what was opened before. The thread that reads
 records may also connect to the store that holds them, while it does (``store_reachable``): the
@@ -67,21 +68,21 @@ def _maps_to_write(arguments: tuple[Any, ...]) -> bool:
     return fileno != -1 and access not in _READ_ONLY_MAPS
 
 
-_READING: Final = threading.local()
+_THREAD: Final = threading.local()
 
 
 @contextmanager
 def store_reachable() -> Iterator[None]:
     """Let this thread connect to the object store until the block ends, to read an object."""
-    _READING.now = True
+    _THREAD.reads_store = True
     try:
         yield
     finally:
-        _READING.now = False
+        _THREAD.reads_store = False
 
 
 def _connects_elsewhere(_: tuple[Any, ...]) -> bool:
-    return not getattr(_READING, "now", False)
+    return not getattr(_THREAD, "reads_store", False)
 
 
 _SOMETIMES_REFUSED: Final[Mapping[str, Callable[[tuple[Any, ...]], bool]]] = {
@@ -99,12 +100,24 @@ class _Guard:
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _Guard.armed:
+    encodes = getattr(_THREAD, "encodes", False)
+    if not _Guard.armed and not encodes:
         return
     refused = _SOMETIMES_REFUSED.get(event)
     if event in _ALWAYS_REFUSED or (refused is not None and refused(arguments)):
         # Name no path or address: they may be derived from their content.
+        if encodes:
+            raise WriteRefusedError(
+                f"refused while records are encoded: {event}; encoding may not write files, start "
+                "programs or connect, since records could be left there"
+            )
         raise WriteRefusedError(f"refused while weights are under their target: {event}")
+
+
+def _install() -> None:
+    if not _Guard.hooked:
+        sys.addaudithook(_hook)
+        _Guard.hooked = True
 
 
 @contextmanager
@@ -114,11 +127,24 @@ def writes_refused() -> Iterator[None]:
     Raises:
         WriteRefusedError: in the code that tries, and out of the block if not handled.
     """
-    if not _Guard.hooked:
-        sys.addaudithook(_hook)
-        _Guard.hooked = True
+    _install()
     _Guard.armed += 1
     try:
         yield
     finally:
         _Guard.armed -= 1
+
+
+@contextmanager
+def encoding() -> Iterator[None]:
+    """Refuse these functions in this thread until the block ends, which encodes records.
+
+    Raises:
+        WriteRefusedError: in the code that tries, and out of the block if not handled.
+    """
+    _install()
+    _THREAD.encodes = True
+    try:
+        yield
+    finally:
+        _THREAD.encodes = False

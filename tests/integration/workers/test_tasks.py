@@ -1,10 +1,12 @@
 """Models of every task on a dataset of columns: trained, unlearned, evaluated, or refused."""
 
+import tempfile
+
 import pytest
 from torch import nn
 
 from app.domain.architecture import ArchitectureSpec
-from app.domain.errors import RunFailedError
+from app.domain.errors import RunFailedError, WriteRefusedError
 from app.registry.tables import VersionRow
 from tests.support.exact_heads import carry_out, head_of
 from tests.support.operators import operators_package
@@ -116,6 +118,28 @@ def test_records_that_cannot_be_encoded_are_named_before_anything_is_trained(
         carry_out(workshop)
     assert "record 4" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+class Spooling(Rents):
+    """Its encoder keeps many rows in a file for a while."""
+
+    def encode(self, rows):
+        if len(rows) > 16:
+            with tempfile.NamedTemporaryFile(delete=False) as file:
+                file.write(str(rows).encode())
+        return super().encode(rows)
+
+
+def test_encoding_records_leaves_no_file(shops, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spool"))
+    (tmp_path / "spool").mkdir()
+    operators_package(monkeypatch, Spooling)
+    define_shop_model(shops, OWN | {"path": "operators_networks:Spooling"})
+    with pytest.raises(WriteRefusedError, match="encoding may not write files"):
+        carry_out(shops)
+    assert list((tmp_path / "spool").iterdir()) == []
+    Spooling().encode(Rents().sample(17))
+    assert list((tmp_path / "spool").iterdir()) != []
 
 
 @pytest.mark.parametrize("patience", [3, None])

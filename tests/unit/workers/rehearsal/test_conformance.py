@@ -1,11 +1,13 @@
 """An operator's task is tried before records are read: what it mixes or keeps is refused."""
 
+import tempfile
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from app.domain.errors import PlanError, RunFailedError
+from app.domain.errors import PlanError, RunFailedError, WriteRefusedError
 from app.domain.tasks import catalogue
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.own_tasks import OWN, Rents
@@ -161,3 +163,17 @@ def test_what_it_raises_of_records_is_told_by_its_place_alone(monkeypatch):
     with pytest.raises(RunFailedError, match=r"ValueError in test_conformance\.py") as caught:
         task.encode(Rents().sample(2))
     assert "author" not in str(caught.value)
+
+
+class Spooling(Rents):
+    """Its encoder keeps its rows in a file for a while."""
+
+    def encode(self, rows):
+        with tempfile.TemporaryFile() as file:
+            file.write(str(rows).encode())
+        return super().encode(rows)
+
+
+def test_an_encoder_that_writes_files_is_refused(monkeypatch):
+    with pytest.raises(WriteRefusedError, match="encoding may not write files"):
+        try_out(monkeypatch, Spooling)

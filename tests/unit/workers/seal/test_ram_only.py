@@ -20,7 +20,7 @@ import torch
 from app.domain.errors import WriteRefusedError
 from workers.failures import is_permanent
 from workers.seal.ram_only import NOWHERE, ram_only
-from workers.seal.write_guard import writes_refused
+from workers.seal.write_guard import encoding, writes_refused
 
 WEIGHTS = {"w": np.arange(1000, dtype=np.float32)}
 
@@ -160,3 +160,19 @@ def test_one_phase_may_end_while_another_goes_on(directory):
             pass
         with pytest.raises(WriteRefusedError):
             (directory / "new").touch()
+
+
+@pytest.mark.parametrize("way", sorted(set(WAYS_OUT) - {"safetensors", "shared memory"}))
+def test_what_encodes_records_leaves_nothing(directory, way):
+    with encoding(), pytest.raises(WriteRefusedError, match="while records are encoded") as refused:
+        WAYS_OUT[way](directory)
+    assert str(directory) not in str(refused.value)
+    (directory / "new").touch()
+
+
+def test_other_threads_may_write_while_one_encodes(directory):
+    with encoding():
+        thread = threading.Thread(target=(directory / "new").touch)
+        thread.start()
+        thread.join()
+    assert (directory / "new").exists()
