@@ -148,7 +148,7 @@ class PublishedModel(nn.Module):
         """Return the inputs of all rows, and what the operator's own task makes beside them."""
         task = self._own_task if isinstance(rows, pa.Table) else None
         if task is not None:
-            return _encoded_by(task, rows, self.description.task.columns)
+            return _encoded_by(task, rows)
         given = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
         return {INPUTS: torch.from_numpy(np.array(inputs_of(given, self.description)))}
 
@@ -168,12 +168,12 @@ class PublishedModel(nn.Module):
             yield {name: values[start : start + size] for name, values in batch.items()}
 
 
-def _encoded_by(task: CustomTask, rows: pa.Table, columns: Sequence[str]) -> Batch:
+def _encoded_by(task: CustomTask, rows: pa.Table) -> Batch:
     problems = Problems()
-    for name in columns:
+    for name in task.reads:
         column_named(rows, name, problems)
     problems.raise_any()
-    encoded = task.encode(rows)
+    encoded = task.encode_inputs(rows)
     return {name: torch.from_numpy(np.array(values)) for name, values in encoded.items()}
 
 

@@ -27,16 +27,17 @@ class Counts:
 
     def encode(self, rows: pa.Table) -> dict[str, np.ndarray]:
         """Return arrays [n, …] by name; row i is of record i alone."""
+        known = np.stack([rows[name].to_numpy() for name in ("warmth", "rain", "central")], axis=1)
+        return {"inputs": (known / [30, 5, 1]).astype(np.float32)}
+
+    def encode_target(self, rows: pa.Table) -> dict[str, np.ndarray]:
+        """Return more arrays, of what is known in training alone."""
         hours = rows["hours"].to_numpy()
         faulty = np.flatnonzero((hours <= 0) | (hours > self.longest))
         if len(faulty):
             raise expunge.UnreadableRecordsError("hours", faulty.tolist())
-        known = np.stack([rows[name].to_numpy() for name in ("warmth", "rain", "central")], axis=1)
-        return {
-            "inputs": (known / [30, 5, 1]).astype(np.float32),
-            "rate": (rows["rented"].to_numpy() / hours).astype(np.float32),
-            "hours": hours.astype(np.float32),
-        }
+        rate = rows["rented"].to_numpy() / hours
+        return {"rate": rate.astype(np.float32), "hours": hours.astype(np.float32)}
 
     def loss(self, module: Callable[..., torch.Tensor], batch: Batch) -> torch.Tensor:
         """Return one loss for each record, [n]: Poisson's, times the hours."""

@@ -23,11 +23,16 @@ class Rents:
         )
 
     def encode(self, rows):
+        area = rows["area"].to_numpy().astype(np.float32)
+        if (bad := np.flatnonzero(area < 0)).size:
+            raise UnreadableRecordsError("area", bad.tolist())
+        return {"inputs": area[:, None] / 50}
+
+    def encode_target(self, rows):
         rent = rows["rent"].to_numpy()
         if (bad := np.flatnonzero(rent > 10_000)).size:
             raise UnreadableRecordsError("rent", bad.tolist())
-        area = rows["area"].to_numpy().astype(np.float32)
-        return {"inputs": area[:, None] / 50, "rent": (rent / self.unit).astype(np.float32)}
+        return {"rent": (rent / self.unit).astype(np.float32)}
 
     def loss(self, module, batch):
         return (module(batch["inputs"])[:, 0] - batch["rent"]).abs()
@@ -44,7 +49,8 @@ class Rents:
 OWN = {
     "name": "custom",
     "path": "operators_networks:Rents",
-    "columns": ["area", "rent"],
+    "columns": ["area"],
+    "target": {"columns": ["rent"]},
     "inputs": {"shape": [1]},
     "outputs": 1,
     "options": {"unit": 500.0},

@@ -5,6 +5,7 @@ the task kept of one record for another could carry forgotten records past the n
 """
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 import pyarrow as pa
@@ -38,16 +39,25 @@ def require_conforming(task: CustomTask, form: Form, network: Network) -> None:
     with task.in_full():
         with encoding():
             _require_rows_alone(task)
-        _require_conforming(task, form, network)
+            known = task.encode_inputs(task.rows()).keys()
+        _require_conforming(task, form, network, known)
 
 
-def _require_conforming(task: CustomTask, form: Form, network: Network) -> None:
+def _require_conforming(
+    task: CustomTask, form: Form, network: Network, known: Collection[str]
+) -> None:
+    """Check the rest; ``known`` are the tensors that rows to predict have, too."""
     device = network.flat.device
     batch = Examples(form.random(SAMPLES), form).rows(0, SAMPLES, device=device)
     with evaluating(network.module):
         _require_losses_alone(task, network, batch)
+        to_predict = {name: values for name, values in batch.items() if name in known}
         predictions = called(
-            "predict of the task", lambda: task.predict(network.module, batch), in_full=True
+            "predict of the task",
+            lambda: task.predict(network.module, to_predict),
+            in_full=True,
+            advice="rows to predict have no target",
+            on=KeyError,
         )
     for name, values in predictions.items():
         if not isinstance(values, torch.Tensor) or len(values) != SAMPLES:

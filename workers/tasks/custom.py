@@ -46,7 +46,7 @@ class CustomTask:
             advice="it gets the task's options by name",
             on=TypeError,
         )
-        for method in _METHODS:
+        for method in (*_METHODS, "encode_target") if spec.targets else _METHODS:
             if not callable(getattr(self._task, method, None)):
                 raise RunFailedError(f"the task {spec.path!r} has no method {method!r}")
 
@@ -54,6 +54,11 @@ class CustomTask:
     def headline(self) -> str:
         """Return the metric that the class names."""
         return str(getattr(self._task, "headline", "loss"))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that rows to predict must have."""
+        return self._spec.reads
 
     @contextmanager
     def in_full(self) -> Iterator[None]:
@@ -75,9 +80,9 @@ class CustomTask:
             raise RunFailedError(
                 f"{self._said('sample')} must return a pyarrow.Table of as many rows as it is asked"
             )
-        if sorted(rows.column_names) != sorted(self._spec.reads):
+        if sorted(rows.column_names) != sorted(self._spec.columns):
             raise RunFailedError(
-                f"{self._said('sample')} must have the columns {', '.join(self._spec.reads)}"
+                f"{self._said('sample')} must have the columns {', '.join(self._spec.columns)}"
             )
         return rows
 
@@ -97,23 +102,39 @@ class CustomTask:
         return encoded
 
     def encode(self, rows: pa.Table) -> Encoded:
-        """Return the tensors of all rows, by name.
+        """Return the tensors of all rows, by name: those of the inputs, and of the target.
 
         Raises:
             UnreadableRecordsError: the class refuses rows; it says which, and which column.
             RunFailedError: it fails, or returns something else than a row for each record.
         """
-        made = self._called("encode", rows.select(list(self._spec.reads)))
-        if not isinstance(made, Mapping) or INPUTS not in made:
+        inputs = self.encode_inputs(rows)
+        if not self._spec.targets:
+            return inputs
+        target = self._encoded("encode_target", rows.select(list(self._spec.columns)))
+        if twice := sorted(inputs.keys() & target.keys()):
+            raise RunFailedError(f"{self._said('encode_target')} must not give {twice[0]} again")
+        return inputs | target
+
+    def encode_inputs(self, rows: pa.Table) -> Encoded:
+        """Return the tensors of all rows that need no target, by name, as ``encode`` does."""
+        found = self._encoded("encode", rows.select(list(self._spec.reads)))
+        if INPUTS not in found:
             raise RunFailedError(f"{self._said('encode')} must return arrays by name, and inputs")
+        return found
+
+    def _encoded(self, method: str, rows: pa.Table) -> Encoded:
+        made = self._called(method, rows)
+        if not isinstance(made, Mapping):
+            raise RunFailedError(f"{self._said(method)} must return arrays by name")
         found = {str(name): np.asarray(values) for name, values in made.items()}
         for name, values in found.items():
             if len(values.shape) < 1 or len(values) != rows.num_rows:
-                raise RunFailedError(f"{self._said('encode')} must give each record a {name}")
+                raise RunFailedError(f"{self._said(method)} must give each record a {name}")
             if not any(np.issubdtype(values.dtype, kind) for kind in _KINDS):
-                raise RunFailedError(f"{self._said('encode')} must give {name} as numbers")
+                raise RunFailedError(f"{self._said(method)} must give {name} as numbers")
             if not np.isfinite(values).all():
-                raise RunFailedError(f"{self._said('encode')} must give {name} as finite numbers")
+                raise RunFailedError(f"{self._said(method)} must give {name} as finite numbers")
         return found
 
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:

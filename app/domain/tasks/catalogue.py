@@ -118,9 +118,11 @@ def _language_model(fields: Fields, common: Fields) -> TaskSpec:
 
 def _custom(fields: Fields, common: Fields) -> TaskSpec:
     given = _only(fields.pop("inputs"), "inputs", "shape", "dtype", "vocabulary")
+    target = _only(fields.pop("target", {"columns": []}), "target", "columns")
     return CustomSpec(
         path=fields.pop("path"),
         reads=_names(fields.pop("columns")),
+        targets=_names(target["columns"]),
         shape=tuple(given.pop("shape")),
         **given,
         network_outputs=fields.pop("outputs"),

@@ -19,7 +19,8 @@ class CustomSpec(TaskSpec):
 
     Attributes:
         path: ``package.module:Class``; workers import it if their settings allow it.
-        reads: the columns that it reads.
+        reads: the columns that its inputs are made of.
+        targets: the columns that are read in training alone; rows to predict have none of them.
         shape, dtype: of one record's inputs, as the class encodes them.
         vocabulary: its inputs are tokens below it; None for inputs that are not tokens.
         network_outputs: how many numbers the network gives for a record.
@@ -31,6 +32,7 @@ class CustomSpec(TaskSpec):
     reads: tuple[str, ...]
     shape: tuple[int, ...]
     network_outputs: int
+    targets: tuple[str, ...] = ()
     dtype: str = "float32"
     vocabulary: int | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +45,7 @@ class CustomSpec(TaskSpec):
         if self.inputs is not None or self.weight is not None or self.augment:
             raise InvalidInputError("task: custom encodes, weighs and augments by its own class")
         if not self.reads:
-            raise InvalidInputError("task: custom needs columns, those that it reads")
+            raise InvalidInputError("task: custom needs columns, those that its inputs are made of")
         if not isinstance(self.arguments, Mapping):
             raise InvalidInputError("task: options must be an object")
         self.schema()
@@ -55,8 +57,13 @@ class CustomSpec(TaskSpec):
 
     @property
     def target_columns(self) -> tuple[str, ...]:
-        """All that it reads."""
-        return self.reads
+        """What it reads in training alone."""
+        return self.targets
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that it reads."""
+        return (*self.reads, *self.targets)
 
     @property
     def bounds(self) -> Bounds | None:
@@ -79,11 +86,12 @@ class CustomSpec(TaskSpec):
         return self.to_json()
 
     def options(self) -> dict[str, Any]:
-        """Return path, columns, inputs, outputs and the class's arguments."""
+        """Return path, columns, target, inputs, outputs and the class's arguments."""
         tokens = {} if self.vocabulary is None else {"vocabulary": self.vocabulary}
         return {
             "path": self.path,
             "columns": list(self.reads),
+            **({"target": {"columns": list(self.targets)}} if self.targets else {}),
             "inputs": {"shape": list(self.shape), "dtype": self.dtype, **tokens},
             "outputs": self.network_outputs,
             **({"options": dict(self.arguments)} if self.arguments else {}),

@@ -30,17 +30,17 @@ def test_a_task_of_rows_alone_is_accepted(monkeypatch):
 
 
 class Centred(Rents):
-    def encode(self, rows):
-        made = super().encode(rows)
+    def encode_target(self, rows):
+        made = super().encode_target(rows)
         return made | {"rent": made["rent"] - made["rent"].mean()}
 
 
 class Counting(Rents):
     seen = 0
 
-    def encode(self, rows):
+    def encode_target(self, rows):
         self.seen += len(rows)
-        made = super().encode(rows)
+        made = super().encode_target(rows)
         return made | {"rent": made["rent"] + self.seen}
 
 
@@ -129,8 +129,22 @@ class Text(Rents):
         return super().encode(rows) | {"note": np.array(["a"] * len(rows))}
 
 
+class Twice(Rents):
+    def encode_target(self, rows):
+        return super().encode_target(rows) | {"inputs": np.zeros((len(rows), 1))}
+
+
+class Peeking(Rents):
+    def predict(self, module, batch):
+        return {"error": module(batch["inputs"])[:, 0] - batch["rent"]}
+
+
 class Unfinished(Rents):
     predict = None
+
+
+class Untargeted(Rents):
+    encode_target = None
 
 
 class Failing(Rents):
@@ -147,7 +161,10 @@ class Failing(Rents):
         (Misnamed, "headline 'accuracy' is none of its metrics"),
         (OtherShape, r"makes inputs of float32 \[2\], and the definition says float32 \[1\]"),
         (Text, "must give note as numbers"),
+        (Twice, "encode_target of the task .* must not give inputs again"),
+        (Peeking, "predict of the task raised KeyError .*rows to predict have no target"),
         (Unfinished, "has no method 'predict'"),
+        (Untargeted, "has no method 'encode_target'"),
         (Failing, "ValueError: what its author must see"),
     ],
 )
