@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.datasets.tables import DatasetRow
+from app.domain import ridge_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
 from app.domain.errors import RunFailedError
@@ -145,7 +146,12 @@ def load_model(services: Services, model_id: str) -> ModelSpec:
         recipe = TrainingRecipe.from_json(model.recipe)
         described = describe(session, model, dataset)
         dataset_id, of_columns = dataset.id, dataset.columns is not None
-    task = task_of(described.task, allowed=services.settings.allowed_factories, in_full=True)
+    task = task_of(
+        described.task,
+        allowed=services.settings.allowed_factories,
+        in_full=True,
+        calibrated=described.architecture.name != ridge_head.NAME,
+    )
     backbone = load_backbone(services, described.architecture, described.schema)
     schema = described.schema
     if isinstance(backbone, FrozenBackbone):

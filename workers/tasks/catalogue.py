@@ -27,7 +27,13 @@ from workers.training.features import FeatureForm
 Encoder = Callable[[pa.Table], Encoded]
 
 
-def task_of(spec: TaskSpec, *, allowed: Sequence[str] = (), in_full: bool = False) -> Task:
+def task_of(
+    spec: TaskSpec,
+    *,
+    allowed: Sequence[str] = (),
+    in_full: bool = False,
+    calibrated: bool = True,
+) -> Task:
     """Return the task that a description describes.
 
     Args:
@@ -35,22 +41,23 @@ def task_of(spec: TaskSpec, *, allowed: Sequence[str] = (), in_full: bool = Fals
         allowed: import paths that ``custom`` may name.
         in_full: whether an exception of the operator's code is shown completely; only before a
             record is read.
+        calibrated: whether the network's outputs are logits where the task is to classify.
 
     Raises:
         RunFailedError: the operator's class is not allowed, or fails.
     """
     if isinstance(spec, CustomSpec):
         return CustomTask(spec, allowed=allowed, in_full=in_full)
-    task = _built_in(spec)
+    task = _built_in(spec, calibrated=calibrated)
     return Augmented(task, spec.augment) if spec.augment else task
 
 
-def _built_in(spec: TaskSpec) -> Task:
+def _built_in(spec: TaskSpec, *, calibrated: bool) -> Task:
     match spec:
         case ClassificationSpec():
-            return Classification(spec.class_weights, spec.label_smoothing)
+            return Classification(spec.class_weights, spec.label_smoothing, calibrated)
         case MultiLabelSpec():
-            return MultiLabel(spec.class_weights, spec.label_smoothing)
+            return MultiLabel(spec.class_weights, spec.label_smoothing, calibrated)
         case RegressionSpec():
             return Regression(spec.loss, spec.threshold, spec.quantile, spec.in_units)
         case LanguageModelSpec():

@@ -19,10 +19,13 @@ class Classification:
     Attributes:
         class_weights: a factor for the loss of each class's records; none: 1 for each.
         label_smoothing: share of the target that is spread over all classes, from 0 to below 1.
+        calibrated: whether the outputs are logits; a ridge head's scores are not, and what is
+            made of them is no probability.
     """
 
     class_weights: tuple[float, ...] = ()
     label_smoothing: float = 0.0
+    calibrated: bool = True
     headline: str = "accuracy"
 
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
@@ -43,7 +46,8 @@ class Classification:
         self, predictions: Mapping[str, NDArray[Any]], batch: Mapping[str, NDArray[Any]]
     ) -> dict[str, float]:
         """Return accuracy, macro F1, calibration error and, of two classes, AUC."""
-        return metrics.of_classes(predictions["probabilities"], batch[TARGET])
+        probabilities, target = predictions["probabilities"], batch[TARGET]
+        return metrics.of_classes(probabilities, target, calibrated=self.calibrated)
 
 
 CLASSIFICATION: Final = Classification()

@@ -13,7 +13,9 @@ def _sklearn() -> Any:  # noqa: ANN401 - the module, which takes a second to loa
     return importlib.import_module("sklearn.metrics")
 
 
-def of_classes(probabilities: NDArray[Any], target: NDArray[Any]) -> dict[str, float]:
+def of_classes(
+    probabilities: NDArray[Any], target: NDArray[Any], *, calibrated: bool = True
+) -> dict[str, float]:
     """Return accuracy, macro F1 over the classes that occur, and calibration error.
 
     Of two classes there is also the area under the ROC curve, if both occur.
@@ -21,34 +23,42 @@ def of_classes(probabilities: NDArray[Any], target: NDArray[Any]) -> dict[str, f
     Args:
         probabilities: [n, classes].
         target: whole numbers [n] below ``classes``.
+        calibrated: whether they are probabilities; else only their order counts.
     """
     chosen = probabilities.argmax(axis=1)
     found = {
         "accuracy": float((chosen == target).mean()),
         "f1": float(_sklearn().f1_score(target, chosen, average="macro", zero_division=0)),
-        "calibration_error": calibration_error(probabilities.max(axis=1), chosen == target),
     }
+    if calibrated:
+        confidence = probabilities.max(axis=1)
+        found["calibration_error"] = calibration_error(confidence, chosen == target)
     if probabilities.shape[1] == 2 and len(np.unique(target)) == 2:
         found["auc"] = _area(target, probabilities[:, 1])
     return found
 
 
-def of_labels(probabilities: NDArray[Any], target: NDArray[Any]) -> dict[str, float]:
+def of_labels(
+    probabilities: NDArray[Any], target: NDArray[Any], *, calibrated: bool = True
+) -> dict[str, float]:
     """Return figures of labels that a record may have any number of.
 
     Args:
         probabilities: [n, labels].
         target: 0 and 1, [n, labels].
+        calibrated: whether they are probabilities; else only their order and one half count.
     """
     chosen, truth = probabilities > 0.5, target > 0.5
     found = {
         "accuracy": float((chosen == truth).mean()),
         "subset_accuracy": float((chosen == truth).all(axis=1).mean()),
         "f1": float(_sklearn().f1_score(truth, chosen, average="macro", zero_division=0)),
-        "calibration_error": calibration_error(
-            np.maximum(probabilities, 1 - probabilities).reshape(-1), (chosen == truth).reshape(-1)
-        ),
     }
+    if calibrated:
+        confidence = np.maximum(probabilities, 1 - probabilities)
+        found["calibration_error"] = calibration_error(
+            confidence.reshape(-1), (chosen == truth).reshape(-1)
+        )
     both = [k for k in range(truth.shape[1]) if 0 < truth[:, k].sum() < len(truth)]
     if both:
         found["auc"] = float(np.mean([_area(truth[:, k], probabilities[:, k]) for k in both]))

@@ -19,10 +19,13 @@ class MultiLabel:
     Attributes:
         class_weights: a factor for each label's loss; none: 1 for each.
         label_smoothing: moves 0 and 1 by half of it towards one half.
+        calibrated: whether the outputs are logits; a ridge head's scores are not, and what is
+            made of them is no probability.
     """
 
     class_weights: tuple[float, ...] = ()
     label_smoothing: float = 0.0
+    calibrated: bool = True
     headline: str = "f1"
 
     def loss(self, module: Forward, batch: Batch) -> torch.Tensor:
@@ -43,4 +46,5 @@ class MultiLabel:
         self, predictions: Mapping[str, NDArray[Any]], batch: Mapping[str, NDArray[Any]]
     ) -> dict[str, float]:
         """Return accuracy over all labels and over whole records, macro F1, AUC, calibration."""
-        return metrics.of_labels(predictions["probabilities"], batch[TARGET])
+        probabilities, target = predictions["probabilities"], batch[TARGET]
+        return metrics.of_labels(probabilities, target, calibrated=self.calibrated)
