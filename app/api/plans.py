@@ -56,6 +56,14 @@ class ShapeBody(Body):
     earlier_releases: int = 0
     convex: ConvexBody | None = None
     ridge: RidgeBody | None = None
+    rough: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Why no constant bounds the curvature of a record's loss, where none does: a "
+        "kink, or random variants of records. Mechanisms that need one decline with this reason.",
+        examples=["the quantile loss has a kink"],
+    )
     dp_training: DpTrainingBody | None = None
 
     def to_shape(self) -> ModelShape:

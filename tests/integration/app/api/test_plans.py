@@ -63,6 +63,22 @@ def test_every_mechanism_offers_or_says_why_not(api: TestClient) -> None:
     assert all(declined.values())
 
 
+def test_a_loss_without_a_bound_on_its_curvature_is_declined_by_what_needs_one(
+    api: TestClient,
+) -> None:
+    asserted = {"smoothness": 1, "loss_bound": 1, "learning_rate": 2e-4, "weight_decay": 21}
+    policy = {
+        "mechanism": "noisy_gd_nonconvex",
+        "epsilon": 50,
+        "parameters": {**asserted, "noise_std": 0.0906, "order": 1.5},
+    }
+    shape = {"retained": 1000, "batch_size": 10, "recipe_epochs": 1, "dimension": 4}
+    assert "noisy_gd_nonconvex" in offers(quotes(api, shape=shape, policy=policy))
+    answer = quotes(api, shape=shape | {"rough": "it has a kink"}, policy=policy)
+    (reason,) = (e["reason"] for e in answer["declined"] if e["mechanism"] == "noisy_gd_nonconvex")
+    assert reason == "needs a bound on the loss's curvature: it has a kink"
+
+
 def test_every_offer_meets_the_target_by_its_own_accountant(api: TestClient) -> None:
     for shape in (
         NETWORK,
