@@ -36,6 +36,7 @@ from app.domain.errors import CalibrationError, ParameterError
 
 NAME = "noisy_gd_nonconvex"
 MOST_STEPS = 10**12
+_CAPPING = 1.28
 _ARITHMETIC = 2.0**-51  # of a position: the roundings of one step in float64
 
 TERMS = Terms(
@@ -57,6 +58,15 @@ TERMS = Terms(
     direction=Direction.ONE_WAY,
     reference="the Gibbs distribution of the retained data",
 )
+
+
+def capped_smoothness(smoothness: float) -> float:
+    """Return the largest curvature of bound * tanh(loss / bound), whatever the bound.
+
+    That is at most 1.28 times the loss's own, which must be convex and never negative:
+    docs/guarantees.md, section 7.
+    """
+    return _CAPPING * smoothness
 
 
 def account(

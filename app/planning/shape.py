@@ -39,15 +39,6 @@ class ConvexShape:
         if self.lipschitz is not None:
             require_positive("lipschitz", self.lipschitz)
 
-    @property
-    def capped_smoothness(self) -> float:
-        """The largest curvature of bound * tanh(loss / bound), whatever the bound.
-
-        That is at most 1.28 times the loss's own, as the loss is convex and never negative:
-        docs/guarantees.md, section 7.
-        """
-        return 1.28 * self.smoothness
-
 
 @dataclass(frozen=True)
 class RidgeShape:

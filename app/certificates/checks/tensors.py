@@ -9,6 +9,7 @@ from dataclasses import astuple
 from typing import Final
 
 from app.accounting.histories.history import Release as ReleaseEvent
+from app.accounting.noisy_gd_nonconvex import capped_smoothness
 from app.certificates.schema import Predicate, Release
 from app.certificates.weights_file import StoredTensor, WeightsFile
 from app.domain import linear_head, ridge_head
@@ -17,6 +18,7 @@ from app.domain.errors import InvalidInputError, VerificationError
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.mechanism import Mechanism, Needs
+from app.planning.mechanisms.noisy_gd_nonconvex import NoisyGdNonconvex
 from app.planning.mechanisms.tracked import Tracked
 
 BACKBONE: Final = "backbone."
@@ -75,6 +77,8 @@ def _check_against(
     if mechanism.needs is Needs.RIDGE_HEAD:
         _check_ridge_head(predicate, tensors)
         _check_sums(mechanism, tensors[BIAS], description)
+    if isinstance(mechanism, NoisyGdNonconvex) and description is not None:
+        _check_curvature(mechanism, description)
     _require(mechanism.counted() in (None, dimension), "its dimension is another")
     return f"{dimension} trained numbers in {len(trained)} of {len(tensors)} tensors"
 
@@ -201,6 +205,19 @@ def _check_recipe(mechanism: Tracked, task: TaskSpec) -> None:
         weight_decay=recipe.weight_decay, smoothness=recipe.smoothness
     )
     _require(rate in (None, recipe.learning_rate), f"learning_rate is not that of {mechanism.name}")
+
+
+def _check_curvature(mechanism: NoisyGdNonconvex, description: ModelDescription) -> None:
+    """Check a stated smoothness as far as the file's task decides it: for heads, and for kinks."""
+    task = description.task
+    _require(task.rough is None, f"no constant bounds the curvature of its loss: {task.rough}")
+    if description.architecture.name != linear_head.NAME:
+        return
+    bounds = task.bounds
+    _require(
+        bounds is not None and mechanism.smoothness >= capped_smoothness(bounds.smoothness),
+        f"smoothness is below that of a linear head's task, {task.name}",
+    )
 
 
 def _ends_on_grid(mechanism: Tracked) -> bool:

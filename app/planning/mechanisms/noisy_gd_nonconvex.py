@@ -159,11 +159,13 @@ class NoisyGdNonconvex(Descending):
         """
         if shape.rough is not None:
             raise PlanError(f"needs a bound on the loss's curvature: {shape.rough}")
-        head = shape.convex
-        if head is not None and smoothness < head.capped_smoothness:
+        if shape.convex is None:
+            return
+        least = noisy_gd_nonconvex.capped_smoothness(shape.convex.smoothness)
+        if smoothness < least:
             raise PlanError(
-                f"smoothness must be at least {head.capped_smoothness:g}, which is proved of this "
-                "head's loss under its bound"
+                f"smoothness must be at least {least:g}, which is proved of this head's loss under "
+                "its bound"
             )
 
     @classmethod

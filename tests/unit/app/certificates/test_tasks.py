@@ -6,6 +6,7 @@ import pytest
 
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import VerificationError
+from app.domain.tasks.augmentation import Augmentation
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.language_model import LanguageModelSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
@@ -67,6 +68,42 @@ def test_exact_training_needs_a_minimum_and_no_slope(task: TaskSpec) -> None:
 def test_exact_training_of_what_has_no_minimum_is_refused(task: TaskSpec) -> None:
     with pytest.raises(VerificationError, match="no linear head learns its task"):
         _checked(synthetic()["exact_training"], said(task))
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (THREE, None),
+        (replace(LABELS, class_weights=(1.0, 2.0, 3.0)), None),
+        (HUBER, "below that of a linear head's task, regression"),
+        (SQUARED, "below that of a linear head's task, regression"),
+        (replace(THREE, weight=HEAVY), "below that of a linear head's task, classification"),
+        (replace(LABELS, class_weights=(1.0, 1.0, 4.0)), "below that of a linear head's task"),
+        (LanguageModelSpec(vocabulary=3), "below that of a linear head's task, language_model"),
+    ],
+)
+def test_a_smoothness_is_that_of_a_heads_task_under_its_bound(
+    task: TaskSpec, reason: str | None
+) -> None:
+    case = synthetic()["noisy_gd_nonconvex"]
+    assert "NOT COMPARED" not in _checked(case, said(task, "logistic"))  # the operator's word
+    if reason is None:
+        assert "NOT COMPARED" not in _checked(case, said(task))
+        return
+    with pytest.raises(VerificationError, match=reason):
+        _checked(case, said(task))
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (replace(SQUARED, loss="quantile"), "curvature of its loss: the quantile loss has a kink"),
+        (replace(THREE, augment=(Augmentation(name="flip"),)), "curvature of its loss: augment"),
+    ],
+)
+def test_no_smoothness_is_that_of_a_rough_loss(task: TaskSpec, reason: str) -> None:
+    with pytest.raises(VerificationError, match=reason):
+        _checked(synthetic()["noisy_gd_nonconvex"], said(task, "logistic"))
 
 
 def test_sums_over_targets_are_those_of_the_stated_range() -> None:
