@@ -176,7 +176,7 @@ def test_forgotten_records_and_shards_do_not_decide_how_records_are_batched(work
     after = footprint(workshop.services)
     assert after.stock.rows == before.stock.rows == before.remembered == after.remembered + 2
     elsewhere = replace(after, stock=Stock(rows=after.remembered, most_rows=9, most_bytes=9))
-    for allowed in range(1000, 2 * before.in_memory().total, 5000):
+    for allowed in range(1000, 2 * before.in_memory().total, 1000):
         assert after.fits(allowed) == elsewhere.fits(allowed)
         assert after.window(allowed) == elsewhere.window(allowed)
 
