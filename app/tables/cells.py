@@ -94,6 +94,26 @@ def kind_in_words(kind: pa.DataType) -> str:
     return str(kind)
 
 
+def invalid_in_words(kind: pa.DataType, *, wanted: object = None) -> str:
+    """Say of cells that Arrow finds invalid what is wrong with them, for errors.
+
+    Args:
+        kind: their type.
+        wanted: the type that is expected, if it is known.
+    """
+    if _holds_text(kind):
+        return "must be UTF-8 text"
+    found = f"{kind_in_words(kind)}, with cells that its type {kind} does not allow"
+    return found if wanted is None else f"{found}, where {wanted} is expected"
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _holds_text(kind.value_type)
+    items = (kind.field(place).type for place in range(kind.num_fields))
+    return is_text(kind) or any(map(_holds_text, items))
+
+
 def has_texts(kind: pa.DataType) -> bool:
     """Return whether ``texts_of`` reads cells of this type."""
     return is_text(kind) or _is_number(kind) or kind in (pa.bool_(), pa.null())
@@ -182,7 +202,10 @@ _WORDS: Final = (
     (pa.types.is_integer, "a whole number"),
     (_is_number, "a number"),
     (pa.types.is_boolean, "true or false"),
-    (pa.types.is_temporal, "a date or time"),
+    (pa.types.is_date, "a date"),
+    (pa.types.is_time, "a time of day"),
+    (pa.types.is_timestamp, "a date and time"),
+    (pa.types.is_temporal, "a span of time"),
     (pa.types.is_null, "nothing"),
     (is_array, "a list"),
     (pa.types.is_struct, "a group of fields"),

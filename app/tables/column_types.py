@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from app.domain.errors import InvalidInputError, TableError
 from app.domain.table_schema import ITEMS, SCALARS, WIDTHS, ColumnType, TableSchema
-from app.tables.cells import kind_in_words, plain
+from app.tables.cells import invalid_in_words, kind_in_words, plain
 from app.tables.sources import Source
 from app.tables.typed import arrow_type, fits
 
@@ -54,7 +54,8 @@ def _type_of(source: Source, name: str) -> ColumnType:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise TableError([f"{source.name}: column {name!r}: must be UTF-8 text"]) from error
+        fault = invalid_in_words(column.type)
+        raise TableError([f"{source.name}: column {name!r}: {fault}"]) from error
     if column.null_count == len(column):
         return ColumnType("string", nullable=True)
     for kind in _candidates(column.type, is_csv=source.kind == "CSV" and not _has_codes(column)):

@@ -31,6 +31,7 @@ from app.tables.cells import (
     Texts,
     column_named,
     has_texts,
+    invalid_in_words,
     is_text,
     kind_in_words,
     numbers_of,
@@ -308,7 +309,7 @@ class _Cells:
         try:
             column.validate(full=True)
         except pa.ArrowInvalid:
-            self.problems.add(None, name, "must be UTF-8 text")
+            self.problems.add(None, name, invalid_in_words(column.type))
             return False
         return True
 

@@ -22,6 +22,7 @@ from app.tables.cells import (
     MISSING_WORDS,
     Texts,
     has_texts,
+    invalid_in_words,
     kind_in_words,
     numbers_of,
     plain,
@@ -117,7 +118,8 @@ class _Proposer:
         except _UnfitError as error:
             self._problems.add(None, name, str(error))
         except pa.ArrowInvalid:
-            self._problems.add(None, name, "must be UTF-8 text")
+            kind = self._source.table.schema.field(name).type
+            self._problems.add(None, name, invalid_in_words(kind))
 
     def _roles(self, names: Sequence[str]) -> tuple[str, str, str | None]:
         for name in sorted(self._choices.named - set(names)):

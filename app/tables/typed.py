@@ -14,7 +14,14 @@ import pyarrow.compute as pc
 
 from app.domain.table_schema import MOST_CELL_BYTES, WIDTHS, ColumnType, TableSchema
 from app.tables.arrays import is_array, marks, numbers
-from app.tables.cells import MISSING_WORDS, column_named, is_text, kind_in_words, plain
+from app.tables.cells import (
+    MISSING_WORDS,
+    column_named,
+    invalid_in_words,
+    is_text,
+    kind_in_words,
+    plain,
+)
 from app.tables.encoding import ids_of
 from app.tables.problems import Problems
 
@@ -104,7 +111,8 @@ class _Column:
             column.validate(full=True)
             found, lossy = (self._lists if self._kind.is_list else self._scalars)(column)
         except pa.ArrowInvalid:
-            self._problems.add(None, self._name, "must be UTF-8 text")
+            reason = invalid_in_words(column.type, wanted=self._kind)
+            self._problems.add(None, self._name, reason)
             return nothing
         except _UnfitError:
             reason = f"{kind_in_words(column.type)}, where {self._kind} is expected"

@@ -176,7 +176,7 @@ CASES = [
     Case("long id", _csv("x" * 513 + ",40.5,b,no"), "t.csv: row 2, column 'id': must have at most 512"),
     Case("persons", CLEAN.replace("id", "person,id").replace("\nx", "\n,x", 1).replace("\nx", "\nP,x"),
          Records(subjects=[None, "P", "P"]), {"subject_id": "person"}),
-    Case("ids that are dates", _parquet(_table(id=[date(2026, 1, i) for i in (1, 2, 3)])), "column 'id': a date or time, where text"),
+    Case("ids that are dates", _parquet(_table(id=[date(2026, 1, i) for i in (1, 2, 3)])), "column 'id': a date, where text"),
     Case("pandas' index in CSV", "," + CLEAN.removeprefix("id,"), SAME, {"record_id": None}),
     Case("pandas' index, saved twice", "Unnamed: 0," + CLEAN.removeprefix("id,"), SAME, {"record_id": None}),
     Case("pandas' index in Parquet", _pandas("__index_level_0__"), SAME, {"record_id": None}),
@@ -195,7 +195,7 @@ CASES = [
     Case("missing label", _csv("x2,40.5,b,"), "t.csv: row 2, column 'out': is missing"),
     Case("another label", _csv(f"x2,40.5,b,{SECRET}"), "t.csv: row 2, column 'out': text that is not the name of a class"),
     Case("label out of range", CLEAN.replace("yes", "1").replace("no", "2"), "row 2, column 'out': text that is not the name of a class (and in 1 more)", {"classes": (), "class_count": 2}),
-    Case("dates as labels", _parquet(_table(out=[date(2026, 1, 1)] * 3)), "column 'out': a date or time", {"classes": ()}),
+    Case("dates as labels", _parquet(_table(out=[date(2026, 1, 1)] * 3)), "column 'out': a date, which cannot be a label", {"classes": ()}),
     # Numbers
     Case("missing number", _csv("x2,,b,no"), OUT + "is missing; --missing"),
     Case("missing number with a constant", _csv("x2,NaN,b,no"), Records(features=[[30, 1, 0], [44, 0, 1], [50, 1, 0]]), {"missing": {"age": "44"}}),
