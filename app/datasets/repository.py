@@ -24,7 +24,6 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from app.database.direct import binary_rows, copy_parts
 from app.datasets.tables import CHANGED_EPOCH, DatasetRow, RecordRow, ShardRow
 from app.domain.errors import NotFoundError
-from app.storage.tables import BlobRow
 
 _PARAMETERS_AT_ONCE = 10_000
 _ROWS_AT_ONCE = 1000
@@ -87,24 +86,6 @@ def shards(session: Session, dataset_id: str) -> Sequence[ShardRow]:
         .where(ShardRow.dataset_id == dataset_id)
         .order_by(ShardRow.created_at, ShardRow.id)
     ).all()
-
-
-class Stock(NamedTuple):
-    """What a dataset's shards are, without reading one: how many rows, and the largest of them."""
-
-    rows: int
-    most_rows: int
-    most_bytes: int
-
-
-def stock(session: Session, dataset_id: str) -> Stock:
-    """Return the sizes of a dataset's shards; their bytes are as they are stored."""
-    query = (
-        select(func.sum(ShardRow.rows), func.max(ShardRow.rows), func.max(BlobRow.size_bytes))
-        .join(BlobRow, BlobRow.id == ShardRow.blob_id)
-        .where(ShardRow.dataset_id == dataset_id)
-    )
-    return Stock(*(int(found or 0) for found in session.execute(query).one()))
 
 
 def shards_of(session: Session, dataset_id: str, seqs: Collection[int]) -> set[str]:

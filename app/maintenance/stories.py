@@ -11,23 +11,22 @@ from app.backbones import repository as backbones
 from app.backbones.tables import BackboneRow
 from app.datasets import digests
 from app.domain.states import (
-    ImportState,
     ObligationState,
     RequestState,
     RunState,
     SubjectRequestStatus,
     VersionState,
 )
-from app.imports import service as imports
-from app.imports.tables import ImportRow
 from app.ledger.tables import ObligationRow, RunRow, SubjectRequestRow
 from app.maintenance import story_rows
+from app.maintenance.import_stories import IMPORTS
 from app.maintenance.key_stories import API_KEYS, CALLBACK_SECRETS, SIGNING_KEYS
 from app.maintenance.replay import Columns, Rule, Story
 from app.maintenance.story_rules import (
     LIVE,
     both,
     columns,
+    counts,
     ended,
     endings,
     moment,
@@ -39,10 +38,6 @@ from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 
 # Datasets and their records
-
-
-def _counted(facts: Mapping[str, Any], row: Columns, column: str) -> Columns:
-    return {column: row[column] + facts["records"]}
 
 
 def _at_epoch(facts: Mapping[str, Any], row: Columns) -> Columns:
@@ -69,8 +64,8 @@ _DATASETS = Story(
                 sets(forget_epoch=0, records=0, erased=0, **LIVE),
             )
         ),
-        "records.pushed": lambda facts, row: _counted(facts, row, "records"),
-        "records.erased": lambda facts, row: _counted(facts, row, "erased"),
+        "records.pushed": counts("records"),
+        "records.erased": counts("erased"),
         "records.lost": _at_epoch,
         "records.given_up": _at_epoch,
         **endings("dataset"),
@@ -78,30 +73,6 @@ _DATASETS = Story(
         "request.cancelled": _returned_at,
     },
     births=frozenset({"dataset.defined"}),
-)
-
-_IMPORTS = Story(
-    name="import",
-    field="import",
-    rows=select(*ImportRow.__table__.columns),
-    read=lambda row: {
-        "source": imports.source_digest(row.url),
-        **columns("dataset_id", "state", "added")(row),
-    },
-    rules={
-        "import.queued": once(
-            both(takes(dataset_id="dataset", source="source"), sets(state="queued", added=0))
-        ),
-        "import.requeued": sets(state="queued"),
-        "records.pushed": lambda facts, row: _counted(facts, row, "added"),
-        **{
-            f"import.{state}": sets(state=state)
-            for state in ImportState
-            if state is not ImportState.QUEUED
-        },
-    },
-    births=frozenset({"import.queued"}),
-    ends=frozenset({"import.completed"}),
 )
 
 _LOST_RECORDS = Story(
@@ -391,7 +362,7 @@ _BACKBONES = Story(
 
 STORIES = (
     _DATASETS,
-    _IMPORTS,
+    IMPORTS,
     _LOST_RECORDS,
     _RETURNS_OF_NO_REQUEST,
     _REQUESTS,

@@ -19,6 +19,11 @@ def takes(**names: str) -> Rule:
     return lambda facts, _row: {column: facts[name] for column, name in names.items()}
 
 
+def counts(column: str) -> Rule:
+    """Return a rule that adds an entry's number of records to a column."""
+    return lambda facts, row: {column: row[column] + facts["records"]}
+
+
 def both(*rules: Rule) -> Rule:
     """Return a rule that combines several rules."""
 

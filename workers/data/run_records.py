@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.datasets import repository as datasets
+from app.datasets.stock import stock_of
 from app.domain.errors import CorruptObjectError, GoneError, RunFailedError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import RunKind
@@ -203,7 +204,7 @@ def _stored_sums(services: Services, lease: Lease) -> StatisticsFile | None:
 def footprint_of(services: Services, model: ModelSpec, plan: Plan, dimension: int) -> Footprint:
     """Return what decides how much memory a run needs; ``dimension`` counts the trained weights."""
     with services.database.transaction() as session:
-        stock = datasets.stock(session, model.dataset_id)
+        stock = stock_of(session, model.dataset_id)
         remembered, _, _ = datasets.counts(session, model.dataset_id)
     batch_size = {
         TrainingKind.DESCENT: plan.settings.get("batch_size"),

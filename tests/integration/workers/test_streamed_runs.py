@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import safetensors.numpy
 
-from app.datasets.repository import Stock
+from app.datasets.stock import Stock
 from app.datasets.tables import ShardRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import BackboneUse
