@@ -340,16 +340,26 @@ def _installed(library: str) -> str:
 
 
 def _forgotten(coverage: Coverage, *, mechanism: str, relation: str) -> dict[str, Any]:
-    """Return the coverage, with ``before_training`` as the mechanism's guarantee needs it.
+    before = before_training(
+        coverage.before_training, coverage.records, mechanism=mechanism, relation=relation
+    )
+    return asdict(coverage) | {"before_training": before}
+
+
+def before_training(counted: int, records: int, *, mechanism: str, relation: str) -> int:
+    """Return how many records a statement says left before the training, as its guarantee needs it.
 
     Retraining starts after all requests. A guarantee for any start does not depend on it.
+
+    Args:
+        counted: how many of ``records`` left before it.
+        records: covered ones.
+        mechanism: its name.
+        relation: the guarantee's neighbouring relation.
     """
-    before = coverage.before_training
     if mechanism_named(mechanism).trains_anew:
-        before = coverage.records
-    elif relation == Neighbours.ANY_START:
-        before = 0
-    return asdict(coverage) | {"before_training": before}
+        return records
+    return 0 if relation == Neighbours.ANY_START else counted
 
 
 def _public_fields(backbone: BackboneDigest | None, base: BaseDigest | None) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from sqlalchemy import Connection, select, text
 from sqlalchemy.orm import Session
 
 from app.certificates.signing import statement_of
+from app.certificates.statement import before_training
 from app.certificates.tables import CertificateRow
 from app.datasets.lives import Life
-from app.domain.errors import TargetNotMetError
+from app.domain.errors import ExpungeError, TargetNotMetError
 from app.domain.trees.merkle import Frontier, NodeRun
 from app.ledger.certificates import accounted
 from app.ledger.certificates.accounted import NamedRecord
@@ -42,6 +43,7 @@ def check_lineages(connection: Connection, fault: Fault) -> None:
         for lineage in _lineages(session, fault):
             known += lineage.trees
             _Check(session, lineage, fault).run()
+        _check_bases(session, fault)
         for tree, count in session.execute(_STRAYS, {"known": known}):
             fault(f"tree {tree}", f"{count} nodes of no lineage's tree")
 
@@ -59,6 +61,19 @@ def _lineages(session: Session, fault: Fault) -> Iterator[Lineage]:
         if (model_id, since) not in found:
             fault(f"lineage {model_id}/{since}", "requests of a lineage without a version")
     yield from found.values()
+
+
+def _check_bases(session: Session, fault: Fault) -> None:
+    """Report certificates of networks that stand on another base than the one before."""
+    query = select(CertificateRow.model_id, CertificateRow.id, CertificateRow.envelope)
+    bases: dict[str, object] = {}
+    for model_id, certificate_id, envelope in session.execute(
+        query.order_by(CertificateRow.model_id, CertificateRow.number)
+    ):
+        base = _predicate(envelope).get("base")
+        if bases.setdefault(model_id, base) != base:
+            fault(f"certificate {certificate_id}", "its network stands on another base than before")
+        bases[model_id] = base
 
 
 class _Check:
@@ -126,13 +141,13 @@ class _Check:
             runs += frontier.extend(added)
 
     def _certificates(self) -> deque[tuple[str, dict[str, Any]]]:
-        """Return what the lineage's certificates state, oldest first."""
+        """Return the predicates of the lineage's certificates, oldest first."""
         query = select(CertificateRow.id, CertificateRow.envelope)
         mine = CertificateRow.model_id == self._lineage.model_id
         rows = self._session.execute(query.where(mine).order_by(CertificateRow.number))
-        stated = ((certificate_id, _forgotten(envelope)) for certificate_id, envelope in rows)
+        stated = ((certificate_id, _predicate(envelope)) for certificate_id, envelope in rows)
         since = self._lineage.since_version
-        return deque(each for each in stated if each[1].get("since_version") == since)
+        return deque(each for each in stated if _forgotten(each[1]).get("since_version") == since)
 
     def _check_certificates(self, certificates: deque[tuple[str, dict[str, Any]]]) -> None:
         """Take those away that state the trees and totals as they are now."""
@@ -148,11 +163,26 @@ class _Check:
         )
         now |= {name: getattr(self._totals, name) for name in _COUNTS}
         while certificates:
-            stated = certificates[0][1]
+            predicate = certificates[0][1]
+            stated = _forgotten(predicate)
             names = ("excluded",) if "first" in stated else now.keys()
             if any(stated.get(name) != now[name] for name in names):
                 break
+            if "first" not in stated and stated.get("before_training") != self._before(predicate):
+                break
             certificates.popleft()
+
+    def _before(self, predicate: dict[str, Any]) -> int | None:
+        """Return what a certificate has to say of records that left before the training."""
+        try:
+            return before_training(
+                self._totals.before_training,
+                self._totals.records,
+                mechanism=predicate["mechanism"]["name"],
+                relation=predicate["guarantee"]["neighbouring_relation"],
+            )
+        except (KeyError, TypeError, ExpungeError):
+            return None
 
     def _check_nodes(self, tree: str) -> None:
         rows = self._session.execute(_NODES, {"tree": tree})
@@ -180,10 +210,15 @@ class _Check:
             self._fault(f"it covers request {request_id}, but does not account for it")
 
 
-def _forgotten(envelope: str) -> dict[str, Any]:
-    """Return what a certificate states of forgotten records; nothing where it is damaged."""
+def _predicate(envelope: str) -> dict[str, Any]:
+    """Return what a certificate states; nothing where it is damaged."""
     try:
-        stated: dict[str, Any] = statement_of(envelope)["predicate"].get("forgotten", {})
-        return dict(stated)
+        return dict(statement_of(envelope)["predicate"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
+
+
+def _forgotten(predicate: dict[str, Any]) -> dict[str, Any]:
+    """Return what a predicate says of forgotten records; nothing where it is damaged."""
+    stated = predicate.get("forgotten", {})
+    return stated if isinstance(stated, dict) else {}

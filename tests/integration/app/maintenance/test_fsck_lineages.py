@@ -3,6 +3,7 @@
 import pytest
 from sqlalchemy import Engine, text
 
+from app.certificates.signing import statement_of
 from app.services import Services
 from tests.support.logbook import faults, forging
 from tests.support.workshop import Workshop
@@ -97,3 +98,51 @@ def test_any_change_is_found(
         with app_database.begin() as connection:
             connection.execute(text("DROP SCHEMA kept CASCADE"))
     assert faults(told) == []
+
+
+@pytest.fixture
+def tracked(workshop: Workshop) -> Services:
+    """A tracked head whose certificates cover two requests, neither before its training."""
+    workshop.forged = True
+    recipe = {"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25}
+    workshop.define(architecture="linear_head", recipe=recipe, mechanism="tracked_release")
+    workshop.work()
+    learned, _ = workshop.split()
+    for name in learned[:2]:
+        workshop.forget(name)
+        workshop.dispatch()
+        if workshop.active_run() is not None:
+            workshop.work()
+    assert faults(workshop.services) == []
+    return workshop.services
+
+
+def test_a_training_that_begins_elsewhere_than_certificates_say_is_found(
+    tracked: Services, app_database: Engine
+) -> None:
+    with forging(app_database) as connection:
+        changed = connection.execute(
+            text(
+                "UPDATE accounted_requests SET before_training = 1, begun_at_epoch ="
+                " (SELECT min(forgotten_epoch) FROM records) WHERE number = 2"
+            )
+        )
+        assert changed.rowcount == 1
+    reasons = [fault.reason for fault in faults(tracked)]
+    assert [each for each in reasons if "states other trees, or other totals" in each]
+    assert not [each for each in reasons if "recount" in each]
+
+
+def test_another_base_is_found(told: Services, app_database: Engine) -> None:
+    query = text("SELECT id, envelope FROM certificates ORDER BY number DESC LIMIT 1")
+    with forging(app_database) as connection:
+        certificate_id, envelope = connection.execute(query).one()
+        statement = statement_of(envelope)
+        statement["predicate"]["base"] = {"sha256": "5e" * 32, "tensors": ["0.weight"]}
+        signed = told.signer.sign(statement)
+        connection.execute(
+            text("UPDATE certificates SET envelope = :envelope WHERE id = :id"),
+            {"envelope": signed.envelope, "id": certificate_id},
+        )
+    found = {fault.where for fault in faults(told) if "another base" in fault.reason}
+    assert found == {f"certificate {certificate_id}"}
