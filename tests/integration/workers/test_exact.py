@@ -432,6 +432,7 @@ def test_a_head_that_was_trained_with_noise_is_exact_from_its_next_release_on(wo
     answered(workshop, last)
     assert certificate(workshop)["guarantee"]["kind"] == "gaussian"
     assert certificate(workshop)["forgotten"]["before_training"] == len(several) + 1
+    assert faults(workshop.services) == []
 
 
 def test_another_regularisation_holds_from_the_next_release_on(workshop):
