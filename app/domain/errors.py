@@ -303,6 +303,10 @@ class SourceUnavailableError(ExpungeError):
     """Where an import's files are does not answer now; it may later."""
 
 
+class DecodingBrokeOffError(ExpungeError):
+    """The process that decodes an import's file was killed or crashed; another one may succeed."""
+
+
 class ConfigurationError(ExpungeError):
     """A setting, key or server is missing. The message says how to supply it."""
 

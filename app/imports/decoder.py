@@ -8,6 +8,7 @@ record batch; ``V`` ends an order, with JSON: an error, or the file's number of 
 import contextlib
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from itertools import accumulate
@@ -21,6 +22,9 @@ from app.datasets.reader import confine, receive, rules_of, send, verdict_of
 from app.datasets.uploads import ReadingPlan, opened, read_parts, reading_plan
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RowProblem
 from app.tables.problems import Problems
+
+OUT_OF_MEMORY: Final = 3
+"""How it exits when a file takes more memory than it may have."""
 
 MOST_PART_BYTES: Final = 256 << 20
 MOST_RANGE_BYTES: Final = 32 << 20
@@ -159,13 +163,16 @@ def _carry_out(order: dict[str, Any], orders: IO[bytes], answers: IO[bytes]) -> 
 
 
 def main() -> None:
-    """Process orders until the input ends or a limit of this process is exceeded."""
+    """Process orders until the input ends, or ``OUT_OF_MEMORY``."""
     orders, answers = sys.stdin.buffer, sys.stdout.buffer
     confine(int(sys.argv[1]))
-    while True:
-        _carry_out(json.loads(receive(orders, most=_MOST_ORDER_BYTES)), orders, answers)
+    try:
+        while True:
+            _carry_out(json.loads(receive(orders, most=_MOST_ORDER_BYTES)), orders, answers)
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(EOFError, BrokenPipeError, MemoryError):
+    with contextlib.suppress(EOFError, BrokenPipeError):
         main()

@@ -17,10 +17,10 @@ import pyarrow as pa
 from app.datasets.reader import as_order, receive, refuse, send
 from app.datasets.uploads import part_schema
 from app.domain.encoding import TableEncoding
-from app.domain.errors import PayloadTooLargeError
+from app.domain.errors import DecodingBrokeOffError, PayloadTooLargeError
 from app.domain.schema import FeatureSchema
 from app.domain.table_schema import TableSchema
-from app.imports.decoder import MOST_PART_BYTES, MOST_RANGE_BYTES
+from app.imports.decoder import MOST_PART_BYTES, MOST_RANGE_BYTES, OUT_OF_MEMORY
 from app.processes import confined
 
 DECODER_BYTES: Final = 1 << 30
@@ -28,6 +28,9 @@ DECODER_BYTES: Final = 1 << 30
 
 LONGEST_S: Final = 300.0
 """How long decoding may take between two frames."""
+
+_LAST_S: Final = 10.0
+"""How long a process may take to end after its last answer."""
 
 _OVERHEAD_BYTES: Final = 1 << 20
 
@@ -80,7 +83,8 @@ class Decoder:
 
         Raises:
             InvalidRecordsError: they do not fit, or it is not a Parquet file.
-            PayloadTooLargeError: it announces too much.
+            PayloadTooLargeError: it announces too much, or takes too much memory.
+            DecodingBrokeOffError: the process ended; another one may succeed.
         """
         for _ in self._carry_out(file, None):
             pass
@@ -91,7 +95,8 @@ class Decoder:
 
         Raises:
             InvalidRecordsError: a row cannot be read; those of the parts before can.
-            PayloadTooLargeError: reading it takes too much memory or time.
+            PayloadTooLargeError: reading it takes too much memory.
+            DecodingBrokeOffError: the process ended; another one may succeed.
         """
         yield from self._carry_out(file, start)
 
@@ -111,14 +116,27 @@ class Decoder:
                 part.validate(full=True)
                 yield part
         except (EOFError, BrokenPipeError) as error:
-            raise PayloadTooLargeError(
-                f"decoding it broke off: it takes more than {self._memory_bytes} bytes of memory "
-                f"or {LONGEST_S:.0f} s, or is damaged; write it with smaller rows or row groups"
-            ) from error
+            raise self._ended() from error
         verdict = json.loads(frame[1:])
         if "rows" not in verdict:
             refuse(verdict)
         self._rows = int(verdict["rows"])
+
+    def _ended(self) -> PayloadTooLargeError | DecodingBrokeOffError:
+        """Return why the process gave no more answers; it is over afterwards."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LAST_S)
+        self._process.kill()
+        status = self._process.wait()
+        if status == OUT_OF_MEMORY:
+            return PayloadTooLargeError(
+                f"decoding it takes more than {self._memory_bytes} bytes of memory: write it with "
+                "smaller rows or row groups"
+            )
+        return DecodingBrokeOffError(
+            f"decoding it broke off: its process was killed, took {LONGEST_S:.0f} s for one part, "
+            f"or crashed (status {status})"
+        )
 
     def _frame(self, answers: Any) -> bytearray:  # noqa: ANN401 - a pipe
         alarm = threading.Timer(LONGEST_S, self._process.kill)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from app.datasets.uploads import Upload, joined
 from app.domain.errors import (
+    DecodingBrokeOffError,
     FileProblem,
     ImportFailedError,
     InvalidRecordsError,
@@ -22,6 +23,7 @@ from workers.imports.sources import SourceFileReader
 
 BATCH_BYTES: Final = 64 << 20
 BATCH_ROWS: Final = 1 << 18
+DECODING_ERRORS: Final = (InvalidRecordsError, PayloadTooLargeError, DecodingBrokeOffError)
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Batches:
 
         Raises:
             ImportFailedError: a row cannot be read, or a file takes too much memory.
+            DecodingBrokeOffError: the process that decodes was killed or crashed.
             SourceUnavailableError: a file cannot be read now, or was changed.
         """
         since = at = start
@@ -97,8 +100,8 @@ class Batches:
     ) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._decoder.parts(reader, row)
-        except (InvalidRecordsError, PayloadTooLargeError) as error:
-            raise refused(file.name, error) from error
+        except DECODING_ERRORS as error:
+            raise told_of(file.name, error) from error
 
     def _is_full(self) -> bool:
         rows = sum(part.num_rows for part in self._waiting)
@@ -110,9 +113,12 @@ class Batches:
         return Batch(joined(parts, self._schema) if parts else None, since, at)
 
 
-def refused(name: str, error: InvalidRecordsError | PayloadTooLargeError) -> ImportFailedError:
-    """Return why a file is refused, with the places of all faults."""
-    if isinstance(error, PayloadTooLargeError):
-        return ImportFailedError(f"{name}: {error}")
-    problems = [FileProblem(**{**asdict(problem), "file": name}) for problem in error.problems]
-    return ImportFailedError(f"{name}: {error}", problems)
+def told_of(
+    name: str, error: InvalidRecordsError | PayloadTooLargeError | DecodingBrokeOffError
+) -> ImportFailedError | DecodingBrokeOffError:
+    """Return what ends an attempt at a file, with the places of all faults."""
+    if isinstance(error, DecodingBrokeOffError):
+        return DecodingBrokeOffError(f"{name}: {error}")
+    problems = getattr(error, "problems", ())
+    named = [FileProblem(**{**asdict(problem), "file": name}) for problem in problems]
+    return ImportFailedError(f"{name}: {error}", named)

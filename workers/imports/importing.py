@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from app.datasets.comparison import KeyedUpload
 from app.datasets.service import PushResult, definition_of
 from app.datasets.tables import DatasetRow
-from app.domain.errors import InvalidRecordsError, PayloadTooLargeError, RunInterruptedError
+from app.domain.errors import RunInterruptedError
 from app.domain.places import Place
 from app.failpoints import reach
 from app.imports import service
@@ -27,7 +27,7 @@ from app.imports.decoding import Decoder
 from app.imports.service import Position, SourceFile
 from app.ledger import repository as ledger
 from app.services import Services
-from workers.imports.batches import Batch, Batches, refused
+from workers.imports.batches import DECODING_ERRORS, Batch, Batches, told_of
 from workers.imports.lease import ImportLease
 from workers.imports.sources import Source, source_of
 from workers.patience import outlast_outages
@@ -43,7 +43,7 @@ def carry_out(services: Services, lease: ImportLease) -> None:
         LeaseLostError: another worker holds the import, or it was cancelled.
         RunInterruptedError: this worker was asked to stop, or a run waits.
         ImportFailedError, PlaceNotAllowedError, GoneError, ConflictError: it cannot go on.
-        SourceUnavailableError: the files cannot be read now.
+        SourceUnavailableError, DecodingBrokeOffError: the files cannot be read now.
     """
     with services.database.transaction() as session:
         dataset = session.get_one(DatasetRow, lease.dataset_id)
@@ -111,8 +111,8 @@ def _examined(
         if known is not None and reader.version == known.version:
             return known
         return SourceFile(name, reader.version, decoder.rows_of(reader))
-    except (InvalidRecordsError, PayloadTooLargeError) as error:
-        raise refused(name, error) from error
+    except DECODING_ERRORS as error:
+        raise told_of(name, error) from error
     finally:
         reader.close()
 

@@ -1,0 +1,19 @@
+"""The processes that decode files of imports, to be killed as an operating system does."""
+
+import psutil
+
+_MODULE = "app.imports.decoder"
+
+
+def decoder_of(pid: int) -> psutil.Process:
+    """Return the process that decodes for another one."""
+    children = psutil.Process(pid).children(recursive=True)
+    (found,) = (child for child in children if _MODULE in child.cmdline())
+    return found
+
+
+def killed(process: psutil.Process) -> None:
+    """Kill a process and wait until it is over; its parent still has to collect it."""
+    process.kill()
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        pass
