@@ -4,15 +4,21 @@ The key is kept outside the database. It allows the service to recognise an id t
 again, for example in a second request for the same person, but not to read ids back.
 """
 
+import hashlib
 import hmac
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
+
+import numpy as np
 
 from app.domain.commitments import normal_id
 from app.storage.keyfiles import create_key_file, read_key_file
 
 KEY_BYTES = 32
+_BLOCK_BYTES: Final = 64
+"""SHA-256's; a key is not longer."""
 
 
 class Pseudonyms:
@@ -48,8 +54,8 @@ class Pseudonyms:
     def subjects(self, dataset_id: str, subject_ids: Sequence[str | None]) -> list[bytes | None]:
         """Return what ``subject`` does, of many, often the same; None stays None."""
         digest = self._digests("subject", dataset_id)
-        known: dict[str | None, bytes | None] = {None: None}
-        for each in set(subject_ids) - known.keys():
+        known: dict[str | None, bytes | None] = dict.fromkeys(subject_ids)
+        for each in known:
             known[each] = None if each is None else digest(normal_id(each).encode())
         return [known[each] for each in subject_ids]
 
@@ -86,12 +92,18 @@ class Pseudonyms:
         return self._digest(f"call {purpose}", caller_id, content)
 
     def _digests(self, kind: str, dataset_id: str) -> Callable[[bytes], bytes]:
-        """Return ``_digest`` of many contents, begun once."""
-        begun = hmac.new(self._key, _prefix(kind, dataset_id), "sha256")
+        """Return ``_digest`` of many contents, begun once: HMAC by its definition in RFC 2104.
+
+        Copies of ``hmac``'s own objects take twice as long.
+        """
+        padded = np.frombuffer(self._key.ljust(_BLOCK_BYTES, b"\0"), np.uint8)
+        inner = hashlib.sha256((padded ^ 0x36).tobytes() + _prefix(kind, dataset_id))
+        outer = hashlib.sha256((padded ^ 0x5C).tobytes())
 
         def digest(content: bytes) -> bytes:
-            mac = begun.copy()
-            mac.update(content)
+            hashed, mac = inner.copy(), outer.copy()
+            hashed.update(content)
+            mac.update(hashed.digest())
             return mac.digest()
 
         return digest

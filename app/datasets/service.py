@@ -319,15 +319,15 @@ class Records:
         session.add(shard)
         session.flush()
         seqs = repository.new_seqs(session, count)
-        repository.add_records(
-            session,
-            dataset_id=dataset_id,
-            shard_id=shard.id,
-            seqs=seqs,
-            record_keys=records.record_keys,
-            subject_keys=records.subject_keys,
-        )
-        self._blobs.fill(blob, pack(seqs, records.upload.content), session=session)
+        with self._blobs.filling(session, blob, lambda: pack(seqs, records.upload.content)):
+            repository.add_records(
+                session,
+                dataset_id=dataset_id,
+                shard_id=shard.id,
+                seqs=seqs,
+                record_keys=records.record_keys,
+                subject_keys=records.subject_keys,
+            )
         self._blobs.adopt(session, blob)
         return int(seqs[0])
 

@@ -39,7 +39,10 @@ SETTINGS = {
     "unix_socket_permissions": "0700",
     "max_connections": "200",
     "shared_buffers": "128MB",
-    "max_wal_size": "512MB",
+    # Keys of records are random: after each checkpoint, all blocks of their indexes go to the log.
+    "max_wal_size": "2GB",
+    "wal_buffers": "16MB",
+    "checkpoint_timeout": "15min",
     "fsync": "on",
     "timezone": "UTC",
     "log_timezone": "UTC",

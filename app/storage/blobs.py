@@ -21,9 +21,11 @@ random bytes, which are deleted as soon as the object store can.
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -39,6 +41,9 @@ from app.storage.objects import ObjectStore
 from app.storage.ranges import BlobRange
 from app.storage.sweeper import Sweeper
 from app.storage.tables import BlobRow
+
+_AWAKE_S: Final = 5.0
+"""How often a transaction that waits for a write shows Postgres that it is not idle."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class Blobs:
         Raises:
             GoneError: the blob was given up.
         """
-        blob = StoredBlob(blob_id, hashlib.sha256(content).hexdigest(), len(content))
+        blob = _described(blob_id, content)
 
         def step() -> AbstractContextManager[Session]:
             return self._database.transaction() if session is None else nullcontext(session)
@@ -131,6 +136,43 @@ class Blobs:
             self._take_back(blob_id)
             raise
         return blob
+
+    @contextmanager
+    def filling(
+        self, session: Session, blob_id: str, content: Callable[[], bytes]
+    ) -> Iterator[None]:
+        """Write a reserved blob on a thread while the block works in the same transaction.
+
+        Args:
+            session: the transaction that reserved it.
+            blob_id: the blob.
+            content: makes the content, on the thread.
+
+        Raises:
+            GoneError: the blob was given up.
+        """
+
+        def write() -> StoredBlob:
+            made = content()
+            self._objects.write(blob_id, encrypt(made, key, Identity(blob_id, kind)))
+            return _described(blob_id, made)
+
+        _reach_store("before_blob_write")
+        try:
+            key = self._keys.create(blob_id)
+            kind = _require_pending(session, blob_id)
+            with ThreadPoolExecutor(1, thread_name_prefix="blob") as writer:
+                writing = writer.submit(write)
+                yield
+                while not wait([writing], _AWAKE_S).done:
+                    _stay_awake(session)
+                blob = writing.result()
+            _reach_store("after_blob_write")
+            _require_pending(session, blob_id)
+            _note_content(session, blob)
+        except Exception:
+            self._take_back(blob_id)
+            raise
 
     def _take_back(self, blob_id: str) -> None:
         """Remove what a failed write left behind, whatever its blob's state."""
@@ -301,8 +343,16 @@ def _note_content(session: Session, blob: StoredBlob) -> None:
 def _awake(parts: Iterable[bytes], session: Session) -> Iterator[bytes]:
     """Yield the parts, and show Postgres with each that the transaction is not idle."""
     for part in parts:
-        session.connection().exec_driver_sql("SELECT 1")
+        _stay_awake(session)
         yield part
+
+
+def _stay_awake(session: Session) -> None:
+    session.connection().exec_driver_sql("SELECT 1")
+
+
+def _described(blob_id: str, content: bytes) -> StoredBlob:
+    return StoredBlob(blob_id, hashlib.sha256(content).hexdigest(), len(content))
 
 
 def _reach_store(point: str) -> None:

@@ -125,11 +125,21 @@ def create_records() -> None:
         ["dataset_id", sa.text("GREATEST(forgotten_epoch, absences[cardinality(absences)])")],
         postgresql_where="forgotten_epoch IS NOT NULL OR absences IS NOT NULL",
     )
-    op.create_index("ix_records_dataset_id_subject_key", "records", ["dataset_id", "subject_key"])
-    op.create_index("ix_records_shard_id", "records", ["shard_id"])
     op.create_index(
-        "uq_records_dataset_id_record_key", "records", ["dataset_id", "record_key"], unique=True
+        "ix_records_dataset_id_shard_id",
+        "records",
+        ["dataset_id", "shard_id"],
+        postgresql_using="brin",
+        postgresql_ops={"dataset_id": "text_bloom_ops", "shard_id": "text_bloom_ops"},
+        postgresql_with={"pages_per_range": 32, "autosummarize": "on"},
     )
+    op.create_index(
+        "ix_records_subject_key",
+        "records",
+        ["subject_key"],
+        postgresql_where="subject_key IS NOT NULL",
+    )
+    op.create_index("uq_records_record_key", "records", ["record_key"], unique=True)
 
 
 def create_imports() -> None:

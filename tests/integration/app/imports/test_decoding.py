@@ -46,7 +46,7 @@ def test_a_process_that_is_killed_is_not_the_files_fault(plain: File) -> None:
         parts = decoder.parts(plain, 0)
         assert next(parts).num_rows > 0
         killed(decoder_of(os.getpid()))
-        with pytest.raises(DecodingBrokeOffError, match="broke off.*status -9"):
+        with pytest.raises(DecodingBrokeOffError, match="status -9"):
             list(parts)
     with Decoder(SCHEMA, None) as decoder:
         assert sum(part.num_rows for part in decoder.parts(plain, 0)) == 20_000
