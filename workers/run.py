@@ -9,7 +9,8 @@
     the process cannot write to any file (``ram_only``).
  4. Take noisy steps until the odometer meets the target. Only then does the seal open.
     (Retraining needs none: a fresh network trained on retained records meets the target exactly.
-    A ridge head is solved from sums, of which the forgotten records' part was subtracted in 2.)
+    A ridge head is solved from sums, of which the forgotten records' part was subtracted in 2.
+    Of an ensemble only the members concerned are trained anew, each sealed by itself.)
  5. Fine-tune without noise on retained records, unless the steps are accounted for; evaluate.
  6. Publish version, certificate and obligations in one transaction, if the drawn noise is what the
     certificate claims and the offline verifier accepts the bundle.
@@ -24,6 +25,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import BytesIO
 from typing import Any
 
 import safetensors.numpy
@@ -37,7 +39,7 @@ from app.certificates.signing import payload_from
 from app.certificates.statement import CertifyingPhase
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import check_place, check_statement
-from app.certificates.weights_file import tensors_sha256
+from app.certificates.weights_file import WeightsFile, tensors_sha256
 from app.domain.base import BaseDigest
 from app.domain.errors import DraftOutdatedError
 from app.domain.plan import Plan, TrainingKind
@@ -50,6 +52,7 @@ from app.planning.mechanisms.tracked import Tracked
 from app.registry import statistics_file
 from app.services import Services
 from app.storage.blobs import StoredBlob
+from workers import ensembles
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records
@@ -106,14 +109,18 @@ def _carry_out(
 ) -> None:
     """Train or unlearn, measure, and publish."""
     certified: Certified | None = None
-    if lease.kind is RunKind.TRAIN and model.releases_as_trained:
+    phase: CertifyingPhase | None
+    anew: frozenset[int] | None = None
+    if data.members is not None:
+        tensors, phase, evaluation, anew = _train_members(services, lease, model, data, fresh)
+    elif lease.kind is RunKind.TRAIN and model.releases_as_trained:
         tensors, phase, evaluation = _train_openly(lease, model, data, fresh)
     else:
         certified, phase = _certify(services, lease, model, data, factory, fresh)
         tensors = certified.tensors()
         evaluation = _evaluate(lease, data, certified)
         evaluation |= _noise_curve(data, certified, phase, evaluation)
-    if model.policy.audit:
+    if model.policy.audit and anew is None:
         evaluation["audit"] = _audit(data, certified)
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
@@ -130,6 +137,7 @@ def _carry_out(
             evaluation=evaluation,
             certified_at=certified_at,
             phase_seconds=lease.phase_seconds,
+            members=() if anew is None else _members(content, anew),
         )
         _publish(services, lease, result, content)
 
@@ -297,6 +305,33 @@ def _audit(data: RunData, certified: Certified | None) -> dict[str, Any]:
         return unmeasured_audit(**counts)
     after = certified.membership_auc(forgotten=data.forgotten, held_out=data.held_out)
     return measured_audit(auc_before=certified.auc_before, auc_after=after, **counts)
+
+
+def _train_members(
+    services: Services,
+    lease: Lease,
+    model: ModelSpec,
+    data: RunData,
+    fresh: Callable[[], nn.Module],
+) -> tuple[Mapping[str, NDArray[Any]], CertifyingPhase, dict[str, Any], frozenset[int]]:
+    """Train the members of an ensemble that are concerned; say which, and measure them all."""
+    head: Tensors = {}
+    if lease.kind is not RunKind.TRAIN:
+        head = outlast_outages(lease.check, lambda: load_start(services, lease))
+    reach("after_load")
+    trained = ensembles.train_members(lease, model, data, fresh, head)
+    reach("at_target")
+    network = ensembles.whole(model, fresh, trained.tensors)
+    evaluation = _evaluate(lease, data, network)
+    if model.policy.audit:
+        evaluation["audit"] = ensembles.audit(model, data, fresh, head, network)
+    return trained.tensors, trained.phase(data.plan), evaluation, trained.anew
+
+
+def _members(content: bytes, anew: frozenset[int]) -> list[tuple[str, bool]]:
+    """Return the digest of each member, and whether it was trained."""
+    digests = WeightsFile(BytesIO(content)).digests_of_members()
+    return [(digest, member in anew) for member, digest in enumerate(digests)]
 
 
 def _train_openly(

@@ -19,6 +19,8 @@ from typing import Any, Final
 from securesystemslib.dsse import Envelope
 
 from app.certificates import strict_json
+from app.domain.architecture import MOST_MEMBERS
+from app.domain.commitments import member_commitment
 from app.domain.errors import VerificationError
 from app.domain.trees.merkle import HASH_BYTES
 
@@ -61,18 +63,35 @@ class LogProof:
 
 @dataclass(frozen=True)
 class LeafProof:
-    """Some of the commitments in a certificate's tree, by their places, with their multiproof."""
+    """Some of the commitments in a certificate's tree, by their places, with their multiproof.
+
+    ``members`` says of an ensemble's, by the same places, which member learned from each record.
+    """
 
     leaves: Mapping[int, bytes]
     siblings: tuple[bytes, ...]
+    members: Mapping[int, int] | None = None
+
+    @property
+    def in_tree(self) -> Mapping[int, bytes]:
+        """What the tree has at these places: the commitments, each with its member if any."""
+        if self.members is None:
+            return self.leaves
+        return {
+            index: member_commitment(commitment, self.members[index])
+            for index, commitment in self.leaves.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
+        document: dict[str, Any] = {
             "indices": sorted(self.leaves),
             "commitments": _to_texts([self.leaves[index] for index in sorted(self.leaves)]),
             "siblings": _to_texts(self.siblings),
         }
+        if self.members is not None:
+            document["members"] = [self.members[index] for index in sorted(self.leaves)]
+        return document
 
 
 @dataclass(frozen=True)
@@ -204,10 +223,18 @@ def _leaves(document: Mapping[str, Any] | None) -> LeafProof | None:
         return None
     indices = [_integer(index) for index in document["indices"]]
     commitments = _hashes(document["commitments"], most=MAX_LEAVES)
+    members = document.get("members")
     return LeafProof(
         leaves=dict(zip(indices, commitments, strict=True)),
         siblings=_hashes(document["siblings"], most=MAX_LEAVES * 64),
+        members=None if members is None else dict(zip(indices, map(_member, members), strict=True)),
     )
+
+
+def _member(value: Any) -> int:  # noqa: ANN401
+    member = _integer(value)
+    _require(member < MOST_MEMBERS, "no ensemble has so many members")
+    return member
 
 
 def _growth(document: Mapping[str, Any] | None) -> Growth | None:

@@ -6,12 +6,20 @@ compute the commitments to the records; without the salt they look random.
 
 import base64
 import binascii
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from app.certificates import strict_json
 from app.certificates.bundle import LeafProof, RequestProof
-from app.certificates.schema import Excluded, Forgotten, Tree
+from app.certificates.schema import (
+    Excluded,
+    Forgotten,
+    MemberSection,
+    Predicate,
+    Release,
+    Tree,
+)
 from app.domain.commitments import SALT_BYTES, normal_id, record_commitment, subject_commitment
 from app.domain.errors import ProofError, VerificationError
 from app.domain.trees import multiproof
@@ -92,11 +100,18 @@ class Receipt:
 
 
 def check_receipt(
-    receipt: Receipt, proof: RequestProof | None, forgotten: Forgotten | Excluded
+    receipt: Receipt,
+    proof: RequestProof | None,
+    forgotten: Forgotten | Excluded,
+    *,
+    members: Sequence[MemberSection] | None = None,
+    since: Predicate | None = None,
 ) -> str:
     """Check that a certificate accounts for every record and subject of the request; say how.
 
     How many records a subject had is the operator's word: the receipt's ``records`` repeats it.
+    Of an ensemble, with ``members``, it is also shown to which of them each record belonged; where
+    an older certificate ``since`` did not account for it, that member was trained anew after it.
 
     Raises:
         VerificationError: a record is missing, a commitment is foreign, or a proof fails.
@@ -123,7 +138,35 @@ def check_receipt(
     _require_every_id(of_records - shown, of_subjects, named=len(of_records))
     if covered & excluded:
         raise VerificationError("receipt", "a record is listed both as covered and as never used")
-    return f"{len(covered)} records are covered, {len(excluded)} never touched the weights"
+    said = f"{len(covered)} records are covered, {len(excluded)} never touched the weights"
+    concerned = _concerned(proof.covered, members, since)
+    return said if concerned is None else f"{said}; they belonged to members {concerned}"
+
+
+def _concerned(
+    proof: LeafProof | None, members: Sequence[MemberSection] | None, since: Predicate | None
+) -> str | None:
+    """Return the members that the covered records belonged to; None if it is no ensemble."""
+    if proof is None:
+        return None
+    if (proof.members is None) != (members is None):
+        raise VerificationError("receipt", "it does not say to which members its records belonged")
+    if proof.members is None or members is None:
+        return None
+    if max(proof.members.values()) >= len(members):
+        raise VerificationError("receipt", "a record belonged to a member that is not there")
+    for index, member in proof.members.items():
+        trained_in = members[member].trained_in
+        if _is_newer(index, since) and since is not None and trained_in <= since.model.version:
+            raise VerificationError(
+                "receipt", f"member {member} was not trained anew without its records"
+            )
+    return ", ".join(map(str, sorted(set(proof.members.values()))))
+
+
+def _is_newer(index: int, older: Predicate | None) -> bool:
+    """Return whether an older certificate of the lineage does not account for a leaf."""
+    return isinstance(older, Release) and index >= older.forgotten.covered.size
 
 
 def _require_every_id(
@@ -149,7 +192,7 @@ def _proven(proof: LeafProof | None, tree: Tree | None, meant: range | None = No
         raise VerificationError("receipt", "the certificate is not about all of its records")
     try:
         multiproof.verify(
-            leaves=proof.leaves,
+            leaves=proof.in_tree,
             size=tree.size,
             proof=proof.siblings,
             expected_root=bytes.fromhex(tree.root),

@@ -20,6 +20,7 @@ from pydantic import (
 
 from app.certificates import strict_json
 from app.certificates.weights_file import MAX_TENSORS
+from app.domain.architecture import MOST_MEMBERS
 from app.domain.backbone import BackboneDigest
 from app.domain.base import BaseDigest
 from app.domain.errors import VerificationError
@@ -270,6 +271,13 @@ class Exclusion(Section):
     software: Software
 
 
+class MemberSection(Section):
+    """A member of an ensemble: the digest of its tensors, and the version that trained it."""
+
+    sha256: Sha256
+    trained_in: Number
+
+
 class Release(Section):
     """The predicate of a version that a mechanism produced."""
 
@@ -278,6 +286,9 @@ class Release(Section):
     target: Target
     guarantee: dict[str, Any]
     mechanism: Mechanism
+    members: Annotated[list[MemberSection], Field(min_length=1, max_length=MOST_MEMBERS)] | None = (
+        None
+    )
     accountant: dict[str, Any]
     assumptions: Annotated[list[dict[str, Any]], Field(max_length=_MAX_ASSUMPTIONS)]
     backbone: Backbone | None = None

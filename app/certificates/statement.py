@@ -3,7 +3,7 @@
 Field meanings never change once released; fields are only added. See ``schema`` for the fields.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib import metadata
@@ -15,6 +15,7 @@ from app.certificates.noise import Noise, draws_of
 from app.certificates.schema import PREDICATE_TYPE, SCOPE, STATEMENT_TYPE, WEIGHTS_NAME
 from app.domain.backbone import BackboneDigest
 from app.domain.base import BaseDigest
+from app.domain.ensemble import Member
 from app.domain.plan import Plan
 from app.domain.schedules import to_json
 from app.domain.states import Basis
@@ -125,8 +126,11 @@ def unlearning_statement(
     times: Times,
     backbone: BackboneDigest | None = None,
     base: BaseDigest | None = None,
+    members: Sequence[Member] = (),
 ) -> dict[str, Any]:
     """Return the statement of a version that a mechanism produced.
+
+    ``members`` are those of an ensemble.
 
     Raises:
         ParameterError: a parameter is missing, unknown or out of its range.
@@ -154,6 +158,7 @@ def unlearning_statement(
                 "tensors": sorted(phase.tensors),
                 "noise": None if phase.noise is None else asdict(phase.noise),
             },
+            **({"members": [member.to_json() for member in members]} if members else {}),
             **_public_fields(backbone, base),
             "forgotten": _forgotten(
                 coverage,

@@ -40,8 +40,6 @@ from app.certificates.parameters import read_parameters
 from app.certificates.receipts import Receipt, check_receipt
 from app.certificates.schema import (
     AsTrained,
-    Excluded,
-    Forgotten,
     Predicate,
     Release,
     Statement,
@@ -108,21 +106,42 @@ def verify(
     if consistent_with is not None:
         finding = check_history(parts.log, checkpoint, consistent_with, keys)
         report(VerifiedStep("history", finding))
+    older: Predicate | None = None
     if previous is not None:
-        report(VerifiedStep("previous", _check_growth(parts, predicate, previous, keys)))
+        payload, older = _older(previous, keys)
+        finding = check_growth(predicate, older, parts.growth, old_payload=payload)
+        report(VerifiedStep("previous", finding))
     if receipt is not None:
-        finding = check_receipt(Receipt.from_json(receipt), parts.request, _forgotten(predicate))
+        finding = _check_receipt(receipt, parts, predicate, older)
         report(VerifiedStep("receipt", finding))
     return stated
 
 
-def _check_growth(parts: Bundle, predicate: Predicate, older: bytes, keys: TrustedKeys) -> str:
+def _older(bundle: bytes, keys: TrustedKeys) -> tuple[bytes, Predicate]:
+    """Return an older certificate's payload, and its predicate."""
     try:
-        payload = _signed(older, keys)[0].envelope.payload
-        old = _read(payload)[0].predicate
+        payload = _signed(bundle, keys)[0].envelope.payload
+        return payload, _read(payload)[0].predicate
     except VerificationError as error:
         raise VerificationError("previous", f"the older certificate: {error}") from error
-    return check_growth(predicate, old, parts.growth, old_payload=payload)
+
+
+def _check_receipt(
+    receipt: bytes, parts: Bundle, predicate: Predicate, older: Predicate | None
+) -> str:
+    if isinstance(predicate, AsTrained):
+        raise VerificationError("receipt", "the certificate covers no forgotten record")
+    same = (
+        isinstance(older, Release)
+        and older.forgotten.since_version == predicate.forgotten.since_version
+    )
+    return check_receipt(
+        Receipt.from_json(receipt),
+        parts.request,
+        predicate.forgotten,
+        members=predicate.members if isinstance(predicate, Release) else None,
+        since=older if same else None,
+    )
 
 
 def check_place(*, bundle: bytes, trusted: bytes) -> None:
@@ -221,9 +240,3 @@ def _check_signature(envelope: Envelope, trusted: TrustedKeys) -> TrustedKey:
 def _check_digest(statement: Statement, digest: str) -> None:
     if digest != statement.subject[0].digest.sha256:
         raise VerificationError("digest", "these are not the weights that were certified")
-
-
-def _forgotten(predicate: Predicate) -> Forgotten | Excluded:
-    if isinstance(predicate, AsTrained):
-        raise VerificationError("receipt", "the certificate covers no forgotten record")
-    return predicate.forgotten

@@ -6,6 +6,7 @@ Source: https://github.com/huggingface/safetensors#format
 """
 
 import hashlib
+import json
 import math
 import sys
 from array import array
@@ -18,10 +19,12 @@ from typing import Any, BinaryIO, Final
 
 from app.certificates import strict_json
 from app.domain.description import ModelDescription
+from app.domain.ensemble import by_member
 from app.domain.errors import InvalidInputError, VerificationError
 
 MAX_HEADER_BYTES: Final = 100_000_000
 MAX_TENSORS: Final = 100_000
+BACKBONE: Final = "backbone."
 _MAX_RANK: Final = 16
 _LENGTH_BYTES: Final = 8
 _METADATA: Final = "__metadata__"
@@ -93,6 +96,35 @@ class WeightsFile:
         """Return a tensor's bytes."""
         self._file.seek(tensor.start)
         return self._file.read(tensor.end - tensor.start)
+
+    def digests_of_members(self) -> list[str]:
+        """Return the digest of each member of an ensemble, in order: of names, forms and numbers.
+
+        Raises:
+            VerificationError: the tensors are not those of members numbered from 0.
+        """
+        tensors = self.tensors()
+        members = by_member(name for name in tensors if not name.startswith(BACKBONE))
+        if members is None or sorted(members) != list(range(len(members))):
+            raise VerificationError("weights", "its tensors are not those of an ensemble")
+        return [
+            self._digest({own: tensors[name] for own, name in members[member].items()})
+            for member in range(len(members))
+        ]
+
+    def _digest(self, tensors: Mapping[str, StoredTensor]) -> str:
+        digest = hashlib.sha256()
+        for name, tensor in sorted(tensors.items()):
+            form = json.dumps([name, tensor.dtype, tensor.shape])
+            digest.update(len(form).to_bytes(8) + form.encode())
+            for part in self._parts(tensor):
+                digest.update(part)
+        return digest.hexdigest()
+
+    def _parts(self, tensor: StoredTensor) -> Iterator[bytes]:
+        for start in range(tensor.start, tensor.end, _BYTES_AT_ONCE):
+            self._file.seek(start)
+            yield self._file.read(min(_BYTES_AT_ONCE, tensor.end - start))
 
     def is_on_grid(self, tensor: StoredTensor, grid: float) -> bool:
         """Return whether every number of an F64 tensor is a finite multiple of a power of two."""

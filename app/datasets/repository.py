@@ -258,10 +258,11 @@ def read_through(session: Session, dataset_id: str, read: Collection[str]) -> in
 
 
 class DatedRecord(NamedTuple):
-    """A record, and when it was forgotten."""
+    """A record, whose it is, and when it was forgotten."""
 
     seq: int
     record_key: bytes
+    subject_key: bytes | None
     forgotten_epoch: int | None
     absences: list[int] | None
 

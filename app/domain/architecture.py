@@ -14,10 +14,13 @@ from typing import Any, Final
 from app.domain.backbone import BackboneUse
 from app.domain.errors import InvalidInputError
 
-NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "ridge_head", "custom")
+NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "ridge_head", "ensemble", "custom")
+ENSEMBLE: Final = "ensemble"
 CLASSIFIERS: Final = ("ridge", "class_means", "discriminant")
 """What a ridge head may be, all from the same sums."""
-_FIELDS: Final = frozenset({"name", "options", "factory", "backbone"})
+_FIELDS: Final = frozenset({"name", "options", "factory", "backbone", "members", "of"})
+_NOT_MEMBERS: Final = ("linear_head", "ridge_head", "ensemble")
+MOST_MEMBERS: Final = 256
 _MOST_LAYERS: Final = 64
 _SMALLEST_RANGE: Final = 1e-6
 SHIPPED: Final = tuple(
@@ -33,7 +36,8 @@ class ArchitectureSpec:
     """A network's description.
 
     Attributes:
-        name: ``logistic``, ``mlp``, ``cnn``, ``linear_head``, ``ridge_head`` or ``custom``.
+        name: ``logistic``, ``mlp``, ``cnn``, ``linear_head``, ``ridge_head``, ``ensemble`` or
+            ``custom``.
         options: ``mlp``: ``hidden``, the widths of its hidden layers. ``cnn``: ``channels``, one
             convolution and halving per entry. ``linear_head``: ``bias``, the value of the constant
             feature, at least 0 and below 1 (default 0.1), and ``feature_norm``, a public bound that
@@ -43,7 +47,10 @@ class ArchitectureSpec:
             ``target_range``, a public bound to which targets are clipped, after the task's offset
             and scale. ``custom``: the factory's keyword arguments.
         factory: import path ``package.module:factory``; only for ``custom``.
-        backbone: the public weights that the network builds on, if any.
+        backbone: the public weights that the network builds on, if any; each member of an ensemble
+            does.
+        members: of an ensemble: how many networks it averages.
+        of: of an ensemble: what each member is, without a backbone of its own.
 
     Raises:
         InvalidInputError: the name, an option or the factory is not allowed.
@@ -53,6 +60,8 @@ class ArchitectureSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     factory: str | None = None
     backbone: BackboneUse | None = None
+    members: int | None = None
+    of: "ArchitectureSpec | None" = None
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -64,7 +73,9 @@ class ArchitectureSpec:
         ):
             raise InvalidInputError("architecture: options must be an object with text keys")
         object.__setattr__(self, "options", dict(self.options))
-        if self.name == "cnn" and self.on_features:
+        if self.name != ENSEMBLE and (self.members, self.of) != (None, None):
+            raise InvalidInputError("architecture: members and of are for the name 'ensemble' only")
+        if self.member.name == "cnn" and self.on_features:
             raise InvalidInputError(
                 "architecture: cnn reads images, and a frozen backbone gives flat features; "
                 "use logistic, mlp or custom"
@@ -72,6 +83,8 @@ class ArchitectureSpec:
         if self.name == "custom":
             self._check_custom()
             return
+        if self.name == ENSEMBLE:
+            self._check_ensemble()
         if self.factory is not None:
             raise InvalidInputError("architecture: factory is for the name 'custom' only")
         _OPTION_CHECKS[self.name](self.options)
@@ -86,6 +99,31 @@ class ArchitectureSpec:
                 raise InvalidInputError(
                     f"architecture: option {reserved!r} is set by Expunge from the dataset"
                 )
+
+    def _check_ensemble(self) -> None:
+        if type(self.members) is not int or not 1 <= self.members <= MOST_MEMBERS:
+            raise InvalidInputError(
+                f"architecture: members must be a whole number from 1 to {MOST_MEMBERS}"
+            )
+        if not isinstance(self.of, ArchitectureSpec):
+            raise InvalidInputError("architecture: of must say what each member is")
+        if self.of.name in _NOT_MEMBERS:
+            raise InvalidInputError(
+                f"architecture: a {self.of.name} is no member of an ensemble: heads forget exactly "
+                "by themselves, and ensembles do not nest"
+            )
+        if self.of.backbone is not None:
+            raise InvalidInputError("architecture: give the backbone to the ensemble, not to of")
+
+    @property
+    def member(self) -> "ArchitectureSpec":
+        """What one training trains: a member of an ensemble, else the network itself."""
+        return self if self.of is None else replace(self.of, backbone=self.backbone)
+
+    @property
+    def networks(self) -> int:
+        """How many networks the model consists of."""
+        return self.members or 1
 
     @property
     def on_features(self) -> bool:
@@ -110,14 +148,19 @@ class ArchitectureSpec:
             raise InvalidInputError("architecture: name must be text")
         options = document.get("options")
         factory = document.get("factory")
-        backbone = document.get("backbone")
+        backbone, of = document.get("backbone"), document.get("of")
         use = None if backbone is None else BackboneUse.from_json(backbone)
         if name in PRESETS:
-            if options or factory is not None:
+            if options or not {"factory", "members", "of"}.isdisjoint(document):
                 raise InvalidInputError(f"architecture: the preset {name!r} takes no options")
             return replace(PRESETS[name], backbone=use)
         return cls(
-            name=name, options={} if options is None else options, factory=factory, backbone=use
+            name=name,
+            options={} if options is None else options,
+            factory=factory,
+            backbone=use,
+            members=document.get("members"),
+            of=None if of is None else cls.from_json(of),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -127,6 +170,8 @@ class ArchitectureSpec:
             document["factory"] = self.factory
         if self.backbone is not None:
             document["backbone"] = self.backbone.to_json()
+        if self.of is not None:
+            document |= {"members": self.members, "of": self.of.to_json()}
         return document
 
 
@@ -135,9 +180,9 @@ def is_allowed(factory: str, allowed: Sequence[str]) -> bool:
     return factory in (*SHIPPED, *allowed) or f"{factory.partition(':')[0]}:*" in allowed
 
 
-def _check_no_options(options: Mapping[str, Any]) -> None:
+def _check_no_options(name: str, options: Mapping[str, Any]) -> None:
     for option in options:
-        raise InvalidInputError(f"architecture: logistic takes no option {option!r}")
+        raise InvalidInputError(f"architecture: {name} takes no option {option!r}")
 
 
 def _check_widths(name: str, option: str, options: Mapping[str, Any], *, fewest: int) -> None:
@@ -187,11 +232,12 @@ def _is_number(value: object) -> bool:
 
 
 _OPTION_CHECKS: Final[Mapping[str, Callable[[Mapping[str, Any]], None]]] = {
-    "logistic": _check_no_options,
+    "logistic": lambda options: _check_no_options("logistic", options),
     "mlp": lambda options: _check_widths("mlp", "hidden", options, fewest=0),
     "cnn": lambda options: _check_widths("cnn", "channels", options, fewest=1),
     "linear_head": _check_linear_head,
     "ridge_head": _check_ridge_head,
+    "ensemble": lambda options: _check_no_options("ensemble", options),
 }
 
 PRESETS: Mapping[str, ArchitectureSpec] = {}

@@ -27,6 +27,9 @@ def parameters_of(
         classes: or other outputs.
         rows: of a linear head's weights; by default those of classification.
     """
+    if architecture.of is not None:
+        one = parameters_of(architecture.member, input_shape=input_shape, classes=classes)
+        return None if one is None else one * architecture.networks
     size, options = math.prod(input_shape), architecture.options
     widths: list[int]
     match architecture.name:

@@ -3,7 +3,7 @@
 Version, certificate, obligations and the model's head change together or not at all.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -24,6 +24,7 @@ from app.certificates.statement import (
 from app.certificates.tables import CertificateRow
 from app.domain.architecture import ArchitectureSpec
 from app.domain.base import BaseDigest
+from app.domain.ensemble import Member
 from app.domain.errors import DraftOutdatedError, LeaseLostError, TargetNotMetError
 from app.domain.ids import new_id
 from app.domain.policy import Policy
@@ -60,6 +61,7 @@ class RunResult:
         certified_at: when the target was met.
         base: the digest of the network's public tensors; None if it has none.
         statistics: the stored sums over the retained records, of a model that is made of them.
+        members: of an ensemble, the digest of each member, and whether this run trained it.
     """
 
     weights: StoredBlob
@@ -70,6 +72,7 @@ class RunResult:
     phase_seconds: Mapping[str, float]
     base: BaseDigest | None = None
     statistics: StoredBlob | None = None
+    members: Sequence[tuple[str, bool]] = ()
 
 
 def draft(session: Session, *, run_id: str, result: RunResult) -> dict[str, Any] | None:
@@ -283,7 +286,31 @@ def _new_version(
         since_version=number if head is None else head.since_version,
         withheld=withheld,
         evaluation=dict(result.evaluation),
+        members=_members(head, number, result),
     )
+
+
+def _members(
+    head: VersionRow | None, number: int, result: RunResult
+) -> list[dict[str, Any]] | None:
+    """Return what a version says of an ensemble's members; None if it is none.
+
+    Raises:
+        TargetNotMetError: a member that was trained is the same, or another one is not.
+    """
+    if not result.members:
+        return None
+    before = [Member.from_json(each) for each in (head.members or ())] if head is not None else []
+    stated = []
+    for place, (sha256, trained) in enumerate(result.members):
+        known = before[place] if before else None
+        if known is None and not trained:
+            raise TargetNotMetError("a member of a new ensemble was not trained")
+        if known is not None and (known.sha256 == sha256) == trained:
+            raise TargetNotMetError("a member was changed without a training, or not by it")
+        member = Member(sha256, number) if trained or known is None else known
+        stated.append(member.to_json())
+    return stated
 
 
 def _statement(
@@ -322,6 +349,7 @@ def _statement(
         times=times,
         backbone=backbone,
         base=result.base,
+        members=[Member.from_json(each) for each in version.members or ()],
     )
 
 

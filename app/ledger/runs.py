@@ -1,7 +1,7 @@
 """Runs: created, leased, kept alive, requeued or failed. Times are from the database's clock."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from sqlalchemy import Connection, func, update
@@ -32,6 +32,7 @@ from app.ledger.tables import RunRow
 from app.ledger.training import drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.planning.planner import make_plan
+from app.registry import repository as registry
 from app.registry.forecasts import Forecast, Occasion, PlanMaker
 from app.registry.membership import membership_of
 from app.registry.shapes import TrainingRecord, TrainingSet
@@ -110,6 +111,7 @@ class Selection:
         forgotten: the records to forget, only for a membership attack; else empty.
         plan: what to do with them, made for exactly this choice.
         batch_of: the fixed batch of each record to learn from; empty where batches are random.
+        members: of an ensemble, the records of each member that is to be trained anew.
     """
 
     retain: frozenset[int]
@@ -117,6 +119,7 @@ class Selection:
     forgotten: frozenset[int]
     plan: Plan
     batch_of: Mapping[int, int]
+    members: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
 
 def begin(
@@ -153,6 +156,7 @@ def begin(
         emptied = not trains and not retain and training_set.is_emptied
         occasion = Occasion.of(session, model, training_set, dimension=dimension, anew=trains)
         forgotten = audited_records(session, run, model, training_set.membership)
+        members = _members_to_train(session, model, training_set, anew=trains)
     if emptied:
         _withdraw(database, blobs, run_id, fencing_token)
         raise LeaseLostError(f"the run is over: {EMPTIED}")
@@ -169,7 +173,29 @@ def begin(
         forgotten=forgotten,
         plan=plan,
         batch_of=batch_of,
+        members=members,
     )
+
+
+def _members_to_train(
+    session: Session, model: ModelRow, training_set: TrainingSet, *, anew: bool
+) -> dict[int, frozenset[int]]:
+    """Return the records of each member of an ensemble that a run trains; none for other models.
+
+    A training trains all of them. Any other run trains those with a record that was forgotten since
+    the version before.
+    """
+    count, head = training_set.membership.members, registry.head_version(session, model)
+    if count is None:
+        return {}
+    concerned: Collection[int] = range(count)
+    if not anew and head is not None:
+        concerned = training_set.concerned(after_epoch=head.covers_epoch)
+    records: dict[int, list[TrainingRecord]] = {member: [] for member in sorted(concerned)}
+    for record in training_set.records:
+        if record.member in records:
+            records[record.member].append(record)
+    return {member: _remembered(found) for member, found in records.items()}
 
 
 def _fix(

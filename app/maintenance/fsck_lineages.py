@@ -100,7 +100,7 @@ class _Check:
             except TargetNotMetError as error:
                 return self._fault(f"{where}: {error}")
             self._ended.update({each.seq: life for each, life in covered})
-            self._grow(leaves_of(each for each, _ in covered), leaves_of(excluded))
+            self._grow(self._lineage.leaves_of(each for each, _ in covered), leaves_of(excluded))
             if any(getattr(row, name) != getattr(self._totals, name) for name in FIELDS):
                 return self._fault(f"its totals after {where} are not those of a recount")
             self._check_certificates(certificates)

@@ -16,7 +16,7 @@ from app.database.endings import require_live
 from app.datasets import repository as datasets
 from app.datasets.tables import DatasetRow
 from app.domain import ridge_head
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architecture import ENSEMBLE, ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, PayloadTooLargeError
 from app.domain.ids import new_id
 from app.domain.parameters import require_parameters
@@ -37,6 +37,10 @@ from app.registry.tasks import schema_for, task_for
 from app.storage.blobs import Blobs
 
 _SALT_BYTES = 32
+_TAKES_NO_WEIGHTS = {
+    ridge_head.NAME: "a ridge_head is solved from its records",
+    ENSEMBLE: "which records each member of an ensemble learns from is decided here",
+}
 _MAX_HEADER_BYTES = 4 << 20
 _DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}
 
@@ -157,11 +161,13 @@ def _name_taken(definition: ModelDefinition, *, archived: bool = False) -> Confl
 def _refuse_contradictions(definition: ModelDefinition) -> None:
     uploaded = definition.weights_source is WeightsSource.UPLOAD
     as_trained = definition.policy.first_release is FirstRelease.AS_TRAINED
-    if uploaded and definition.architecture.name == ridge_head.NAME:
-        raise InvalidInputError("a ridge_head is solved from its records: it takes no weights")
-    if as_trained and definition.architecture.name == ridge_head.NAME:
+    name = definition.architecture.name
+    if uploaded and name in _TAKES_NO_WEIGHTS:
+        raise InvalidInputError(f"{_TAKES_NO_WEIGHTS[name]}: it takes no weights")
+    if as_trained and name in _TAKES_NO_WEIGHTS:
         raise InvalidInputError(
-            "a ridge_head is exact from its first release on: use first_release certify or none"
+            f"{name} models are exact from their first release on: use first_release certify or "
+            "none"
         )
     require_trained_here(definition.policy, definition.weights_source)
     if uploaded and as_trained:

@@ -2,7 +2,7 @@
 
 from app.accounting import dp_sgd
 from app.domain import linear_head, ridge_head
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architecture import ENSEMBLE, ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
@@ -33,6 +33,11 @@ def recipe_of(
         ridge_head.require_task(architecture, task)
         return ridge_head.recipe_of(document)
     recipe = TrainingRecipe.from_json(document)
+    if architecture.name == ENSEMBLE and recipe.patience is not None:
+        raise InvalidInputError(
+            "recipe: patience lets held-out records decide, and no record may concern all members "
+            "of an ensemble: fix the number of epochs"
+        )
     require_suited(recipe, policy)
     return recipe
 

@@ -28,8 +28,11 @@ from app.planning.mechanisms.mechanism import Needs
 from app.planning.quote import Declined, Quote, Quotes
 from app.planning.shape import ModelShape
 
-_FOR_RIDGE_HEADS = "needs a ridge_head"
-_NOT_FOR_RIDGE_HEADS = "a ridge_head is solved, not trained by gradients"
+_OF_THEIR_OWN = {
+    Needs.RIDGE_HEAD: "a ridge_head is solved, not trained by gradients",
+    Needs.ENSEMBLE: "an ensemble forgets by training the members concerned anew",
+}
+"""Architectures that only their own mechanisms serve, and why no other does."""
 
 
 def quote_all(*, policy: Policy, shape: ModelShape) -> Quotes:
@@ -119,8 +122,7 @@ def _quote(policy: Policy, shape: ModelShape, name: str, *, of_run: bool = False
         )
     if policy.mechanism not in (AUTO, name):
         policy = replace(policy, parameters={})
-    if (shape.ridge is None) == (mechanism.needs is Needs.RIDGE_HEAD):
-        raise PlanError(_FOR_RIDGE_HEADS if shape.ridge is None else _NOT_FOR_RIDGE_HEADS)
+    _require_own(shape, mechanism.needs)
     if mechanism.needs is Needs.LINEAR_HEAD:
         head_of(shape)
     try:
@@ -129,6 +131,15 @@ def _quote(policy: Policy, shape: ModelShape, name: str, *, of_run: bool = False
         raise
     except (ArithmeticError, ValueError) as error:
         raise PlanError("these numbers leave the range of floating point") from error
+
+
+def _require_own(shape: ModelShape, needs: Needs) -> None:
+    given = {Needs.RIDGE_HEAD: shape.ridge, Needs.ENSEMBLE: shape.ensemble}
+    own = next((need for need, of in given.items() if of is not None), None)
+    if own is not None and needs is not own:
+        raise PlanError(_OF_THEIR_OWN[own])
+    if own is None and needs in given:
+        raise PlanError(f"needs {'an' if needs is Needs.ENSEMBLE else 'a'} {needs}")
 
 
 def _choose(policy: Policy, shape: ModelShape, offers: list[Quote]) -> str | None:

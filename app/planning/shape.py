@@ -64,6 +64,26 @@ class RidgeShape:
 
 
 @dataclass(frozen=True)
+class EnsembleShape:
+    """An ensemble, and how many of its members the next run is to train anew.
+
+    Attributes:
+        members: how many networks it averages.
+        concerned: of them those that the new request concerns: counted, or expected of as many
+            persons; one where none is known.
+    """
+
+    members: int
+    concerned: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no ensemble has."""
+        require_steps("members", self.members)
+        if not 0 <= self.concerned <= self.members:
+            raise ParameterError("concerned", f"from 0 to {self.members}")
+
+
+@dataclass(frozen=True)
 class DpTrainingShape:
     """A model that was trained with DP-SGD, and how many of its records are forgotten by now."""
 
@@ -91,6 +111,7 @@ class ModelShape:
         trained_here: whether the lineage's training is, or will be, the service's own.
         convex: given for linear heads that are trained here only.
         ridge: given for ridge heads only.
+        ensemble: given for ensembles only.
         rough: why no constant bounds the curvature of a record's loss, where none does.
         dp_training: given for models trained with DP-SGD only.
         tracking: of a lineage whose training was tracked, with the new request in its history; None
@@ -109,6 +130,7 @@ class ModelShape:
     trained_here: bool = True
     convex: ConvexShape | None = None
     ridge: RidgeShape | None = None
+    ensemble: EnsembleShape | None = None
     rough: str | None = None
     dp_training: DpTrainingShape | None = None
     tracking: Tracking | None = None

@@ -11,6 +11,7 @@ part of the models trained since.
 """
 
 import hashlib
+import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -46,6 +47,7 @@ class Membership:
             held until then, including forgotten and held-out ones.
         stops_early: held-out records decide when training ends, so that the weights depend on them,
             too.
+        members: how many networks an ensemble consists of; None for other models.
     """
 
     through: int
@@ -54,6 +56,7 @@ class Membership:
     held_out_fraction: float
     is_imported: bool
     stops_early: bool = False
+    members: int | None = None
 
     def is_held_out(self, record_key: bytes) -> bool:
         """Return whether a record is held out; this depends on no other record."""
@@ -77,6 +80,19 @@ class Membership:
     def learned_from(self, record_key: bytes) -> bool:
         """Return whether a record of the model may have influenced its weights."""
         return self.learns_from_held_out or not self.is_held_out(record_key)
+
+    def member_of(self, record_key: bytes, subject_key: bytes | None) -> int:
+        """Return which member of an ensemble learns from a record, counted from 0.
+
+        All records of a person have the same one: it is a keyed hash of their pseudonym, uniform,
+        fixed for the lineage and independent of everything else. A record without a subject is a
+        person of its own.
+        """
+        if self.members is None:
+            return 0
+        person = b"record" + record_key if subject_key is None else b"subject" + subject_key
+        digest = hmac.digest(self.split_salt, b"member" + person, "sha256")
+        return int.from_bytes(digest[:8]) * self.members // _TWO_TO_64
 
     @property
     def learns_from_held_out(self) -> bool:
@@ -124,6 +140,7 @@ def membership_at(model: ModelRow, *, through: int, after_epoch: int) -> Members
         held_out_fraction=recipe.held_out_fraction,
         is_imported=model.weights_source == WeightsSource.UPLOAD,
         stops_early=recipe.patience is not None,
+        members=model.architecture.get("members"),
     )
 
 

@@ -18,7 +18,7 @@ from app.domain.errors import ConflictError, ParameterError
 from app.domain.plan import TrainingKind
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.states import WeightsSource
-from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape, RidgeShape
+from app.planning.shape import ConvexShape, DpTrainingShape, EnsembleShape, ModelShape, RidgeShape
 from app.planning.tracking import Tracking
 from app.registry import repository as registry
 from app.registry.membership import Membership, fixed_batches, membership_of
@@ -32,11 +32,13 @@ class TrainingRecord(NamedTuple):
     """A record that a lineage is trained on; it may be forgotten by now.
 
     ``forgotten_epoch`` is when the lineage had to forget it, even if it was restored since.
+    ``member`` is which member of an ensemble learns from it.
     """
 
     seq: int
     key: bytes
     forgotten_epoch: int | None
+    member: int = 0
 
     def forgotten_after(self, epoch: int) -> bool:
         """Return whether it was forgotten later than ``epoch``."""
@@ -90,6 +92,12 @@ class TrainingSet:
             self._batches[batch_size] = fixed_batches(self.membership, keys, batch_size=batch_size)
         return self._batches[batch_size]
 
+    def concerned(self, *, after_epoch: int) -> frozenset[int]:
+        """Return which members of an ensemble learned from records forgotten after an epoch."""
+        return frozenset(
+            record.member for record in self.records if record.forgotten_after(after_epoch)
+        )
+
     @property
     def is_emptied(self) -> bool:
         """Whether records were forgotten and none is left to learn from; that stays so."""
@@ -129,7 +137,10 @@ class TrainingSet:
                 known = None if ended is None or ended > self._as_of else ended
                 if known is None and record.seq in self._forgetting:
                     known = _NEXT_EPOCH
-                split[membership.is_held_out(key)].append(TrainingRecord(record.seq, key, known))
+                member = membership.member_of(key, record.subject_key)
+                split[membership.is_held_out(key)].append(
+                    TrainingRecord(record.seq, key, known, member)
+                )
         return split
 
 
@@ -157,12 +168,15 @@ def shape_of(
         begins_again=anew or model.head_version_id is None,
         convex=_linear_head(model),
         ridge=_ridge_head(model),
+        ensemble=_ensemble(model),
         rough=task_of(model).rough,
     )
     if training_set is None and not anew and membership_of(model) is not None:
         training_set = TrainingSet(session, model)
     if shape.is_new:
         return _new(shape, training_set)
+    if training_set is not None and shape.ensemble is not None:
+        return _with_concerned(shape, session, model, training_set)
     if training_set is None or (model.tracking is None and shape.convex is None):
         return shape
     if model.tracking is not None:
@@ -234,6 +248,24 @@ def _ridge_head(model: ModelRow) -> RidgeShape | None:
     if model.architecture["name"] != ridge_head.NAME:
         return None
     return RidgeShape(**model.architecture["options"])
+
+
+def _ensemble(model: ModelRow) -> EnsembleShape | None:
+    """Return how many networks an ensemble averages; None for other architectures."""
+    members = model.architecture.get("members")
+    return None if members is None else EnsembleShape(members)
+
+
+def _with_concerned(
+    shape: ModelShape, session: Session, model: ModelRow, training_set: TrainingSet
+) -> ModelShape:
+    """Count a lineage's records, and the members that it has to train anew."""
+    head = registry.head_version(session, model)
+    if shape.ensemble is None or head is None:
+        return shape
+    concerned = len(training_set.concerned(after_epoch=head.covers_epoch))
+    ensemble = replace(shape.ensemble, concerned=concerned or shape.ensemble.concerned)
+    return replace(_counted(shape, training_set.records), ensemble=ensemble)
 
 
 def _dp_training(tracking: Tracking, *, forgotten: int) -> DpTrainingShape | None:

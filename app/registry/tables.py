@@ -88,6 +88,8 @@ class VersionRow(Base):
     withheld: Mapped[bool]
     """Whether it was made to be private, and so was never released, whatever became of it."""
     evaluation: Mapped[dict[str, Any]]
+    members: Mapped[list[dict[str, Any]] | None]
+    """An ensemble's: the digest of each, and which version trained it."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     retired_at: Mapped[datetime | None]
     reason: Mapped[str | None]

@@ -118,6 +118,7 @@ def create_versions() -> None:
         sa.Column("since_version", sa.Integer, nullable=False),
         sa.Column("withheld", sa.Boolean, nullable=False),
         sa.Column("evaluation", JSONB, nullable=False),
+        sa.Column("members", JSONB),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
         sa.Column("retired_at", MOMENT),
         sa.Column("reason", sa.String),

@@ -64,6 +64,11 @@ class Footprint:
         rows = self.stock.rows
         return Needs({**self._always(rows, evaluated=rows), "records": self._records(rows)})
 
+    def of_remembered(self) -> Needs:
+        """Return what a run needs that holds the records that are not forgotten."""
+        rows = self.remembered
+        return Needs({**self._always(rows, evaluated=rows), "records": self._records(rows)})
+
     def fits(self, allowed: int) -> bool:
         """Return whether to hold all records: three quarters of the allowance must do.
 

@@ -30,6 +30,7 @@ from workers.data.backbone import Backbone, FrozenBackbone, trainable
 from workers.data.backbone_loading import load_backbone
 from workers.data.decoding import columns_by
 from workers.data.features import FeatureReader
+from workers.data.member_records import MemberRecords
 from workers.data.part import Decode, features_and_label
 from workers.data.shards import Read, reader_of
 from workers.data.streaming import Streamed
@@ -84,13 +85,13 @@ class ModelSpec:
         return form_of(self.description.task, self.task, self.schema)
 
     def factory(self, settings: Settings, *, in_full: bool = False) -> Callable[[], nn.Module]:
-        """Return what builds the network, without a frozen backbone.
+        """Return what builds the network, or each member of an ensemble, without a frozen backbone.
 
         With ``in_full``, exceptions of the operator's code are shown in full: only for as long as
         no record was read.
         """
         return lambda: build(
-            self.architecture,
+            self.architecture.member,
             input_shape=self.schema.shape,
             classes=self.schema.classes,
             allowed_factories=settings.allowed_factories,
@@ -111,6 +112,8 @@ class RunData:
         batch_of: int64 [n], the fixed batch of each retained record; empty if batches are random.
         summed: the sums over the retained records, which are all that a ridge head needs of them;
             ``retain`` is empty then.
+        members: the records of the members of an ensemble that are to be trained; ``retain`` is
+            empty then.
     """
 
     retain: Records
@@ -119,6 +122,7 @@ class RunData:
     plan: Plan
     batch_of: NDArray[np.int64]
     summed: Summed | None = None
+    members: MemberRecords | None = None
 
     @property
     def auditable(self) -> bool:

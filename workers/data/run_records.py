@@ -7,6 +7,7 @@ records are streamed, and where even that is too much, the run is refused with b
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -27,6 +28,7 @@ from app.registry.tables import ModelRow
 from app.services import Services
 from workers.data.footprint import Footprint
 from workers.data.loading import ModelSpec, Readers, RunData, readers_for
+from workers.data.member_records import MemberRecords
 from workers.data.part import Part, ascending
 from workers.data.selecting import Selected
 from workers.data.shards import Read, read_records, read_shards
@@ -66,6 +68,8 @@ def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimensio
         if data is not None:
             return data
     allowed = allowance(services.settings.worker_memory)
+    if model.architecture.of is not None:
+        return _by_member(services, lease, model, readers, dimension=dimension, allowed=allowed)
     footprint = footprint_of(services, model, Plan.from_json(lease.plan), dimension)
     needs = footprint.in_memory()
     _log.info("run %s needs %s, and may use %s", lease.run_id, needs, in_words(allowed))
@@ -86,6 +90,63 @@ def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimensio
     footprint = footprint_of(services, model, selection.plan, dimension)
     filled = [shard_id for shard_id, rows in rows_of.items() if rows]
     return _streamed(lease, model, selection, readers, filled, footprint=footprint, allowed=allowed)
+
+
+def _by_member(
+    services: Services,
+    lease: Lease,
+    model: ModelSpec,
+    readers: Readers,
+    *,
+    dimension: int,
+    allowed: int,
+) -> RunData:
+    """Return an ensemble's records: what it is measured on, and what reads each member's.
+
+    All shards are read once before: a record that cannot be encoded fails the run here.
+
+    Raises:
+        RunFailedError: a member's records need more memory than the run may use.
+    """
+    with services.database.transaction() as session:
+        shards = [shard.id for shard in datasets.shards(session, model.dataset_id) if shard.rows]
+    selection = _begin(services, lease, dimension, shards)
+    whole = dimension * model.architecture.networks
+    footprint = footprint_of(services, model, selection.plan, whole)
+    for records in selection.members.values():
+        of_member = replace(footprint, remembered=len(records))
+        if not of_member.fits(allowed):
+            of_member.of_remembered().refuse(
+                allowed,
+                why="a member of the ensemble holds its records in memory, and",
+                advice="define a model with more members, run it on a larger machine",
+            )
+
+    def parts(read: Read) -> Iterator[Part]:
+        for shard_id in shards:
+            yield outlast_outages(lease.check, partial(read, shard_id))
+            give_back()
+
+    measured = [
+        Selected(ascending(each), model.form) for each in (selection.held_out, selection.forgotten)
+    ]
+    for part in parts(readers.first):
+        for each in measured:
+            each.take(part)
+    held_out, forgotten = (each.examples() for each in measured)
+    return RunData(
+        retain=Selected(ascending(()), model.form).examples(),
+        held_out=held_out,
+        forgotten=forgotten,
+        plan=selection.plan,
+        batch_of=_batches(selection, ()),
+        members=MemberRecords(
+            {member: ascending(seqs) for member, seqs in selection.members.items()},
+            model.form,
+            lambda: parts(readers.again),
+            most=max(1, allowed // 4 // max(1, footprint.record_bytes)),
+        ),
+    )
 
 
 def _samples(lease: Lease, plan: Plan) -> bool:

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -12,9 +13,10 @@ from app.domain import linear_head, ridge_head
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import FeatureLayer
 from app.domain.errors import RunFailedError
-from app.domain.tasks.classification import rows_of
+from app.domain.tasks.classification import ClassificationSpec, rows_of
 from app.domain.tasks.spec import TaskSpec
 from workers.operator_code import called, imported
+from workers.training.ensemble import Ensemble
 from workers.training.layers import Layered
 from workers.training.linear_head import LinearHead
 from workers.training.ridge_head import RidgeHead
@@ -51,6 +53,19 @@ def build(
         RunFailedError: the factory is not allowed or cannot be imported, or the network does not
             fit the dataset. The message says what to change.
     """
+    if architecture.of is not None:
+        member = partial(
+            build,
+            architecture.member,
+            input_shape=input_shape,
+            classes=classes,
+            allowed_factories=allowed_factories,
+            tokens=tokens,
+            task=task,
+            in_full=in_full,
+        )
+        spec = ClassificationSpec(classes=classes) if task is None else task
+        return Ensemble([member() for _ in range(architecture.networks)], spec)
     if architecture.name == "custom":
         module = _build_custom(
             architecture, input_shape, classes, allowed_factories, in_full=in_full

@@ -16,6 +16,7 @@ from app.certificates.schema import (
     Release,
     Tree,
 )
+from app.domain.ensemble import own_name
 from app.domain.errors import VerificationError
 from app.domain.noise_generators import KNOWN
 from app.domain.states import Basis
@@ -57,6 +58,7 @@ def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None
         _check_exclusion(predicate)
     elif mechanism is not None:
         _check_version(predicate)
+        _check_members(predicate, mechanism)
         _check_forgotten(predicate)
         _check_since_training(predicate, mechanism)
         _check_frame(predicate, mechanism)
@@ -70,8 +72,9 @@ def _check_base(predicate: Predicate, mechanism: Mechanism | None) -> None:
     names = predicate.base.tensors
     _require(names == sorted(set(names)), "its base's tensors are not sorted and unique")
     if isinstance(predicate, Release) and mechanism is not None:
-        _require(mechanism.needs is Needs.ANY_NETWORK, "a head with a base")
-        trained = set(predicate.mechanism.tensors)
+        whole = mechanism.needs in (Needs.ANY_NETWORK, Needs.ENSEMBLE)
+        _require(whole, "a head with a base")
+        trained = set(map(own_name, predicate.mechanism.tensors))
         _require(trained.isdisjoint(names), "a tensor of its base was trained")
 
 
@@ -86,6 +89,17 @@ def _check_version(predicate: Release) -> None:
         _require(predicate.previous_certificate is not None, "no certificate before it")
     elif predicate.forgotten.requests == 0:
         _require(predicate.previous_certificate is None, "a certificate before the first")
+
+
+def _check_members(predicate: Release, mechanism: Mechanism) -> None:
+    members = predicate.members
+    ensemble = mechanism.needs is Needs.ENSEMBLE
+    _require((members is not None) == ensemble, "members too many or too few")
+    since, version = predicate.forgotten.since_version, predicate.model.version
+    _require(
+        all(since <= member.trained_in <= version for member in members or ()),
+        "a member was trained in no version of its lineage",
+    )
 
 
 def _check_forgotten(predicate: Release) -> None:

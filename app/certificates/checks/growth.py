@@ -45,6 +45,7 @@ def check_growth(
         _check_counts(before, after)
     if isinstance(old, Release) and isinstance(new, Release):
         _check_training(old, new)
+        _check_members(old, new)
     return f"it accounts for all that {which} accounts for"
 
 
@@ -80,6 +81,22 @@ def _check_counts(old: Forgotten, new: Forgotten) -> None:
         raise VerificationError(_STEP, "its counts do not follow from those before")
     if (new.requests == old.requests) != (covered == 0):
         raise VerificationError(_STEP, "commitments were added without a request")
+
+
+def _check_members(old: Release, new: Release) -> None:
+    """Check that members are unchanged unless they were trained anew since, and some were."""
+    before, after = old.members or [], new.members or []
+    if len(before) != len(after):
+        raise VerificationError(_STEP, "its ensemble has another number of members")
+    for one, other in zip(before, after, strict=True):
+        kept = other.trained_in == one.trained_in
+        if not kept and other.trained_in <= old.model.version:
+            raise VerificationError(_STEP, "a member's training is older than it was")
+        if kept != (one.sha256 == other.sha256):
+            raise VerificationError(_STEP, "a member was changed without a training, or not by it")
+    grown = new.forgotten.records > old.forgotten.records
+    if after and grown and before == after:
+        raise VerificationError(_STEP, "records were forgotten, and no member was trained anew")
 
 
 def _check_training(old: Release, new: Release) -> None:

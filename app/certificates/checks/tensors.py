@@ -11,9 +11,11 @@ from typing import Final
 from app.accounting.histories.history import Release as ReleaseEvent
 from app.accounting.noisy_gd_nonconvex import capped_smoothness
 from app.certificates.schema import Predicate, Release
-from app.certificates.weights_file import StoredTensor, WeightsFile
+from app.certificates.weights_file import BACKBONE, StoredTensor, WeightsFile
 from app.domain import linear_head, ridge_head
+from app.domain.architecture import ENSEMBLE
 from app.domain.description import ModelDescription
+from app.domain.ensemble import by_member, own_name
 from app.domain.errors import InvalidInputError, VerificationError
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.spec import TaskSpec
@@ -21,7 +23,6 @@ from app.planning.mechanisms.mechanism import Mechanism, Needs
 from app.planning.mechanisms.noisy_gd_nonconvex import NoisyGdNonconvex
 from app.planning.mechanisms.tracked import Tracked
 
-BACKBONE: Final = "backbone."
 WHITENING: Final = (f"{BACKBONE}whitening.mean", f"{BACKBONE}whitening.transform")
 HEAD: Final = "weight"
 BIAS: Final = "bias"
@@ -79,8 +80,33 @@ def _check_against(
         _check_sums(mechanism, tensors[BIAS], description)
     if isinstance(mechanism, NoisyGdNonconvex) and description is not None:
         _check_curvature(mechanism, description)
+    if mechanism.needs is Needs.ENSEMBLE:
+        _check_ensemble(predicate, weights, trained, description)
     _require(mechanism.counted() in (None, dimension), "its dimension is another")
     return f"{dimension} trained numbers in {len(trained)} of {len(tensors)} tensors"
+
+
+def _check_ensemble(
+    predicate: Release,
+    weights: WeightsFile,
+    trained: Mapping[str, StoredTensor],
+    description: ModelDescription | None,
+) -> None:
+    """Check that the file's members are the stated ones, all of one kind."""
+    stated = [member.sha256 for member in predicate.members or ()]
+    _require(weights.digests_of_members() == stated, "its members are not the stated ones")
+    members = by_member(trained) or {}
+    kinds = {
+        tuple(sorted((own, trained[name].shape) for own, name in names.items()))
+        for names in members.values()
+    }
+    _require(len(members) == len(stated) and len(kinds) == 1, "its members are not of one kind")
+    if description is not None:
+        _require(
+            description.architecture.name == ENSEMBLE
+            and description.architecture.members == len(stated),
+            "the file says that it is another ensemble",
+        )
 
 
 def _check_description(description: ModelDescription, predicate: Predicate) -> None:
@@ -108,7 +134,8 @@ def _check_base(
     own = None if predicate.base is None else predicate.base.digest()
     _require(said == own, "the file and the certificate disagree on the network's base")
     if own is not None:
-        _require(tensors.keys().isdisjoint(own.tensors), "the file holds a tensor of the base")
+        names = {*tensors, *map(own_name, tensors)}
+        _require(names.isdisjoint(own.tensors), "the file holds a tensor of the base")
 
 
 def _check_sums(

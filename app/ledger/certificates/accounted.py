@@ -27,6 +27,7 @@ class NamedRecord(NamedTuple):
 
     seq: int
     record_key: bytes
+    subject_key: bytes | None
     forgotten_epoch: int | None
     absences: list[int] | None
     request_id: str
@@ -73,6 +74,11 @@ def named_between(
     )
 
 
+def named_of(session: Session, request_id: str) -> list[NamedRecord]:
+    """Return what one request names."""
+    return _named(session, ForgetRequestRow.id == request_id)
+
+
 def named_of_lineage(session: Session, model_id: str, since_version: int) -> list[NamedRecord]:
     """Return all that the certificates of a lineage account for."""
     return _named(session, _is_there(model_id, since_version, ForgetRequestRow.id))
@@ -107,7 +113,8 @@ def _named(session: Session, *conditions: ColumnElement[bool]) -> list[NamedReco
     record, request, named = RecordRow, ForgetRequestRow, ForgottenRecordRow
     query = (
         select(
-            *(record.seq, record.record_key, record.forgotten_epoch, record.absences),
+            *(record.seq, record.record_key, record.subject_key),
+            *(record.forgotten_epoch, record.absences),
             *(request.id, request.forget_epoch, named.commitment),
         )
         .join(named, named.record_seq == record.seq)
@@ -115,7 +122,7 @@ def _named(session: Session, *conditions: ColumnElement[bool]) -> list[NamedReco
         .where(*conditions)
         .order_by(request.forget_epoch, request.id)
     )
-    return [NamedRecord(*row) for row in session.execute(query)]
+    return [NamedRecord._make(row) for row in session.execute(query)]
 
 
 def records_among(

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from app.certificates.statement import Coverage, Exclusion, TreeHead
 from app.datasets.lives import Life
+from app.domain.commitments import member_commitment
 from app.domain.errors import TargetNotMetError
 from app.domain.trees import merkle
 from app.domain.trees.merkle import Frontier, NodeRun
@@ -77,6 +78,19 @@ class Lineage:
             else:
                 covered.append((named, life))
         return covered, excluded
+
+    def member_of(self, named: NamedRecord) -> int:
+        """Return which member of an ensemble learned from a record."""
+        return self.membership.member_of(named.record_key, named.subject_key)
+
+    def leaves_of(self, covered: Iterable[NamedRecord]) -> list[bytes]:
+        """Return the hashed leaves of one request's covered records, in their order.
+
+        Those of an ensemble say which member each record belonged to.
+        """
+        if self.membership.members is None:
+            return leaves_of(covered)
+        return _hashed(member_commitment(n.commitment, self.member_of(n)) for n in covered)
 
     def concerns(self, named: NamedRecord) -> bool:
         """Return whether a request means this lineage's record, and not an earlier life of it."""
@@ -245,7 +259,7 @@ class Account:
         for request_id, group in groupby(found, key=attrgetter("request_id")):
             covered, excluded = lineage.split(group)
             self.totals = totals_after(self.totals, covered, excluded, self._seen)
-            leaves[0].extend(leaves_of(named for named, _ in covered))
+            leaves[0].extend(lineage.leaves_of(named for named, _ in covered))
             leaves[1].extend(leaves_of(excluded))
             self._rows.append({"request_id": request_id, **asdict(self.totals)})
         frontiers = (self._covered, self._excluded)
@@ -296,7 +310,11 @@ def _end(life: Life) -> int:
 
 def leaves_of(named: Iterable[NamedRecord]) -> list[bytes]:
     """Return the hashed leaves of one request in one tree, in their order."""
-    return [merkle.leaf_hash(commitment) for commitment in sorted(n.commitment for n in named)]
+    return _hashed(n.commitment for n in named)
+
+
+def _hashed(commitments: Iterable[bytes]) -> list[bytes]:
+    return [merkle.leaf_hash(commitment) for commitment in sorted(commitments)]
 
 
 def _before(session: Session, lineage: Lineage, epoch: int) -> int:

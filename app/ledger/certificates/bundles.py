@@ -28,14 +28,17 @@ from app.certificates.signing import (
 from app.certificates.tables import CertificateRow
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys, ed25519_of
 from app.certificates.verification import check_place
+from app.domain.commitments import member_commitment
 from app.domain.errors import CorruptLogError, InvalidInputError
 from app.domain.trees import multiproof
 from app.domain.trees.merkle import consistency_ranges, inclusion_ranges, leaf_hash
 from app.failpoints import reach
 from app.ledger import repository
-from app.ledger.certificates.accounts import places_of, tree_names
+from app.ledger.certificates import accounted
+from app.ledger.certificates.accounts import Lineage, places_of, tree_names
 from app.log import checkpoints, cosignatures, merkle, nodes, signing_keys
 from app.log.tables import SigningKeyRow
+from app.registry.tables import ModelRow, VersionRow
 
 _ENTRY = text(
     """
@@ -162,17 +165,36 @@ def _request_proof(
     stated = _stated(certificate)
     if not stated:
         return None
-    lineage = (certificate.model_id, stated["since_version"])
-    places = places_of(session, *lineage, request_id)
+    names = (certificate.model_id, stated["since_version"])
+    places = places_of(session, *names, request_id)
+    covered, excluded = tree_names(*names)
     own = {
         leaf_hash(commitment): commitment
         for commitment in repository.commitments_of(session, request_id)
     }
-    covered, excluded = tree_names(*lineage)
+    of_members = _of_members(session, certificate, request_id)
     return RequestProof(
-        covered=_leaf_proof(session, covered, stated.get("covered"), places.covered, own),
+        covered=_leaf_proof(
+            session, covered, stated.get("covered"), places.covered, own, of_members
+        ),
         excluded=_leaf_proof(session, excluded, stated["excluded"], places.excluded, own),
     )
+
+
+def _of_members(
+    session: Session, certificate: CertificateRow, request_id: str
+) -> Mapping[bytes, tuple[bytes, int]] | None:
+    """Return a request's commitments and their members, by leaf; None if it is no ensemble."""
+    version = session.get_one(VersionRow, certificate.version_id)
+    lineage = Lineage.of(session.get_one(ModelRow, certificate.model_id), version)
+    if lineage.membership.members is None:
+        return None
+    found: dict[bytes, tuple[bytes, int]] = {}
+    for named in accounted.named_of(session, request_id):
+        member = lineage.member_of(named)
+        leaf = leaf_hash(member_commitment(named.commitment, member))
+        found[leaf] = (named.commitment, member)
+    return found
 
 
 def _growth(
@@ -215,13 +237,20 @@ def _leaf_proof(
     stated: Mapping[str, Any] | None,
     places: range,
     own: Mapping[bytes, bytes],
+    of_members: Mapping[bytes, tuple[bytes, int]] | None = None,
 ) -> LeafProof | None:
     """Prove a request's leaves in a tree as a certificate states it, if they are in it."""
     if stated is None or not places or places.stop > stated["size"]:
         return None
     hashes = nodes.read(session, [(tree, 0, place) for place in places])
     ranges = multiproof.sibling_ranges(places, stated["size"])
+    siblings = tuple(nodes.range_roots(session, tree, ranges))
+    leaves = {place: hashes[tree, 0, place] for place in places}
+    if of_members is None:
+        return LeafProof({place: own[leaf] for place, leaf in leaves.items()}, siblings)
+    found = {place: of_members[leaf] for place, leaf in leaves.items()}
     return LeafProof(
-        leaves={place: own[hashes[tree, 0, place]] for place in places},
-        siblings=tuple(nodes.range_roots(session, tree, ranges)),
+        leaves={place: commitment for place, (commitment, _) in found.items()},
+        siblings=siblings,
+        members={place: member for place, (_, member) in found.items()},
     )

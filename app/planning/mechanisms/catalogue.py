@@ -22,6 +22,7 @@ _NAMES = (
     "noisy_gd_nonconvex",
     "dp_sgd",
     "retraining",
+    "sharded_retraining",
     "exact_training",
     "sufficient_statistics",
 )

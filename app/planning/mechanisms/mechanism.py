@@ -28,6 +28,7 @@ class Needs(StrEnum):
     ANY_NETWORK = "any_network"
     LINEAR_HEAD = "linear_head"
     RIDGE_HEAD = "ridge_head"
+    ENSEMBLE = "ensemble"
 
 
 @dataclass(frozen=True)
