@@ -8,7 +8,7 @@ much in between.
 
 from sqlalchemy import Connection, text
 
-PASSING = ("outbox", "idempotency_keys", "callback_events", "feature_shards")
+PASSING = ("outbox", "member_trainings", "idempotency_keys", "callback_events", "feature_shards")
 """The tables whose rows go when they have served."""
 
 _APPEND_ONLY = text(

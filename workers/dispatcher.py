@@ -15,7 +15,7 @@ from sqlalchemy import func
 from app.domain.ids import new_id
 from app.imports import repository as imports
 from app.imports import service as importing
-from app.ledger import outbox, repository, runs, scheduling
+from app.ledger import members, outbox, repository, runs, scheduling
 from app.ledger.accepting import utc_now
 from app.locations import redis_connection
 from app.logs import describe
@@ -25,7 +25,14 @@ from app.monitoring.queue_state import DISPATCHER_INTERVAL_S, note_dispatcher
 from app.processes.stopping import StopSignal
 from app.services import Services, open_services
 from app.settings import Settings
-from workers.queue import enqueue_import, enqueue_run, enqueue_whitening, open_queue, waiting_runs
+from workers.queue import (
+    enqueue_import,
+    enqueue_members,
+    enqueue_run,
+    enqueue_whitening,
+    open_queue,
+    waiting_runs,
+)
 
 _log = logging.getLogger("expunge.dispatcher")
 _REENQUEUE_AFTER = timedelta(seconds=5)
@@ -52,6 +59,7 @@ class Dispatcher:
             self._schedule_models,
             self._requeue_silent_runs,
             self._enqueue_runs,
+            self._enqueue_members,
             self._reenqueue_lost_jobs,
             self._whiten_backbones,
             self._requeue_silent_imports,
@@ -105,6 +113,17 @@ class Dispatcher:
             for row in outbox.due(session, outbox.Topic.ENQUEUE_RUN):
                 enqueue_run(self._queue, row.subject_id)
                 repository.run(session, row.subject_id).enqueued_at = func.clock_timestamp()
+                session.delete(row)
+
+    def _enqueue_members(self) -> None:
+        """Ask for one worker for each member that waits; what Redis loses is not asked for again.
+
+        The run's own worker trains whatever no other one does.
+        """
+        with self._services.database.transaction() as session:
+            for row in outbox.due(session, outbox.Topic.ENQUEUE_MEMBERS):
+                for _ in range(members.waiting(session, row.subject_id)):
+                    enqueue_members(self._queue, row.subject_id)
                 session.delete(row)
 
     def _reenqueue_lost_jobs(self) -> None:

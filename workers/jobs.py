@@ -15,6 +15,7 @@ from app.services import Services, open_services
 from app.settings import Settings
 from workers.attempts import attempted
 from workers.data.whitening import whiten
+from workers.ensembles.helping import help_with
 from workers.failures import is_permanent
 from workers.imports.attempt import attempt
 from workers.lease import Lease
@@ -42,6 +43,12 @@ def execute_run(run_id: str) -> None:
 def whiten_backbone(backbone_id: str) -> None:
     """Compute a whitened backbone, if it still waits for that. Raises nothing."""
     _with_services(f"backbone {backbone_id}", lambda services: _whiten(services, backbone_id))
+
+
+def train_members(run_id: str) -> None:
+    """Help with an ensemble's run, if it goes on and a member waits. Raises nothing."""
+    with log_context.in_process(run=run_id):
+        _with_services(f"run {run_id}: no help", lambda services: help_with(services, run_id, stop))
 
 
 def carry_out_import(import_id: str) -> None:

@@ -41,6 +41,11 @@ def enqueue_whitening(queue: Queue, backbone_id: str) -> None:
     _enqueue(queue, "whiten_backbone", backbone_id, description="whitening", job_id=job_id)
 
 
+def enqueue_members(queue: Queue, run_id: str) -> None:
+    """Signal that a member of an ensemble waits for a worker; safe to repeat: it is leased."""
+    _enqueue(queue, "train_members", run_id, description="members")
+
+
 def enqueue_import(queue: Queue, import_id: str, attempt: str) -> None:
     """Signal that an import waits, once for each ``attempt``; safe to repeat: it is leased."""
     job_id = f"import-{import_id}-{attempt}"

@@ -52,10 +52,11 @@ from app.planning.mechanisms.tracked import Tracked
 from app.registry import statistics_file
 from app.services import Services
 from app.storage.blobs import StoredBlob
-from workers import ensembles
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
+from workers.data.member_records import MemberRecords
 from workers.data.run_records import load_records
+from workers.ensembles import run as ensembles
 from workers.exact.arithmetic import kernels
 from workers.lease import Lease
 from workers.mechanisms.catalogue import rule_of
@@ -112,7 +113,8 @@ def _carry_out(
     phase: CertifyingPhase | None
     anew: frozenset[int] | None = None
     if data.members is not None:
-        tensors, phase, evaluation, anew = _train_members(services, lease, model, data, fresh)
+        made = _make_ensemble(services, lease, model, data, data.members, fresh)
+        tensors, phase, evaluation, anew = made
     elif lease.kind is RunKind.TRAIN and model.releases_as_trained:
         tensors, phase, evaluation = _train_openly(lease, model, data, fresh)
     else:
@@ -307,11 +309,12 @@ def _audit(data: RunData, certified: Certified | None) -> dict[str, Any]:
     return measured_audit(auc_before=certified.auc_before, auc_after=after, **counts)
 
 
-def _train_members(
+def _make_ensemble(
     services: Services,
     lease: Lease,
     model: ModelSpec,
     data: RunData,
+    records: MemberRecords,
     fresh: Callable[[], nn.Module],
 ) -> tuple[Mapping[str, NDArray[Any]], CertifyingPhase, dict[str, Any], frozenset[int]]:
     """Train the members of an ensemble that are concerned; say which, and measure them all."""
@@ -319,13 +322,13 @@ def _train_members(
     if lease.kind is not RunKind.TRAIN:
         head = outlast_outages(lease.check, lambda: load_start(services, lease))
     reach("after_load")
-    trained = ensembles.train_members(lease, model, data, fresh, head)
+    made = ensembles.make(services, lease, model, data, records, fresh, head)
     reach("at_target")
-    network = ensembles.whole(model, fresh, trained.tensors)
+    network = ensembles.whole(model, fresh, made.tensors)
     evaluation = _evaluate(lease, data, network)
     if model.policy.audit:
         evaluation["audit"] = ensembles.audit(model, data, fresh, head, network)
-    return trained.tensors, trained.phase(data.plan), evaluation, trained.anew
+    return made.tensors, made.phase(data.plan), evaluation, made.anew
 
 
 def _members(content: bytes, anew: frozenset[int]) -> list[tuple[str, bool]]:

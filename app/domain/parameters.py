@@ -33,7 +33,7 @@ def parameters_of(
     size, options = math.prod(input_shape), architecture.options
     widths: list[int]
     match architecture.name:
-        case "logistic":
+        case "logistic" | "ridge_head":
             return _dense([size, classes])
         case "mlp":
             return _dense([size, *options["hidden"], classes])
@@ -44,8 +44,6 @@ def parameters_of(
         case "linear_head":
             columns = size + (1 if options.get("bias", DEFAULT_BIAS) > 0 else 0)
             return (rows_of(classes) if rows is None else rows) * columns
-        case "ridge_head":
-            return _dense([size, classes])
     return None
 
 

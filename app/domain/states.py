@@ -94,6 +94,14 @@ class Phase(StrEnum):
     PUBLISHING = "publishing"
 
 
+class MemberState(StrEnum):
+    """Of a member of an ensemble that a run trains anew."""
+
+    WAITING = "waiting"
+    LEASED = "leased"
+    DONE = "done"
+
+
 class VersionState(StrEnum):
     """private (never leaves the workers) or certified; then retired, then shredded."""
 

@@ -15,6 +15,7 @@ class Topic(StrEnum):
 
     SCHEDULE_MODEL = "schedule_model"
     ENQUEUE_RUN = "enqueue_run"
+    ENQUEUE_MEMBERS = "enqueue_members"
 
 
 def post(session: Session, topic: Topic, subject_id: str, *, delay_s: float = 0.0) -> None:

@@ -36,7 +36,7 @@ from app.ledger.certificates.accounts import Account, Lineage
 from app.ledger.certificates.bundles import bundle_of
 from app.ledger.certificates.reissue import exclude_before
 from app.ledger.obligations import certify_obligations
-from app.ledger.runs import holder
+from app.ledger.runs import holder, leave_nothing
 from app.ledger.tables import RunRow
 from app.ledger.training import membership_of_run, unconcerned
 from app.ledger.withdrawal import retire
@@ -45,7 +45,7 @@ from app.planning.tracking import Tracking, history_of_run
 from app.registry import repository as registry
 from app.registry.membership import membership_facts, membership_of
 from app.registry.tables import ModelRow, VersionRow
-from app.storage.blobs import Blobs, StoredBlob, doom_attempt
+from app.storage.blobs import Blobs, StoredBlob
 
 Examiner = Callable[[Mapping[str, Any]], None]
 """Checks a bundle, given as plain JSON values, and raises ``ExpungeError`` to refuse it."""
@@ -149,7 +149,7 @@ def publish(
     if version.statistics_blob_id is not None:
         blobs.adopt(session, version.statistics_blob_id)
     session.flush()
-    doom_attempt(session, run.id)  # reserved twice, as after a commit without an answer
+    leave_nothing(session, run.id)  # of members, and what was reserved twice
     model.head_version_id = version.id
     model.tracking = _tracking(run, model, result.phase)
     model.trained_through = version.trained_through

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from sqlalchemy import Connection, func, update
+from sqlalchemy import Connection, delete, func, update
 from sqlalchemy.orm import Session
 
 from app import log
@@ -28,7 +28,7 @@ from app.ledger.obligations import (
     reopen_obligations,
     start_obligations,
 )
-from app.ledger.tables import RunRow
+from app.ledger.tables import MemberTrainingRow, RunRow
 from app.ledger.training import drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.planning.planner import make_plan
@@ -177,6 +177,20 @@ def begin(
     )
 
 
+def members_to_train(session: Session, run: RunRow) -> dict[int, frozenset[int]]:
+    """Return the same of a run that goes on, for another worker.
+
+    Raises:
+        LeaseLostError: the run is over.
+    """
+    model = session.get_one(ModelRow, run.model_id)
+    membership = membership_of_run(model, run)
+    if membership is None or run.forget_epoch is None:
+        raise LeaseLostError("the run is over")
+    training_set = TrainingSet(session, model, membership, as_of=run.forget_epoch)
+    return _members_to_train(session, model, training_set, anew=run.kind == RunKind.TRAIN)
+
+
 def _members_to_train(
     session: Session, model: ModelRow, training_set: TrainingSet, *, anew: bool
 ) -> dict[int, frozenset[int]]:
@@ -279,7 +293,13 @@ def _end_attempt(session: Session, row: RunRow) -> None:
     """Take a run from its worker, with all that it has written."""
     row.lease_expires_at = None
     row.fencing_token += 1
-    doom_attempt(session, row.id)
+    leave_nothing(session, row.id)
+
+
+def leave_nothing(session: Session, run_id: str) -> None:
+    """Give up what an attempt has written and not adopted; the run's row is locked."""
+    session.execute(delete(MemberTrainingRow).where(MemberTrainingRow.run_id == run_id))
+    doom_attempt(session, run_id)
 
 
 def _requeue(session: Session, row: RunRow, *, delay_s: float) -> None:

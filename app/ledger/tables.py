@@ -174,6 +174,27 @@ class RunRow(Base):
     finished_at: Mapped[datetime | None]
 
 
+class MemberTrainingRow(Base):
+    """A member of an ensemble that an attempt at a run trains; see ``members``."""
+
+    __tablename__ = "member_trainings"
+    __table_args__ = (
+        CheckConstraint("state IN ('waiting', 'leased', 'done')", name="state"),
+        CheckConstraint("member >= 0", name="member"),
+    )
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    member: Mapped[int] = mapped_column(primary_key=True)
+    run_token: Mapped[int] = mapped_column(BigInteger)
+    """The fencing token of the attempt."""
+    state: Mapped[str]
+    fencing_token: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    lease_expires_at: Mapped[datetime | None]
+    """None while the run's own worker trains it."""
+    blob_id: Mapped[str | None]
+    """What another worker hands over; it is the attempt's, and is shredded with its end."""
+
+
 class ObligationRow(Base):
     """What one request is owed by one model."""
 
@@ -202,7 +223,7 @@ class OutboxRow(Base):
 
     __tablename__ = "outbox"
     __table_args__ = (
-        CheckConstraint("topic IN ('schedule_model', 'enqueue_run')", name="topic"),
+        CheckConstraint("topic IN ('schedule_model', 'enqueue_run', 'enqueue_members')", name="topic"),
         Index("ix_outbox_available_at", "available_at"),
     )
 

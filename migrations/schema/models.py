@@ -9,6 +9,7 @@ from migrations.schema.types import JSONB, MOMENT, NOW, unique_name
 def create() -> None:
     create_models()
     create_runs()
+    create_member_trainings()
     create_versions()
     create_certificates()
     # Each refers to a row that is inserted after it.
@@ -95,6 +96,25 @@ def create_runs() -> None:
         ["model_id"],
         unique=True,
         postgresql_where="state IN ('queued', 'leased', 'running')",
+    )
+
+
+def create_member_trainings() -> None:
+    op.create_table(
+        "member_trainings",
+        sa.Column("run_id", sa.String, nullable=False),
+        sa.Column("member", sa.Integer, nullable=False),
+        sa.Column("run_token", sa.BigInteger, nullable=False),
+        sa.Column("state", sa.String, nullable=False),
+        sa.Column("fencing_token", sa.BigInteger, server_default="0", nullable=False),
+        sa.Column("lease_expires_at", MOMENT),
+        sa.Column("blob_id", sa.String),
+        sa.CheckConstraint("member >= 0", name=op.f("ck_member_trainings_member")),
+        sa.CheckConstraint(
+            "state IN ('waiting', 'leased', 'done')", name=op.f("ck_member_trainings_state")
+        ),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name="fk_member_trainings_run_id"),
+        sa.PrimaryKeyConstraint("run_id", "member", name="pk_member_trainings"),
     )
 
 

@@ -75,6 +75,7 @@ _REFUSED: dict[Needs, dict[str, str]] = {
         "custom": _NO_SUMS,
     },
     Needs.ANY_NETWORK: {},
+    Needs.ENSEMBLE: {},
 }
 
 
@@ -119,7 +120,10 @@ class Pair:
         if needs is Needs.RIDGE_HEAD:
             numbers = ALL[self.task]["name"] == "regression"
             return {"name": "ridge_head", "options": {"target_range": 4} if numbers else {}}
-        return _NETWORK if self.task == "language_model" else {"name": "logistic"}
+        network = _NETWORK if self.task == "language_model" else {"name": "logistic"}
+        if needs is Needs.ENSEMBLE:
+            return {"name": "ensemble", "members": 3, "of": network}
+        return network
 
     @property
     def _recipe(self) -> dict[str, Any]:

@@ -41,6 +41,7 @@ QUICK = [
     Pair("noisy_gd_nonconvex", "squared"),
     Pair("dp_sgd", "weighted_huber"),
     Pair("retraining", "language_model"),
+    Pair("sharded_retraining", "weighted_labels"),
     Pair("exact_training", "squared"),
     Pair("exact_training", "weighted_labels"),
     Pair("sufficient_statistics", "squared"),

@@ -1,11 +1,10 @@
-"""An ensemble's records, member by member: in memory only while their member is trained.
+"""An ensemble's records, member by member: in memory only until their member is trained.
 
 Whether a member's records fit into memory follows from that member's own records and from public
 sizes alone, as everything must that decides how it is trained: members are independent.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,40 +15,51 @@ from workers.training.data import Examples
 from workers.training.features import FeatureForm
 
 
-@dataclass(frozen=True, eq=False)
 class MemberRecords:
     """The records of the members that a run trains.
 
-    Attributes:
+    Args:
         seqs: by member, the sequence numbers of its records, int64 [n], ascending.
         form: what encoded records look like.
         parts: reads all shards, one after the other.
-        most: how many records may be held at once.
+        most: how many records may be held at once; a single member may have more.
+
+    Attributes:
+        seqs: as given.
     """
 
-    seqs: Mapping[int, NDArray[np.int64]]
-    form: FeatureForm
-    parts: Callable[[], Iterable[Part]]
-    most: int
+    def __init__(
+        self,
+        seqs: Mapping[int, NDArray[np.int64]],
+        form: FeatureForm,
+        parts: Callable[[], Iterable[Part]],
+        *,
+        most: int,
+    ) -> None:
+        self.seqs = seqs
+        self._form = form
+        self._parts = parts
+        self._most = most
+        self._held: dict[int, Selected] = {}
+        self._given: set[int] = set()
 
-    def each(self) -> Iterator[tuple[int, Examples]]:
-        """Yield each member with its records; shards are read once for as many as fit."""
-        for members in self._together():
-            chosen = {member: Selected(self.seqs[member], self.form) for member in members}
-            for part in self.parts():
-                for selected in chosen.values():
-                    selected.take(part)
-            for member in members:
-                yield member, chosen.pop(member).examples()
+    def of(self, member: int) -> Examples:
+        """Return a member's records, once; all shards are read for as many members as fit."""
+        if member not in self._held:
+            self._read(member)
+        self._given.add(member)
+        return self._held.pop(member).examples()
 
-    def _together(self) -> Iterator[list[int]]:
-        members: list[int] = []
-        held = 0
-        for member, seqs in self.seqs.items():
-            if members and held + len(seqs) > self.most:
-                yield members
-                members, held = [], 0
-            members.append(member)
-            held += len(seqs)
-        if members:
-            yield members
+    def _read(self, first: int) -> None:
+        self._held = {each: Selected(self.seqs[each], self._form) for each in self._next(first)}
+        for part in self._parts():
+            for selected in self._held.values():
+                selected.take(part)
+
+    def _next(self, first: int) -> list[int]:
+        chosen, held = [first], len(self.seqs[first])
+        for member in sorted(self.seqs.keys() - self._given - {first}):
+            if member > first and held + len(self.seqs[member]) <= self._most:
+                chosen.append(member)
+                held += len(self.seqs[member])
+        return chosen

@@ -6,7 +6,7 @@ records are streamed, and where even that is too much, the run is refused with b
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -113,24 +113,14 @@ def _by_member(
     selection = _begin(services, lease, dimension, shards)
     whole = dimension * model.architecture.networks
     footprint = footprint_of(services, model, selection.plan, whole)
-    for records in selection.members.values():
-        of_member = replace(footprint, remembered=len(records))
-        if not of_member.fits(allowed):
-            of_member.of_remembered().refuse(
-                allowed,
-                why="a member of the ensemble holds its records in memory, and",
-                advice="define a model with more members, run it on a larger machine",
-            )
-
-    def parts(read: Read) -> Iterator[Part]:
-        for shard_id in shards:
-            yield outlast_outages(lease.check, partial(read, shard_id))
-            give_back()
-
+    members = member_records(
+        services, model, selection.members, footprint, allowed=allowed, check=lease.check
+    )
     measured = [
         Selected(ascending(each), model.form) for each in (selection.held_out, selection.forgotten)
     ]
-    for part in parts(readers.first):
+    for shard_id in shards:
+        part = outlast_outages(lease.check, partial(readers.first, shard_id))
         for each in measured:
             each.take(part)
     held_out, forgotten = (each.examples() for each in measured)
@@ -140,12 +130,46 @@ def _by_member(
         forgotten=forgotten,
         plan=selection.plan,
         batch_of=_batches(selection, ()),
-        members=MemberRecords(
-            {member: ascending(seqs) for member, seqs in selection.members.items()},
-            model.form,
-            lambda: parts(readers.again),
-            most=max(1, allowed // 4 // max(1, footprint.record_bytes)),
-        ),
+        members=members,
+    )
+
+
+def member_records(
+    services: Services,
+    model: ModelSpec,
+    chosen: Mapping[int, Collection[int]],
+    footprint: Footprint,
+    *,
+    allowed: int,
+    check: Callable[[], None],
+) -> MemberRecords:
+    """Return what reads the records of members, given by their sequence numbers.
+
+    Raises:
+        RunFailedError: a member's records need more memory than the run may use.
+    """
+    for records in chosen.values():
+        of_member = replace(footprint, remembered=len(records))
+        if not of_member.fits(allowed):
+            of_member.of_remembered().refuse(
+                allowed,
+                why="a member of the ensemble holds its records in memory, and",
+                advice="define a model with more members, run it on a larger machine",
+            )
+    read = readers_for(services, model, check=check).again
+
+    def parts() -> Iterator[Part]:
+        with services.database.transaction() as session:
+            shards = [each.id for each in datasets.shards(session, model.dataset_id) if each.rows]
+        for shard_id in shards:
+            yield outlast_outages(check, partial(read, shard_id))
+            give_back()
+
+    return MemberRecords(
+        {member: ascending(seqs) for member, seqs in chosen.items()},
+        model.form,
+        parts,
+        most=allowed // _SHARE_HELD // footprint.record_bytes,
     )
 
 

@@ -1,22 +1,42 @@
 """Ensembles: trained member by member, and only the members concerned are trained again."""
 
-import pytest
+import io
+from collections import Counter
+from threading import Thread
 
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from app.certificates.weights_file import WeightsFile
 from app.domain.architecture import ArchitectureSpec
-from app.domain.ensemble import Member
+from app.domain.ensemble import Member, by_member
+from app.domain.errors import InvalidInputError, PlanError
+from app.domain.states import BlobState, MemberState
+from app.ledger import members as member_trainings
+from app.processes.stopping import StopSignal
+from app.registry.membership import membership_of
 from app.registry.tables import VersionRow
-from tests.support.exact_heads import carry_out, head_of
+from app.storage.tables import BlobRow
+from tests.support.exact_heads import carry_out, head_of, released
+from tests.support.patience import until
 from tests.support.workshop import Workshop
+from workers.ensembles import helping
+from workers.ensembles import run as ensembles
+from workers.ensembles.helping import KIND, help_with
 
 MEMBERS = 4
-ENSEMBLE = ArchitectureSpec(
-    "ensemble", members=MEMBERS, of=ArchitectureSpec("mlp", {"hidden": [3]})
-)
+MLP = ArchitectureSpec("mlp", {"hidden": [3]})
+ENSEMBLE = ArchitectureSpec("ensemble", members=MEMBERS, of=MLP)
 
 
 @pytest.fixture
 def workshop(services):
-    workshop = Workshop(services)
+    return Workshop(services)
+
+
+@pytest.fixture
+def trained(workshop):
     workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
     carry_out(workshop)
     return workshop
@@ -28,14 +48,175 @@ def members(workshop):
         return [Member.from_json(each) for each in version.members]
 
 
-def test_only_the_members_concerned_are_trained_anew(workshop):
-    before = members(workshop)
-    assert [each.trained_in for each in before] == [1] * MEMBERS
-    train, _ = workshop.split()
-    workshop.forget(train[0])
+def member_of(workshop, record_id):
+    with workshop.transaction() as session:
+        row = workshop.record(session, record_id)
+        membership = membership_of(workshop.model())
+        return membership.member_of(row.record_key, row.subject_key)
+
+
+def tensors_of(workshop):
+    content = safetensors.numpy.load(released(workshop))
+    return {
+        member: {own: content[name] for own, name in names.items()}
+        for member, names in by_member(content).items()
+    }
+
+
+def forget(workshop, *records, **more):
+    request = workshop.forget(*records, **more)
     workshop.dispatch()
+    return request
+
+
+def test_only_the_members_concerned_are_trained_anew(trained):
+    before, old = members(trained), tensors_of(trained)
+    assert [each.trained_in for each in before] == [1] * MEMBERS
+    train, _ = trained.split()
+    forget(trained, train[0])
+    carry_out(trained)
+    after, new = members(trained), tensors_of(trained)
+    concerned = member_of(trained, train[0])
+    assert [m for m in range(MEMBERS) if after[m] != before[m]] == [concerned]
+    assert after[concerned].trained_in == 2
+    for member in range(MEMBERS):
+        same = all(np.array_equal(new[member][name], old[member][name]) for name in new[member])
+        assert same == (member != concerned)
+    with io.BytesIO(released(trained)) as file:
+        assert WeightsFile(file).digests_of_members() == [each.sha256 for each in after]
+
+
+def test_a_person_has_one_member_and_members_are_uniform(trained):
+    train, held_out = trained.split()
+    by_subject = {}
+    for record in train + held_out:
+        subject = int(record.removeprefix("record-")) // 4
+        by_subject.setdefault(subject, set()).add(member_of(trained, record))
+    assert all(len(found) == 1 for found in by_subject.values())
+    membership = membership_of(trained.model())
+    drawn = Counter(membership.member_of(i.to_bytes(32), None) for i in range(4000))
+    assert sorted(drawn) == list(range(MEMBERS))
+    assert all(abs(count - 1000) < 150 for count in drawn.values())  # 5 standard deviations
+
+
+def test_members_keep_to_their_own_records(trained, monkeypatch):
+    seen = {}
+    real = ensembles.train_member
+
+    def watched(model, plan, examples, fresh, on_progress):
+        seen[len(seen)] = len(examples)
+        return real(model, plan, examples, fresh, on_progress)
+
+    monkeypatch.setattr(ensembles, "train_member", watched)
+    train, _ = trained.split()
+    forget(trained, train[0])
+    carry_out(trained)
+    own = [r for r in train[1:] if member_of(trained, r) == member_of(trained, train[0])]
+    assert seen == {0: len(own)}
+
+
+def test_a_member_without_records_is_left_untrained(trained):
+    train, _ = trained.split()
+    gone = member_of(trained, train[0])
+    everyone = [record for record in train if member_of(trained, record) == gone]
+    forget(trained, *everyone)
+    carry_out(trained)
+    assert members(trained)[gone].trained_in == 2
+
+
+def test_all_members_are_trained_with_a_new_training(trained):
+    trained.retrain()
+    carry_out(trained)
+    assert [each.trained_in for each in members(trained)] == [2] * MEMBERS
+
+
+def test_other_workers_train_members_too(workshop, monkeypatch):
+    """The run's own worker waits for what another one has begun."""
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    run_id = workshop.active_run()
+    helped, own = [], []
+    real_help, real_own = helping.train_member, ensembles.train_member
+
+    def help_once(*arguments):
+        made = real_help(*arguments)
+        helped.append(1)
+        return made
+
+    def own_after_help(*arguments):
+        until(lambda: helped)
+        own.append(1)
+        return real_own(*arguments)
+
+    monkeypatch.setattr(helping, "train_member", help_once)
+    monkeypatch.setattr(ensembles, "train_member", own_after_help)
+
+    def help_when_asked():
+        def asked():
+            with workshop.transaction() as session:
+                return member_trainings.waiting(session, run_id)
+
+        until(asked)
+        help_with(workshop.services, run_id, StopSignal())
+
+    helper = Thread(target=help_when_asked)
+    helper.start()
     carry_out(workshop)
-    after = members(workshop)
-    changed = [place for place in range(MEMBERS) if after[place] != before[place]]
-    assert len(changed) == 1
-    assert after[changed[0]].trained_in == 2
+    helper.join()
+    assert len(own) >= 1
+    assert len(helped) >= 1
+    assert len(own) + len(helped) == MEMBERS
+    assert [each.trained_in for each in members(workshop)] == [1] * MEMBERS
+    with workshop.transaction() as session:
+        assert member_trainings.all_of(session, run_id) == []
+        handed = session.query(BlobRow).filter_by(kind=KIND).all()
+        assert len(handed) == len(helped)
+        assert {row.state for row in handed} <= {BlobState.DOOMED, BlobState.SHREDDED}
+
+
+def test_a_helper_that_dies_or_comes_twice_is_no_harm(workshop):
+    """What it holds is taken over when its lease ends, and what it hands over late is refused."""
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    held = workshop.lease()
+    workshop.begin(held)
+    with workshop.transaction() as session:
+        member_trainings.begin(session, held.run_id, held.token, range(MEMBERS))
+    with workshop.transaction() as session:
+        dead = member_trainings.take(session, held.run_id, lease_s=-1.0)
+        first = (dead.member, dead.fencing_token)
+    with workshop.transaction() as session:
+        again = member_trainings.take(session, held.run_id, lease_s=30.0)
+        assert again.member == first[0]
+        assert again.fencing_token == first[1] + 1
+    with pytest.raises(Exception, match="another worker"), workshop.transaction() as session:
+        member_trainings.finish(session, held.run_id, held.token, *first, "blob")
+    with workshop.transaction() as session:
+        rows = member_trainings.all_of(session, held.run_id)
+        assert [row.state for row in rows].count(MemberState.WAITING) == MEMBERS - 1
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"mechanism": "gradient_clipping"}, "training the members concerned anew"),
+        ({"mechanism": "retraining"}, "training the members concerned anew"),
+        ({"adaptive": True}, "adaptive"),
+        ({"first_release": "as_trained"}, "exact from their first release on"),
+        ({"upload": True}, "takes no weights"),
+        ({"recipe": {"patience": 2}}, "patience"),
+    ],
+)
+def test_what_an_ensemble_cannot_be_is_refused_at_definition(workshop, more, why):
+    chosen = {"mechanism": "sharded_retraining"} | more
+    with pytest.raises((InvalidInputError, PlanError), match=why):
+        workshop.define(architecture=ENSEMBLE, **chosen)
+
+
+def test_other_networks_have_no_members(workshop):
+    with pytest.raises(PlanError, match="needs an ensemble"):
+        workshop.define(architecture=MLP, mechanism="sharded_retraining")
+
+
+def test_the_default_policy_takes_part(workshop):
+    workshop.define(architecture=ENSEMBLE, mechanism="auto")
+    carry_out(workshop)
+    assert len(members(workshop)) == MEMBERS

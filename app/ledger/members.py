@@ -1,0 +1,148 @@
+"""An ensemble's run with several members: who trains which, and where the result waits.
+
+The run's own worker takes one member after the other; other workers take some, too, if any are
+free. The rows live as long as the attempt: its end deletes them, and with them goes what they
+handed over. Times are from the database's clock.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from app.domain.errors import LeaseLostError
+from app.domain.states import MemberState, RunState
+from app.ledger import outbox
+from app.ledger.runs import holder
+from app.ledger.tables import MemberTrainingRow, RunRow
+
+
+def begin(session: Session, run_id: str, fencing_token: int, members: Collection[int]) -> None:
+    """Note which members an attempt has to train, and ask other workers for help with several.
+
+    Raises:
+        LeaseLostError: another worker holds the run.
+    """
+    holder(session, run_id, fencing_token)
+    session.execute(delete(MemberTrainingRow).where(MemberTrainingRow.run_id == run_id))
+    session.add_all(
+        MemberTrainingRow(
+            run_id=run_id, run_token=fencing_token, member=member, state=MemberState.WAITING
+        )
+        for member in members
+    )
+    if len(members) > 1:
+        outbox.post(session, outbox.Topic.ENQUEUE_MEMBERS, run_id)
+
+
+def take(session: Session, run_id: str, *, lease_s: float | None) -> MemberTrainingRow | None:
+    """Lease the next member of a run that goes on; None if none waits.
+
+    Without ``lease_s`` it is the run's own worker, who holds it for as long as the run. What that
+    one holds when it asks for more was given by a commit whose answer was lost.
+    """
+    expired = MemberTrainingRow.lease_expires_at <= func.clock_timestamp()
+    if lease_s is None:
+        expired = or_(expired, MemberTrainingRow.lease_expires_at.is_(None))
+    row = session.scalar(
+        select(MemberTrainingRow)
+        .join(RunRow, RunRow.id == MemberTrainingRow.run_id)
+        .where(
+            MemberTrainingRow.run_id == run_id,
+            RunRow.state == RunState.RUNNING,
+            RunRow.fencing_token == MemberTrainingRow.run_token,
+            or_(
+                MemberTrainingRow.state == MemberState.WAITING,
+                and_(MemberTrainingRow.state == MemberState.LEASED, expired),
+            ),
+        )
+        .order_by(MemberTrainingRow.member)
+        .limit(1)
+        .with_for_update(of=MemberTrainingRow, skip_locked=True)
+    )
+    if row is None:
+        return None
+    row.state = MemberState.LEASED
+    row.fencing_token += 1
+    row.lease_expires_at = None if lease_s is None else _in(lease_s)
+    session.flush()
+    return row
+
+
+def waiting(session: Session, run_id: str) -> int:
+    """Return how many members of a run wait for a worker."""
+    query = select(func.count()).where(
+        MemberTrainingRow.run_id == run_id, MemberTrainingRow.state == MemberState.WAITING
+    )
+    return session.scalar(query) or 0
+
+
+def heartbeat(
+    connection: Session | Connection, run_id: str, member: int, token: int, *, lease_s: float
+) -> None:
+    """Prolong a lease; ``LeaseLostError`` if it is not held any more."""
+    held = (
+        update(MemberTrainingRow)
+        .where(*_held(run_id, member, token))
+        .values(lease_expires_at=_in(lease_s))
+        .returning(MemberTrainingRow.member)
+    )
+    if connection.execute(held).scalar() is None:
+        raise LeaseLostError("the member is trained by another worker, or its run is over")
+
+
+def finish(
+    session: Session, run_id: str, run_token: int, member: int, token: int, blob_id: str | None
+) -> None:
+    """Note that a member was trained; its tensors are in the blob, or with the run's own worker.
+
+    Safe to repeat.
+
+    Raises:
+        LeaseLostError: another worker trains it, or the attempt is over.
+    """
+    holder(session, run_id, run_token)
+    done = (
+        update(MemberTrainingRow)
+        .where(
+            *_one(run_id, member, token),
+            MemberTrainingRow.run_token == run_token,
+            MemberTrainingRow.state != MemberState.WAITING,
+        )
+        .values(state=MemberState.DONE, blob_id=blob_id, lease_expires_at=None)
+        .returning(MemberTrainingRow.member)
+    )
+    if session.execute(done).scalar() is None:
+        raise LeaseLostError("the member is trained by another worker")
+
+
+def give_back(session: Session, run_id: str, member: int, token: int) -> None:
+    """Let another worker train a member, if it is still held."""
+    session.execute(
+        update(MemberTrainingRow)
+        .where(*_held(run_id, member, token))
+        .values(state=MemberState.WAITING, lease_expires_at=None)
+    )
+
+
+def all_of(session: Session, run_id: str) -> Sequence[MemberTrainingRow]:
+    """Return the members of a run, in order."""
+    query = select(MemberTrainingRow).where(MemberTrainingRow.run_id == run_id)
+    return session.scalars(query.order_by(MemberTrainingRow.member)).all()
+
+
+def _one(run_id: str, member: int, token: int) -> tuple[ColumnElement[bool], ...]:
+    return (
+        MemberTrainingRow.run_id == run_id,
+        MemberTrainingRow.member == member,
+        MemberTrainingRow.fencing_token == token,
+    )
+
+
+def _held(run_id: str, member: int, token: int) -> tuple[ColumnElement[bool], ...]:
+    return (*_one(run_id, member, token), MemberTrainingRow.state == MemberState.LEASED)
+
+
+def _in(seconds: float) -> ColumnElement[datetime]:
+    return func.clock_timestamp() + timedelta(seconds=seconds)

@@ -1,0 +1,107 @@
+"""Help with a run of another worker: members are trained here, and handed over encrypted.
+
+What is handed over is as certified as what the run's own worker trains, but no certificate covers
+it yet: it is shredded when the attempt ends, whether it is published or not.
+"""
+
+import logging
+
+import safetensors.numpy
+from sqlalchemy.orm import Session
+
+from app.domain.plan import Plan
+from app.failpoints import halfway, reach
+from app.ledger import members, repository, runs
+from app.processes.stopping import StopSignal
+from app.services import Services
+from workers.attempts import attempted
+from workers.data.backbone import starting
+from workers.data.loading import load_model
+from workers.data.run_records import footprint_of, member_records
+from workers.ensembles.lease import MemberLease
+from workers.ensembles.training import train_member
+from workers.memory import allowance
+from workers.patience import outlast_outages
+from workers.seal.ram_only import ram_only
+from workers.training.device import choose_device
+from workers.training.network import Network
+
+KIND = "member"
+_log = logging.getLogger("expunge.worker")
+
+
+def help_with(services: Services, run_id: str, stop: StopSignal) -> None:
+    """Train members of a run until none waits, or one fails; the run's own worker does the rest."""
+    settings = services.settings
+    while lease := MemberLease.take(services.database, run_id, lease_s=settings.lease_s, stop=stop):
+        _log.info("%s", lease.what)
+        if not _helped(services, lease):
+            return
+
+
+def _helped(services: Services, lease: MemberLease) -> bool:
+    def give_back(session: Session, _: Exception) -> None:
+        members.give_back(session, lease.run_id, lease.member, lease.fencing_token)
+
+    return attempted(
+        services.database, lease, work=lambda: _train(services, lease), give_up=give_back
+    )
+
+
+def _train(services: Services, lease: MemberLease) -> None:
+    """Train the leased member and hand it over.
+
+    Raises:
+        LeaseLostError: another worker trains it, or the run is over.
+        RunFailedError: it cannot be trained here.
+    """
+    with services.database.transaction() as session:
+        run = repository.run(session, lease.run_id)
+        plan, model_id = Plan.from_json(run.plan), run.model_id
+        seqs = runs.members_to_train(session, run)[lease.member]
+    model = load_model(services, model_id)
+    fresh = starting(model.backbone, model.factory(services.settings))
+    network = Network(fresh, device=choose_device(), task=model.task)
+    records = member_records(
+        services,
+        model,
+        {lease.member: seqs},
+        footprint_of(services, model, plan, network.flat.size * model.architecture.networks),
+        allowed=allowance(services.settings.worker_memory),
+        check=lease.check,
+    )
+    base = network.base
+    del network
+    examples = records.of(lease.member)
+    progress = halfway("mid_member", lambda *_: lease.check())
+    with ram_only():
+        trained = train_member(model, plan, examples, fresh, progress)
+    reach("member_trained")
+    content = safetensors.numpy.save(
+        dict(trained.tensors), metadata={} if base is None else {"base": base.sha256}
+    )
+    _hand_over(services, lease, content)
+
+
+def _hand_over(services: Services, lease: MemberLease, content: bytes) -> None:
+    def reserve() -> str:
+        with services.database.transaction() as session:
+            return runs.reserve_blob(
+                session, services.blobs, lease.run_id, lease.run_token, kind=KIND
+            )
+
+    def finish() -> None:
+        with services.database.transaction() as session:
+            members.finish(
+                session,
+                lease.run_id,
+                lease.run_token,
+                lease.member,
+                lease.fencing_token,
+                blob_id,
+            )
+
+    blob_id = outlast_outages(lease.check, reserve)
+    outlast_outages(lease.check, lambda: services.blobs.fill(blob_id, content))
+    reach("member_written")
+    outlast_outages(lease.check_stop, finish)

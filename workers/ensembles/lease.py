@@ -1,0 +1,37 @@
+"""A member of a run that another worker than the run's own trains."""
+
+from sqlalchemy import Connection
+
+from app.database import Database
+from app.ledger import members
+from app.ledger.tables import MemberTrainingRow
+from app.processes.stopping import StopSignal
+from workers.holding import Holding
+
+
+class MemberLease(Holding):
+    """One attempt at one member, identified by run, member and ``fencing_token``."""
+
+    def __init__(
+        self, database: Database, row: MemberTrainingRow, *, lease_s: float, stop: StopSignal
+    ) -> None:
+        what = f"member {row.member} of run {row.run_id}"
+        super().__init__(database, what, lease_s=lease_s, stop=stop)
+        self.run_id = row.run_id
+        self.run_token = row.run_token
+        self.member = row.member
+        self.fencing_token = row.fencing_token
+
+    @classmethod
+    def take(
+        cls, database: Database, run_id: str, *, lease_s: float, stop: StopSignal
+    ) -> "MemberLease | None":
+        """Lease the next member of a run; None if none waits."""
+        with database.transaction() as session:
+            row = members.take(session, run_id, lease_s=lease_s)
+            return None if row is None else cls(database, row, lease_s=lease_s, stop=stop)
+
+    def _beat(self, connection: Connection) -> None:
+        members.heartbeat(
+            connection, self.run_id, self.member, self.fencing_token, lease_s=self._lease_s
+        )

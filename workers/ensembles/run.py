@@ -1,0 +1,236 @@
+"""A run of an ensemble: its own worker trains members until all are trained, by whomever.
+
+The other members' weights are the certified version's: they never read a forgotten record.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import safetensors.numpy
+from torch import nn
+
+from app.certificates.membership_attack import measured_audit, unmeasured_audit
+from app.certificates.statement import CertifyingPhase
+from app.domain.base import BaseDigest
+from app.domain.ensemble import by_member, tensor_name
+from app.domain.errors import RunFailedError
+from app.domain.plan import Plan
+from app.domain.states import MemberState, Phase
+from app.failpoints import halfway
+from app.ledger import members
+from app.services import Services
+from workers.data.loading import ModelSpec, RunData
+from workers.data.member_records import MemberRecords
+from workers.ensembles.training import Numbers, train_member
+from workers.lease import Lease
+from workers.patience import outlast_outages
+from workers.reporting import step_reporter
+from workers.seal.ram_only import ram_only
+from workers.seal.sealed import SealedProgress
+from workers.training.device import choose_device
+from workers.training.ensemble import Ensemble
+from workers.training.membership_attack import membership_auc
+from workers.training.network import Network, Tensors
+
+_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Made:
+    """All members after a run.
+
+    Attributes:
+        tensors: by their names in the ensemble.
+        learned: the names of those that training changes, of each member.
+        anew: which members the run trained.
+    """
+
+    tensors: Numbers
+    learned: tuple[str, ...]
+    anew: frozenset[int]
+
+    def phase(self, plan: Plan) -> CertifyingPhase:
+        """Return how the target was met: exactly, without noise."""
+        return CertifyingPhase(
+            plan=plan, parameters=plan.parameters, frame=None, tensors=self.learned, noise=None
+        )
+
+
+def make(
+    services: Services,
+    lease: Lease,
+    model: ModelSpec,
+    data: RunData,
+    records: MemberRecords,
+    fresh: Callable[[], nn.Module],
+    head: Tensors,
+) -> Made:
+    """Train the members concerned on their retained records alone, and keep the others.
+
+    Args:
+        services: where other workers are asked for help.
+        lease: of the run.
+        model: the ensemble.
+        data: of the run.
+        records: of the members to be trained.
+        fresh: builds one member, untrained, on its public weights if there are any.
+        head: the certified version's tensors; empty if there is none.
+
+    Raises:
+        RunFailedError: training diverged, or a member does not fit the others.
+    """
+    network = Network(fresh, device=choose_device(), task=model.task)
+    learned, base = tuple(network.flat.shapes), network.base
+    del network
+    found: dict[int, Numbers] = dict(_kept(head, records, model.architecture.networks))
+    anew = list(records.seqs)
+    if anew:
+        _ask(services, lease, anew)
+        with lease.phase(Phase.TRAINING):
+            found |= _trained_here(services, lease, model, data.plan, records, fresh)
+            found |= _handed_over(services, lease, base)
+    return Made(
+        tensors={
+            tensor_name(member, name): tensor
+            for member, own in sorted(found.items())
+            for name, tensor in own.items()
+        },
+        learned=tuple(tensor_name(member, name) for member in sorted(found) for name in learned),
+        anew=frozenset(anew),
+    )
+
+
+def whole(model: ModelSpec, fresh: Callable[[], nn.Module], tensors: Tensors) -> Network:
+    """Return the ensemble with these tensors."""
+    task, count = model.description.task, model.architecture.networks
+    network = Network(
+        lambda: Ensemble([fresh() for _ in range(count)], task),
+        device=choose_device(),
+        task=model.task,
+    )
+    network.load(tensors)
+    return network
+
+
+def audit(
+    model: ModelSpec,
+    data: RunData,
+    fresh: Callable[[], nn.Module],
+    head: Tensors,
+    network: Network,
+) -> dict[str, Any]:
+    """Return the certificate's ``audit`` field: an attack on the head, and on the new ensemble."""
+    counts = {"forgotten": len(data.forgotten), "held_out": len(data.held_out)}
+    if not data.auditable or not head:
+        return unmeasured_audit(**counts)
+    records = {"forgotten": data.forgotten, "held_out": data.held_out}
+    before = whole(model, fresh, head)
+    try:
+        return measured_audit(
+            auc_before=membership_auc(before, **records),
+            auc_after=membership_auc(network, **records),
+            **counts,
+        )
+    finally:
+        before.destroy()
+
+
+def _kept(head: Tensors, records: MemberRecords, count: int) -> Iterator[tuple[int, Numbers]]:
+    """Yield the members that stay, with the certified version's tensors."""
+    found = by_member(head) or {}
+    for member in sorted(set(range(count)) - records.seqs.keys()):
+        if member not in found:
+            raise RunFailedError("the version's weights are not those of the ensemble")
+        yield member, {own: np.asarray(head[name]) for own, name in found[member].items()}
+
+
+def _ask(services: Services, lease: Lease, anew: list[int]) -> None:
+    def begin() -> None:
+        with services.database.transaction() as session:
+            members.begin(session, lease.run_id, lease.fencing_token, anew)
+
+    outlast_outages(lease.check, begin)
+
+
+def _trained_here(
+    services: Services,
+    lease: Lease,
+    model: ModelSpec,
+    plan: Plan,
+    records: MemberRecords,
+    fresh: Callable[[], nn.Module],
+) -> dict[int, Numbers]:
+    """Train members until none waits and no other worker trains one."""
+    trained: dict[int, Numbers] = {}
+    progress = _Progress(halfway("mid_training", step_reporter(lease)), len(records.seqs))
+    while progress.finished < progress.members:
+        taken = outlast_outages(lease.check, lambda: _take(services, lease))
+        if taken is None:
+            progress.finished = outlast_outages(lease.check, lambda: _finished(services, lease))
+            lease.check()
+            time.sleep(_POLL_S if progress.finished < progress.members else 0)
+            continue
+        examples = records.of(taken[0])
+        with ram_only():
+            made = train_member(model, plan, examples, fresh, progress.report)
+        trained[taken[0]] = made.tensors
+        outlast_outages(lease.check, partial(_finish, services, lease, *taken))
+        progress.finished += 1
+    return trained
+
+
+def _take(services: Services, lease: Lease) -> tuple[int, int] | None:
+    with services.database.transaction() as session:
+        row = members.take(session, lease.run_id, lease_s=None)
+        return None if row is None else (row.member, row.fencing_token)
+
+
+def _finish(services: Services, lease: Lease, member: int, token: int) -> None:
+    with services.database.transaction() as session:
+        members.finish(session, lease.run_id, lease.fencing_token, member, token, None)
+
+
+def _finished(services: Services, lease: Lease) -> int:
+    with services.database.transaction() as session:
+        rows = members.all_of(session, lease.run_id)
+        return sum(row.state == MemberState.DONE for row in rows)
+
+
+def _handed_over(services: Services, lease: Lease, base: BaseDigest | None) -> dict[int, Numbers]:
+    """Return the members that other workers have trained."""
+    with services.database.transaction() as session:
+        rows = members.all_of(session, lease.run_id)
+        blobs = {row.member: row.blob_id for row in rows if row.blob_id is not None}
+    found: dict[int, Numbers] = {}
+    for member, blob_id in blobs.items():
+        content = outlast_outages(lease.check, partial(services.blobs.read, blob_id))
+        if _base_of(content) != (None if base is None else base.sha256):
+            raise RunFailedError(
+                "another worker's factory builds the network on another base: give all workers "
+                "the same package"
+            )
+        found[member] = safetensors.numpy.load(content)
+    return found
+
+
+def _base_of(content: bytes) -> str | None:
+    length = int.from_bytes(content[:8], "little")
+    metadata: Mapping[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    return metadata.get("base")
+
+
+@dataclass
+class _Progress:
+    """Counts steps over all members to train, as if each took as many as the present one."""
+
+    tell: SealedProgress
+    members: int
+    finished: int = 0
+
+    def report(self, step: int, steps: int) -> None:
+        self.tell(self.finished * steps + step, self.members * steps)
