@@ -1,8 +1,10 @@
 """Ensembles: trained member by member, and only the members concerned are trained again."""
 
 import io
+import subprocess
+import sys
 from collections import Counter
-from threading import Thread
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,18 +16,17 @@ from app.domain.ensemble import Member, by_member
 from app.domain.errors import InvalidInputError, PlanError
 from app.domain.states import BlobState, MemberState
 from app.ledger import members as member_trainings
-from app.processes.stopping import StopSignal
 from app.registry.membership import membership_of
 from app.registry.tables import VersionRow
 from app.storage.tables import BlobRow
 from tests.support.exact_heads import carry_out, head_of, released
-from tests.support.patience import until
+from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
-from workers.ensembles import helping
 from workers.ensembles import run as ensembles
-from workers.ensembles.helping import KIND, help_with
+from workers.ensembles.helping import KIND
 
 MEMBERS = 4
+_HELPER = "import sys; from workers import jobs; jobs.train_members(sys.argv[1])"
 MLP = ArchitectureSpec("mlp", {"hidden": [3]})
 ENSEMBLE = ArchitectureSpec("ensemble", members=MEMBERS, of=MLP)
 
@@ -131,45 +132,33 @@ def test_all_members_are_trained_with_a_new_training(trained):
 
 
 def test_other_workers_train_members_too(workshop, monkeypatch):
-    """The run's own worker waits for what another one has begun."""
+    """The run's own worker waits for what another one, in a process of its own, has begun."""
     workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
-    run_id = workshop.active_run()
-    helped, own = [], []
-    real_help, real_own = helping.train_member, ensembles.train_member
+    run_id, own = workshop.active_run(), []
+    program = [sys.executable, "-c", _HELPER, run_id]
+    real = ensembles.train_member
 
-    def help_once(*arguments):
-        made = real_help(*arguments)
-        helped.append(1)
-        return made
+    def states():
+        with workshop.transaction() as session:
+            return [row.state for row in member_trainings.all_of(session, run_id)]
 
-    def own_after_help(*arguments):
-        until(lambda: helped)
+    def after_help(*arguments):
+        if not own:
+            helper = subprocess.Popen(program)
+            until(lambda: MemberState.DONE in states())
+            assert helper.wait(PATIENCE_S) == 0
         own.append(1)
-        return real_own(*arguments)
+        return real(*arguments)
 
-    monkeypatch.setattr(helping, "train_member", help_once)
-    monkeypatch.setattr(ensembles, "train_member", own_after_help)
-
-    def help_when_asked():
-        def asked():
-            with workshop.transaction() as session:
-                return member_trainings.waiting(session, run_id)
-
-        until(asked)
-        help_with(workshop.services, run_id, StopSignal())
-
-    helper = Thread(target=help_when_asked)
-    helper.start()
+    monkeypatch.setattr(ensembles, "train_member", after_help)
+    monkeypatch.setattr(ensembles, "ram_only", nullcontext)  # the test itself starts a process
     carry_out(workshop)
-    helper.join()
-    assert len(own) >= 1
-    assert len(helped) >= 1
-    assert len(own) + len(helped) == MEMBERS
+    assert len(own) == 1
     assert [each.trained_in for each in members(workshop)] == [1] * MEMBERS
+    assert states() == []
     with workshop.transaction() as session:
-        assert member_trainings.all_of(session, run_id) == []
         handed = session.query(BlobRow).filter_by(kind=KIND).all()
-        assert len(handed) == len(helped)
+        assert len(handed) == MEMBERS - 1
         assert {row.state for row in handed} <= {BlobState.DOOMED, BlobState.SHREDDED}
 
 
