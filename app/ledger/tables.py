@@ -223,7 +223,9 @@ class OutboxRow(Base):
 
     __tablename__ = "outbox"
     __table_args__ = (
-        CheckConstraint("topic IN ('schedule_model', 'enqueue_run', 'enqueue_members')", name="topic"),
+        CheckConstraint(
+            "topic IN ('schedule_model', 'enqueue_run', 'enqueue_members')", name="topic"
+        ),
         Index("ix_outbox_available_at", "available_at"),
     )
 

@@ -202,7 +202,8 @@ def create_outbox() -> None:
         sa.Column("posted_at", MOMENT, server_default=CLOCK, nullable=False),
         sa.Column("available_at", MOMENT, nullable=False),
         sa.CheckConstraint(
-            "topic IN ('schedule_model', 'enqueue_run', 'enqueue_members')", name=op.f("ck_outbox_topic")
+            "topic IN ('schedule_model', 'enqueue_run', 'enqueue_members')",
+            name=op.f("ck_outbox_topic"),
         ),
         sa.PrimaryKeyConstraint("id", name="pk_outbox"),
     )

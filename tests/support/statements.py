@@ -3,11 +3,12 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,12 @@ from app.certificates.statement import (
     restated,
     unlearning_statement,
 )
+from app.certificates.weights_file import WeightsFile
 from app.domain.architecture import ArchitectureSpec
 from app.domain.backbone import BackboneDigest, Whitening, definition_digest
 from app.domain.base import BaseDigest
 from app.domain.description import ModelDescription
+from app.domain.ensemble import Member
 from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan
 from app.domain.schema import FeatureSchema
@@ -109,6 +112,7 @@ DESCRIPTION = ModelDescription(
     schema=FeatureSchema(shape=(3,), dtype="float32", offset=0.0, scale=1.0, classes=2),
 )
 NETWORK = {"1.bias": (2,), "1.weight": (2, 3)}
+ENSEMBLE = {f"members.{member}.{name}": NETWORK[name] for member in range(3) for name in NETWORK}
 HEAD = {"weight": (3, 4)}
 RIDGE_HEAD = {"bias": (3,), "weight": (3, 4)}
 ARITHMETIC = "float64 in one thread: openblas 0.3.30 Haswell"
@@ -154,6 +158,8 @@ def synthetic() -> Mapping[str, Case]:
         "sufficient_statistics_of_numbers": exact_case(
             "sufficient_statistics", SOLVED | {"target_range": 4.0}, RIDGE_HEAD
         ),
+        "sharded_retraining": ensemble_case(),
+        "sharded_retraining_base": ensemble_case(base=BASE),
         "tracked_release": head_case("tracked_release", RELEASED),
         "tracked_release_frozen": head_case("tracked_release", RELEASED, backbone=FROZEN),
         "tracked_release_covering": head_case("tracked_release", COVERING, evaluation=CURVE),
@@ -216,6 +222,20 @@ def network_case(
     )
 
 
+def ensemble_case(*, base: BaseDigest | None = None) -> Case:
+    """Return a case about three members, one of them trained anew with the second version."""
+    description = replace(
+        DESCRIPTION,
+        architecture=ArchitectureSpec("ensemble", members=3, of=DESCRIPTION.architecture),
+    )
+    weights = weights_of(ENSEMBLE, np.float32, base=base, description=description)
+    digests = WeightsFile(BytesIO(weights)).digests_of_members()
+    members = [Member(digest, 1 + (place == 1)) for place, digest in enumerate(digests)]
+    return _unlearned(
+        "sharded_retraining", {}, weights, epsilon=1.0, backbone=None, base=base, members=members
+    )
+
+
 def head_case(
     mechanism: str,
     parameters: Document,
@@ -248,6 +268,7 @@ def weights_of(
     grid: float | None = None,
     frozen: Mapping[str, tuple[int, ...]] = {},
     base: BaseDigest | None = None,
+    description: ModelDescription = DESCRIPTION,
 ) -> bytes:
     """Return a safetensors file of numbers between -1 and 1, rounded to a grid if there is one.
 
@@ -261,7 +282,7 @@ def weights_of(
         name: tensor.astype(np.float32 if name in frozen else dtype)
         for name, tensor in tensors.items()
     }
-    said = None if base is None else replace(DESCRIPTION, base=base).to_metadata()
+    said = None if base is None else replace(description, base=base).to_metadata()
     return safetensors.numpy.save(typed, metadata=said)
 
 
@@ -385,6 +406,7 @@ def _unlearned(
     backbone: BackboneDigest | None,
     base: BaseDigest | None = None,
     evaluation: Mapping[str, Any] = EVALUATION,
+    members: Sequence[Member] = (),
 ) -> Case:
     header = safetensors.numpy.load(weights)
     tensors = tuple(name for name in header if not name.startswith("backbone."))
@@ -398,6 +420,7 @@ def _unlearned(
         times=TIMES,
         backbone=backbone,
         base=base,
+        members=members,
     )
     return Case(plain(statement), weights)
 

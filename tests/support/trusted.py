@@ -125,6 +125,12 @@ TRUSTED: Final = (
         "`expunge model recompute` computes it again.",
     ),
     Trusted(
+        ("predicate.members.*.trained_in",),
+        "Which version trained a member of an ensemble. Checked: one of its lineage. Beside an "
+        "older certificate (`--previous`): a member has other tensors if and only if it was "
+        "trained since; with a receipt, each of its records' members was.",
+    ),
+    Trusted(
         ("predicate.backbone", "predicate.backbone.*"),
         "Which public weights a version without guarantee started from. Wherever something is "
         "guaranteed, they are among the assumptions, which are compared, as the operator's word.",

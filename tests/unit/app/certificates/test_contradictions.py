@@ -25,6 +25,8 @@ SIGNER = StatementSigner(Ed25519PrivateKey.from_private_bytes(b"k" * 32))
 KEYS = trust(SIGNER)
 TRAINED_ANEW = (
     "retraining",
+    "sharded_retraining",
+    "sharded_retraining_base",
     "exact_training",
     "sufficient_statistics",
     "sufficient_statistics_of_numbers",

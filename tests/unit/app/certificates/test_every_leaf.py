@@ -42,7 +42,7 @@ FEWEST_VARIANTS = 100_000
 # One change of so many is tried.
 SAMPLED = 100
 SAMPLED_SLOWLY = max(1, 5 // int(os.environ.get("FUZZ_FACTOR", "1")))
-MECHANISMS = 13
+MECHANISMS = 14
 NAMES = sorted(cases())
 
 Path = tuple[str | int, ...]
