@@ -37,11 +37,11 @@ def account() -> ExactGuarantee:
     return ExactGuarantee(terms=TERMS)
 
 
-def expected_members(members: int, persons: int) -> float:
+def expected_members(members: int, persons: float) -> float:
     """Return how many members that many persons concern in the mean, S(1 − (1 − 1/S)^r).
 
     Args:
         members: S, at least 1.
         persons: r, each of whom has a member of their own, uniform and independent.
     """
-    return members * (1 - (1 - 1 / members) ** persons)
+    return float(members * (1 - (1 - 1 / members) ** persons))

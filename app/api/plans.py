@@ -12,7 +12,7 @@ from app.api.protocol.leaving import Left
 from app.api.protocol.schemas import Answer, Body, Name
 from app.domain.errors import InvalidInputError
 from app.planning.quote import Declined
-from app.planning.shape import ConvexShape, DpTrainingShape, ModelShape, RidgeShape
+from app.planning.shape import ConvexShape, DpTrainingShape, EnsembleShape, ModelShape, RidgeShape
 from app.registry import repository as registry
 from app.registry.noise_curves import score_at
 from app.registry.shapes import shape_of
@@ -35,6 +35,13 @@ class RidgeBody(Body):
     feature_range: float
     classifier: Literal["ridge", "class_means", "discriminant"] = "ridge"
     target_range: float | None = None
+
+
+class EnsembleBody(Body):
+    """An ensemble, and how many of its members the request concerns."""
+
+    members: int
+    concerned: float = 1.0
 
 
 class DpTrainingBody(Body):
@@ -64,16 +71,20 @@ class ShapeBody(Body):
         "kink, or random variants of records. Mechanisms that need one decline with this reason.",
         examples=["the quantile loss has a kink"],
     )
+    ensemble: EnsembleBody | None = None
     dp_training: DpTrainingBody | None = None
 
     def to_shape(self) -> ModelShape:
         """Return the validated shape."""
-        sizes = self.model_dump(exclude={"convex", "ridge", "dp_training"})
+        sizes = self.model_dump(exclude={"convex", "ridge", "ensemble", "dp_training"})
         convex = None if self.convex is None else ConvexShape(**self.convex.model_dump())
         ridge = None if self.ridge is None else RidgeShape(**self.ridge.model_dump())
+        ensemble = None if self.ensemble is None else EnsembleShape(**self.ensemble.model_dump())
         trained = self.dp_training
         dp_training = None if trained is None else DpTrainingShape(**trained.model_dump())
-        return ModelShape(**sizes, convex=convex, ridge=ridge, dp_training=dp_training)
+        return ModelShape(
+            **sizes, convex=convex, ridge=ridge, ensemble=ensemble, dp_training=dp_training
+        )
 
 
 class PlansBody(Body):

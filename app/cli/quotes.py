@@ -1,11 +1,12 @@
 """Output of quotes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.cli.output import say
 from app.domain.policy import AUTO
 from app.domain.tasks.words import metric_in_words
+from app.planning.ensembles import EnsembleCost
 
 
 def show_quotes(answer: Mapping[str, Any], *, named: str = AUTO) -> None:
@@ -45,6 +46,26 @@ def show_quotes(answer: Mapping[str, Any], *, named: str = AUTO) -> None:
             reasons.setdefault(declined["reason"], []).append(declined["mechanism"])
     for reason, names in reasons.items():
         say(f"{', '.join(names)}: not offered, {reason}")
+
+
+def show_ensembles(costs: Sequence[EnsembleCost], *, persons_a_week: float) -> None:
+    """Print what ensembles cost, in gradients, beside one training of all their members."""
+    header = ("members", "one person", "of a training", "a week singly", "by day", "by week")
+    rows = [
+        (
+            str(cost.members),
+            f"{cost.one:,.0f}",
+            f"{cost.share:.1%}",
+            *(f"{each:,.0f}" for each in (cost.singly, cost.by_day, cost.by_week)),
+        )
+        for cost in costs
+    ]
+    for row in (header, *rows):
+        say("".join(f"{cell:>15}" for cell in row))
+    say(
+        f"Gradients, with {persons_a_week:g} persons a week: each by itself, or with those of a "
+        "day or of a week (window_s). An ensemble's file is as large as its members together."
+    )
 
 
 def _short(number: float | str | list[float]) -> str:

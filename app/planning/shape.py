@@ -82,6 +82,11 @@ class EnsembleShape:
         if not 0 <= self.concerned <= self.members:
             raise ParameterError("concerned", f"from 0 to {self.members}")
 
+    def records_of_a_member(self, shape: "ModelShape") -> int:
+        """Return how many gradients a pass over a member's records takes, in whole batches."""
+        records = -(-shape.retained // self.members)
+        return -(-records // shape.batch_size) * shape.batch_size
+
 
 @dataclass(frozen=True)
 class DpTrainingShape:

@@ -7,7 +7,7 @@ from typing import Any
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.planning.planner import make_plan
-from app.planning.shape import ConvexShape, ModelShape, RidgeShape
+from app.planning.shape import ConvexShape, EnsembleShape, ModelShape, RidgeShape
 from app.planning.tracking import Tracking, history_of_run
 
 HEAD = ConvexShape(lipschitz=1.0, smoothness=0.25, weight_decay=0.05, learning_rate=1.0)
@@ -15,6 +15,7 @@ NEW = ModelShape(
     retained=1000, records=1000, batch_size=100, recipe_epochs=5, dimension=20, convex=HEAD
 )
 
+ENSEMBLE = replace(NEW, convex=None, ensemble=EnsembleShape(4))
 RIDGE = replace(NEW, convex=None, ridge=RidgeShape(feature_range=16.0))
 
 

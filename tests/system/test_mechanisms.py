@@ -75,11 +75,20 @@ def ridge_head(**policy: Any) -> dict[str, Any]:
     }
 
 
+def ensemble(**policy: Any) -> dict[str, Any]:
+    """Networks of which each learns from some of the people."""
+    network = model(**policy)
+    return network | {
+        "architecture": {"name": "ensemble", "members": 3, "of": network["architecture"]}
+    }
+
+
 CASES = [
     Case("gradient_clipping", "gaussian"),
     Case("model_clipping", "point"),
     Case("output_perturbation", "gaussian"),
     Case("retraining", "exact", epsilon=0.0),
+    Case("sharded_retraining", "exact", ensemble, epsilon=0.0),
     Case("exact_training", "exact", head, {"epsilon": 0.1}, 0.0, 0.7, is_adaptive=True),
     Case("sufficient_statistics", "exact", ridge_head, {}, 0.0, accuracy=0.7, is_adaptive=True),
     Case("tracked_release", "gaussian", head, accuracy=0.5),

@@ -3,10 +3,10 @@
 from importlib import import_module
 from types import ModuleType
 
-from app.accounting.retraining import NAME as RETRAINING
 from app.domain.errors import NotFoundError, PlanError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import MECHANISMS, mechanism_named
+from app.planning.mechanisms.deterministic import Deterministic
 from app.planning.mechanisms.mechanism import Mechanism
 from workers.exact.solver import Solver
 from workers.noisy_phase import Rule
@@ -44,8 +44,8 @@ def solver_of(plan: Plan) -> Solver:
 
 def load_rules() -> None:
     """Import every rule and solver, so that a run need not."""
-    for name, mechanism in MECHANISMS.items():
-        if name != RETRAINING:
+    for mechanism in MECHANISMS.values():
+        if issubclass(mechanism, Deterministic) or not mechanism.trains_anew:
             _module_of(mechanism)
 
 

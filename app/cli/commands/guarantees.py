@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -10,9 +11,10 @@ from app.accounting import catalogue as published
 from app.accounting.guarantees import GaussianGuarantee, PointGuarantee
 from app.cli.connection import connect, errors_in_words
 from app.cli.output import conclude, say
-from app.cli.quotes import show_quotes
+from app.cli.quotes import show_ensembles, show_quotes
 from app.domain.errors import InvalidInputError, PlanError
 from app.domain.policy import AUTO, Policy
+from app.planning.ensembles import costs_of
 from app.planning.mechanisms import catalogue as mechanisms
 from app.planning.planner import quote_all
 from app.planning.shape import ModelShape
@@ -84,12 +86,25 @@ def plan(
         str | None,
         typer.Option(help="Ask the service about this model instead of --records and so on."),
     ] = None,
+    members: Annotated[
+        str | None,
+        typer.Option(help="Show instead what ensembles of so many members cost: 4,8,16,32."),
+    ] = None,
+    persons_a_week: Annotated[
+        float, typer.Option(help="With --members: how many persons ask a week.")
+    ] = 10.0,
 ) -> None:
     """Quote every mechanism for a target: parameters, guarantee, cost, and surviving information.
 
     Mechanisms that do not apply give a reason. --param fixes parameters of the named --mechanism.
     """
     with errors_in_words():
+        shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
+        if members is not None:
+            costs = costs_of(shape, whole_numbers(members), persons_a_week=persons_a_week)
+            show_ensembles(costs, persons_a_week=persons_a_week)
+            conclude([asdict(cost) for cost in costs])
+            return
         policy = {
             "epsilon": epsilon,
             "delta": delta,
@@ -101,7 +116,6 @@ def plan(
             with connect() as client:
                 answer: Mapping[str, Any] = client.plans(policy, model=model)
         else:
-            shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
             quotes = quote_all(policy=Policy(**policy), shape=shape)  # type: ignore[arg-type]
             answer = quotes.describe(delta=delta)
         for declined in answer["declined"]:
@@ -109,6 +123,14 @@ def plan(
                 raise PlanError(f"{mechanism}: {declined['reason']}")
         show_quotes(answer, named=mechanism)
         conclude(answer)
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Parse an option's list of whole numbers, such as 4,8."""
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError as error:
+        raise InvalidInputError(f"--members {text}: expected whole numbers such as 4,8") from error
 
 
 def parsed(option: str, pairs: list[str] | None) -> dict[str, Any]:

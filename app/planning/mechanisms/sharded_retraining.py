@@ -9,7 +9,7 @@ from app.domain.errors import PlanError
 from app.domain.policy import Policy
 from app.planning.mechanisms.mechanism import Mechanism, Needs
 from app.planning.quote import Quote
-from app.planning.shape import EnsembleShape, ModelShape
+from app.planning.shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class ShardedRetraining(Mechanism):
                 f"{policy.budget_epochs:g}"
             )
         concerned = float(ensemble.members) if shape.is_new else ensemble.concerned
-        gradients = concerned * epochs * _records_of_a_member(ensemble, shape)
+        gradients = concerned * epochs * ensemble.records_of_a_member(shape)
         return Quote(
             mechanism=cls.name,
             parameters={},
@@ -57,9 +57,3 @@ class ShardedRetraining(Mechanism):
 
     def counted(self) -> None:
         """Return None: the guarantee does not depend on the size of the network."""
-
-
-def _records_of_a_member(ensemble: EnsembleShape, shape: ModelShape) -> int:
-    """Return what a pass over a member's records takes, in whole batches."""
-    records = -(-shape.retained // ensemble.members)
-    return -(-records // shape.batch_size) * shape.batch_size

@@ -31,6 +31,7 @@ SHAPE = ModelShape(
 REFUSALS = {
     "retraining": "retraining has no parameters",
     "sufficient_statistics": "needs a ridge_head",
+    "sharded_retraining": "needs an ensemble",
 }
 ENOUGH_NOISE = (4.0, 3.0, 2.0, 1.5, 1.0)
 

@@ -20,7 +20,7 @@ from app.planning.mechanisms import catalogue
 from app.planning.mechanisms.mechanism import Needs
 from app.planning.shape import ModelShape
 from tests.support import parameters as meeting
-from tests.support.lineages import NEW, RIDGE, planned
+from tests.support.lineages import ENSEMBLE, NEW, RIDGE, planned
 from workers.mechanisms.catalogue import rule_of, solver_of
 
 CONVEX = {"learning_rate": 1.0, "weight_decay": 0.05, "smoothness": 0.25}
@@ -67,6 +67,7 @@ PARAMETERS = {
     },
     "dp_sgd": {"noise_multiplier": 5.0, "sampling_rate": 1.0, "steps": 1, "group_size": 1},
     "retraining": {},
+    "sharded_retraining": {},
     "exact_training": meeting.TRAINED_EXACTLY,
     "sufficient_statistics": meeting.SOLVED,
 }
@@ -83,6 +84,7 @@ COMPLETE: Mapping[str, Mapping[str, Any]] = {
     "noisy_gd_nonconvex": meeting.NONCONVEX,
     "dp_sgd": meeting.PRIVATE,
     "retraining": {},
+    "sharded_retraining": {},
     "exact_training": meeting.TRAINED_EXACTLY,
     "sufficient_statistics": meeting.SOLVED,
 }
@@ -105,6 +107,8 @@ def plan_of(name: str) -> Plan:
         return planned(network, name, epsilon=5.0, parameters=NONCONVEX)
     if name == "sufficient_statistics":
         return planned(RIDGE, name)
+    if name == "sharded_retraining":
+        return planned(ENSEMBLE, name)
     fixed = {"steps": 3} if name == "gradient_clipping" else {}
     return planned(NEW, name, epsilon=8.0, parameters=fixed)
 
