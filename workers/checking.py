@@ -39,7 +39,7 @@ from app.planning.mechanisms.any_start import AnyStart
 from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.mechanisms.mechanism import Mechanism, Needs
 from app.planning.planner import make_plan
-from app.planning.shape import ModelShape
+from app.planning.shape import EnsembleShape, ModelShape
 from app.processes.hardening import harden
 from app.settings import Settings
 from app.tables.reading import read_source
@@ -117,7 +117,7 @@ class Order:
     @property
     def paths(self) -> tuple[str, ...]:
         """The import paths of the operator's code: this command is its permission."""
-        paths = [self.architecture.factory]
+        paths = [self.architecture.member.factory]
         if isinstance(self.spec, CustomSpec):
             paths.append(self.spec.path)
         return tuple(path for path in paths if path is not None)
@@ -137,9 +137,9 @@ class Order:
         return Examples(self.form.random(_RECORDS), self.form)
 
     def build(self) -> nn.Module:
-        """Return a new network; what its code raises is shown in full."""
+        """Return a new network, or member of an ensemble; what its code raises is shown in full."""
         return build(
-            self.architecture,
+            self.architecture.member,
             input_shape=self.schema.shape,
             classes=self.schema.classes,
             allowed_factories=self.paths,
@@ -238,11 +238,13 @@ def _tried(
     if mechanism.needs is Needs.LINEAR_HEAD:
         return REFUSED, "only for the built-in linear_head, whose constants are known"
     policy = Policy(epsilon=_EPSILON, mechanism=mechanism.name)
+    members = order.architecture.members
     shape = ModelShape(
         retained=_RECORDS,
         batch_size=_RECIPE.batch_size,
         recipe_epochs=_RECIPE.epochs,
         dimension=size,
+        ensemble=None if members is None else EnsembleShape(members),
     )
     try:
         plan = make_plan(policy=policy, shape=shape)
@@ -272,6 +274,8 @@ def _tried(
 
 
 def _after(mechanism: type[Mechanism]) -> str:
+    if mechanism.needs is Needs.ENSEMBLE:
+        return "trains a request's members from nothing"
     if mechanism.trains_anew:
         return "trains from nothing for each request"
     if mechanism.fine_tunes:

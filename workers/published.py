@@ -29,6 +29,7 @@ from workers.tasks.custom import CustomTask
 from workers.tasks.task import INPUTS, Batch
 from workers.training.architectures import build, build_features, zeros
 from workers.training.base import digests_of, public_tensors
+from workers.training.ensemble import Ensemble
 from workers.training.half import half
 from workers.training.whitening import whitened
 
@@ -239,23 +240,24 @@ def assembled(
             tokens=schema.tokens and features is None,
             task=description.task,
         )
+    member = network.members[0] if isinstance(network, Ensemble) else network
     if base is not None:
-        _bring(network, base)
-    digests = digests_of(network)
-    if BaseDigest.of(digests) != description.base:
+        _bring(member, base)
+    if BaseDigest.of(digests_of(member)) != description.base:
         raise InvalidInputError(
             "the network's frozen parameters and buffers are not the base that the file names: "
             "they come from the factory's own files, or from the file that you name with --base, "
             "or base=… in Python"
         )
-    _fill(network, own, base=digests.keys())
+    _fill(network, own, base=public_tensors(network).keys())
     return PublishedModel(description, network, features, factories=factories).eval()
 
 
 def _require_allowed(description: ModelDescription, factories: Sequence[str]) -> None:
     """Refuse to call what the user has not named: the file's author chose it."""
     backbone = description.backbone
-    networks = [description.architecture, *([] if backbone is None else [backbone.architecture])]
+    networks = [description.architecture.member]
+    networks += [] if backbone is None else [backbone.architecture]
     for path in (network.factory for network in networks if network.factory is not None):
         _require_named(path, factories, "build this network the function")
 

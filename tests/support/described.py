@@ -85,8 +85,12 @@ _FRONT = {
 }
 
 
-def _on_backbone(name: str) -> ModelDescription:
-    described = _of({"name": name, "backbone": {"name": "public"}})
+def _members(of: dict) -> dict:
+    return {"name": "ensemble", "members": 3, "of": of}
+
+
+def _on_backbone(architecture: dict) -> ModelDescription:
+    described = _of(architecture | {"backbone": {"name": "public"}})
     backbone = BackboneDescription(
         name="public", sha256="0" * 64, frozen=True, architecture=_BACKBONE, classes=11
     )
@@ -110,8 +114,8 @@ DESCRIPTIONS = {
         {"name": "ridge_head", "options": {"feature_range": 16.0}},
         schema=replace(IMAGES, classes=2),
     ),
-    "logistic_on_backbone": _on_backbone("logistic"),
-    "head_on_backbone": _on_backbone("linear_head"),
+    "logistic_on_backbone": _on_backbone({"name": "logistic"}),
+    "head_on_backbone": _on_backbone({"name": "linear_head"}),
     "head_of_labels": _learns({"name": "linear_head"}, _LABELS),
     "head_of_a_number": _learns({"name": "linear_head"}, _HUBER),
     "ridge_head_of_labels": _learns(
@@ -125,6 +129,11 @@ DESCRIPTIONS = {
     "images": _learns({"name": "cnn", "options": {"channels": [3]}}, _FRONT),
     "texts": _learns(_READS_TOKENS, _NOTE),
     "tokens": _learns(_READS_TOKENS, _TOKEN_TEXT),
+    "ensemble": _of(_members({"name": "mlp", "options": {"hidden": [6]}})),
+    "ensemble_on_backbone": _on_backbone(_members({"name": "logistic"})),
+    "ensemble_of_labels": _learns(_members({"name": "logistic"}), _LABELS),
+    "ensemble_of_numbers": _learns(_members({"name": "logistic"}), _RENTS),
+    "ensemble_of_texts": _learns(_members(_READS_TOKENS), _NOTE),
 }
 HEADS = (
     *("linear_head", "bounded_head", "head_of_two", "head_of_a_table"),

@@ -65,7 +65,7 @@ def build(
             in_full=in_full,
         )
         spec = ClassificationSpec(classes=classes) if task is None else task
-        return Ensemble([member() for _ in range(architecture.networks)], spec)
+        return Ensemble((member() for _ in range(architecture.networks)), spec)
     if architecture.name == "custom":
         module = _build_custom(
             architecture, input_shape, classes, allowed_factories, in_full=in_full

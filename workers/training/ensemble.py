@@ -5,12 +5,14 @@ of the operator's own task the outputs themselves.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.nn.functional import logsigmoid
 
+from app.domain.errors import RunFailedError
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.language_model import LanguageModelSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
@@ -24,16 +26,29 @@ Average = Callable[[torch.Tensor], torch.Tensor]
 class Ensemble(nn.Module):
     """Maps records [n, …] to outputs [n, …] of the same kind as each member's.
 
+    All members stand on the public tensors of the first, which are in memory once. Whoever builds
+    an ensemble checks that they are the stated base.
+
     Args:
-        members: networks of one kind.
+        members: networks of one kind, built one by one.
         task: what they learn; it says what their average is.
+
+    Raises:
+        RunFailedError: the networks do not have the same public tensors by name.
     """
 
-    def __init__(self, members: Sequence[nn.Module], task: TaskSpec) -> None:
+    def __init__(self, members: Iterable[nn.Module], task: TaskSpec) -> None:
         super().__init__()
-        _share_base(members)
-        self.members = nn.ModuleList(members)
+        self.members = nn.ModuleList(_on_one_base(members))
+        self._base = tuple(public_tensors(self.members[0]))
         self._average = average_of(task)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002
+        """Convert or move all tensors, and the base only once."""
+        super()._apply(fn, recurse)
+        for member in self.members[1:]:
+            _share(self._base, self.members[0], member)
+        return self
 
     def forward(self, records: torch.Tensor) -> torch.Tensor:
         """Return the average of what the members say."""
@@ -50,16 +65,23 @@ def average_of(task: TaskSpec) -> Average:
     return _of_numbers
 
 
-def _share_base(members: Sequence[nn.Module]) -> None:
-    """Let all members use the first one's public tensors: they are the same, and may be large."""
-    first, *others = members
-    for name, tensor in public_tensors(first).items():
+def _on_one_base(members: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    """Yield members, each on the first one's base before the next is built."""
+    first: nn.Module | None = None
+    for member in members:
+        first = member if first is None else first
+        names = public_tensors(first)
+        if public_tensors(member).keys() != names.keys():
+            raise RunFailedError("the factory's networks differ in what they have frozen")
+        _share(names, first, member)
+        yield member
+
+
+def _share(names: Iterable[str], first: nn.Module, member: nn.Module) -> None:
+    """Let a member use the first one's tensors of these names."""
+    for name in names:
         path, _, own = name.rpartition(".")
-        for member in others:
-            layer = member.get_submodule(path)
-            shared = first.get_submodule(path)
-            if torch.equal(tensor, public_tensors(member)[name]):
-                setattr(layer, own, getattr(shared, own))
+        setattr(member.get_submodule(path), own, getattr(first.get_submodule(path), own))
 
 
 def _of_classes(logits: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from app.cli.main import app
+from app.domain.architecture import ArchitectureSpec
 from app.planning.mechanisms.catalogue import MECHANISMS
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.own_tasks import OWN, Rents
@@ -99,6 +101,17 @@ def test_a_text_network_works_with_dp_sgd(monkeypatch):
 
     tokens = {"dtype": "int64", "vocabulary": 50}
     assert outcomes(monkeypatch, text, **tokens)["dp_sgd"].outcome == "works"
+
+
+def test_of_an_ensemble_a_member_is_tried(monkeypatch):
+    asked = order(monkeypatch, Tied)
+    ensemble = ArchitectureSpec("ensemble", members=3, of=asked.architecture)
+    found = {each.subject: each for each in findings(replace(asked, architecture=ensemble))}
+    assert found["network"].detail.startswith("Tied")
+    assert found["sharded_retraining"].outcome == "works"
+    assert {found[name].outcome for name in MECHANISMS.keys() - {"sharded_retraining"}} == {
+        "refused"
+    }
 
 
 def test_what_cannot_be_built_is_the_only_finding(monkeypatch):

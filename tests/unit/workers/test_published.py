@@ -192,7 +192,7 @@ def test_features_of_another_shape_are_refused(tmp_path: Path) -> None:
         model.predict(np.zeros((3, 5)))
 
 
-_QUICK = ("cnn", "linear_head", "logistic_on_backbone", "numbers", "labels", "texts")
+_QUICK = ("cnn", "linear_head", "logistic_on_backbone", "numbers", "labels", "texts", "ensemble")
 
 
 @pytest.mark.parametrize(
