@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
+from pydantic import Field
 
 from app.api.certificates import BundleAnswer, Since, bundle_answer
 from app.api.protocol.access import GuardedRoute, ModelsReader, ServicesOf
@@ -42,6 +43,13 @@ class MarkdownResponse(Response):
     media_type = "text/markdown"
 
 
+class MemberAnswer(Answer):
+    """A member of an ensemble: the digest of its tensors, and the version that trained it."""
+
+    sha256: str
+    trained_in: int
+
+
 class VersionAnswer(Answer):
     """One released version; ``reason`` says why it is no longer served."""
 
@@ -51,6 +59,9 @@ class VersionAnswer(Answer):
     size_bytes: int
     certificate: str
     evaluation: dict[str, Any]
+    members: list[MemberAnswer] | None = Field(
+        description="Of an ensemble: its members, in order. Null for other models."
+    )
     created_at: datetime
     retired_at: datetime | None
     reason: str | None
@@ -226,11 +237,18 @@ def version_answer(model: ModelRow, version: VersionRow) -> VersionAnswer:
         size_bytes=version.size_bytes,
         certificate=version.certificate_id,
         evaluation=version.evaluation,
+        members=_members(version),
         created_at=version.created_at,
         retired_at=version.retired_at,
         reason=version.reason,
         links={part: f"{_path(model.name, version.number)}/{part}" for part in parts},
     )
+
+
+def _members(version: VersionRow) -> list[MemberAnswer] | None:
+    if version.members is None:
+        return None
+    return [MemberAnswer.model_validate(member) for member in version.members]
 
 
 def _path(name: str, number: int) -> str:

@@ -48,6 +48,8 @@ class BackboneDefinition:
         )
         if self.architecture.backbone is not None:
             raise InvalidInputError("architecture: a backbone cannot stand on another backbone")
+        if self.architecture.of is not None:
+            raise InvalidInputError("architecture: a backbone is one network, not an ensemble")
         if not self.layers:
             own = features_of(self.architecture, input_shape=self.input_shape)
             if own is not None and self.features not in (None, own):

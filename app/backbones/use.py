@@ -25,9 +25,9 @@ def require_usable(
         InvalidInputError: its input shape differs, its network is not the one to train, or what
             reads the records cannot read tokens.
     """
-    use = architecture.backbone
+    use, network = architecture.backbone, architecture.member
     if use is None:
-        _refuse_tokens(architecture, records)
+        _refuse_tokens(network, records)
         return
     backbone = repository.backbone_named(session, use.name)
     require_live("backbone", backbone)
@@ -48,10 +48,10 @@ def require_usable(
         )
     own = ArchitectureSpec.from_json(backbone.architecture)
     _refuse_tokens(own, records)
-    if not use.frozen and architecture.without_backbone != own:
+    if not use.frozen and network.without_backbone != own:
         raise InvalidInputError(
-            f"architecture: to train on from backbone {use.name!r} (frozen: false) the model needs "
-            "the backbone's own name, options and factory"
+            f"architecture: to train on from backbone {use.name!r} (frozen: false) the model, or "
+            "each member of an ensemble, needs the backbone's own name, options and factory"
         )
 
 

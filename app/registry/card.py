@@ -16,7 +16,9 @@ from app.certificates.plain_words import (
     guarantee_in_words,
     limits_in_words,
 )
+from app.domain.ensemble import Member
 from app.domain.filenames import certificate_filename, signature_filename, weights_filename
+from app.domain.network_words import members_by_version, members_in_words, network_in_words
 from app.domain.schema import FeatureSchema
 from app.domain.tasks.words import figures, task_in_words
 from app.registry.tables import ModelRow, VersionRow
@@ -35,10 +37,14 @@ def model_card(
         predicate: of the version's certificate.
     """
     name, number = model.name, version.number
+    members = [Member.from_json(each) for each in predicate.get("members") or ()]
     return _TEMPLATE.render(
         model=model,
         version=version,
         schema=schema,
+        network=network_in_words(model.architecture),
+        members=members_in_words(members, version=number) if members else None,
+        trained=members_by_version(members),
         task=task_in_words(task_of(model)),
         metrics=figures(predicate["evaluation"]),
         predicate=predicate,

@@ -15,7 +15,9 @@ from app.certificates.bundle import MEDIA_TYPE
 from app.certificates.plain_words import assumptions_in_words, guarantee_in_words, limits_in_words
 from app.certificates.signing import statement_of
 from app.datasets.tables import DatasetRow
+from app.domain.ensemble import Member
 from app.domain.filenames import certificate_filename, weights_filename
+from app.domain.network_words import members_by_version, members_in_words, network_in_words
 from app.domain.policy import Policy
 from app.domain.tasks.words import task_in_words
 from app.ledger import run_views
@@ -70,6 +72,7 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
         policy = Policy.from_json(model.policy)
         capacity = capacity_of(session, model)
         task = task_in_words(task_of(model))
+        network = network_in_words(model.architecture)
     return render(
         request,
         "model.html",
@@ -78,6 +81,7 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
         policy=policy,
         capacity=capacity,
         task=task,
+        network=network,
         versions=released,
         lines=lines,
     )
@@ -91,6 +95,7 @@ def show_version(
     with services.database.transaction() as session:
         version = _version(session, name, number)
         predicate = _predicate(session, version)
+    members = [Member.from_json(each) for each in predicate.get("members") or ()]
     return render(
         request,
         "version.html",
@@ -98,6 +103,8 @@ def show_version(
         name=name,
         version=version,
         predicate=predicate,
+        members=members_in_words(members, version=number) if members else None,
+        trained=members_by_version(members),
         guarantee=guarantee_in_words(predicate),
         limits=limits_in_words(predicate),
         assumptions=assumptions_in_words(predicate),

@@ -45,7 +45,7 @@ class Ensemble(nn.Module):
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:  # noqa: FBT001, FBT002
         """Convert or move all tensors, and the base only once."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for member in self.members[1:]:
             _share(self._base, self.members[0], member)
         return self

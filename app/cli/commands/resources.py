@@ -2,8 +2,9 @@
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,7 @@ from app.cli.waiting import Wait, show_backbone, show_model
 from app.cli.weights import read_weights
 from app.domain.errors import ConfigurationError
 from app.domain.extras import WORKER, require
+from app.domain.network_words import network_in_words
 from app.key_files import trusted_keys_file
 from app.processes.python import python_command
 from app.settings import Settings
@@ -30,7 +32,7 @@ _MODELS = (
     "name",
     "dataset",
     "task.name",
-    "architecture.name",
+    "network",
     "certified.number",
     "capacity",
     "latest_run.state",
@@ -135,7 +137,7 @@ def model_show(name: ModelName, *, wait: Wait = False) -> None:
 def model_list() -> None:
     """List all models."""
     with service() as client:
-        show(client.models(), _MODELS)
+        show(client.models(), _MODELS, derived={"network": _network})
 
 
 @backbone.command("define")
@@ -231,6 +233,10 @@ def download(
         say(f"{files.weights}\n{files.certificate}")
     paths = {"weights": str(files.weights), "certificate": str(files.certificate)}
     conclude({**paths, "steps": steps})
+
+
+def _network(shown: Mapping[str, Any]) -> str:
+    return network_in_words(shown["architecture"])
 
 
 def _trusted_keys(trusted: Path | None) -> Path:

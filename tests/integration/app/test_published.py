@@ -42,6 +42,17 @@ ARCHITECTURES = {
     "head-on-backbone": {"name": "linear_head", "backbone": {"name": "public"}},
     "ridge": {"name": "ridge_head"},
     "ridge-on-backbone": {"name": "ridge_head", "backbone": {"name": "public"}},
+    "ensemble": {
+        "name": "ensemble",
+        "members": 3,
+        "of": {"name": "mlp", "options": {"hidden": [8]}},
+    },
+    "ensemble-on-backbone": {
+        "name": "ensemble",
+        "members": 2,
+        "of": {"name": "logistic"},
+        "backbone": {"name": "public"},
+    },
 }
 CHURN = {
     "name": "churn",
@@ -79,7 +90,7 @@ def _churn() -> pa.Table:
 
 @pytest.fixture
 def released(api, services: Services, work, tmp_path: Path) -> Iterator[Path]:
-    """A folder as downloads leave it: weights and certificates of six models, trusted keys."""
+    """A folder as downloads leave it: weights and certificates of models, trusted keys."""
     assert api.post("/v1/datasets", json=DATASET).status_code == 201
     api.put("/v1/datasets/digits/records", content=digits_parquet(200))
     assert api.post("/v1/datasets", json=CHURN).status_code == 201

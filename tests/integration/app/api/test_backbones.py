@@ -104,6 +104,10 @@ IMPOSSIBLE = [
     ({"layers": [{"module": "1"}, {"module": "1"}]}, "twice"),
     ({"layers": [{"module": ""}]}, "module"),
     ({"source": ""}, "source"),
+    (
+        {"architecture": {"name": "ensemble", "members": 2, "of": {"name": "logistic"}}},
+        "one network, not an ensemble",
+    ),
     ({"source": "\x00"}, "NUL"),
     ({"private": True}, "private"),
     (
@@ -152,10 +156,12 @@ def test_training_on_from_a_backbone_needs_its_architecture(
     for architecture in ({"name": "logistic", "backbone": use}, wider):
         body = _model({}, architecture=architecture)
         _refused(api.post("/v1/models", json=body), 422, "frozen: false")
-    same = {"name": "mlp", "options": {"hidden": [3]}, "backbone": use}
-    made = api.post("/v1/models", json=_model({}, architecture=same))
-    assert made.status_code == 201
-    assert made.json()["architecture"] == same
+    member = {"name": "mlp", "options": {"hidden": [3]}}
+    ensemble = {"name": "ensemble", "options": {}, "members": 2, "of": member, "backbone": use}
+    for name, same in (("m", member | {"backbone": use}), ("e", ensemble)):
+        made = api.post("/v1/models", json=_model({}, name=name, architecture=same))
+        assert made.status_code == 201, made.text
+        assert made.json()["architecture"] == same
 
 
 def _predicate(api: TestClient, name: str = "m") -> dict:

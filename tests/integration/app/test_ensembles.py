@@ -1,0 +1,84 @@
+"""An ensemble is shown with its members: which version trained each, and how many anew."""
+
+from collections.abc import Callable
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.access import api_keys
+from app.cli import output
+from app.cli.commands import resources
+from app.domain.scopes import Scope
+from app.main import create_app
+from app.services import Services
+from tests.integration.app.web.conftest import log_in
+from tests.support.digits import DATASET, RECIPE, digits_parquet
+
+MODEL = {
+    "name": "digits",
+    "dataset": "digits",
+    "architecture": {
+        "name": "ensemble",
+        "members": 4,
+        "of": {"name": "mlp", "options": {"hidden": [4]}},
+    },
+    "recipe": RECIPE | {"epochs": 1, "held_out_fraction": 0.2},
+    "policy": {"mechanism": "sharded_retraining"},
+}
+VERSIONS = "/v1/models/digits/versions"
+
+
+@pytest.fixture
+def versions(api: TestClient, work: Callable[[], None]) -> list[dict]:
+    """An ensemble that has forgotten a person; its versions, the newest first."""
+    assert api.post("/v1/datasets", json=DATASET).status_code == 201
+    api.put("/v1/datasets/digits/records", content=digits_parquet(60))
+    assert api.post("/v1/models", json=MODEL).status_code == 201
+    work()
+    body = {"dataset": "digits", "subject_ids": ["subject-3"]}
+    assert api.post("/v1/forget-requests", json=body).status_code in (201, 202)
+    work()
+    return api.get(VERSIONS).json()["items"]
+
+
+def test_the_answer_has_each_members_digest_and_version(api: TestClient, versions) -> None:
+    newest, first = (version["members"] for version in versions)
+    assert [each["trained_in"] for each in first] == [1] * 4
+    assert sorted(each["trained_in"] for each in newest) == [1, 1, 1, 2]
+    for place, each in enumerate(newest):
+        assert len(each["sha256"]) == 64
+        assert (each == first[place]) == (each["trained_in"] == 1)
+    assert api.get("/v1/models/digits").json()["certified"]["members"] == newest
+
+
+def test_the_card_and_the_page_say_how_many_were_trained_anew(
+    api: TestClient, versions, services: Services
+) -> None:
+    changed = [each["trained_in"] for each in versions[0]["members"]].index(2)
+    kept = ", ".join(str(place) for place in range(4) if place != changed)
+    said = "4 members, 1 trained anew in this version, 3 in version 1"
+    card = api.get(f"{VERSIONS}/2/card").text
+    assert "| network | 4 members of mlp |" in card
+    assert said in card
+    assert f"| 2 | {changed} |\n| 1 | {kept} |" in card
+    assert "4 members, all trained in this version" in api.get(f"{VERSIONS}/1/card").text
+
+    visitor = TestClient(create_app(services), follow_redirects=False)
+    with services.database.transaction() as session:
+        _, key = api_keys.create_key(session, name="desk", scopes=[Scope.ADMIN])
+    log_in(visitor, key)
+    page = visitor.get("/models/digits/versions/2").text
+    assert said in page
+    assert f"<dt>Trained in version 2</dt><dd>{changed}</dd>" in page
+    assert f"<dt>Trained in version 1</dt><dd>{kept}</dd>" in page
+    assert "<dd>4 members of mlp</dd>" in visitor.get("/models/digits").text
+
+
+def test_the_list_of_models_names_what_members_are(
+    api: TestClient, versions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    del versions
+    models = api.get("/v1/models").json()["items"]
+    monkeypatch.setattr(output, "_is_terminal", lambda: True)
+    output.show(models, resources._MODELS, derived={"network": resources._network})
+    assert "4 members of mlp" in capsys.readouterr().out

@@ -1,0 +1,133 @@
+"""An ensemble of adapters on one transformer forgets a person and is loaded with it once."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import safetensors.torch
+import torch
+from fastapi.testclient import TestClient
+
+import expunge
+from app.datasets.files import to_parquet
+from app.domain.errors import InvalidInputError
+from app.settings import Settings
+from workers.published import PublishedModel
+from workers.training.base import public_tensors
+
+EXAMPLE = Path(__file__).parents[3] / "examples/texts"
+FACTORY = "text_network:adapted"
+MEMBERS = 3
+OF = ["north", "south"]
+TASK = {
+    "name": "classification",
+    "inputs": [{"name": "text", "kind": "text", "length": 64}],
+    "target": {"column": "of", "classes": OF},
+}
+MODEL = {
+    "name": "texts",
+    "dataset": "sentences",
+    "architecture": {
+        "name": "ensemble",
+        "members": MEMBERS,
+        "of": {"name": "custom", "factory": FACTORY, "options": {"rank": 2}},
+    },
+    "task": TASK,
+    "recipe": {"epochs": 2, "batch_size": 8, "optimizer": "adamw", "held_out_fraction": 0.1},
+    "policy": {"mechanism": "sharded_retraining"},
+}
+SENTENCES = pa.table(
+    {
+        "sentence": [f"sentence-{each}" for each in range(40)],
+        "author": [f"author-{each // 5}" for each in range(40)],
+        "text": [f"{OF[each % 2]} wind {each}" for each in range(40)],
+        "of": [OF[each % 2] for each in range(40)],
+    }
+)
+
+
+@pytest.fixture
+def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The transformer's public weights, where the factory looks for them."""
+    monkeypatch.syspath_prepend(EXAMPLE)
+    path = tmp_path / "public.safetensors"
+    monkeypatch.setenv("TEXT_WEIGHTS", str(path))
+    monkeypatch.setenv("EXPUNGE_ALLOWED_FACTORIES", json.dumps([FACTORY]))
+    from text_network import bert
+
+    torch.manual_seed(1)
+    safetensors.torch.save_file(bert().state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def settings(weights: Path, settings: Settings) -> Settings:
+    return settings.model_copy(update={"allowed_factories": (FACTORY,)})
+
+
+@pytest.fixture
+def released(api: TestClient, work: Callable[[], None], tmp_path: Path) -> tuple[Path, Path]:
+    """The files of two versions: the second has forgotten a person."""
+    schema = {"text": "string", "of": "string"}
+    dataset = {"columns": schema, "record_id": "sentence", "subject_id": "author"}
+    assert api.post("/v1/datasets", json={"name": "sentences", **dataset}).status_code == 201
+    pushed = api.put("/v1/datasets/sentences/records", content=to_parquet(SENTENCES))
+    assert pushed.json()["added"] == 40
+    defined = api.post("/v1/models", json=MODEL)
+    assert defined.status_code == 201, defined.text
+    work()
+    first = downloaded(api, tmp_path, 1)
+    body = {"dataset": "sentences", "subject_ids": ["author-3"]}
+    assert api.post("/v1/forget-requests", json=body).status_code in (201, 202)
+    work()
+    run = api.get("/v1/models/texts").json()["latest_run"]
+    assert (run["kind"], run["state"]) == ("unlearn", "published"), run["failure_reason"]
+    (tmp_path / "trusted-keys.json").write_bytes(api.get("/.well-known/expunge-keys.json").content)
+    return first, downloaded(api, tmp_path, 2)
+
+
+def downloaded(api: TestClient, folder: Path, number: int) -> Path:
+    versions = f"/v1/models/texts/versions/{number}"
+    path = folder / f"texts-v{number}.safetensors"
+    path.write_bytes(api.get(f"{versions}/weights").content)
+    bundle = api.get(f"{versions}/certificate").content
+    path.with_name(f"texts-v{number}.certificate.json").write_bytes(bundle)
+    return path
+
+
+def load(path: Path, **more: Path) -> PublishedModel:
+    trusted = path.with_name("trusted-keys.json")
+    return expunge.load(path, trusted=trusted, factories=[FACTORY], **more)
+
+
+def test_adapters_forget_and_share_their_base(
+    released: tuple[Path, Path], weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = map(safetensors.torch.load_file, released)
+    changed = {name.split(".")[1] for name in before if not before[name].equal(after[name])}
+    assert len(changed) == 1
+    assert all("lora" in name or "head" in name for name in after)
+
+    model = load(released[1])
+
+    members = model.get_submodule("_network.members")
+    assert len(members) == MEMBERS
+    of_file = {name.split(".", 2)[2] for name in after}
+    for name, tensor in members[0].state_dict().items():
+        places = {member.state_dict()[name].data_ptr() for member in members}
+        assert len(places) == (MEMBERS if name in of_file else 1), name
+        assert name in of_file or tensor.numel() > 0
+    predicted = model.predict(SENTENCES)
+    assert set(predicted["prediction"].to_pylist()) <= set(OF)
+
+    # Where the factory finds other weights, a file brings the stated ones.
+    base = {name: each for name, each in public_tensors(members[0]).items() if name not in of_file}
+    public = weights.with_name("base.safetensors")
+    safetensors.torch.save_file({name: each.clone() for name, each in base.items()}, public)
+    other = {name: each + 1 for name, each in safetensors.torch.load_file(weights).items()}
+    safetensors.torch.save_file(other, weights)
+    with pytest.raises(InvalidInputError, match="not the base that the file names"):
+        load(released[1])
+    assert load(released[1], base=public).predict(SENTENCES).equals(predicted)
