@@ -109,7 +109,7 @@ def whole(model: ModelSpec, fresh: Callable[[], nn.Module], tensors: Tensors) ->
     """Return the ensemble with these tensors."""
     task, count = model.description.task, model.architecture.networks
     network = Network(
-        lambda: Ensemble([fresh() for _ in range(count)], task),
+        lambda: Ensemble((fresh() for _ in range(count)), task),
         device=choose_device(),
         task=model.task,
     )
