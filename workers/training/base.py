@@ -20,9 +20,24 @@ from workers.training.buffers import statistics_of
 
 def public_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """Return the base by name; a tied tensor has each of its names."""
+    return {name: tensor.detach() for name, tensor in _own_tensors(module).items()}
+
+
+def digests_of(module: nn.Module) -> dict[str, str]:
+    """Return the SHA-256 of each tensor of the base, in hex: of its type, shape and bytes.
+
+    One with several names, as members of an ensemble share it, is read once.
+    """
+    named = _own_tensors(module)
+    digests = {key: digest_of(each) for key, each in {id(t): t for t in named.values()}.items()}
+    return {name: digests[id(tensor)] for name, tensor in named.items()}
+
+
+def _own_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the very tensors of the base, by name."""
     statistics = statistics_of(module)
     frozen = {
-        name: tensor.detach()
+        name: tensor
         for name, tensor in module.named_parameters(remove_duplicate=False)
         if not tensor.requires_grad
     }
@@ -32,11 +47,6 @@ def public_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
         if name not in statistics
     }
     return frozen | constant
-
-
-def digests_of(module: nn.Module) -> dict[str, str]:
-    """Return the SHA-256 of each tensor of the base, in hex: of its type, shape and bytes."""
-    return {name: digest_of(tensor) for name, tensor in public_tensors(module).items()}
 
 
 def require_same(now: Mapping[str, str], before: Mapping[str, str], fault: str) -> None:

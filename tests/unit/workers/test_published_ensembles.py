@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pyarrow as pa
 import pytest
 import safetensors.torch
@@ -20,6 +22,7 @@ from app.domain.tasks import catalogue
 from tests.support.described import DESCRIPTIONS, FACTORIES, raw_features, written
 from tests.support.operators import operators_package
 from tests.support.own_tasks import OWN, Rents
+from workers.onnx_export import export
 from workers.published import PublishedModel
 from workers.training.base import digests_of
 
@@ -160,6 +163,19 @@ def test_a_base_is_brought_once_for_all_members(on_base: tuple[Path, Path]) -> N
     ]
     expected = torch.stack(logits).softmax(-1).mean(0).log()
     assert torch.allclose(model.outputs_of(features), expected, atol=1e-5)
+
+
+def test_an_exported_graph_has_the_base_once(on_base: tuple[Path, Path], tmp_path: Path) -> None:
+    path, public = on_base
+    model = expunge.load(path, check=False, factories=[FACTORY], base=public)
+    out, features = tmp_path / "m.onnx", raw_features(model.description)
+
+    export(model, out)
+
+    shapes = [list(each.dims) for each in onnx.load(out).graph.initializer]
+    assert (shapes.count([6, 64]), shapes.count([5, 6])) == (1, 3)
+    (logits,) = onnxruntime.InferenceSession(out).run(["logits"], {"features": features})
+    assert np.abs(logits - model.outputs_of(features).numpy()).max() < 1e-5
 
 
 def test_another_base_is_refused(on_base: tuple[Path, Path]) -> None:

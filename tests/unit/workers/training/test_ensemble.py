@@ -11,7 +11,7 @@ from app.domain.errors import RunFailedError
 from app.domain.tasks import catalogue
 from app.domain.tasks.classification import ClassificationSpec
 from tests.support.own_tasks import OWN
-from workers.training.base import public_tensors
+from workers.training import base
 from workers.training.ensemble import Ensemble
 
 _ROOMS = [{"name": "area", "kind": "number", "low": 0, "high": 50}]
@@ -125,6 +125,13 @@ def test_every_member_computes_with_the_first_ones_base():
         assert torch.equal(other(records), seen)
 
 
+def test_the_base_is_digested_once(monkeypatch):
+    ensemble, read = on_base(), []
+    monkeypatch.setattr(base, "digest_of", lambda tensor: read.append(tensor) or "d")
+    assert base.digests_of(ensemble).keys() == base.public_tensors(ensemble).keys()
+    assert (len(read), len(base.public_tensors(ensemble))) == (3, 9)
+
+
 def test_no_two_bases_are_in_memory_before_a_member_is_built():
     built = []
 
@@ -147,6 +154,6 @@ def test_no_two_bases_are_in_memory_before_a_member_is_built():
 def test_members_that_differ_in_what_is_frozen_are_refused():
     free = OnBase()
     free.frozen.requires_grad_()
-    assert public_tensors(free).keys() == {"shift"}
+    assert base.public_tensors(free).keys() == {"shift"}
     with pytest.raises(RunFailedError, match="differ in what they have frozen"):
         Ensemble([OnBase(), free], ClassificationSpec(classes=2))
