@@ -72,9 +72,11 @@ def _check_base(predicate: Predicate, mechanism: Mechanism | None) -> None:
     names = predicate.base.tensors
     _require(names == sorted(set(names)), "its base's tensors are not sorted and unique")
     if isinstance(predicate, Release) and mechanism is not None:
-        whole = mechanism.needs in (Needs.ANY_NETWORK, Needs.ENSEMBLE)
-        _require(whole, "a head with a base")
-        trained = set(map(own_name, predicate.mechanism.tensors))
+        ensemble = mechanism.needs is Needs.ENSEMBLE
+        _require(ensemble or mechanism.needs is Needs.ANY_NETWORK, "a head with a base")
+        trained = set(predicate.mechanism.tensors)
+        if ensemble:  # its base is named as one member does
+            trained = set(map(own_name, trained))
         _require(trained.isdisjoint(names), "a tensor of its base was trained")
 
 

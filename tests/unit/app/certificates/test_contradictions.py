@@ -80,6 +80,20 @@ def test_what_is_not_changed_is_accepted(name: str) -> None:
     assert verify(bundle=bundle, weights=case.weights, trusted=KEYS) == case.statement["predicate"]
 
 
+@pytest.mark.parametrize(
+    ("name", "trained"),
+    [("gradient_clipping_base", "members.0.mask"), ("sharded_retraining_base", "members.0.0.mask")],
+)
+def test_a_tensor_of_the_base_that_was_trained(name: str, trained: str) -> None:
+    def change(predicate: dict[str, Any]) -> None:
+        named = trained if name == "gradient_clipping_base" else "0.mask"
+        base, mechanism = predicate["base"], predicate["mechanism"]
+        base["tensors"] = sorted({*base["tensors"], named})
+        mechanism["tensors"] = sorted([*mechanism["tensors"], trained])
+
+    assert "a tensor of its base was trained" in lie(name, change)
+
+
 class TestHistories:
     def test_replacement_over_a_history_with_records_zeroed_out(self) -> None:
         change = put("history.recipe.neighbours", "replacement")
