@@ -6,7 +6,9 @@ handed over. Times are from the database's clock.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Self
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -16,6 +18,21 @@ from app.domain.states import MemberState, RunState
 from app.ledger import outbox
 from app.ledger.runs import holder
 from app.ledger.tables import MemberTrainingRow, RunRow
+
+
+@dataclass(frozen=True)
+class HeldMember:
+    """A member under its fencing token, in one attempt at a run."""
+
+    run_id: str
+    run_token: int
+    member: int
+    fencing_token: int
+
+    @classmethod
+    def of(cls, row: MemberTrainingRow) -> Self:
+        """Return what a worker that has leased a row holds."""
+        return cls(row.run_id, row.run_token, row.member, row.fencing_token)
 
 
 def begin(session: Session, run_id: str, fencing_token: int, members: Collection[int]) -> None:
@@ -78,23 +95,19 @@ def waiting(session: Session, run_id: str) -> int:
     return session.scalar(query) or 0
 
 
-def heartbeat(
-    connection: Session | Connection, run_id: str, member: int, token: int, *, lease_s: float
-) -> None:
+def heartbeat(connection: Session | Connection, held: HeldMember, *, lease_s: float) -> None:
     """Prolong a lease; ``LeaseLostError`` if it is not held any more."""
-    held = (
+    prolonged = (
         update(MemberTrainingRow)
-        .where(*_held(run_id, member, token))
+        .where(*_is(held), MemberTrainingRow.state == MemberState.LEASED)
         .values(lease_expires_at=_in(lease_s))
         .returning(MemberTrainingRow.member)
     )
-    if connection.execute(held).scalar() is None:
+    if connection.execute(prolonged).scalar() is None:
         raise LeaseLostError("the member is trained by another worker, or its run is over")
 
 
-def finish(
-    session: Session, run_id: str, run_token: int, member: int, token: int, blob_id: str | None
-) -> None:
+def finish(session: Session, held: HeldMember, blob_id: str | None) -> None:
     """Note that a member was trained; its tensors are in the blob, or with the run's own worker.
 
     Safe to repeat.
@@ -102,14 +115,10 @@ def finish(
     Raises:
         LeaseLostError: another worker trains it, or the attempt is over.
     """
-    holder(session, run_id, run_token)
+    holder(session, held.run_id, held.run_token)
     done = (
         update(MemberTrainingRow)
-        .where(
-            *_one(run_id, member, token),
-            MemberTrainingRow.run_token == run_token,
-            MemberTrainingRow.state != MemberState.WAITING,
-        )
+        .where(*_is(held), MemberTrainingRow.state != MemberState.WAITING)
         .values(state=MemberState.DONE, blob_id=blob_id, lease_expires_at=None)
         .returning(MemberTrainingRow.member)
     )
@@ -117,11 +126,11 @@ def finish(
         raise LeaseLostError("the member is trained by another worker")
 
 
-def give_back(session: Session, run_id: str, member: int, token: int) -> None:
+def give_back(session: Session, held: HeldMember) -> None:
     """Let another worker train a member, if it is still held."""
     session.execute(
         update(MemberTrainingRow)
-        .where(*_held(run_id, member, token))
+        .where(*_is(held), MemberTrainingRow.state == MemberState.LEASED)
         .values(state=MemberState.WAITING, lease_expires_at=None)
     )
 
@@ -132,16 +141,13 @@ def all_of(session: Session, run_id: str) -> Sequence[MemberTrainingRow]:
     return session.scalars(query.order_by(MemberTrainingRow.member)).all()
 
 
-def _one(run_id: str, member: int, token: int) -> tuple[ColumnElement[bool], ...]:
+def _is(held: HeldMember) -> tuple[ColumnElement[bool], ...]:
     return (
-        MemberTrainingRow.run_id == run_id,
-        MemberTrainingRow.member == member,
-        MemberTrainingRow.fencing_token == token,
+        MemberTrainingRow.run_id == held.run_id,
+        MemberTrainingRow.run_token == held.run_token,
+        MemberTrainingRow.member == held.member,
+        MemberTrainingRow.fencing_token == held.fencing_token,
     )
-
-
-def _held(run_id: str, member: int, token: int) -> tuple[ColumnElement[bool], ...]:
-    return (*_one(run_id, member, token), MemberTrainingRow.state == MemberState.LEASED)
 
 
 def _in(seconds: float) -> ColumnElement[datetime]:

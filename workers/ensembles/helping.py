@@ -41,7 +41,7 @@ def help_with(services: Services, run_id: str, stop: StopSignal) -> None:
 
 def _helped(services: Services, lease: MemberLease) -> bool:
     def give_back(session: Session, _: Exception) -> None:
-        members.give_back(session, lease.run_id, lease.member, lease.fencing_token)
+        members.give_back(session, lease.held)
 
     return attempted(
         services.database, lease, work=lambda: _train(services, lease), give_up=give_back
@@ -55,24 +55,25 @@ def _train(services: Services, lease: MemberLease) -> None:
         LeaseLostError: another worker trains it, or the run is over.
         RunFailedError: it cannot be trained here.
     """
+    member = lease.held.member
     with services.database.transaction() as session:
-        run = repository.run(session, lease.run_id)
+        run = repository.run(session, lease.held.run_id)
         plan, model_id = Plan.from_json(run.plan), run.model_id
-        seqs = runs.members_to_train(session, run)[lease.member]
+        seqs = runs.members_to_train(session, run)[member]
     model = load_model(services, model_id)
     fresh = starting(model.backbone, model.factory(services.settings))
     network = Network(fresh, device=choose_device(), task=model.task)
     records = member_records(
         services,
         model,
-        {lease.member: seqs},
+        {member: seqs},
         footprint_of(services, model, plan, network.flat.size * model.architecture.networks),
         allowed=allowance(services.settings.worker_memory),
         check=lease.check,
     )
     base = network.base
     del network
-    examples = records.of(lease.member)
+    examples = records.of(member)
     progress = halfway("mid_member", lambda *_: lease.check())
     with ram_only():
         trained = train_member(model, plan, examples, fresh, progress)
@@ -84,22 +85,17 @@ def _train(services: Services, lease: MemberLease) -> None:
 
 
 def _hand_over(services: Services, lease: MemberLease, content: bytes) -> None:
+    held = lease.held
+
     def reserve() -> str:
         with services.database.transaction() as session:
             return runs.reserve_blob(
-                session, services.blobs, lease.run_id, lease.run_token, kind=KIND
+                session, services.blobs, held.run_id, held.run_token, kind=KIND
             )
 
     def finish() -> None:
         with services.database.transaction() as session:
-            members.finish(
-                session,
-                lease.run_id,
-                lease.run_token,
-                lease.member,
-                lease.fencing_token,
-                blob_id,
-            )
+            members.finish(session, held, blob_id)
 
     blob_id = outlast_outages(lease.check, reserve)
     outlast_outages(lease.check, lambda: services.blobs.fill(blob_id, content))

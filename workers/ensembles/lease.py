@@ -10,17 +10,14 @@ from workers.holding import Holding
 
 
 class MemberLease(Holding):
-    """One attempt at one member, identified by run, member and ``fencing_token``."""
+    """One attempt at one member, which is ``held``."""
 
     def __init__(
         self, database: Database, row: MemberTrainingRow, *, lease_s: float, stop: StopSignal
     ) -> None:
         what = f"member {row.member} of run {row.run_id}"
         super().__init__(database, what, lease_s=lease_s, stop=stop)
-        self.run_id = row.run_id
-        self.run_token = row.run_token
-        self.member = row.member
-        self.fencing_token = row.fencing_token
+        self.held = members.HeldMember.of(row)
 
     @classmethod
     def take(
@@ -32,6 +29,4 @@ class MemberLease(Holding):
             return None if row is None else cls(database, row, lease_s=lease_s, stop=stop)
 
     def _beat(self, connection: Connection) -> None:
-        members.heartbeat(
-            connection, self.run_id, self.member, self.fencing_token, lease_s=self._lease_s
-        )
+        members.heartbeat(connection, self.held, lease_s=self._lease_s)

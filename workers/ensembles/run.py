@@ -23,6 +23,7 @@ from app.domain.plan import Plan
 from app.domain.states import MemberState, Phase
 from app.failpoints import halfway
 from app.ledger import members
+from app.ledger.members import HeldMember
 from app.services import Services
 from workers.data.loading import ModelSpec, RunData
 from workers.data.member_records import MemberRecords
@@ -175,24 +176,24 @@ def _trained_here(
             lease.check()
             time.sleep(_POLL_S if progress.finished < progress.members else 0)
             continue
-        examples = records.of(taken[0])
+        examples = records.of(taken.member)
         with ram_only():
             made = train_member(model, plan, examples, fresh, progress.report)
-        trained[taken[0]] = made.tensors
-        outlast_outages(lease.check, partial(_finish, services, lease, *taken))
+        trained[taken.member] = made.tensors
+        outlast_outages(lease.check, partial(_finish, services, taken))
         progress.finished += 1
     return trained
 
 
-def _take(services: Services, lease: Lease) -> tuple[int, int] | None:
+def _take(services: Services, lease: Lease) -> HeldMember | None:
     with services.database.transaction() as session:
         row = members.take(session, lease.run_id, lease_s=None)
-        return None if row is None else (row.member, row.fencing_token)
+        return None if row is None else HeldMember.of(row)
 
 
-def _finish(services: Services, lease: Lease, member: int, token: int) -> None:
+def _finish(services: Services, held: HeldMember) -> None:
     with services.database.transaction() as session:
-        members.finish(session, lease.run_id, lease.fencing_token, member, token, None)
+        members.finish(session, held, blob_id=None)
 
 
 def _finished(services: Services, lease: Lease) -> int:

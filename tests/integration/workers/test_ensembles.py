@@ -13,7 +13,7 @@ import safetensors.numpy
 from app.certificates.weights_file import WeightsFile
 from app.domain.architecture import ArchitectureSpec
 from app.domain.ensemble import Member, by_member
-from app.domain.errors import InvalidInputError, PlanError
+from app.domain.errors import InvalidInputError, LeaseLostError, PlanError
 from app.domain.states import BlobState, MemberState
 from app.ledger import members as member_trainings
 from app.registry.membership import membership_of
@@ -171,16 +171,41 @@ def test_a_helper_that_dies_or_comes_twice_is_no_harm(workshop):
         member_trainings.begin(session, held.run_id, held.token, range(MEMBERS))
     with workshop.transaction() as session:
         dead = member_trainings.take(session, held.run_id, lease_s=-1.0)
-        first = (dead.member, dead.fencing_token)
+        first = member_trainings.HeldMember.of(dead)
     with workshop.transaction() as session:
         again = member_trainings.take(session, held.run_id, lease_s=30.0)
-        assert again.member == first[0]
-        assert again.fencing_token == first[1] + 1
+        assert again.member == first.member
+        assert again.fencing_token == first.fencing_token + 1
     with pytest.raises(Exception, match="another worker"), workshop.transaction() as session:
-        member_trainings.finish(session, held.run_id, held.token, *first, "blob")
+        member_trainings.finish(session, first, "blob")
     with workshop.transaction() as session:
         rows = member_trainings.all_of(session, held.run_id)
         assert [row.state for row in rows].count(MemberState.WAITING) == MEMBERS - 1
+
+
+def test_a_helper_of_an_earlier_attempt_holds_nothing_of_a_later_one(workshop):
+    """Both attempts count their members' leases from one."""
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    tokens, leases = [], []
+    for _ in range(2):
+        held = workshop.lease()
+        workshop.begin(held)
+        with workshop.transaction() as session:
+            member_trainings.begin(session, held.run_id, held.token, range(MEMBERS))
+        with workshop.transaction() as session:
+            row = member_trainings.take(session, held.run_id, lease_s=30.0)
+            leases.append(member_trainings.HeldMember.of(row))
+        tokens.append(held.token)
+        if len(tokens) == 1:
+            workshop.give_up(held, permanent=False)
+    old, new = leases
+    assert (old.member, old.fencing_token) == (new.member, new.fencing_token)
+    with pytest.raises(LeaseLostError), workshop.transaction() as session:
+        member_trainings.heartbeat(session, old, lease_s=30.0)
+    with workshop.transaction() as session:
+        member_trainings.give_back(session, old)
+        assert member_trainings.waiting(session, new.run_id) == MEMBERS - 1
+        member_trainings.heartbeat(session, new, lease_s=30.0)
 
 
 @pytest.mark.parametrize(
