@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 import torch
 from numpy.typing import NDArray
@@ -11,17 +11,10 @@ from app.domain.tasks.augmentation import FLIP, NOISE, SHIFT, Augmentation
 from workers.tasks.task import INPUTS, Batch, Forward, Task
 
 
-@runtime_checkable
-class Augmenting(Protocol):
-    """A task that changes records in training."""
-
-    def augment(self, batch: Batch) -> Batch:
-        """Return a random variant of each record, of that record alone."""
-
-
 def visited(task: Task, batch: Batch) -> Batch:
-    """Return what a step of training sees of a batch."""
-    return task.augment(batch) if isinstance(task, Augmenting) else batch
+    """Return what a step of training sees of a batch: random variants, if its task makes some."""
+    augment: Callable[[Batch], Batch] | None = getattr(task, "augment", None)
+    return batch if augment is None else augment(batch)
 
 
 def fresh_generator() -> torch.Generator:
