@@ -5,10 +5,12 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 
 from app.certificates.weights_file import WeightsFile
 from app.domain.architecture import ArchitectureSpec
@@ -22,8 +24,12 @@ from app.storage.tables import BlobRow
 from tests.support.exact_heads import carry_out, head_of, released
 from tests.support.patience import PATIENCE_S, until
 from tests.support.workshop import Workshop
+from workers.data.loading import load_model
 from workers.ensembles import run as ensembles
 from workers.ensembles.helping import KIND
+from workers.training import data as data_module
+from workers.training import network as network_module
+from workers.training.network import Network
 
 MEMBERS = 4
 _HELPER = "import sys; from workers import jobs; jobs.train_members(sys.argv[1])"
@@ -114,6 +120,35 @@ def test_members_keep_to_their_own_records(trained, monkeypatch):
     carry_out(trained)
     own = [r for r in train[1:] if member_of(trained, r) == member_of(trained, train[0])]
     assert seen == {0: len(own)}
+
+
+def test_a_concerned_member_is_one_that_never_had_the_records(trained, monkeypatch):
+    """Trained from the same seed on its retained records alone, it has the same weights."""
+    draw = np.random.default_rng
+    monkeypatch.setattr(network_module, "os", SimpleNamespace(urandom=bytes))
+    monkeypatch.setattr(data_module.np.random, "default_rng", lambda *_: draw(5))
+    train, _ = trained.split()
+    forget(trained, *train[:3])
+    carry_out(trained)
+    new = tensors_of(trained)
+    concerned = {member_of(trained, record) for record in train[:3]}
+    model = load_model(trained.services, trained.model().id)
+    for member in concerned:
+        numbers = [
+            int(record.removeprefix("record-"))
+            for record in train[3:]
+            if member_of(trained, record) == member
+        ]
+        examples = model.form.examples(
+            {
+                "inputs": np.array([[i, -i] for i in sorted(numbers)], dtype=np.float32),
+                "target": np.array([i % 2 for i in sorted(numbers)]),
+            }
+        )
+        alone = Network(model.factory(trained.services.settings), device=torch.device("cpu"))
+        alone.train(examples, model.recipe, epochs=model.recipe.epochs)
+        for name, tensor in alone.tensors().items():
+            assert np.array_equal(new[member][name], tensor)
 
 
 def test_a_member_without_records_is_left_untrained(trained):
