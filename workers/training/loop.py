@@ -1,5 +1,6 @@
 """Training without noise: initially, and again once the target is met."""
 
+import os
 from collections.abc import Callable
 from itertools import islice
 
@@ -39,6 +40,9 @@ def train(
 ) -> int:
     """Minimise the mean loss of ``examples`` with a fresh optimiser; return the steps taken.
 
+    What the network draws from torch's own generators, as dropout does, starts at a fresh seed from
+    the operating system, so that it says nothing of what was trained before.
+
     Args:
         module: trained in place, on its own device; left in training mode.
         task: whose loss.
@@ -63,6 +67,7 @@ def train(
     loss_sum = torch.zeros((), device=device)
     patience = _patience(module, task, recipe, held_out)
     module.train()
+    torch.manual_seed(int.from_bytes(os.urandom(8)))
     batches = islice(examples.forever(recipe.batch_size, device=device), steps)
     with overwritten_afterwards(optimizer):
         for step, batch in enumerate(batches, start=1):

@@ -202,3 +202,19 @@ def test_without_held_out_records_patience_looks_at_nothing(digits, held_out):
     for nothing in (None, held_out.select(np.arange(0))):
         steps = train(mlp(), CLASSIFICATION, digits, recipe, epochs=3, held_out=nothing)
         assert steps == 3 * digits.steps_per_epoch(100)
+
+
+def test_what_a_network_draws_does_not_follow_from_what_was_drawn_before(digits):
+    """One worker trains an ensemble's members in turn: each has a seed of its own."""
+
+    class Drawing(nn.Linear):
+        def forward(self, records):
+            drawn.append(torch.rand(4))
+            return super().forward(records)
+
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        train(Drawing(64, 10), CLASSIFICATION, digits, TrainingRecipe(batch_size=500), epochs=1)
+    first, second = drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :]
+    assert not any(map(torch.equal, first, second))
