@@ -6,7 +6,7 @@ compute the commitments to the records; without the salt they look random.
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -110,8 +110,9 @@ def check_receipt(
     """Check that a certificate accounts for every record and subject of the request; say how.
 
     How many records a subject had is the operator's word: the receipt's ``records`` repeats it.
-    Of an ensemble, with ``members``, it is also shown to which of them each record belonged; where
-    an older certificate ``since`` did not account for it, that member was trained anew after it.
+    Of an ensemble, with ``members``, it is also shown to which of them each record belonged, a
+    subject's all to one; where an older certificate ``since`` did not account for it, that member
+    was trained anew after it.
 
     Raises:
         VerificationError: a record is missing, a commitment is foreign, or a proof fails.
@@ -139,14 +140,20 @@ def check_receipt(
     if covered & excluded:
         raise VerificationError("receipt", "a record is listed both as covered and as never used")
     said = f"{len(covered)} records are covered, {len(excluded)} never touched the weights"
-    concerned = _concerned(proof.covered, members, since)
-    return said if concerned is None else f"{said}; they belonged to members {concerned}"
+    concerned = _concerned(proof.covered, members)
+    if concerned is None or members is None or not isinstance(forgotten, Forgotten):
+        return said
+    _require_one_member(proof.covered, concerned, of_subjects)
+    if isinstance(since, Release):
+        _require_training(concerned, members, forgotten, since)
+    belonged = ", ".join(map(str, sorted(set(concerned.values()))))
+    return f"{said}; they belonged to members {belonged}"
 
 
 def _concerned(
-    proof: LeafProof | None, members: Sequence[MemberSection] | None, since: Predicate | None
-) -> str | None:
-    """Return the members that the covered records belonged to; None if it is no ensemble."""
+    proof: LeafProof | None, members: Sequence[MemberSection] | None
+) -> Mapping[int, int] | None:
+    """Return the member of each covered record, by its place; None if it is no ensemble."""
     if proof is None:
         return None
     if (proof.members is None) != (members is None):
@@ -155,18 +162,42 @@ def _concerned(
         return None
     if max(proof.members.values()) >= len(members):
         raise VerificationError("receipt", "a record belonged to a member that is not there")
-    for index, member in proof.members.items():
-        trained_in = members[member].trained_in
-        if _is_newer(index, since) and since is not None and trained_in <= since.model.version:
-            raise VerificationError(
-                "receipt", f"member {member} was not trained anew without its records"
-            )
-    return ", ".join(map(str, sorted(set(proof.members.values()))))
+    return proof.members
 
 
-def _is_newer(index: int, older: Predicate | None) -> bool:
-    """Return whether an older certificate of the lineage does not account for a leaf."""
-    return isinstance(older, Release) and index >= older.forgotten.covered.size
+def _require_one_member(
+    proof: LeafProof | None, concerned: Mapping[int, int], of_subjects: list[dict[int, bytes]]
+) -> None:
+    """Refuse an ensemble of which several members learned from one subject's records."""
+    leaves = {} if proof is None else proof.leaves
+    member_of = {commitment: concerned[place] for place, commitment in leaves.items()}
+    for found in of_subjects:
+        if len({member_of[each] for each in found.values() if each in member_of}) > 1:
+            raise VerificationError("receipt", "a subject's records belonged to several members")
+
+
+def _require_training(
+    concerned: Mapping[int, int],
+    members: Sequence[MemberSection],
+    forgotten: Forgotten,
+    since: Release,
+) -> None:
+    """Refuse members that were not trained anew since an older certificate without their records.
+
+    A commitment may be to a record that the older one accounts for already: as many are as were
+    added beyond the records that were. Those need no training.
+    """
+    old = since.forgotten
+    named_again = (forgotten.covered.size - old.covered.size) - (forgotten.records - old.records)
+    stayed = [
+        member
+        for place, member in concerned.items()
+        if place >= old.covered.size and members[member].trained_in <= since.model.version
+    ]
+    if len(stayed) > named_again:
+        raise VerificationError(
+            "receipt", f"member {stayed[0]} was not trained anew without its records"
+        )
 
 
 def _require_every_id(

@@ -8,11 +8,19 @@ import pytest
 
 from app.certificates.bundle import LeafProof, RequestProof
 from app.certificates.receipts import Receipt, check_receipt
-from app.certificates.schema import Excluded, Forgotten, Tree
-from app.domain.commitments import record_commitment, subject_commitment
+from app.certificates.schema import (
+    Excluded,
+    Forgotten,
+    MemberSection,
+    Release,
+    Tree,
+    read_statement,
+)
+from app.domain.commitments import member_commitment, record_commitment, subject_commitment
 from app.domain.errors import VerificationError
 from app.domain.trees import merkle
 from tests.support import trees
+from tests.support.statements import synthetic
 
 SALT = b"s" * 32
 OTHERS = [bytes([number]) * 32 for number in range(20)]
@@ -215,3 +223,72 @@ def test_a_record_on_both_sides_does_not_stand_for_another() -> None:
     )
     with pytest.raises(VerificationError, match="2 of 3"):
         check_receipt(receipt(), proof, stated(excluded=both))
+
+
+PERSON = [subject_commitment(salt=SALT, subject_id="p1", ordinal=n) for n in (0, 1)]
+LEARNED = [*OTHERS[:7], RECORD, *PERSON, *OTHERS[7:]]
+BEFORE = read_statement(json.dumps(synthetic()["sharded_retraining"].statement).encode())[0]
+
+
+def of_members(
+    record: int,
+    person: tuple[int, int],
+    trained_in: tuple[int, ...] = (1, 2, 2),
+    *,
+    since: Release | None = None,
+    records: int = len(LEARNED),
+) -> str:
+    """Check a receipt of three covered records of an ensemble in its second version."""
+    member = dict.fromkeys(LEARNED, 0) | dict(
+        zip([RECORD, *PERSON], (record, *person), strict=True)
+    )
+    in_tree = [member_commitment(each, member[each]) for each in LEARNED]
+    places = [LEARNED.index(each) for each in (RECORD, *PERSON)]
+    proof = LeafProof(
+        leaves={place: LEARNED[place] for place in places},
+        siblings=tuple(trees.multiproof(in_tree, places)),
+        members={place: member[LEARNED[place]] for place in places},
+    )
+    return check_receipt(
+        receipt(),
+        RequestProof(covered=proof, excluded=None),
+        stated(in_tree).model_copy(update={"records": records}),
+        members=[MemberSection(sha256="ab" * 32, trained_in=each) for each in trained_in],
+        since=since,
+    )
+
+
+def before(size: int) -> Release:
+    """Return the first version's certificate, with so many records and commitments."""
+    predicate = BEFORE.predicate
+    assert isinstance(predicate, Release)
+    forgotten = predicate.forgotten.model_copy(
+        update={"records": size, "covered": Tree(size=size, root="cd" * 32)}
+    )
+    model = predicate.model.model_copy(update={"version": 1})
+    return predicate.model_copy(update={"forgotten": forgotten, "model": model})
+
+
+def test_a_receipt_shows_to_which_members_its_records_belonged() -> None:
+    assert of_members(1, (2, 2)).endswith("they belonged to members 1, 2")
+
+
+def test_a_subject_in_two_members_is_refused() -> None:
+    with pytest.raises(VerificationError, match="subject's records belonged to several members"):
+        of_members(1, (1, 2))
+
+
+def test_a_member_has_to_be_trained_without_the_records_that_were_added_to_it() -> None:
+    assert "members 1, 2" in of_members(1, (2, 2), since=before(7))
+    assert "members 0, 2" in of_members(0, (2, 2), since=before(8))
+    with pytest.raises(VerificationError, match="member 0 was not trained anew"):
+        of_members(0, (2, 2), since=before(7))
+
+
+def test_records_that_were_named_before_need_no_training_and_no_others_pass_for_them() -> None:
+    """A request may name again what an older certificate accounts for."""
+    added = len(LEARNED) - 7
+    one_again = 7 + added - 1
+    assert "members 0, 2" in of_members(0, (2, 2), since=before(7), records=one_again)
+    with pytest.raises(VerificationError, match="member 0 was not trained anew"):
+        of_members(2, (0, 0), since=before(7), records=one_again)
