@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from app.domain.errors import GoneError
 from workers.data.part import Part
 from workers.data.selecting import Selected
 from workers.training.data import Examples
@@ -44,11 +45,18 @@ class MemberRecords:
         self._given: set[int] = set()
 
     def of(self, member: int) -> Examples:
-        """Return a member's records, once; all shards are read for as many members as fit."""
+        """Return a member's records, once; all shards are read for as many members as fit.
+
+        Raises:
+            GoneError: one of them is in no shard any more.
+        """
         if member not in self._held:
             self._read(member)
         self._given.add(member)
-        return self._held.pop(member).examples()
+        selected = self._held.pop(member)
+        if not selected.is_complete:
+            raise GoneError("a record that a member learns from is not in its shard any more")
+        return selected.examples()
 
     def _read(self, first: int) -> None:
         self._held = {each: Selected(self.seqs[each], self._form) for each in self._next(first)}

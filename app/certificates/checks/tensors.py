@@ -95,12 +95,16 @@ def _check_ensemble(
     """Check that the file's members are the stated ones, all of one kind."""
     stated = [member.sha256 for member in predicate.members or ()]
     _require(weights.digests_of_members() == stated, "its members are not the stated ones")
-    members = by_member(trained) or {}
+    tensors = weights.tensors()
+    members = by_member(_own(tensors)) or {}
     kinds = {
-        tuple(sorted((own, trained[name].shape) for own, name in names.items()))
+        tuple(
+            (own, tensors[name].dtype, tuple(tensors[name].shape), name in trained)
+            for own, name in sorted(names.items())
+        )
         for names in members.values()
     }
-    _require(len(members) == len(stated) and len(kinds) == 1, "its members are not of one kind")
+    _require(bool(trained) and len(kinds) == 1, "its members are not of one kind")
     if description is not None:
         _require(
             description.architecture.name == ENSEMBLE

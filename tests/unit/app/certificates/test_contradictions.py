@@ -3,18 +3,23 @@
 Where a lie is about parameters, all claims are made anew from them, so that nothing else is wrong.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
 from copy import deepcopy
+from io import BytesIO
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.numpy
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.accounting.histories.history import History
 from app.certificates.signing import StatementSigner
 from app.certificates.verification import verify
+from app.certificates.weights_file import WeightsFile
 from app.domain.errors import VerificationError
 from tests.support import parameters, statements
 from tests.support.bundles import signed_payload
@@ -92,6 +97,29 @@ def test_a_tensor_of_the_base_that_was_trained(name: str, trained: str) -> None:
         mechanism["tensors"] = sorted([*mechanism["tensors"], trained])
 
     assert "a tensor of its base was trained" in lie(name, change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: tensors.__setitem__("members.1.kept", np.ones(9, np.float32)),
+        lambda tensors: tensors.__setitem__(
+            "members.1.1.bias", tensors["members.1.1.bias"].astype(np.float64)
+        ),
+    ],
+)
+def test_a_member_with_another_tensor_than_the_others(change: Callable[..., object]) -> None:
+    """Also one that no run is said to have trained: it could hold anything."""
+    case = synthetic()["sharded_retraining"]
+    tensors = safetensors.numpy.load(case.weights)
+    change(tensors)
+    weights = safetensors.numpy.save(tensors)
+    statement = deepcopy(case.statement)
+    statement["subject"][0]["digest"]["sha256"] = hashlib.sha256(weights).hexdigest()
+    digests = WeightsFile(BytesIO(weights)).digests_of_members()
+    for member, digest in zip(statement["predicate"]["members"], digests, strict=True):
+        member["sha256"] = digest
+    assert "its members are not of one kind" in refused(statement, weights)
 
 
 class TestHistories:
