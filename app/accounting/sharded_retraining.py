@@ -10,23 +10,29 @@ Guarantee: (0, 0). Neighbouring relation: add_remove. Assumptions:
     weights;
  2. the recipe and the number of members are fixed before records are read;
  3. requests do not depend on releases: one chosen by looking at them may depend on the random
-    numbers of the members that stay (Gupta et al. 2021, "Adaptive machine unlearning", section 3).
+    numbers of the members that stay (Gupta et al. 2021, "Adaptive machine unlearning", section 3);
+ 4. all workers compute alike (asserted): who trains a member, and when, depends on the others.
 """
 
 from app.accounting.guarantees import ExactGuarantee
-from app.accounting.terms import Neighbours, Terms, enforced
+from app.accounting.terms import Neighbours, Terms, asserted, enforced
 
 NAME = "sharded_retraining"
 
 TERMS = Terms(
     neighbours=Neighbours.ADD_REMOVE,
     adaptive=False,
-    assumptions=enforced(
-        "each person's member follows from a keyed hash of their pseudonym, fixed for the lineage",
-        "each member was trained on retained records of its own persons alone",
-        "each member's training started from a new seed, or from the stated public weights",
-        "every member of a forgotten record was trained anew without it; the others are unchanged",
-        "the recipe and the number of members were fixed before the run",
+    assumptions=(
+        *enforced(
+            "each person's member follows from a keyed hash of their pseudonym, fixed for the "
+            "lineage",
+            "each member was trained on retained records of its own persons alone",
+            "each member's training started from a new seed, or from the stated public weights",
+            "every member of a forgotten record was trained anew without it; the others are "
+            "unchanged",
+            "the recipe and the number of members were fixed before the run",
+        ),
+        *asserted("all members were trained by the same code, on machines that compute alike"),
     ),
     source="by construction: docs/guarantees.md, section 14",
 )
