@@ -102,6 +102,11 @@ def _check_members(predicate: Release, mechanism: Mechanism) -> None:
         all(since <= member.trained_in <= version for member in members or ()),
         "a member was trained in no version of its lineage",
     )
+    kept = all(member.trained_in == since for member in members or ())
+    _require(
+        not ensemble or not kept or predicate.forgotten.records == 0,
+        "records were forgotten, and no member was trained anew",
+    )
 
 
 def _check_forgotten(predicate: Release) -> None:

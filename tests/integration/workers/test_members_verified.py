@@ -80,3 +80,14 @@ def test_a_record_that_is_named_again_needs_no_second_training(workshop):
     for older in (first, second):
         found = verified(workshop, both, train[0], other, older=older)
         assert "2 records are covered" in found["receipt"]
+
+
+def test_a_record_restored_and_forgotten_again_is_trained_out_once(workshop):
+    """The model learned from its first life alone, which the cancelled request has ended."""
+    train, _ = workshop.split()
+    cancelled = workshop.forget(train[0])
+    with workshop.transaction() as session:
+        workshop.services.forget_requests.cancel(session, cancelled, restore=True)
+    _, first = forget(workshop, train[1])
+    again, _ = forget(workshop, train[0])
+    assert "1 records are covered" in verified(workshop, again, train[0], older=first)["receipt"]

@@ -99,6 +99,11 @@ def test_a_tensor_of_the_base_that_was_trained(name: str, trained: str) -> None:
     assert "a tensor of its base was trained" in lie(name, change)
 
 
+def test_an_ensemble_that_forgot_records_without_a_training() -> None:
+    reason = lie("sharded_retraining", put("members.1.trained_in", 1))
+    assert "no member was trained anew" in reason
+
+
 @pytest.mark.parametrize(
     "change",
     [

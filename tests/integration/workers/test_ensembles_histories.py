@@ -1,0 +1,120 @@
+"""Whatever happens to an ensemble, each member has learned from exactly what is left of its own."""
+
+import random
+from contextlib import nullcontext
+
+import pytest
+
+from app.datasets.lives import life_at
+from app.domain.architecture import ArchitectureSpec
+from app.domain.errors import ConflictError
+from app.domain.states import ObligationState
+from app.ledger import members as member_trainings
+from tests.support.exact_heads import carry_out, head_of
+from tests.support.workshop import RECORDS, Workshop, record_ids
+from workers.data.member_records import MemberRecords
+from workers.ensembles import run as ensembles
+
+MEMBERS = 3
+ENSEMBLE = ArchitectureSpec("ensemble", members=MEMBERS, of=ArchitectureSpec("logistic"))
+STEPS = 25
+
+
+class Story:
+    """A model's history, and what each version's members learned from."""
+
+    def __init__(self, services, monkeypatch, seed):
+        self.random = random.Random(seed)
+        self.workshop = Workshop(services)
+        self.workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+        self.ids, self.requests = record_ids(), []
+        self.learned, self.attempt, self.meanwhile = {}, {}, []
+        real = MemberRecords.of
+
+        def of(records, member):
+            self.attempt[member] = set(records.seqs[member].tolist())
+            while self.meanwhile:
+                self.meanwhile.pop()()
+            return real(records, member)
+
+        monkeypatch.setattr(MemberRecords, "of", of)
+        monkeypatch.setattr(ensembles, "ram_only", nullcontext)  # requests come while it trains
+
+    def forget(self):
+        chosen = self.random.sample(self.ids, self.random.choice([1, 1, 2]))
+        self.requests.append(self.workshop.forget(*chosen))
+
+    def cancel(self):
+        if not self.requests:
+            return
+        request = self.requests.pop(self.random.randrange(len(self.requests)))
+        try:
+            with self.workshop.transaction() as session:
+                self.workshop.services.forget_requests.cancel(session, request, restore=True)
+        except ConflictError:
+            return  # a run has started on it
+
+    def push(self):
+        if len(self.ids) == RECORDS:
+            self.workshop.push(first=RECORDS)
+            self.ids += record_ids(first=RECORDS)
+
+    def retrain(self):
+        if self.workshop.active_run() is None and head_of(self.workshop) is not None:
+            self.workshop.retrain()
+
+    def fail(self):
+        """Let an attempt end after it has begun, with a member in another worker's hands."""
+        if self.workshop.active_run() is None:
+            return
+        held = self.workshop.lease()
+        selection = self.workshop.begin(held)
+        with self.workshop.transaction() as session:
+            member_trainings.begin(session, held.run_id, held.token, selection.members)
+            member_trainings.take(session, held.run_id, lease_s=30.0)
+        self.workshop.give_up(held, permanent=False, attempts=99)
+
+    def work(self):
+        self.workshop.dispatch()
+        if self.workshop.active_run() is None:
+            return
+        self.meanwhile = self.random.choices([self.forget, self.cancel], k=self.random.randrange(3))
+        self.attempt = {}
+        carry_out(self.workshop)
+        self.learned |= self.attempt
+        self.meanwhile = []
+
+    def left(self):
+        """Return the records that each member should have learned from, counted from the ledger.
+
+        What a cancelled request has ended leaves the model with its next run, if there is one.
+        """
+        membership, covered = self.workshop.membership(), head_of(self.workshop).covers_epoch
+        left = {member: set() for member in range(MEMBERS)}
+        with self.workshop.transaction() as session:
+            for each in self.ids:
+                row = self.workshop.record(session, each)
+                life = life_at(row, membership.after_epoch)
+                part = row.seq <= membership.through and not membership.is_held_out(row.record_key)
+                if part and not life.forgotten_by(covered):
+                    left[membership.member_of(row.record_key, row.subject_key)].add(row.seq)
+        return left
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_members_have_learned_from_what_is_left_and_nothing_else(services, monkeypatch, seed):
+    story = Story(services, monkeypatch, seed)
+    steps = [story.forget, story.cancel, story.work, story.work, story.fail, story.retrain]
+    story.work()
+    for step in story.random.choices([*steps, story.push], k=STEPS):
+        step()
+    while story.workshop.active_run() is not None or _waits(story):
+        story.work()
+    assert story.learned == story.left()
+    owed = [each for request in story.requests for each in story.workshop.obligations(request)]
+    assert {each.state for each in owed} <= {ObligationState.CERTIFIED, ObligationState.CANCELLED}
+
+
+def _waits(story):
+    story.workshop.dispatch()
+    return story.workshop.active_run() is not None
