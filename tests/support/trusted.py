@@ -126,9 +126,11 @@ TRUSTED: Final = (
     ),
     Trusted(
         ("predicate.members.*.trained_in",),
-        "Which version trained a member of an ensemble. Checked: one of its lineage. Beside an "
-        "older certificate (`--previous`): a member has other tensors if and only if it was "
-        "trained since; with a receipt, each of its records' members was.",
+        "Which version trained a member of an ensemble. Checked: one of its lineage, and a later "
+        "one than the lineage's first for some member once records were forgotten. Beside an older "
+        "certificate (`--previous`): a member has other tensors if and only if it was trained "
+        "since; with a receipt, each member of its records was that the older one does not account "
+        "for, and a subject's records are all of one member.",
     ),
     Trusted(
         ("predicate.backbone", "predicate.backbone.*"),

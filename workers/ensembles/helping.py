@@ -23,6 +23,7 @@ from workers.ensembles.training import train_member
 from workers.memory import allowance
 from workers.patience import outlast_outages
 from workers.seal.ram_only import ram_only
+from workers.training.base import pinned
 from workers.training.device import choose_device
 from workers.training.network import Network
 
@@ -76,7 +77,7 @@ def _train(services: Services, lease: MemberLease) -> None:
     examples = records.of(member)
     progress = halfway("mid_member", lambda *_: lease.check())
     with ram_only():
-        trained = train_member(model, plan, examples, fresh, progress)
+        trained = train_member(model, plan, examples, pinned(fresh, base), progress)
     reach("member_trained")
     content = safetensors.numpy.save(
         dict(trained.tensors), metadata={} if base is None else {"base": base.sha256}
