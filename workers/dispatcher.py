@@ -84,6 +84,7 @@ class Dispatcher:
     def _requeue_silent_runs(self) -> None:
         with self._services.database.transaction() as session:
             runs.shorten_leases(session, lease_s=self._services.settings.lease_s)
+            members.shorten_leases(session, lease_s=self._services.settings.lease_s)
         while self._requeue_silent_run():
             pass
 

@@ -107,6 +107,15 @@ def heartbeat(connection: Session | Connection, held: HeldMember, *, lease_s: fl
         raise LeaseLostError("the member is trained by another worker, or its run is over")
 
 
+def shorten_leases(session: Session, *, lease_s: float) -> None:
+    """Shorten leases that end later than ``lease_s`` from now, as ``runs.shorten_leases`` does."""
+    session.execute(
+        update(MemberTrainingRow)
+        .where(MemberTrainingRow.lease_expires_at > _in(lease_s))
+        .values(lease_expires_at=_in(lease_s))
+    )
+
+
 def finish(session: Session, held: HeldMember, blob_id: str | None) -> None:
     """Note that a member was trained; its tensors are in the blob, or with the run's own worker.
 

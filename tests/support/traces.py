@@ -1,8 +1,11 @@
 """What a service must leave nowhere: told as a test goes on, searched for whenever it asks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import numpy as np
 import safetensors.numpy
+from numpy.typing import NDArray
 
 from app.locations import key_store
 from app.settings import Settings
@@ -35,7 +38,7 @@ class Traces:
         self._searched_for = 0
         self._service = service
         self._people = people
-        self._current: dict[str, tuple[bytes, list[Marker]]] = {}
+        self._current: dict[str, bytes] = {}
         self.gone += self._ids()
 
     def forgotten(self, people: People, subject: int) -> None:
@@ -44,18 +47,23 @@ class Traces:
 
     def superseded(self, name: str, content: bytes) -> None:
         """Take weights for gone: the content of a safetensors file."""
-        self.gone += _markers_of(name, content)
+        self.gone += _markers_of(name, safetensors.numpy.load(content))
 
     def published(self, model: str, content: bytes) -> None:
-        """Take weights for a model's current ones, and those before them for gone."""
-        before, markers = self._current.get(model, (b"", []))
-        if content != before:
-            self.gone += markers
-            self._current[model] = content, _markers_of(f"weights of {model}", content)
+        """Take weights for a model's current ones, and those that they replace for gone."""
+        if model in self._current:
+            before, now = map(safetensors.numpy.load, (self._current[model], content))
+            replaced = {
+                name: tensor
+                for name, tensor in before.items()
+                if not np.array_equal(tensor, now[name])
+            }
+            self.gone += _markers_of(f"weights of {model}", replaced) if replaced else []
+        self._current[model] = content
 
     def kept(self) -> list[Marker]:
         """Return what encrypted objects alone may hold."""
-        current = [marker for _, markers in self._current.values() for marker in markers]
+        current = [marker for markers in self._weights() for marker in markers]
         return [*current, *(marker for crowd in self._people for marker in crowd.features())]
 
     def opened(self) -> dict[str, bytes]:
@@ -70,7 +78,7 @@ class Traces:
         found = search_bytes(opened, self.gone)
         assert found == [], found
         pushed = [crowd.features()[0] for crowd in self._people]
-        for marker in (*pushed, *(markers[0] for _, markers in self._current.values())):
+        for marker in (*pushed, *(markers[0] for markers in self._weights())):
             assert search_bytes(opened, [marker]) != [], marker.name
 
     def assert_none(self) -> None:
@@ -94,7 +102,10 @@ class Traces:
     def _ids(self) -> list[Marker]:
         return [crowd.ids() for crowd in self._people]
 
+    def _weights(self) -> Iterator[list[Marker]]:
+        for model, content in self._current.items():
+            yield _markers_of(f"weights of {model}", safetensors.numpy.load(content))
 
-def _markers_of(name: str, content: bytes) -> list[Marker]:
-    tensors = safetensors.numpy.load(content).values()
-    return marker_of_weights(name, max(tensors, key=lambda tensor: tensor.size))
+
+def _markers_of(name: str, tensors: Mapping[str, NDArray[Any]]) -> list[Marker]:
+    return marker_of_weights(name, max(tensors.values(), key=lambda tensor: tensor.size))

@@ -82,13 +82,14 @@ def watch(tell: Tell, on_step: Spill = lambda _: None, patch: Any = setattr) -> 
 
 
 def told_by(run_id: str, *options: str) -> tuple[list[tuple[str, bytes]], bytes]:
-    """Carry out a run in a process of its own; return what it told, and its log.
+    """Carry out a run, or help with one, in another process; return what it told, and its log.
 
     Args:
         run_id: which run.
         options: ``kill=STEP`` ends the process at a step of the noisy phase; ``spill=FILE`` has it
             write its weights to a file at each, ``spool=FILE`` the records of each window that it
-            streams; ``open`` leaves its disk open to it.
+            streams; ``open`` leaves its disk open to it; ``help`` trains members of a run that goes
+            on instead.
     """
     receiving, sending = Pipe(duplex=False)
     command = [sys.executable, "-m", "tests.support.watched", run_id, str(sending.fileno())]
@@ -139,7 +140,8 @@ def _main(run_id: str, pipe: str, *options: str) -> None:
     watch(tell, on_step)
     logs.configure()
     harden()
-    jobs.execute_run(run_id)
+    job = jobs.train_members if "help" in chosen else jobs.execute_run
+    job(run_id)
 
 
 if __name__ == "__main__":

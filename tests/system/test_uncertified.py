@@ -1,16 +1,23 @@
 """Weights under their target, noise and keys: known to the test alone, and searched for everywhere.
 
 A run tells them from its own memory. It is killed, fails or goes on to its end; afterwards no store
-and no file may hold anything of it, nor its log. Records may be in encrypted objects alone.
+and no file may hold anything of it, nor its log. Records may be in encrypted objects alone, and so
+may an ensemble's member that one worker has trained for another one's run.
 """
 
 import secrets
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from app.domain.architecture import ArchitectureSpec
+from app.domain.errors import GoneError
+from app.domain.states import BlobState, MemberState
+from app.ledger import members
 from app.ledger.tables import RunRow
+from app.storage.tables import BlobRow
 from tests.support.markers import Marker, marker_of_weights, search_bytes
 from tests.support.opened import opened_objects
 from tests.support.places import Places
@@ -18,9 +25,11 @@ from tests.support.streamed import FEATURES, RECORDS, footprint, push_wide, too_
 from tests.support.watched import told_by, watch
 from tests.support.workshop import Workshop
 from workers import jobs
+from workers.ensembles import run as ensembles
 from workers.memory import VARIABLE
 
 STEPS = 12
+MEMBERS = 4
 RECIPE = {"epochs": 2, "batch_size": 64, "held_out_fraction": 0.2}
 
 
@@ -88,12 +97,16 @@ def markers(told):
     return found
 
 
+def opened_of(services):
+    keys, directory = services.blobs._keys, services.settings.data_dir / "blobs"
+    return opened_objects(directory, keys, services.database)
+
+
 def found_in(places, services, told, records, log=b""):
     """Return where anything is that may not be there: in a place, the log, or an opened object."""
     wanted = markers(told)
     places.dump()
-    keys, directory = services.blobs._keys, services.settings.data_dir / "blobs"
-    opened = opened_objects(directory, keys, services.database)
+    opened = opened_of(services)
     known, *features = records
     assert search_bytes(opened, features)
     assert not search_bytes(opened, [known])
@@ -161,3 +174,71 @@ def test_a_window_that_is_written_to_a_file_is_refused(
     expected = set() if guarded else {str(cache)}
     assert found_in(places, services, told, records, log) == expected
     assert state_of(services, run_id) == ("failed" if guarded else "running")
+
+
+def handed_over(services, run_id):
+    """Return the objects that other workers have handed over for a run."""
+    with services.database.transaction() as session:
+        rows = members.all_of(session, run_id)
+        assert sum(row.state == MemberState.DONE for row in rows) == len(rows) - 1
+        return {row.blob_id for row in rows if row.blob_id is not None}
+
+
+def assert_in_no_place(places, wanted, log):
+    places.dump()
+    found = [*places.search(wanted), *search_bytes({"the log": log}, wanted)]
+    assert {each.place for each in found} == set()
+
+
+@pytest.fixture
+def ensemble_run(records, services):
+    """A first training of an ensemble that is not yet carried out."""
+    workshop = Workshop(services)
+    workshop.define(
+        dataset="wide",
+        architecture=ArchitectureSpec(
+            "ensemble", members=MEMBERS, of=ArchitectureSpec("mlp", {"hidden": [16]})
+        ),
+        recipe=RECIPE,
+        mechanism="sharded_retraining",
+    )
+    return workshop.active_run()
+
+
+def test_a_member_that_was_handed_over_is_in_an_encrypted_object_alone(
+    places, services, records, ensemble_run, monkeypatch, caplog
+):
+    """Until its run is published; from then on nobody can read that object, with whatever keys."""
+    handed, wanted, logs = set(), list(records), []
+    train_member = ensembles.train_member
+
+    def after_help(*arguments):
+        if not handed:
+            told, log = told_by(ensemble_run, "help")
+            handed.update(handed_over(services, ensemble_run))
+            opened = opened_of(services)
+            assert search_bytes(opened, markers(told[-1:]))
+            assert not search_bytes(opened, records[:1])
+            wanted.extend(markers(told))
+            for blob_id in handed:
+                tensors = safetensors.numpy.load(opened[blob_id]).values()
+                wanted.extend(marker_of_weights(blob_id, max(tensors, key=np.size)))
+            logs.append(log)
+            assert_in_no_place(places, wanted, log + caplog.text.encode())
+        return train_member(*arguments)
+
+    monkeypatch.setattr(ensembles, "train_member", after_help)
+    monkeypatch.setattr(ensembles, "ram_only", nullcontext)  # the test itself starts a process
+    with caplog.at_level("DEBUG"):
+        jobs.execute_run(ensemble_run)
+    services.clean_up()
+    assert state_of(services, ensemble_run) == "published"
+    assert len(handed) == MEMBERS - 1
+    assert not handed & opened_of(services).keys()
+    with services.database.transaction() as session:
+        states = {session.get_one(BlobRow, blob_id).state for blob_id in handed}
+    assert states == {BlobState.SHREDDED}
+    for blob_id in handed:
+        with pytest.raises(GoneError):
+            services.blobs.read(blob_id)
+    assert_in_no_place(places, wanted, logs[0] + caplog.text.encode())

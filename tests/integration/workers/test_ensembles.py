@@ -243,6 +243,25 @@ def test_a_helper_of_an_earlier_attempt_holds_nothing_of_a_later_one(workshop):
         member_trainings.heartbeat(session, new, lease_s=30.0)
 
 
+def test_a_dead_helpers_lease_ends_though_the_clock_was_set_back(workshop):
+    workshop.define(architecture=ENSEMBLE, mechanism="sharded_retraining")
+    held = workshop.lease()
+    workshop.begin(held)
+
+    def take(lease_s):
+        with workshop.transaction() as session:
+            row = member_trainings.take(session, held.run_id, lease_s=lease_s)
+            return None if row is None else row.member
+
+    with workshop.transaction() as session:
+        member_trainings.begin(session, held.run_id, held.token, [0])
+    assert take(3600.0) == 0
+    assert take(None) is None
+    with workshop.transaction() as session:
+        member_trainings.shorten_leases(session, lease_s=0.0)
+    assert take(None) == 0
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [
