@@ -1,5 +1,6 @@
 """Members of an ensemble trained by several workers, of which one fails: each member once."""
 
+import psutil
 import pytest
 from redis import Redis
 from sqlalchemy import select
@@ -82,8 +83,8 @@ def met_by_a_helper(client, points, forget_of):
         for _ in range(TRIES):
             points.arm(point, *faults)
             request = forget_of()
-            until(lambda: not points.waiting() or _has_ended(client, request))  # noqa: B023
-            if not points.waiting():
+            until(lambda: _has_met(points, point) or _has_ended(client, request))  # noqa: B023
+            if _has_met(points, point):
                 then()
                 return await_completed(client, request)
             points.disarm()
@@ -111,6 +112,10 @@ def _handed_over(service):
     """Return the states of all that was ever handed over."""
     with service.database() as database, database.transaction() as session:
         return set(session.scalars(select(BlobRow.state).where(BlobRow.kind == KIND)))
+
+
+def _has_met(points, point):
+    return not any(fault.startswith(f"{point}.") for fault in points.waiting())
 
 
 def _has_ended(client, request):
@@ -150,6 +155,35 @@ def test_a_helper_sleeps_until_the_run_is_over(point, service, points, met_by_a_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("point", ["mid_member", "member_written"])
+def test_a_helper_sleeps_and_the_runs_own_worker_is_killed(point, service, points, met_by_a_helper):
+    """Neither what it handed over nor what it hands over late is the next attempt's."""
+
+    def arm():
+        service.frozen()
+        points.arm("at_target", "SIGKILL")
+
+    assert met_by_a_helper(point, "SIGSTOP", then=arm)["attempt"] == 2
+    (sleeper,) = service.standing_still()
+    seen = service.log.stat().st_size
+    sleeper.resume()
+    until(lambda: "the lease was lost" in service.log.read_text()[seen:])
+
+
+@pytest.mark.slow
+def test_a_helper_is_told_to_stop(service, met_by_a_helper):
+    seen = service.log.stat().st_size
+
+    def stop():
+        (helper,) = service.frozen()
+        helper.terminate()
+        helper.resume()
+
+    assert met_by_a_helper("mid_member", "SIGSTOP", then=stop)["attempt"] == 1
+    assert "the worker was asked to stop" in service.log.read_text()[seen:]
+
+
+@pytest.mark.slow
 def test_redis_is_wiped_while_members_are_trained(service, met_by_a_helper):
     def wipe():
         (helper,) = service.frozen()
@@ -158,6 +192,17 @@ def test_redis_is_wiped_while_members_are_trained(service, met_by_a_helper):
         helper.resume()
 
     assert met_by_a_helper("mid_member", "SIGSTOP", then=wipe)["attempt"] == 1
+
+
+@pytest.mark.slow
+def test_postgres_is_restarted_while_a_member_is_handed_over(service, met_by_a_helper):
+    def restart():
+        (helper,) = service.frozen()
+        postmaster = psutil.Process(service.servers.postgres.pid())
+        kill([postmaster, *postmaster.children(recursive=True)])
+        helper.resume()
+
+    assert met_by_a_helper("member_written", "SIGSTOP", then=restart)["attempt"] == 1
 
 
 @pytest.mark.slow
