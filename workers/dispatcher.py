@@ -15,8 +15,9 @@ from sqlalchemy import func
 from app.domain.ids import new_id
 from app.imports import repository as imports
 from app.imports import service as importing
-from app.ledger import members, outbox, repository, runs, scheduling
+from app.ledger import outbox, repository, runs, scheduling
 from app.ledger.accepting import utc_now
+from app.ledger.ensembles import trainings
 from app.locations import redis_connection
 from app.logs import describe
 from app.models import whitening
@@ -84,7 +85,7 @@ class Dispatcher:
     def _requeue_silent_runs(self) -> None:
         with self._services.database.transaction() as session:
             runs.shorten_leases(session, lease_s=self._services.settings.lease_s)
-            members.shorten_leases(session, lease_s=self._services.settings.lease_s)
+            trainings.shorten_leases(session, lease_s=self._services.settings.lease_s)
         while self._requeue_silent_run():
             pass
 
@@ -123,7 +124,7 @@ class Dispatcher:
         """
         with self._services.database.transaction() as session:
             for row in outbox.due(session, outbox.Topic.ENQUEUE_MEMBERS):
-                for _ in range(members.waiting(session, row.subject_id)):
+                for _ in range(trainings.waiting(session, row.subject_id)):
                     enqueue_members(self._queue, row.subject_id)
                 session.delete(row)
 

@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
-from io import BytesIO
 from typing import Any
 
 import safetensors.numpy
@@ -33,13 +32,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.certificates.checkpoint import origin_of
-from app.certificates.membership_attack import measured_audit, unmeasured_audit
 from app.certificates.noise import Noise, draws_of, grid_of
 from app.certificates.signing import payload_from
 from app.certificates.statement import CertifyingPhase
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import check_place, check_statement
-from app.certificates.weights_file import WeightsFile, tensors_sha256
+from app.certificates.weights_file import tensors_sha256
 from app.domain.base import BaseDigest
 from app.domain.errors import DraftOutdatedError
 from app.domain.plan import Plan, TrainingKind
@@ -48,13 +46,12 @@ from app.failpoints import halfway, reach
 from app.ledger import publication, runs
 from app.ledger.certificates import certifying
 from app.planning.mechanisms.catalogue import mechanism_named, mechanism_of
-from app.planning.mechanisms.tracked import Tracked
 from app.registry import statistics_file
 from app.services import Services
 from app.storage.blobs import StoredBlob
+from workers import measuring
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
-from workers.data.member_records import MemberRecords
 from workers.data.run_records import load_records
 from workers.ensembles import run as ensembles
 from workers.exact.arithmetic import kernels
@@ -111,19 +108,19 @@ def _carry_out(
     """Train or unlearn, measure, and publish."""
     certified: Certified | None = None
     phase: CertifyingPhase | None
-    anew: frozenset[int] | None = None
+    made: ensembles.Made | None = None
     if data.members is not None:
-        made = _make_ensemble(services, lease, model, data, data.members, fresh)
-        tensors, phase, evaluation, anew = made
+        made, evaluation = ensembles.carry_out(services, lease, model, data, data.members, fresh)
+        tensors, phase = made.tensors, made.phase(data.plan)
     elif lease.kind is RunKind.TRAIN and model.releases_as_trained:
         tensors, phase, evaluation = _train_openly(lease, model, data, fresh)
     else:
         certified, phase = _certify(services, lease, model, data, factory, fresh)
         tensors = certified.tensors()
-        evaluation = _evaluate(lease, data, certified)
-        evaluation |= _noise_curve(data, certified, phase, evaluation)
-    if model.policy.audit and anew is None:
-        evaluation["audit"] = _audit(data, certified)
+        evaluation = measuring.evaluate(lease, data, certified)
+        evaluation |= measuring.noise_curve(data, certified, phase, evaluation)
+    if model.policy.audit and made is None:
+        evaluation["audit"] = measuring.audit(data, certified)
     certified_at = datetime.now(UTC)
     with lease.phase(Phase.PUBLISHING):
         content = safetensors.numpy.save(
@@ -139,7 +136,7 @@ def _carry_out(
             evaluation=evaluation,
             certified_at=certified_at,
             phase_seconds=lease.phase_seconds,
-            members=() if anew is None else _members(content, anew),
+            members=() if made is None else made.members_in(content),
         )
         _publish(services, lease, result, content)
 
@@ -272,71 +269,6 @@ def _fine_tune(lease: Lease, model: ModelSpec, data: RunData, certified: Certifi
         )
 
 
-def _evaluate(lease: Lease, data: RunData, network: Certified | Network) -> dict[str, Any]:
-    with lease.phase(Phase.EVALUATING):
-        if len(data.held_out) == 0:
-            return {"held_out_records": 0}
-        measured = network.evaluate(data.held_out)
-        return {
-            "held_out_records": measured.examples,
-            "held_out_loss": measured.mean_loss,
-            "metrics": dict(measured.metrics),
-            "headline": measured.headline,
-        }
-
-
-def _noise_curve(
-    data: RunData, certified: Certified, phase: CertifyingPhase, evaluation: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return what more noise, and so more capacity, would cost a tracked head."""
-    mechanism = mechanism_named(phase.plan.mechanism).of(phase.parameters)
-    noise_std = mechanism.history.noise_std() if isinstance(mechanism, Tracked) else 0.0
-    if noise_std == 0 or len(data.held_out) == 0:
-        return {}
-    released = {
-        "noise_std": noise_std,
-        "score": evaluation["metrics"][evaluation["headline"]],
-    }
-    return {"noise_curve": [released, *certified.noise_curve(data.held_out, noise_std=noise_std)]}
-
-
-def _audit(data: RunData, certified: Certified | None) -> dict[str, Any]:
-    """Return the certificate's ``audit`` field; the seal kept the first figure."""
-    counts = {"forgotten": len(data.forgotten), "held_out": len(data.held_out)}
-    if certified is None or certified.auc_before is None:
-        return unmeasured_audit(**counts)
-    after = certified.membership_auc(forgotten=data.forgotten, held_out=data.held_out)
-    return measured_audit(auc_before=certified.auc_before, auc_after=after, **counts)
-
-
-def _make_ensemble(
-    services: Services,
-    lease: Lease,
-    model: ModelSpec,
-    data: RunData,
-    records: MemberRecords,
-    fresh: Callable[[], nn.Module],
-) -> tuple[Mapping[str, NDArray[Any]], CertifyingPhase, dict[str, Any], frozenset[int]]:
-    """Train the members of an ensemble that are concerned; say which, and measure them all."""
-    head: Tensors = {}
-    if lease.kind is not RunKind.TRAIN:
-        head = outlast_outages(lease.check, lambda: load_start(services, lease))
-    reach("after_load")
-    made = ensembles.make(services, lease, model, data, records, fresh, head)
-    reach("at_target")
-    network = ensembles.whole(model, fresh, made.tensors)
-    evaluation = _evaluate(lease, data, network)
-    if model.policy.audit:
-        evaluation["audit"] = ensembles.audit(model, data, fresh, head, network)
-    return made.tensors, made.phase(data.plan), evaluation, made.anew
-
-
-def _members(content: bytes, anew: frozenset[int]) -> list[tuple[str, bool]]:
-    """Return the digest of each member, and whether it was trained."""
-    digests = WeightsFile(BytesIO(content)).digests_of_members()
-    return [(digest, member in anew) for member, digest in enumerate(digests)]
-
-
 def _train_openly(
     lease: Lease, model: ModelSpec, data: RunData, fresh: Callable[[], nn.Module]
 ) -> tuple[Mapping[str, NDArray[Any]], None, dict[str, Any]]:
@@ -350,7 +282,7 @@ def _train_openly(
             held_out=data.held_out,
             on_progress=halfway("mid_training", loss_reporter(lease)),
         )
-    return network.tensors(), None, _evaluate(lease, data, network)
+    return network.tensors(), None, measuring.evaluate(lease, data, network)
 
 
 def _store(

@@ -23,6 +23,7 @@ from app.domain.states import (
 )
 from app.ledger import outbox, repository
 from app.ledger.attacked_records import audited_records
+from app.ledger.ensembles import choice
 from app.ledger.obligations import (
     fail_obligations,
     reopen_obligations,
@@ -32,7 +33,6 @@ from app.ledger.tables import MemberTrainingRow, RunRow
 from app.ledger.training import drop_attempt, membership_of_run
 from app.ledger.withdrawal import EMPTIED, withdraw
 from app.planning.planner import make_plan
-from app.registry import repository as registry
 from app.registry.forecasts import Forecast, Occasion, PlanMaker
 from app.registry.membership import membership_of
 from app.registry.shapes import TrainingRecord, TrainingSet
@@ -156,7 +156,7 @@ def begin(
         emptied = not trains and not retain and training_set.is_emptied
         occasion = Occasion.of(session, model, training_set, dimension=dimension, anew=trains)
         forgotten = audited_records(session, run, model, training_set.membership)
-        members = _members_to_train(session, model, training_set, anew=trains)
+        members = choice.members_to_train(session, model, training_set, anew=trains)
     if emptied:
         _withdraw(database, blobs, run_id, fencing_token)
         raise LeaseLostError(f"the run is over: {EMPTIED}")
@@ -175,41 +175,6 @@ def begin(
         batch_of=batch_of,
         members=members,
     )
-
-
-def members_to_train(session: Session, run: RunRow) -> dict[int, frozenset[int]]:
-    """Return the same of a run that goes on, for another worker.
-
-    Raises:
-        LeaseLostError: the run is over.
-    """
-    model = session.get_one(ModelRow, run.model_id)
-    membership = membership_of_run(model, run)
-    if membership is None or run.forget_epoch is None:
-        raise LeaseLostError("the run is over")
-    training_set = TrainingSet(session, model, membership, as_of=run.forget_epoch)
-    return _members_to_train(session, model, training_set, anew=run.kind == RunKind.TRAIN)
-
-
-def _members_to_train(
-    session: Session, model: ModelRow, training_set: TrainingSet, *, anew: bool
-) -> dict[int, frozenset[int]]:
-    """Return the records of each member of an ensemble that a run trains; none for other models.
-
-    A training trains all of them. Any other run trains those with a record that was forgotten since
-    the version before.
-    """
-    count, head = training_set.membership.members, registry.head_version(session, model)
-    if count is None:
-        return {}
-    concerned: Collection[int] = range(count)
-    if not anew and head is not None:
-        concerned = training_set.concerned(after_epoch=head.covers_epoch)
-    records: dict[int, list[TrainingRecord]] = {member: [] for member in sorted(concerned)}
-    for record in training_set.records:
-        if record.member in records:
-            records[record.member].append(record)
-    return {member: _remembered(found) for member, found in records.items()}
 
 
 def _fix(

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 
 from app.domain.plan import Plan
 from app.failpoints import halfway, reach
-from app.ledger import members, repository, runs
+from app.ledger import repository, runs
+from app.ledger.ensembles import choice, trainings
 from app.processes.stopping import StopSignal
 from app.services import Services
 from workers.attempts import attempted
@@ -42,7 +43,7 @@ def help_with(services: Services, run_id: str, stop: StopSignal) -> None:
 
 def _helped(services: Services, lease: MemberLease) -> bool:
     def give_back(session: Session, _: Exception) -> None:
-        members.give_back(session, lease.held)
+        trainings.give_back(session, lease.held)
 
     return attempted(
         services.database, lease, work=lambda: _train(services, lease), give_up=give_back
@@ -60,7 +61,7 @@ def _train(services: Services, lease: MemberLease) -> None:
     with services.database.transaction() as session:
         run = repository.run(session, lease.held.run_id)
         plan, model_id = Plan.from_json(run.plan), run.model_id
-        seqs = runs.members_to_train(session, run)[member]
+        seqs = choice.members_of_run(session, run)[member]
     model = load_model(services, model_id)
     fresh = starting(model.backbone, model.factory(services.settings))
     network = Network(fresh, device=choose_device(), task=model.task)
@@ -96,7 +97,7 @@ def _hand_over(services: Services, lease: MemberLease, content: bytes) -> None:
 
     def finish() -> None:
         with services.database.transaction() as session:
-            members.finish(session, held, blob_id)
+            trainings.finish(session, held, blob_id)
 
     blob_id = outlast_outages(lease.check, reserve)
     outlast_outages(lease.check, lambda: services.blobs.fill(blob_id, content))

@@ -3,7 +3,7 @@
 from sqlalchemy import Connection
 
 from app.database import Database
-from app.ledger import members
+from app.ledger.ensembles import trainings
 from app.ledger.tables import MemberTrainingRow
 from app.processes.stopping import StopSignal
 from workers.holding import Holding
@@ -17,7 +17,7 @@ class MemberLease(Holding):
     ) -> None:
         what = f"member {row.member} of run {row.run_id}"
         super().__init__(database, what, lease_s=lease_s, stop=stop)
-        self.held = members.HeldMember.of(row)
+        self.held = trainings.HeldMember.of(row)
 
     @classmethod
     def take(
@@ -25,8 +25,8 @@ class MemberLease(Holding):
     ) -> "MemberLease | None":
         """Lease the next member of a run; None if none waits."""
         with database.transaction() as session:
-            row = members.take(session, run_id, lease_s=lease_s)
+            row = trainings.take(session, run_id, lease_s=lease_s)
             return None if row is None else cls(database, row, lease_s=lease_s, stop=stop)
 
     def _beat(self, connection: Connection) -> None:
-        members.heartbeat(connection, self.held, lease_s=self._lease_s)
+        trainings.heartbeat(connection, self.held, lease_s=self._lease_s)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from typing import Any, Final
 
 import numpy as np
@@ -16,16 +17,18 @@ from torch import nn
 
 from app.certificates.membership_attack import measured_audit, unmeasured_audit
 from app.certificates.statement import CertifyingPhase
+from app.certificates.weights_file import WeightsFile
 from app.domain.base import BaseDigest
 from app.domain.ensemble import by_member, tensor_name
 from app.domain.errors import RunFailedError
 from app.domain.plan import Plan
-from app.domain.states import MemberState, Phase
-from app.failpoints import halfway
-from app.ledger import members
-from app.ledger.members import HeldMember
+from app.domain.states import MemberState, Phase, RunKind
+from app.failpoints import halfway, reach
+from app.ledger.ensembles import trainings
+from app.ledger.ensembles.trainings import HeldMember
 from app.services import Services
-from workers.data.loading import ModelSpec, RunData
+from workers import measuring
+from workers.data.loading import ModelSpec, RunData, load_start
 from workers.data.member_records import MemberRecords
 from workers.ensembles.training import Numbers, train_member
 from workers.lease import Lease
@@ -55,11 +58,42 @@ class Made:
     learned: tuple[str, ...]
     anew: frozenset[int]
 
+    def members_in(self, content: bytes) -> list[tuple[str, bool]]:
+        """Return the digest of each member of the published file, and whether it was trained."""
+        digests = WeightsFile(BytesIO(content)).digests_of_members()
+        return [(digest, member in self.anew) for member, digest in enumerate(digests)]
+
     def phase(self, plan: Plan) -> CertifyingPhase:
         """Return how the target was met: exactly, without noise."""
         return CertifyingPhase(
             plan=plan, parameters=plan.parameters, frame=None, tensors=self.learned, noise=None
         )
+
+
+def carry_out(
+    services: Services,
+    lease: Lease,
+    model: ModelSpec,
+    data: RunData,
+    records: MemberRecords,
+    fresh: Callable[[], nn.Module],
+) -> tuple[Made, dict[str, Any]]:
+    """Train the members that are concerned; return all of them, and what they measure.
+
+    Raises:
+        RunFailedError: training diverged, or a member does not fit the others.
+    """
+    head: Tensors = {}
+    if lease.kind is not RunKind.TRAIN:
+        head = outlast_outages(lease.check, lambda: load_start(services, lease))
+    reach("after_load")
+    made = make(services, lease, model, data, records, fresh, head)
+    reach("at_target")
+    network = whole(model, fresh, made.tensors)
+    evaluation = measuring.evaluate(lease, data, network)
+    if model.policy.audit:
+        evaluation["audit"] = audit(model, data, fresh, head, network)
+    return made, evaluation
 
 
 def make(
@@ -153,7 +187,7 @@ def _kept(head: Tensors, records: MemberRecords, count: int) -> Iterator[tuple[i
 def _ask(services: Services, lease: Lease, anew: list[int]) -> None:
     def begin() -> None:
         with services.database.transaction() as session:
-            members.begin(session, lease.run_id, lease.fencing_token, anew)
+            trainings.begin(session, lease.run_id, lease.fencing_token, anew)
 
     outlast_outages(lease.check, begin)
 
@@ -187,25 +221,25 @@ def _trained_here(
 
 def _take(services: Services, lease: Lease) -> HeldMember | None:
     with services.database.transaction() as session:
-        row = members.take(session, lease.run_id, lease_s=None)
+        row = trainings.take(session, lease.run_id, lease_s=None)
         return None if row is None else HeldMember.of(row)
 
 
 def _finish(services: Services, held: HeldMember) -> None:
     with services.database.transaction() as session:
-        members.finish(session, held, blob_id=None)
+        trainings.finish(session, held, blob_id=None)
 
 
 def _finished(services: Services, lease: Lease) -> int:
     with services.database.transaction() as session:
-        rows = members.all_of(session, lease.run_id)
+        rows = trainings.all_of(session, lease.run_id)
         return sum(row.state == MemberState.DONE for row in rows)
 
 
 def _handed_over(services: Services, lease: Lease, base: BaseDigest | None) -> dict[int, Numbers]:
     """Return the members that other workers have trained."""
     with services.database.transaction() as session:
-        rows = members.all_of(session, lease.run_id)
+        rows = trainings.all_of(session, lease.run_id)
         blobs = {row.member: row.blob_id for row in rows if row.blob_id is not None}
     found: dict[int, Numbers] = {}
     for member, blob_id in blobs.items():

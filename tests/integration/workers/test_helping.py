@@ -5,7 +5,7 @@ from torch import nn
 
 from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import RunFailedError
-from app.ledger import members
+from app.ledger.ensembles import trainings
 from app.processes.stopping import StopSignal
 from tests.support.workshop import Workshop
 from workers.ensembles import helping
@@ -25,7 +25,7 @@ def test_a_member_is_trained_on_the_base_that_it_is_handed_over_with(services, m
     held = workshop.lease()
     workshop.begin(held)
     with workshop.transaction() as session:
-        members.begin(session, held.run_id, held.token, range(2))
+        trainings.begin(session, held.run_id, held.token, range(2))
     monkeypatch.setattr(helping, "starting", lambda *_: drawn_anew)
     lease = MemberLease.take(services.database, held.run_id, lease_s=30.0, stop=StopSignal())
     with lease, pytest.raises(RunFailedError, match="have changed since the run began"):

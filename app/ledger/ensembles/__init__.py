@@ -1,0 +1,1 @@
+"""Runs of ensembles: which members they train, and which worker trains which."""
