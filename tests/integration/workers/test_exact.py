@@ -352,7 +352,7 @@ def test_a_ridge_head_takes_no_other_mechanism(workshop, mechanism):
 
 
 def test_a_ridge_head_is_not_released_as_trained(workshop):
-    with pytest.raises(InvalidInputError, match="exact from its first release"):
+    with pytest.raises(InvalidInputError, match="exact from their first release"):
         workshop.define(architecture="ridge_head", recipe=QUARTER, first_release="as_trained")
 
 

@@ -3,12 +3,17 @@
 import pytest
 import torch
 
-from app.accounting import retraining
+from app.accounting import retraining, sharded_retraining
 from app.planning.mechanisms import catalogue
 from benchmarks import step_cases, step_overhead
 
 CPU = torch.device("cpu")
-WITHOUT_NOISE = {retraining.NAME, "exact_training", "sufficient_statistics"}
+WITHOUT_NOISE = {
+    retraining.NAME,
+    sharded_retraining.NAME,
+    "exact_training",
+    "sufficient_statistics",
+}
 NOISY = set(catalogue.MECHANISMS) - WITHOUT_NOISE
 HEADS = [case for case in step_cases.CASES if case.is_convex]
 

@@ -86,7 +86,7 @@ def two(workshop: Workshop) -> Workshop:
 @pytest.fixture
 def pushing(two: Workshop, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     """The next push stands still when all of its records are written."""
-    monkeypatch.setattr(two.services.blobs, "fill", gate.before(two.services.blobs.fill))
+    monkeypatch.setattr(two.services.blobs, "adopt", gate.before(two.services.blobs.adopt))
     return two
 
 
