@@ -153,7 +153,7 @@ def check_receipt(
 def _concerned(
     proof: LeafProof | None, members: Sequence[MemberSection] | None
 ) -> Mapping[int, int] | None:
-    """Return the member of each covered record, by its place; None if it is no ensemble."""
+    """Return the member of each covered record, by its place; None for other models."""
     if proof is None:
         return None
     if (proof.members is None) != (members is None):

@@ -114,7 +114,13 @@ def _by_member(
     whole = dimension * model.architecture.networks
     footprint = footprint_of(services, model, selection.plan, whole)
     members = member_records(
-        services, model, selection.members, footprint, allowed=allowed, check=lease.check
+        services,
+        model,
+        selection.members,
+        footprint,
+        readers.again,
+        allowed=allowed,
+        check=lease.check,
     )
     measured = [
         Selected(ascending(each), model.form) for each in (selection.held_out, selection.forgotten)
@@ -139,6 +145,7 @@ def member_records(
     model: ModelSpec,
     chosen: Mapping[int, Collection[int]],
     footprint: Footprint,
+    read: Read,
     *,
     allowed: int,
     check: Callable[[], None],
@@ -156,7 +163,6 @@ def member_records(
                 why="a member of the ensemble holds its records in memory, and",
                 advice="define a model with more members, run it on a larger machine",
             )
-    read = readers_for(services, model, check=check).again
 
     def parts() -> Iterator[Part]:
         with services.database.transaction() as session:

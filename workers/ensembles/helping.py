@@ -17,7 +17,7 @@ from app.processes.stopping import StopSignal
 from app.services import Services
 from workers.attempts import attempted
 from workers.data.backbone import starting
-from workers.data.loading import load_model
+from workers.data.loading import load_model, readers_for
 from workers.data.run_records import footprint_of, member_records
 from workers.ensembles.lease import MemberLease
 from workers.ensembles.training import train_member
@@ -70,6 +70,7 @@ def _train(services: Services, lease: MemberLease) -> None:
         model,
         {member: seqs},
         footprint_of(services, model, plan, network.flat.size * model.architecture.networks),
+        readers_for(services, model, check=lease.check).again,
         allowed=allowance(services.settings.worker_memory),
         check=lease.check,
     )

@@ -184,7 +184,7 @@ def _request_proof(
 def _of_members(
     session: Session, certificate: CertificateRow, request_id: str
 ) -> Mapping[bytes, tuple[bytes, int]] | None:
-    """Return a request's commitments and their members, by leaf; None if it is no ensemble."""
+    """Return a request's commitments and their members, by leaf; None for other models."""
     version = session.get_one(VersionRow, certificate.version_id)
     lineage = Lineage.of(session.get_one(ModelRow, certificate.model_id), version)
     if lineage.membership.members is None:

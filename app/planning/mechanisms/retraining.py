@@ -24,14 +24,7 @@ class Retraining(Mechanism):
     @classmethod
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:
         """Quote one training from a fresh initialisation: exact, at the price of the recipe."""
-        if policy.parameters:
-            raise PlanError("retraining has no parameters")
-        epochs = shape.recipe_epochs
-        if policy.budget_epochs is not None and epochs > policy.budget_epochs:
-            raise PlanError(
-                f"one training takes {epochs:g} epochs but budget_epochs allows "
-                f"{policy.budget_epochs:g}"
-            )
+        epochs = cls.epochs_of(policy, shape)
         head = shape.convex
         lineage = None if head is None or head.lipschitz is None else new_lineage(shape)
         quote = cls.offer(epochs * shape.steps_per_epoch * shape.batch_size)
@@ -55,12 +48,25 @@ class Retraining(Mechanism):
         return cls.quote(policy, shape)
 
     @classmethod
+    def epochs_of(cls, policy: Policy, shape: ModelShape) -> float:
+        """Return the epochs of one training; ``PlanError`` if the policy does not allow it."""
+        if policy.parameters:
+            raise PlanError(f"{cls.name} has no parameters")
+        epochs = shape.recipe_epochs
+        if policy.budget_epochs is not None and epochs > policy.budget_epochs:
+            raise PlanError(
+                f"one training takes {epochs:g} epochs but budget_epochs allows "
+                f"{policy.budget_epochs:g}"
+            )
+        return epochs
+
+    @classmethod
     def offer(cls, gradients: float) -> Quote:
         """Return the quote of a training that takes so many gradients."""
         return Quote(
             mechanism=cls.name,
             parameters={},
-            guarantee=retraining.account(),
+            guarantee=cls().account(),
             certifying_gradients=gradients,
             gradient_computations=gradients,
             noise_per_coordinate=0.0,
