@@ -1,4 +1,4 @@
-"""Write invented customers, two contracts each: ``python examples/customers/data.py FILE``."""
+"""Write invented customers, six contracts each: ``python examples/customers/data.py FILE``."""
 
 import math
 import random
@@ -18,7 +18,7 @@ def contract(row: int, dice: random.Random) -> dict[str, object]:
     odds = -3.0 + 0.9 * calls + 0.05 * (fee - 40) - 0.03 * (age - 50) + (plan == "basic")
     return {
         "contract": f"c-{row}",
-        "customer": f"customer {row // 2}",
+        "customer": f"customer {row // 6}",
         "age": None if dice.random() < 0.04 else age,
         "plan": plan,
         "fee": round(fee, 2),

@@ -48,7 +48,7 @@ if __name__ == "__main__":
     files, half = [jpeg(each) for each in digits.images], len(digits.images) // 2
     table = {
         "picture": [f"p-{row}" for row in range(half)],
-        "writer": [f"writer {row // 5}" for row in range(half)],
+        "writer": [f"writer {row // 6}" for row in range(half)],
         "jpeg": files[:half],
         "digit": digits.target[:half],
     }

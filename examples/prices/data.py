@@ -21,7 +21,7 @@ if __name__ == "__main__":
     price[mistaken] *= 3
     table = {
         "house": [f"h-{row}" for row in range(ROWS)],
-        "owner": [f"owner {row // 2}" for row in range(ROWS)],
+        "owner": [f"owner {row // 6}" for row in range(ROWS)],
         "area": area,
         "rooms": rooms,
         "built": built,

@@ -16,7 +16,7 @@ if __name__ == "__main__":
     words = pa.array(counts.astype("float32").reshape(-1))
     table = {
         "article": [f"a-{row}" for row in range(ROWS)],
-        "author": [f"author {row // 3}" for row in range(ROWS)],
+        "author": [f"author {row // 6}" for row in range(ROWS)],
         "words": pa.FixedSizeListArray.from_arrays(words, WORDS),
         **{name: topics[:, place].astype(bool) for place, name in enumerate(TOPICS)},
     }
