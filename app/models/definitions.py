@@ -149,8 +149,13 @@ def _definable(
         recipe=recipe.to_json(),
         policy=definition.policy.to_json(),
         weights_source=definition.weights_source,
-        split_salt=os.urandom(_SALT_BYTES),
+        split_salt=new_split_salt(),
     )
+
+
+def new_split_salt() -> bytes:
+    """Return what decides, with a record's key, whether a model holds it out."""
+    return os.urandom(_SALT_BYTES)
 
 
 def _name_taken(definition: ModelDefinition, *, archived: bool = False) -> ConflictError:

@@ -2,13 +2,15 @@
 
 import psutil
 
+from tests.support.command_lines import words_of
+
 _MODULE = "app.imports.decoder"
 
 
 def decoder_of(pid: int) -> psutil.Process:
     """Return the process that decodes for another one."""
     children = psutil.Process(pid).children(recursive=True)
-    (found,) = (child for child in children if _MODULE in child.cmdline())
+    (found,) = (child for child in children if _MODULE in words_of(child))
     return found
 
 

@@ -20,6 +20,7 @@ from app.database import Database
 from app.embedded import EmbeddedServers
 from app.key_files import admin_key_file
 from app.settings import Settings
+from tests.support.command_lines import line_of
 from tests.support.patience import PATIENCE_S, until
 from tests.support.points import Points
 from tests.support.slow import FACTORY
@@ -85,7 +86,7 @@ class Service:
         parent = psutil.Process(self.process.pid)
         return until(
             lambda: next(
-                child for child in parent.children() if _command(child).endswith(_MODULES[name])
+                child for child in parent.children() if line_of(child).endswith(_MODULES[name])
             )
         )
 
@@ -196,10 +197,6 @@ def is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _command(process: psutil.Process) -> str:
-    return " ".join(process.cmdline())
 
 
 def free_port() -> int:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from sqlalchemy import select, text
@@ -41,6 +42,7 @@ from app.services import Services
 from app.storage.blobs import StoredBlob
 from tests.support import weights
 from tests.support.patience import until
+from tests.support.splits import Split, fair_salt
 from tests.support.statements import ARITHMETIC
 
 DATASET = "people"
@@ -133,8 +135,21 @@ class Workshop:
             weights_source=WeightsSource.UPLOAD if upload else WeightsSource.TRAIN,
             task=task,
         )
-        definitions.define_model(self.services.database, definition)
+        salt = self._split_salt(dataset, recipe.get("held_out_fraction", 0.1))
+        with patch.object(definitions, "new_split_salt", return_value=salt):
+            definitions.define_model(self.services.database, definition)
         return name
+
+    def _split_salt(self, dataset: str, held_out_fraction: float) -> bytes:
+        with self.transaction() as session:
+            named = datasets.dataset_named(session, dataset).id
+            rows = session.scalars(select(RecordRow).where(RecordRow.dataset_id == named)).all()
+            models = session.scalars(select(ModelRow).where(ModelRow.dataset_id == named)).all()
+        persons: dict[bytes, set[bytes]] = {}
+        for row in rows:
+            persons.setdefault(row.subject_key or row.record_key, set()).add(row.record_key)
+        others = [Split(each.split_salt, each.recipe["held_out_fraction"]) for each in models]
+        return fair_salt(list(persons.values()), held_out_fraction, others)
 
     def upload(self, name: str, content: bytes = b"uploaded") -> str:
         """Bring weights; return the id of their blob."""

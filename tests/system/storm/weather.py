@@ -11,6 +11,7 @@ from random import Random
 import psutil
 from redis import Redis, RedisError
 
+from tests.support.command_lines import words_of
 from tests.support.service import PARTS, Service, kill
 
 SHORTEST_S, LONGEST_S = 0.5, 4.0
@@ -92,7 +93,7 @@ class Weather:
 
     def _kill_run(self) -> None:
         """Kill the processes that carry out runs, and none of their parents."""
-        workers = [p for p in self._service.processes() if "worker" in p.cmdline()]
+        workers = [p for p in self._service.processes() if "worker" in words_of(p)]
         kill([child for worker in workers for child in worker.children(recursive=True)])
 
     def _kill_part(self) -> None:

@@ -16,6 +16,7 @@ from app.datasets.uploads import MAX_ROWS
 from app.domain.errors import InvalidRecordsError, PayloadTooLargeError
 from app.domain.schema import FeatureSchema
 from app.domain.table_schema import TableSchema
+from tests.support.command_lines import line_of
 from tests.support.workshop import DATASET, Workshop
 
 MIB = 1 << 20
@@ -134,7 +135,7 @@ def _children() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if "app.datasets.reader" in " ".join(child.cmdline())
+        if "app.datasets.reader" in line_of(child)
     ]
 
 

@@ -19,6 +19,7 @@ from app.embedded import EmbeddedServers
 from app.locations import redis_connection
 from app.processes.hardening import harden, may_lock_memory
 from app.services import Services
+from tests.support.command_lines import line_of
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import free_port, kill
 from workers.queue import NAME
@@ -222,7 +223,7 @@ def test_no_process_that_lasts_can_be_looked_into_or_dumps_core(
     if "uvicorn" in kind:
         # Its supervisor is uvicorn's own, and holds nothing.
         until(lambda: len(process.children()) >= 2)
-        secretive = [p for p in process.children() if "spawn_main" in " ".join(p.cmdline())]
+        secretive = [p for p in process.children() if "spawn_main" in line_of(p)]
     else:
         secretive = [process, *process.children()]
     assert secretive

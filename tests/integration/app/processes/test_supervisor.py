@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from app.processes.supervisor import Backoff
+from tests.support.command_lines import words_of
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import is_alive
 
@@ -67,7 +68,7 @@ def supervise():
 
 def child_of(process):
     children = psutil.Process(process.pid).children
-    return until(lambda: next(c for c in children() if is_alive(c) and "-c" in c.cmdline()))
+    return until(lambda: next(c for c in children() if is_alive(c) and "-c" in words_of(c)))
 
 
 def logged_until(process, words):
