@@ -22,20 +22,21 @@ from workers.ensembles.helping import KIND
 from workers.queue import enqueue_members, open_queue
 
 NAME, MEMBERS = "ensemble", 4
-# A member takes a second, so that another worker is there before the last one is begun.
+# A member takes three seconds, so that another worker is there before the last one is begun, on a
+# busy machine too.
 DEFINITION = {
     "name": NAME,
     "dataset": NAME,
     "architecture": {
         "name": "ensemble",
         "members": MEMBERS,
-        "of": {"name": "custom", "factory": FACTORY, "options": {"seconds_per_step": 0.05}},
+        "of": {"name": "custom", "factory": FACTORY, "options": {"seconds_per_step": 0.15}},
     },
     "recipe": {"epochs": 20, "batch_size": 1000, "learning_rate": 0.1, "held_out_fraction": 0.2},
     "policy": {"mechanism": "sharded_retraining"},
 }
 # A helper that comes too late meets no fault; then others are forgotten.
-TRIES = 5
+TRIES = 10
 
 
 @pytest.fixture(scope="module")
