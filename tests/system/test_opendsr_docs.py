@@ -84,7 +84,7 @@ def test_fides_requests_are_understood(api: TestClient, workshop: Workshop) -> N
     delete = config["endpoints"][0]["requests"]["delete"]
     values = {
         "uuid": str(uuid4()),
-        "iso_8601_datetime": datetime.now(UTC).date().isoformat(),
+        "iso_8601_datetime": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "subject_id": "subject-3",
     }
     answer = api.request(
