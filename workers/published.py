@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,10 +18,11 @@ from app.domain.architecture import is_allowed
 from app.domain.base import BaseDigest
 from app.domain.columns import ClassName
 from app.domain.description import ModelDescription
+from app.domain.ensemble import by_member
 from app.domain.errors import InvalidInputError
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.regression import RegressionSpec
-from app.published import PublishedFile, read_published
+from app.published import PublishedFile, read_published, require_offered
 from app.tables.cells import column_named
 from app.tables.outputs import inputs_of, predictions_of, table_of
 from app.tables.problems import Problems
@@ -31,6 +33,7 @@ from workers.training.architectures import build, build_features, zeros
 from workers.training.base import digests_of, public_tensors
 from workers.training.ensemble import Ensemble
 from workers.training.half import half
+from workers.training.merge import averaged
 from workers.training.whitening import whitened
 
 BACKBONE_PREFIX = "backbone."
@@ -186,6 +189,7 @@ def load(
     check: bool = True,
     factories: Sequence[str] = (),
     base: str | Path | None = None,
+    merged: bool = False,
 ) -> PublishedModel:
     """Return a published model, in evaluation mode, after its certificate was checked.
 
@@ -200,16 +204,18 @@ def load(
         base: a safetensors file with frozen parameters that the factory does not bring itself, such
             as those of an uploaded backbone. Whatever brings them, their digest must be the one
             that the file and its certificate name.
+        merged: whether to return one network with the average of an ensemble's weights, which is
+            computed here from the certified file; its certificate must offer it.
 
     Raises:
         VerificationError: the certificate does not hold.
         ConfigurationError: there is no certificate, or no trusted key.
         InvalidInputError: the file does not say how it is used, its weights do not fit, or its
-            factory is not among ``factories``, or the base is another.
+            factory is not among ``factories``, or the base is another, or no average is offered.
         RunFailedError: the factory fails.
     """
     published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
-    return assembled(published, factories=factories, base=base)
+    return assembled(published, factories=factories, base=base, merged=merged)
 
 
 def assembled(
@@ -217,10 +223,15 @@ def assembled(
     *,
     factories: Sequence[str] = (),
     base: str | Path | None = None,
+    merged: bool = False,
 ) -> PublishedModel:
     """Build the networks of a file and give them its weights; see ``load``."""
     description = published.description
-    tensors = safetensors.torch.load(published.content)
+    tensors: Mapping[str, torch.Tensor] = safetensors.torch.load(published.content)
+    if merged:
+        require_offered(published)
+        description = replace(description, architecture=description.architecture.member)
+        tensors = _merged(tensors)
     _require_allowed(description, factories)
     own = {name: t for name, t in tensors.items() if not name.startswith(BACKBONE_PREFIX)}
     features, shape, schema = None, description.schema.shape, description.schema
@@ -251,6 +262,17 @@ def assembled(
         )
     _fill(network, own, base=public_tensors(network).keys())
     return PublishedModel(description, network, features, factories=factories).eval()
+
+
+def _merged(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the average of the members' tensors, and a frozen backbone's as they are."""
+    backbone = {name: t for name, t in tensors.items() if name.startswith(BACKBONE_PREFIX)}
+    members = by_member(tensors.keys() - backbone.keys()) or {}
+    each = [
+        {own: tensors[name] for own, name in sorted(names.items())}
+        for _, names in sorted(members.items())
+    ]
+    return backbone | averaged(each)
 
 
 def _require_allowed(description: ModelDescription, factories: Sequence[str]) -> None:

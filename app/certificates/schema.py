@@ -50,6 +50,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}\z")]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Number = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Moment = Annotated[str, Field(max_length=64), AfterValidator(_moment)]
 
@@ -203,6 +204,18 @@ class NoisePoint(Section):
     score: float
 
 
+class Merged(Section):
+    """The average of an ensemble's weights on the same held-out records.
+
+    ``offered`` says whether it is at most ``margin`` worse than the ensemble by ``metric``.
+    """
+
+    metric: Name
+    score: float
+    margin: NonNegative
+    offered: StrictBool
+
+
 class Evaluation(Section):
     """Figures outside the guarantee; ``headline`` names the metric that is shown first."""
 
@@ -213,6 +226,7 @@ class Evaluation(Section):
     headline: Name | None = None
     noise_curve: list[NoisePoint] | None = None
     audit: Audit | None = None
+    merged: Merged | None = None
 
 
 class Times(Section):

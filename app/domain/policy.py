@@ -39,6 +39,9 @@ class Policy:
             included; without it, as many as the training recipe has.
         audit: whether a run also measures a membership attack on the records to forget, before and
             after. This reads them once more; the figures are not part of the guarantee.
+        merge_margin: of an ensemble, how much worse one network with the average of its members'
+            weights may score on held-out records to be offered in its place, in units of the metric
+            that is shown first; None never offers it.
         retrain_every_s: how long after the beginning of a training the next one begins by itself;
             None for never.
         retrain_after_records: how many new records start a training by themselves; None for never.
@@ -55,6 +58,7 @@ class Policy:
     deadline_s: float = THIRTY_DAYS_S
     budget_epochs: float | None = None
     audit: bool = False
+    merge_margin: float | None = None
     retrain_every_s: float | None = None
     retrain_after_records: int | None = None
 
@@ -67,6 +71,8 @@ class Policy:
         require_positive("deadline_s", self.deadline_s)
         if self.budget_epochs is not None:
             require_positive("budget_epochs", self.budget_epochs)
+        if self.merge_margin is not None:
+            require_non_negative("merge_margin", self.merge_margin)
         if self.deadline_s > _LONGEST_DEADLINE_S:
             raise ParameterError("deadline_s", f"at most {_LONGEST_DEADLINE_S} (ten years)")
         if self.budget_epochs is not None and self.budget_epochs > MOST_EPOCHS:

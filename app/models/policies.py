@@ -8,12 +8,13 @@ from sqlalchemy.orm import Session
 from app import log
 from app.database import Database
 from app.database.endings import require_live
+from app.domain.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.states import ObligationState, RunState, WeightsSource
 from app.ledger import outbox, repository
-from app.models.recipes import require_suited
+from app.models.recipes import require_mergeable, require_suited
 from app.planning.planner import make_plan
 from app.registry import repository as registry
 from app.registry.forecasts import Occasion, PlanMaker
@@ -85,7 +86,9 @@ def _changed(session: Session, model: ModelRow, changes: Mapping[str, Any]) -> P
         raise ConflictError("a run is active under the current policy: change it when it has ended")
     policy = Policy.from_json({**model.policy, **changes})
     require_trained_here(policy, WeightsSource(model.weights_source))
-    require_suited(TrainingRecipe.from_json(model.recipe), policy)
+    recipe = TrainingRecipe.from_json(model.recipe)
+    require_suited(recipe, policy)
+    require_mergeable(ArchitectureSpec.from_json(model.architecture), recipe, policy)
     return policy
 
 

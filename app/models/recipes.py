@@ -25,8 +25,16 @@ def recipe_of(
 
     Raises:
         InvalidInputError: a field is unknown, out of its range, or not for the architecture or the
-            policy's mechanism; or the task is not for the architecture.
+            policy's mechanism; or the task, or a merge, is not for the architecture.
     """
+    recipe = _recipe_of(document, architecture, policy, task)
+    require_mergeable(architecture, recipe, policy)
+    return recipe
+
+
+def _recipe_of(
+    document: object, architecture: ArchitectureSpec, policy: Policy, task: TaskSpec
+) -> TrainingRecipe:
     if architecture.name == linear_head.NAME:
         return linear_head.recipe_of(document, task, mechanism=policy.mechanism)
     if architecture.name == ridge_head.NAME:
@@ -40,6 +48,23 @@ def recipe_of(
         )
     require_suited(recipe, policy)
     return recipe
+
+
+def require_mergeable(
+    architecture: ArchitectureSpec, recipe: TrainingRecipe, policy: Policy
+) -> None:
+    """Raise ``InvalidInputError`` if a policy wants a merge that nothing could decide."""
+    if policy.merge_margin is None:
+        return
+    if architecture.name != ENSEMBLE:
+        raise InvalidInputError(
+            "policy: merge_margin is for an ensemble, whose members' weights have an average"
+        )
+    if recipe.held_out_fraction == 0:
+        raise InvalidInputError(
+            "policy: merge_margin needs held-out records, which decide whether the average is "
+            "offered: set held_out_fraction in the recipe"
+        )
 
 
 def require_suited(recipe: TrainingRecipe, policy: Policy) -> None:

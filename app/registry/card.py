@@ -20,7 +20,7 @@ from app.domain.ensemble import Member
 from app.domain.filenames import certificate_filename, signature_filename, weights_filename
 from app.domain.network_words import members_by_version, members_in_words, network_in_words
 from app.domain.schema import FeatureSchema
-from app.domain.tasks.words import figures, task_in_words
+from app.domain.tasks.words import figures, metric_in_words, task_in_words
 from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import task_of
 
@@ -38,6 +38,7 @@ def model_card(
     """
     name, number = model.name, version.number
     members = [Member.from_json(each) for each in predicate.get("members") or ()]
+    average = predicate["evaluation"].get("merged")
     return _TEMPLATE.render(
         model=model,
         version=version,
@@ -47,6 +48,7 @@ def model_card(
         trained=members_by_version(members),
         task=task_in_words(task_of(model)),
         metrics=figures(predicate["evaluation"]),
+        merged_metric=metric_in_words(average["metric"]) if average else None,
         predicate=predicate,
         weights=weights_filename(name, number),
         certificate=certificate_filename(name, number),

@@ -4,6 +4,7 @@ The other members' weights are the certified version's: they never read a forgot
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from app.certificates.weights_file import WeightsFile
 from app.domain.base import BaseDigest
 from app.domain.ensemble import by_member, tensor_name
 from app.domain.errors import RunFailedError
+from app.domain.merging import LOSS, is_offered, metric_compared, score_of
 from app.domain.plan import Plan
 from app.domain.states import MemberState, Phase, RunKind
 from app.failpoints import halfway, reach
@@ -39,6 +41,7 @@ from workers.seal.sealed import SealedProgress
 from workers.training.device import choose_device
 from workers.training.ensemble import Ensemble
 from workers.training.membership_attack import membership_auc
+from workers.training.merge import averaged
 from workers.training.network import Network, Tensors
 
 _POLL_S: Final = 0.1
@@ -91,6 +94,8 @@ def carry_out(
     reach("at_target")
     network = whole(model, fresh, made.tensors)
     evaluation = measuring.evaluate(lease, data, network)
+    if model.policy.merge_margin is not None and len(data.held_out):
+        evaluation |= merged(model, data, fresh, made, evaluation, model.policy.merge_margin)
     if model.policy.audit:
         evaluation["audit"] = audit(model, data, fresh, head, network)
     return made, evaluation
@@ -150,6 +155,35 @@ def whole(model: ModelSpec, fresh: Callable[[], nn.Module], tensors: Tensors) ->
     )
     network.load(tensors)
     return network
+
+
+def merged(
+    model: ModelSpec,
+    data: RunData,
+    fresh: Callable[[], nn.Module],
+    made: Made,
+    evaluation: Mapping[str, Any],
+    margin: float,
+) -> dict[str, Any]:
+    """Return the certificate's ``merged`` field: whether the members' average is offered.
+
+    Nothing, if its score is no number: such an average is of no use to anybody.
+    """
+    found = by_member(made.tensors) or {}
+    members = [
+        {own: made.tensors[name] for own, name in names.items()}
+        for _, names in sorted(found.items())
+    ]
+    network = Network(fresh, device=choose_device(), task=model.task)
+    network.load(averaged(members))
+    metric = metric_compared(evaluation["headline"])
+    measured = network.evaluate(data.held_out)
+    score = measured.mean_loss if metric == LOSS else measured.metrics.get(metric)
+    ensemble = score_of(evaluation, metric)
+    if score is None or ensemble is None or not math.isfinite(score):
+        return {}
+    offered = is_offered(ensemble=ensemble, merged=score, margin=margin, metric=metric)
+    return {"merged": {"metric": metric, "score": score, "margin": margin, "offered": offered}}
 
 
 def audit(

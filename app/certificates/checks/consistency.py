@@ -12,12 +12,14 @@ from app.certificates.schema import (
     Exclusion,
     Forgotten,
     Frame,
+    Merged,
     Predicate,
     Release,
     Tree,
 )
 from app.domain.ensemble import own_name
 from app.domain.errors import VerificationError
+from app.domain.merging import is_offered, metric_compared, score_of
 from app.domain.noise_generators import KNOWN
 from app.domain.states import Basis
 from app.domain.trees.merkle import EMPTY_ROOT
@@ -54,6 +56,7 @@ def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None
             "the certificate before it contradicts its version",
         )
         _check_evaluation(predicate.evaluation, forgotten=0)
+        _require(predicate.evaluation.merged is None, "an average without members")
     elif isinstance(predicate, Exclusion):
         _check_exclusion(predicate)
     elif mechanism is not None:
@@ -64,6 +67,10 @@ def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None
         _check_frame(predicate, mechanism)
         _check_noise(predicate)
         _check_evaluation(predicate.evaluation, forgotten=predicate.forgotten.records)
+        _require(
+            predicate.evaluation.merged is None or predicate.members is not None,
+            "an average without members",
+        )
 
 
 def _check_base(predicate: Predicate, mechanism: Mechanism | None) -> None:
@@ -226,6 +233,21 @@ def _check_evaluation(evaluation: Evaluation, *, forgotten: int) -> None:
     _require(evaluation.headline in known, "a headline that is none of its metrics")
     if evaluation.audit is not None:
         check_audit(evaluation.audit, forgotten=forgotten, held_out=evaluation.held_out_records)
+    if evaluation.merged is not None:
+        _check_merged(evaluation, evaluation.merged)
+
+
+def _check_merged(evaluation: Evaluation, merged: Merged) -> None:
+    """Check that an average is offered if and only if it is within its margin."""
+    headline = metric_compared(evaluation.headline)
+    ensemble = score_of(evaluation.model_dump(), headline)
+    _require(ensemble is not None, "an average without held-out records")
+    _require(merged.metric == headline, "its average is compared by another metric")
+    if ensemble is not None:
+        offered = is_offered(
+            ensemble=ensemble, merged=merged.score, margin=merged.margin, metric=headline
+        )
+        _require(merged.offered == offered, "its average is not within the margin, or is")
 
 
 def _require(condition: bool, reason: str) -> None:  # noqa: FBT001

@@ -10,7 +10,7 @@ from app.cli.connection import errors_in_words
 from app.cli.dialects import Decimal, Delimiter, Encoding
 from app.domain.errors import InvalidInputError
 from app.domain.extras import ONNX, TABLES, TORCH, loaded
-from app.published import PublishedFile, head_outputs, read_published
+from app.published import PublishedFile, head_outputs, read_published, require_offered
 
 Weights = Annotated[
     Path,
@@ -53,6 +53,14 @@ Base = Annotated[
         "frozen.",
     ),
 ]
+Merged = Annotated[
+    bool,
+    typer.Option(
+        "--merged",
+        help="Use one network with the average of an ensemble's weights, if the certificate "
+        "offers it.",
+    ),
+]
 
 
 class ExportFormat(StrEnum):
@@ -78,6 +86,7 @@ def predict(
     check: Check = True,
     factory: Factories = None,
     base: Base = None,
+    merged: Merged = False,
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",
@@ -93,7 +102,9 @@ def predict(
         _say_unchecked(published)
         rows = tables.read_rows(source, written=(delimiter, encoding, decimal))
         with rows.named():
-            predictions = _predictions(published, rows.table, factories=factory or [], base=base)
+            predictions = _predictions(
+                published, rows.table, factories=factory or [], base=base, merged=merged
+            )
         tables.write_predictions(out, rows.table, predictions, published.description)
         typer.echo(f"{out}: {len(predictions)} predictions")
 
@@ -104,10 +115,14 @@ def _predictions(
     *,
     factories: list[str],
     base: Path | None,
+    merged: bool,
 ) -> Any:  # noqa: ANN401 - pyarrow.Table
+    if merged:
+        require_offered(published)
     if not published.is_plain_head:
         modules: Any = loaded("workers.published", extra=TORCH)
-        return modules.assembled(published, factories=factories, base=base).predict(table)
+        model = modules.assembled(published, factories=factories, base=base, merged=merged)
+        return model.predict(table)
     heads: Any = loaded("app.tables.outputs", extra=TABLES)
     inputs = heads.inputs_of(table, published.description)
     outputs = head_outputs(published, inputs)
@@ -126,6 +141,7 @@ def export(
     check: Check = True,
     factory: Factories = None,
     base: Base = None,
+    merged: Merged = False,
 ) -> None:
     """Write a downloaded model for another runtime: raw features in, the network's outputs out.
 
@@ -138,7 +154,8 @@ def export(
         exporting: Any = loaded("workers.onnx_export", extra=ONNX)
         published = read_published(weights, certificate=certificate, trusted=trusted, check=check)
         _say_unchecked(published)
-        exporting.export(modules.assembled(published, factories=factory or [], base=base), out)
+        model = modules.assembled(published, factories=factory or [], base=base, merged=merged)
+        exporting.export(model, out)
         typer.echo(out)
 
 

@@ -102,3 +102,49 @@ def test_an_ensemble_keeps_its_number_of_members() -> None:
     fewer["predicate"]["members"].pop()
     with pytest.raises(VerificationError, match="another number of members"):
         beside(fewer, CASE.statement)
+
+
+MERGED = {"metric": "accuracy", "score": 0.875, "margin": 0.05, "offered": True}
+
+
+def with_average(**fields: Any) -> dict[str, Any]:
+    """Return the statement with an average of the members; the ensemble's accuracy is 0.9."""
+    statement = deepcopy(CASE.statement)
+    statement["predicate"]["evaluation"]["merged"] = MERGED | fields
+    return statement
+
+
+@pytest.mark.parametrize("fields", [{}, {"score": 0.5, "offered": False}, {"score": 0.95}])
+def test_an_average_is_offered_within_its_margin(fields: dict[str, Any]) -> None:
+    checked(with_average(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"score": 0.5}, "not within the margin"),
+        ({"offered": False}, "not within the margin"),
+        ({"metric": "held_out_loss", "score": 0.3}, "by another metric"),
+        ({"margin": -0.1}, "margin"),
+        ({"offered": 1}, "offered"),
+        ({"digest": "00"}, "digest"),
+    ],
+)
+def test_a_lie_about_an_average_is_refused(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(VerificationError, match=why):
+        checked(with_average(**fields))
+
+
+def test_only_measured_ensembles_have_an_average() -> None:
+    other = synthetic()["retraining"]
+    statement = deepcopy(other.statement)
+    statement["predicate"]["evaluation"]["merged"] = MERGED
+    with pytest.raises(VerificationError, match="an average without members"):
+        checked(statement, other.weights)
+    unmeasured = with_average()
+    evaluation = unmeasured["predicate"]["evaluation"]
+    evaluation["held_out_records"] = 0
+    for name in ("held_out_loss", "metrics", "headline"):
+        del evaluation[name]
+    with pytest.raises(VerificationError, match="an average without held-out records"):
+        checked(unmeasured)
