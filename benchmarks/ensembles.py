@@ -1,18 +1,23 @@
-"""What ensembles cost and score: ``python -m benchmarks.ensembles [--data mnist] [--quick]``.
+"""What ensembles cost and score: ``python -m benchmarks.ensembles [--case NAME] [--quick]``.
 
-A network from scratch, and the same fine-tuned whole from public weights (of the other half of the
-pictures), each as an ensemble of 1, 4, 8, 16 and 32 members. Each picture is a person. 100 of them
-ask by themselves, then 100 together: compared are the gradients of the members that are trained
-anew with those of one training of everything, and the accuracy before and after. Then a service of
-its own answers a request that concerns four members, with one worker and with two. Results go to
-benchmarks/results/ensembles.json.
+Pictures from scratch, the same fine-tuned whole from public weights, a table of customers, texts
+with adapters on a frozen transformer, and all of EfficientNet-Lite0: each as an ensemble of 1, 4,
+8, 16 and 32 members. 100 people ask by themselves, then 100 together: compared are the gradients of
+the members that are trained anew with those of one training of everything, and the accuracy before
+and after. Beside them two other ways to forget the same 100 (``benchmarks.ensembles_rivals``).
+Results go to benchmarks/results/ensembles.json and .png as they come; what is there already is not
+measured again, so that the benchmark can be stopped and go on. ``benchmarks.ensembles_service``
+measures seconds from POST to certificate.
+
+    python -m benchmarks.ensembles [--case NAME ...] [--cache FOLDER] [--results FILE] [--quick]
 """
 
 import argparse
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,22 +27,18 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.accounting.sharded_retraining import expected_members
-from app.domain.architecture import ArchitectureSpec
-from app.domain.recipes.recipe import TrainingRecipe
-from app.domain.tasks.classification import ClassificationSpec
-from benchmarks import ensembles_service
-from benchmarks.convex_backbone import public_half
-from benchmarks.data import CLASSES, Pictures, load
-from workers.training.architectures import build
-from workers.training.data import Examples
+from benchmarks import ensembles_cases as cases
+from benchmarks.ensembles_cases import Case
+from benchmarks.ensembles_figures import draw, table
+from benchmarks.ensembles_pictures import cifar10
+from benchmarks.ensembles_rivals import gradient_clipping, ridge_head
+from benchmarks.public_features import default_cache
 from workers.training.ensemble import Ensemble
 from workers.training.network import Network
 
 RESULTS: Final = Path(__file__).parent / "results" / "ensembles.json"
-MEMBERS: Final = (1, 4, 8, 16, 32)
-PERSONS: Final = 100
-HIDDEN: Final = (128,)
-_RECIPE: Final = TrainingRecipe(learning_rate=0.05, momentum=0.9, batch_size=64, epochs=10)
+PEOPLE: Final = 100
+_SEED: Final = 11
 _CPU: Final = torch.device("cpu")
 
 
@@ -46,127 +47,153 @@ class Row:
     """One ensemble.
 
     Attributes:
-        start: ``scratch``, or ``public`` weights.
-        accuracy, after: on the test pictures, before and after 100 persons were forgotten.
+        members: how many networks it averages.
+        accuracy: on the test records.
+        after: the same after people were forgotten; None where that was not carried out.
         each: gradients of a request of one person, as a part of one training of everything, in the
-            mean of 100 requests one after the other.
-        together: the same of one request of 100 persons.
+            mean of requests one after the other.
+        together: the same of one request of all these people.
         expected: what the planner expects of that, from the number of members alone.
+        seconds: of one training of all members, on one thread.
     """
 
-    start: str
     members: int
     accuracy: float
-    after: float
+    after: float | None
     each: float
     together: float
     expected: float
+    seconds: float
 
 
-class Case:
-    """Pictures, a start and a recipe.
-
-    Args:
-        start: ``scratch`` or ``public``.
-        train, test: pictures; those to train on are persons each.
-        initial: public weights, or none.
-    """
-
-    def __init__(
-        self,
-        start: str,
-        train: Examples,
-        test: Examples,
-        initial: dict[str, torch.Tensor] | None = None,
-    ) -> None:
-        self._start = start
-        self._train, self._test = train, test
-        self._initial = initial
-        self._random = np.random.default_rng(11)
-
-    def row(self, members: int) -> Row:
-        """Measure an ensemble of so many members."""
-        owner = self._random.integers(members, size=len(self._train))
-        networks = [self.trained(np.flatnonzero(owner == own)) for own in range(members)]
-        before = self._accuracy(networks)
-        gone = self._random.choice(len(self._train), size=PERSONS, replace=False)
-        left = np.ones(len(self._train), dtype=bool)
-        each = []
-        for person in gone:
-            left[person] = False
-            each.append((left & (owner == owner[person])).sum() / left.sum())
-        concerned = np.unique(owner[gone])
-        for member in concerned:
-            networks[member] = self.trained(np.flatnonzero(left & (owner == member)))
-        return Row(
-            start=self._start,
-            members=members,
-            accuracy=before,
-            after=self._accuracy(networks),
-            each=float(np.mean(each)),
-            together=float((left & np.isin(owner, concerned)).sum() / left.sum()),
-            expected=expected_members(members, PERSONS) / members,
-        )
-
-    def trained(self, places: NDArray[np.int64]) -> nn.Module:
-        """Return a network that learned from the pictures at these places."""
-        network = Network(self._fresh, device=_CPU)
-        network.train(self._train.select(places), _RECIPE, epochs=_RECIPE.epochs)
-        return network.module
-
-    def _fresh(self) -> nn.Module:
-        module = build(
-            ArchitectureSpec("mlp", {"hidden": list(HIDDEN)}),
-            input_shape=tuple(self._train.inputs.shape[1:]),
-            classes=CLASSES,
-            allowed_factories=(),
-        )
-        if self._initial is not None:
-            module.load_state_dict(self._initial)
-        return module
-
-    def _accuracy(self, networks: Sequence[nn.Module]) -> float:
-        whole = Network(
-            lambda: Ensemble(networks, ClassificationSpec(classes=CLASSES)), device=_CPU
-        )
-        return float(whole.evaluate(self._test).metrics["accuracy"])
+def leaving(case: Case) -> NDArray[np.int64]:
+    """Return the people who ask to be forgotten, the same ones of each ensemble."""
+    draws = np.random.default_rng(_SEED)
+    return draws.choice(np.unique(case.person), size=PEOPLE, replace=False)
 
 
-def cases(pictures: Pictures) -> list[Case]:
-    """Return the network from scratch, and from weights of the public half of the pictures."""
-    public, private = public_half(pictures)
-    scratch = Case("scratch", pictures.train, pictures.test)
-    teacher = Case("teacher", public, pictures.test).trained(np.arange(len(public)))
-    initial = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
-    return [scratch, Case("public", private, pictures.test, initial)]
+def row_of(case: Case, members: int) -> Row:
+    """Measure an ensemble of so many members."""
+    people = np.unique(case.person, return_inverse=True)[1]
+    draws = np.random.default_rng((_SEED, members))
+    owner = draws.integers(members, size=people.max() + 1)[people]
+    started = time.perf_counter()
+    networks = [_trained(case, owner == own) for own in range(members)]
+    seconds = time.perf_counter() - started
+    before = _accuracy(case, networks)
+    left, each, concerned = np.ones(len(owner), dtype=bool), list[float](), set[int]()
+    for person in leaving(case):
+        own = case.person == person
+        left[own] = False
+        member = int(owner[own][0])
+        concerned.add(member)
+        each.append(float((left & (owner == member)).sum() / left.sum()))
+    answered = case.answered is None or members in case.answered
+    for member in sorted(concerned) if answered else ():
+        networks[member] = _trained(case, left & (owner == member))
+    anew = left & np.isin(owner, sorted(concerned))
+    return Row(
+        members=members,
+        accuracy=before,
+        after=_accuracy(case, networks) if answered else None,
+        each=float(np.mean(each)),
+        together=float(anew.sum() / left.sum()),
+        expected=expected_members(members, PEOPLE) / members,
+        seconds=seconds,
+    )
+
+
+def rivals_of(case: Case) -> Iterator[dict[str, Any]]:
+    """Yield the other ways to forget the same people."""
+    left = ~np.isin(case.person, leaving(case))
+    for rival in (ridge_head, gradient_clipping):
+        yield asdict(rival(case, left))
+
+
+def measure(case: Case, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a case's results, each time with one more figure; what is known is kept."""
+    document = {
+        "note": case.note,
+        "records": len(case.train),
+        "people": len(np.unique(case.person)),
+        "tested": len(case.test),
+        "recipe": {
+            name: value
+            for name, value in case.recipe.to_json().items()
+            if name in ("optimizer", "learning_rate", "epochs", "batch_size")
+        },
+        "rows": list(known.get("rows", ())),
+        "rivals": list(known.get("rivals", ())),
+    }
+    for count in case.sizes:
+        if count not in {row["members"] for row in document["rows"]}:
+            document["rows"].append(asdict(row_of(case, count)))
+            yield document
+    if not document["rivals"]:
+        document["rivals"] = list(rivals_of(case))
+    yield document
+
+
+def _trained(case: Case, chosen: NDArray[np.bool_]) -> nn.Module:
+    """Return a network that learned from the chosen records."""
+    network = Network(case.start, device=_CPU)
+    if chosen.any():
+        records = case.train.select(np.flatnonzero(chosen))
+        network.train(records, case.recipe, epochs=case.recipe.epochs)
+    return network.module
+
+
+def _accuracy(case: Case, networks: list[nn.Module]) -> float:
+    whole = Network(lambda: Ensemble(networks, case.task), device=_CPU)
+    return float(whole.evaluate(case.test).metrics["accuracy"])
+
+
+def all_cases(cache: Path) -> dict[str, Callable[[], Case]]:
+    """Return what makes each case, the cheap ones first."""
+    return {
+        "churn": cases.churn,
+        "texts": partial(cases.texts, cache=cache),
+        "scratch": partial(cases.mnist, public=False),
+        "public": partial(cases.mnist, public=True),
+        "pictures": cifar10,
+    }
+
+
+def quick_cases() -> dict[str, Callable[[], Case]]:
+    """Return cases of seconds."""
+    return {
+        "churn": partial(cases.churn, customers=300),
+        "scratch": partial(cases.digits, public=False),
+        "public": partial(cases.digits, public=True),
+    }
 
 
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", default="mnist", choices=("mnist", "cifar10", "digits"))
-    parser.add_argument("--quick", action="store_true", help="small digits, two sizes, no service")
-    chosen = parser.parse_args()
-    pictures = load("digits" if chosen.quick else chosen.data)
+    parser.add_argument("--case", action="append", choices=list(all_cases(Path())))
+    parser.add_argument("--cache", type=Path, default=default_cache(), help="of public weights")
+    parser.add_argument("--results", type=Path, default=None)
+    parser.add_argument("--quick", action="store_true", help="small data and two sizes")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
-    for case in cases(pictures):
-        for members in MEMBERS[:2] if chosen.quick else MEMBERS:
-            began = time.perf_counter()
-            row = case.row(members)
-            rows.append(asdict(row))
-            print(f"{row} {time.perf_counter() - began:.0f} s", flush=True)
-    document: dict[str, Any] = {
-        "data": pictures.name,
-        "note": pictures.note,
-        "hidden": list(HIDDEN),
-        "epochs": _RECIPE.epochs,
-        "rows": rows,
-    }
-    if not chosen.quick:
-        document["service"] = ensembles_service.measure(pictures)
-        RESULTS.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document, indent=1))
+    made = quick_cases() if options.quick else all_cases(options.cache)
+    results = options.results or (None if options.quick else RESULTS)
+    document: dict[str, Any] = {}
+    if results is not None and results.exists():
+        document = json.loads(results.read_text())
+    for name in options.case or made:
+        case = made[name]()
+        if options.quick:
+            case = replace(case, sizes=case.sizes[:2])
+        for found in measure(case, document.get(name, {})):
+            document[name] = found
+            if results is not None:
+                results.write_text(json.dumps(document, indent=1) + "\n")
+            print(name, *found["rows"][-1:], flush=True)
+    print(table(document))
+    if results is not None:
+        draw(document, results.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,258 @@
+"""What ensembles are measured on: pictures, a table, texts; from scratch and on public weights.
+
+Every case has people, whose records enter one member alone, and what a ridge head would see.
+"""
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import util
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from app.domain.architecture import ArchitectureSpec
+from app.domain.recipes.recipe import TrainingRecipe
+from app.domain.tasks import catalogue
+from app.domain.tasks.classification import ClassificationSpec
+from app.domain.tasks.spec import TaskSpec
+from benchmarks.convex_backbone import public_half
+from benchmarks.data import CLASSES, Pictures, load
+from workers.tasks.catalogue import encoder_of, form_of, task_of
+from workers.tasks.task import INPUTS
+from workers.training.architectures import build
+from workers.training.data import Examples
+from workers.training.network import Network
+
+EXAMPLES: Final = Path(__file__).parents[1] / "examples"
+_CPU: Final = torch.device("cpu")
+_AT_ONCE: Final = 500
+_HIDDEN: Final = (128,)
+_PICTURES: Final = TrainingRecipe(learning_rate=0.05, momentum=0.9, batch_size=64, epochs=10)
+_CONTRACTS_EACH: Final = 2
+_SENTENCES_EACH: Final = 3
+_TESTED: Final = 5  # every fifth author is for testing
+
+Weights = Mapping[str, torch.Tensor]
+Features = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Records of people, a network and a recipe.
+
+    Attributes:
+        name: in results and documents.
+        note: what a reader of the figures must know.
+        train, test: records; nobody has some in both.
+        person: int64 [n], whose each record to train on is.
+        task: what is learned.
+        random: builds the network as its architecture initialises it.
+        recipe: of every training.
+        public: weights that every training starts from, by name; those that are missing are drawn.
+        features: what a ridge head sees of a batch's inputs: outputs of the public network, or the
+            inputs themselves.
+        feature_range: a public bound of these.
+        sizes: numbers of members that are measured, in this order.
+        answered: those of them at which members are trained anew; None: all.
+    """
+
+    name: str
+    note: str
+    train: Examples = field(repr=False)
+    test: Examples = field(repr=False)
+    person: NDArray[np.int64] = field(repr=False)
+    task: ClassificationSpec
+    random: Callable[[], nn.Module] = field(repr=False)
+    recipe: TrainingRecipe
+    public: Weights = field(default_factory=dict, repr=False)
+    features: Features = torch.Tensor.float
+    feature_range: float = 1.0
+    sizes: tuple[int, ...] = (1, 4, 8, 16, 32)
+    answered: tuple[int, ...] | None = None
+
+    def start(self) -> nn.Module:
+        """Return the network as each training begins with it."""
+        module = self.random()
+        module.load_state_dict(dict(self.public), strict=False)
+        return module
+
+    def features_of(self, examples: Examples) -> NDArray[np.float32]:
+        """Return what a ridge head sees, [n, size]."""
+        with torch.inference_mode():
+            batches = examples.in_order(_AT_ONCE, device=_CPU)
+            return torch.cat([self.features(each[INPUTS]).flatten(1) for each in batches]).numpy()
+
+
+def digits(*, public: bool) -> Case:
+    """Return small digits: a smoke test's data."""
+    return _of_pictures(load("digits"), public=public)
+
+
+def mnist(*, public: bool) -> Case:
+    """Return MNIST, from scratch on all pictures or from weights of the first half's.
+
+    Raises:
+        FileNotFoundError: it is not in the data folder.
+    """
+    return _of_pictures(_there("mnist"), public=public)
+
+
+def churn(*, customers: int = 10_000) -> Case:
+    """Return invented customers with two contracts each, and a fifth as many to test on."""
+    example = _module("customers", "data")
+    spec = _task("customers")
+    dice = random.Random(15)
+    count = _CONTRACTS_EACH * customers
+    rows = [example.contract(row, dice) for row in range(count + count // 5)]
+    records = _encoded(spec, rows)
+    train, test = records.select(np.arange(count)), records.select(np.arange(count, len(rows)))
+    size = records.inputs.shape[1]
+    return Case(
+        name="churn",
+        note=f"{count:,} invented contracts of {customers:,} customers, a network of one hidden "
+        "layer of 32",
+        train=train,
+        test=test,
+        person=np.arange(count) // _CONTRACTS_EACH,
+        task=spec,
+        random=lambda: build(
+            ArchitectureSpec("mlp", {"hidden": [32]}),
+            input_shape=(size,),
+            classes=2,
+            allowed_factories=(),
+        ),
+        recipe=TrainingRecipe(epochs=20, batch_size=64, learning_rate=0.05),
+    )
+
+
+def texts(*, cache: Path, epochs: int = 12, most: int | None = None) -> Case:
+    """Return sentences of packages, and LoRA adapters on a small transformer with public weights.
+
+    Args:
+        cache: where the public weights are kept once they have learned.
+        epochs: of each training.
+        most: sentences of each package; None: all that the example takes.
+    """
+    example, network = _module("texts", "data"), _module("texts", "text_network")
+    weights = cache / "ensembles-public-text.safetensors"
+    if not weights.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        folder = Path(os.__file__).parent
+        library = [*example.sentences(folder / "asyncio"), *example.sentences(folder / "email")]
+        unfinished = weights.with_suffix(".part")
+        safetensors.torch.save_file(example.public_weights(library), unfinished)
+        unfinished.rename(weights)
+    os.environ["TEXT_WEIGHTS"] = str(weights)
+    spec = _task("texts")
+    rows = list[dict[str, Any]]()
+    for name, package in sorted(example.PACKAGES.items()):
+        first = rows[-1]["author"] + 1 if rows else 0
+        found = example.sentences(Path(package.__file__).parent)
+        rows += [
+            {"text": text, "of": name, "author": first + place // _SENTENCES_EACH}
+            for place, text in enumerate(islice(found, most or example.MOST))
+        ]
+    records = _encoded(spec, rows)
+    author = np.array([row["author"] for row in rows])
+    tested = author % _TESTED == 0
+    frozen = network.bert()
+    frozen.load_state_dict(safetensors.torch.load_file(weights))
+    reads = network.Classifier(frozen.eval(), frozen.config.hidden_size, len(example.PACKAGES))
+    reads.head = nn.Identity()
+    return Case(
+        name="texts",
+        note=f"{int((~tested).sum()):,} sentences of three Python packages, three an author, "
+        "LoRA adapters of rank 8 and a head on a frozen transformer of two layers",
+        train=records.select(np.flatnonzero(~tested)),
+        test=records.select(np.flatnonzero(tested)),
+        person=author[~tested],
+        task=spec,
+        random=lambda: network.adapted(classes=len(example.PACKAGES)),
+        recipe=TrainingRecipe(epochs=epochs, batch_size=64, optimizer="adamw", learning_rate=0.005),
+        features=reads,
+        feature_range=4.0,
+    )
+
+
+def _of_pictures(pictures: Pictures, *, public: bool) -> Case:
+    """Return a network of one hidden layer; each picture is a person's."""
+    train, weights = pictures.train, dict[str, torch.Tensor]()
+    features: Features = torch.Tensor.float
+
+    def network() -> nn.Module:
+        return build(
+            ArchitectureSpec("mlp", {"hidden": list(_HIDDEN)}),
+            input_shape=tuple(pictures.train.inputs.shape[1:]),
+            classes=CLASSES,
+            allowed_factories=(),
+        )
+
+    note = f"{pictures.name}, a network of one hidden layer of {_HIDDEN[0]}"
+    if public:
+        others, train = public_half(pictures)
+        teacher = Network(network, device=_CPU)
+        teacher.train(others, _PICTURES, epochs=_PICTURES.epochs)
+        weights = {name: each.clone() for name, each in teacher.module.state_dict().items()}
+        features = nn.Sequential(*list(teacher.module.children())[:-1]).eval()
+        note += ", fine-tuned whole from weights of the other half of the pictures"
+    return Case(
+        name=f"{pictures.name}, {'public weights' if public else 'from scratch'}",
+        note=f"{note}. {pictures.note}".removesuffix(". "),
+        train=train,
+        test=pictures.test,
+        person=np.arange(len(train)),
+        task=ClassificationSpec(classes=CLASSES),
+        random=network,
+        recipe=_PICTURES,
+        public=weights,
+        features=features,
+        feature_range=32.0 if public else 4.0,
+    )
+
+
+def _there(name: str) -> Pictures:
+    pictures = load(name)
+    if pictures.name != name:
+        raise FileNotFoundError(f"{pictures.note}: see EXPUNGE_BENCH_DATA")
+    return pictures
+
+
+def _task(folder: str) -> ClassificationSpec:
+    model = json.loads((EXAMPLES / folder / "model.json").read_text())
+    spec = catalogue.from_json(model["task"])
+    if not isinstance(spec, ClassificationSpec):
+        raise TypeError(f"{folder} is no classification")
+    return spec
+
+
+def _encoded(spec: TaskSpec, rows: list[dict[str, Any]]) -> Examples:
+    task = task_of(spec)
+    encoded = encoder_of(spec, task)(pa.Table.from_pylist(rows))
+    return form_of(spec, task, spec.schema()).examples(encoded)
+
+
+def _module(folder: str, name: str) -> ModuleType:
+    """Import an example's file, which may import those beside it."""
+    here = str(EXAMPLES / folder)
+    found = util.spec_from_file_location(f"examples_{folder}_{name}", f"{here}/{name}.py")
+    if found is None or found.loader is None:
+        raise FileNotFoundError(f"{here}/{name}.py")
+    module = util.module_from_spec(found)
+    sys.path.insert(0, here)
+    try:
+        found.loader.exec_module(module)
+    finally:
+        sys.path.remove(here)
+    return module
