@@ -1,7 +1,7 @@
 """Checks that certificates and the log's entries about them match one to one."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -12,6 +12,7 @@ from sqlalchemy import Connection, func, select, text
 from app.certificates import strict_json
 from app.certificates.tables import CertificateRow
 from app.certificates.trusted_keys import TrustedKey
+from app.registry.tables import VersionRow
 
 # By pattern, not as JSON: one damaged entry must not stop the search.
 _UNLOGGED = text(
@@ -60,6 +61,7 @@ class CertificateCheck:
         ids = [_id_in(entry) for entry in entries]
         query = select(*CertificateRow.__table__.columns).where(CertificateRow.id.in_(ids))
         rows = {row.id: row for row in self._connection.execute(query)}
+        members = self._members_of(row.version_id for row in rows.values())
         for entry, certificate_id in zip(entries, ids, strict=True):
             where = f"certificate {certificate_id}"
             stored = rows.get(certificate_id)
@@ -69,7 +71,13 @@ class CertificateCheck:
             recorded = {column: entry.get(name) for column, name in _FACTS.items()}
             if any(getattr(stored, column) != fact for column, fact in recorded.items()):
                 self._fault(where, f"it differs from entry {entry['index']}")
-            self._check_envelope(where, entry["index"], stored.envelope, stored.sha256)
+            self._check_envelope(
+                where,
+                entry["index"],
+                stored.envelope,
+                stored.sha256,
+                members=members.get(stored.version_id),
+            )
 
     def finish(self) -> int:
         """Report certificates without an entry; return how many certificates there are."""
@@ -77,7 +85,14 @@ class CertificateCheck:
             self._fault(f"certificate {certificate_id}", "no entry records it")
         return self._connection.scalar(select(func.count()).select_from(CertificateRow)) or 0
 
-    def _check_envelope(self, where: str, index: int, envelope_json: str, sha256: str) -> None:
+    def _members_of(self, versions: Iterable[str]) -> dict[str, Any]:
+        """Return what versions say of an ensemble's members."""
+        query = select(VersionRow.id, VersionRow.members).where(VersionRow.id.in_(set(versions)))
+        return {row.id: row.members for row in self._connection.execute(query)}
+
+    def _check_envelope(
+        self, where: str, index: int, envelope_json: str, sha256: str, *, members: object
+    ) -> None:
         try:
             envelope = Envelope.from_dict(strict_json.loads(envelope_json))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -85,6 +100,8 @@ class CertificateCheck:
             return
         if hashlib.sha256(envelope.payload).hexdigest() != sha256:
             self._fault(where, "its statement is not the one that was recorded")
+        elif _states_other_members(envelope.payload, members):
+            self._fault(where, "its version names other members than it does")
         signer = self._signer(envelope)
         if signer is None:
             self._fault(where, "none of the service's keys has signed it")
@@ -100,6 +117,15 @@ class CertificateCheck:
                 continue
             return str(key_id)
         return None
+
+
+def _states_other_members(payload: bytes, members: object) -> bool:
+    """Return whether a statement about a mechanism's result differs from its version's members."""
+    try:
+        predicate = strict_json.loads(payload)["predicate"]
+        return "mechanism" in predicate and predicate.get("members") != members
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return True
 
 
 def _id_in(entry: Mapping[str, Any]) -> str:
