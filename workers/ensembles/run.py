@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import safetensors.numpy
+from sqlalchemy.exc import SQLAlchemyError
 from torch import nn
 
 from app.certificates.membership_attack import measured_audit, unmeasured_audit
@@ -45,6 +47,7 @@ from workers.training.merge import averaged
 from workers.training.network import Network, Tensors
 
 _POLL_S: Final = 0.1
+_LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -236,7 +239,11 @@ def _trained_here(
 ) -> dict[int, Numbers]:
     """Train members until none waits and no other worker trains one."""
     trained: dict[int, Numbers] = {}
-    progress = _Progress(halfway("mid_training", step_reporter(lease)), len(records.seqs))
+    progress = _Progress(
+        halfway("mid_training", step_reporter(lease)),
+        len(records.seqs),
+        count=lambda: _finished(services, lease),
+    )
     while progress.finished < progress.members:
         taken = outlast_outages(lease.check, lambda: _take(services, lease))
         if taken is None:
@@ -295,11 +302,22 @@ def _base_of(content: bytes) -> str | None:
 
 @dataclass
 class _Progress:
-    """Counts steps over all members to train, as if each took as many as the present one."""
+    """Counts steps over all members to train, as if each took as many as the present one.
+
+    Those that other workers have trained meanwhile count as soon as they are there; an outage of
+    Postgres only delays that.
+    """
 
     tell: SealedProgress
     members: int
+    count: Callable[[], int]
     finished: int = 0
+    look_at: float = -math.inf
 
     def report(self, step: int, steps: int) -> None:
+        now = time.monotonic()
+        if now >= self.look_at:
+            with suppress(SQLAlchemyError):
+                self.finished = max(self.finished, self.count())
+            self.look_at = now + _LOOK_S
         self.tell(self.finished * steps + step, self.members * steps)

@@ -183,12 +183,18 @@ def test_other_workers_train_members_too(workshop, monkeypatch):
             until(lambda: MemberState.DONE in states())
             assert helper.wait(PATIENCE_S) == 0
         own.append(1)
+        arguments[-1](1, 1000)
         return real(*arguments)
 
+    told = []
     monkeypatch.setattr(ensembles, "train_member", after_help)
+    monkeypatch.setattr(ensembles, "step_reporter", lambda _: lambda *step: told.append(step))
     monkeypatch.setattr(ensembles, "ram_only", nullcontext)  # the test itself starts a process
     carry_out(workshop)
     assert len(own) == 1
+    assert told[0] == (1000 * (MEMBERS - 1) + 1, 1000 * MEMBERS)
+    assert all(step <= steps for step, steps in told)
+    assert told[-1][0] == told[-1][1]
     assert [each.trained_in for each in members(workshop)] == [1] * MEMBERS
     assert states() == []
     with workshop.transaction() as session:
