@@ -66,6 +66,18 @@ def show_ensembles(costs: Sequence[EnsembleCost], *, persons_a_week: float) -> N
         f"Gradients, with {persons_a_week:g} persons a week: each by itself, or with those of a "
         "day or of a week (window_s). An ensemble's file is as large as its members together."
     )
+    for cost in costs:
+        if cost.size_bytes is not None:
+            say(f"{cost.members} members: {_measured(cost)}")
+
+
+def _measured(cost: EnsembleCost) -> str:
+    size = f"{(cost.size_bytes or 0) / 1e6:,.1f} MB"
+    if cost.model is None:
+        return f"about {size}, and no model of this size was measured"
+    if cost.metric is None:
+        return f"{size}; {cost.model} has no held-out figure"
+    return f"{size}; {cost.model} has a held out {metric_in_words(cost.metric)} of {cost.score:.4g}"
 
 
 def _short(number: float | str | list[float]) -> str:

@@ -1,7 +1,11 @@
-"""What ensembles of several sizes cost: a request by itself, and requests of a week together."""
+"""What ensembles of several sizes cost: a request by itself, and requests of a week together.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+Beside the costs stands what models of a service have measured: of one size each.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from app.accounting.sharded_retraining import expected_members
 from app.planning.shape import EnsembleShape, ModelShape
@@ -19,6 +23,9 @@ class EnsembleCost:
         share: the same, as a part of one training of all.
         singly: the requests of a week, each by a run of its own.
         by_day: the same with one run a day; ``by_week`` with one a week, in the mean.
+        model: a model of this size that was measured; None if there is none.
+        metric, score: what it has measured on its held-out records.
+        size_bytes: of its file, or what follows for this size from another model's; None without.
     """
 
     members: int
@@ -27,6 +34,10 @@ class EnsembleCost:
     singly: float
     by_day: float
     by_week: float
+    model: str | None = None
+    metric: str | None = None
+    score: float | None = None
+    size_bytes: int | None = None
 
 
 def costs_of(
@@ -51,3 +62,53 @@ def _cost(shape: ModelShape, ensemble: EnsembleShape, persons: float) -> Ensembl
         by_day=_DAYS * expected_members(count, persons / _DAYS) * training,
         by_week=expected_members(count, persons) * training,
     )
+
+
+def with_measured(
+    costs: Iterable[EnsembleCost], model: Mapping[str, Any], models: Sequence[Mapping[str, Any]]
+) -> list[EnsembleCost]:
+    """Return the costs with what was measured for their sizes.
+
+    Args:
+        costs: of several sizes.
+        model: as the API shows it; it counts before others.
+        models: of the same service. Those count that have its dataset, task, recipe and member's
+            network, and a certified version; a single network is an ensemble of one.
+    """
+    alike = [each for each in (model, *models) if each["certified"] and _kind(each) == _kind(model)]
+    by_size = {_members(each): each for each in reversed(alike)}
+    per_member = None
+    if alike:
+        per_member = alike[0]["certified"]["size_bytes"] / _members(alike[0])
+    return [_measured(cost, by_size.get(cost.members), per_member) for cost in costs]
+
+
+def _measured(
+    cost: EnsembleCost, model: Mapping[str, Any] | None, per_member: float | None
+) -> EnsembleCost:
+    if model is None:
+        size = None if per_member is None else round(per_member * cost.members)
+        return replace(cost, size_bytes=size)
+    version = model["certified"]
+    evaluation = version["evaluation"]
+    metric = evaluation.get("headline")
+    score = None if metric is None else evaluation["metrics"][metric]
+    return replace(
+        cost,
+        model=model["name"],
+        metric=metric,
+        score=score,
+        size_bytes=version["size_bytes"],
+    )
+
+
+def _members(model: Mapping[str, Any]) -> int:
+    return int(model["architecture"].get("members") or 1)
+
+
+def _kind(model: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what two models must share for their figures to be compared."""
+    architecture = dict(model["architecture"])
+    backbone = architecture.pop("backbone", None)
+    network = architecture.get("of") or architecture
+    return model["dataset"], model["task"], model["recipe"], backbone, network

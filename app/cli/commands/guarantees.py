@@ -14,7 +14,7 @@ from app.cli.output import conclude, say
 from app.cli.quotes import show_ensembles, show_quotes
 from app.domain.errors import InvalidInputError, PlanError
 from app.domain.policy import AUTO, Policy
-from app.planning.ensembles import costs_of
+from app.planning.ensembles import EnsembleCost, costs_of, with_measured
 from app.planning.mechanisms import catalogue as mechanisms
 from app.planning.planner import quote_all
 from app.planning.shape import ModelShape
@@ -88,7 +88,10 @@ def plan(
     ] = None,
     members: Annotated[
         str | None,
-        typer.Option(help="Show instead what ensembles of so many members cost: 4,8,16,32."),
+        typer.Option(
+            help="Show instead what ensembles of so many members cost, 4,8,16,32: with --model, of "
+            "its network, with what models of these sizes have measured."
+        ),
     ] = None,
     persons_a_week: Annotated[
         float, typer.Option(help="With --members: how many persons ask a week.")
@@ -101,7 +104,11 @@ def plan(
     with errors_in_words():
         shape = ModelShape(retained=records, batch_size=batch_size, recipe_epochs=epochs)
         if members is not None:
-            costs = costs_of(shape, whole_numbers(members), persons_a_week=persons_a_week)
+            sizes = whole_numbers(members)
+            if model is None:
+                costs = costs_of(shape, sizes, persons_a_week=persons_a_week)
+            else:
+                costs = _costs_for(model, sizes, persons_a_week=persons_a_week)
             show_ensembles(costs, persons_a_week=persons_a_week)
             conclude([asdict(cost) for cost in costs])
             return
@@ -123,6 +130,21 @@ def plan(
                 raise PlanError(f"{mechanism}: {declined['reason']}")
         show_quotes(answer, named=mechanism)
         conclude(answer)
+
+
+def _costs_for(name: str, sizes: list[int], *, persons_a_week: float) -> list[EnsembleCost]:
+    """Return what ensembles of a model's network cost on its dataset, and what was measured."""
+    with connect() as client:
+        model = client.model(name)
+        models = client.models(dataset=model["dataset"])
+        records = client.dataset(model["dataset"])["records"]
+    recipe = model["recipe"]
+    shape = ModelShape(
+        retained=round(records * (1 - recipe["held_out_fraction"])),
+        batch_size=recipe["batch_size"],
+        recipe_epochs=recipe["epochs"],
+    )
+    return with_measured(costs_of(shape, sizes, persons_a_week=persons_a_week), model, models)
 
 
 def whole_numbers(text: str) -> list[int]:

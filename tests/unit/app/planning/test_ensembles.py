@@ -3,7 +3,7 @@
 import pytest
 
 from app.domain.errors import ParameterError
-from app.planning.ensembles import costs_of
+from app.planning.ensembles import costs_of, with_measured
 from app.planning.shape import EnsembleShape, ModelShape
 
 SHAPE = ModelShape(retained=1000, batch_size=10, recipe_epochs=4)
@@ -34,3 +34,45 @@ def test_an_ensemble_has_members(members):
 def test_more_members_cannot_be_concerned_than_there_are():
     with pytest.raises(ParameterError, match="from 0 to 4"):
         EnsembleShape(4, concerned=5)
+
+
+def shown(name, members, *, certified=True, **more):
+    """Return a model as the API shows it."""
+    network = {"name": "mlp", "options": {"hidden": [4]}}
+    ensemble = {"name": "ensemble", "options": {}, "members": members, "of": network}
+    evaluation = {"headline": "accuracy", "metrics": {"accuracy": members / 100}}
+    return {
+        "name": name,
+        "dataset": "people",
+        "task": {"name": "classification"},
+        "recipe": {"epochs": 4},
+        "architecture": network if members == 1 else ensemble,
+        "certified": {"size_bytes": 1000 * members, "evaluation": evaluation}
+        if certified
+        else None,
+    } | more
+
+
+def test_each_size_stands_beside_what_a_model_of_its_kind_has_measured():
+    models = [
+        shown("single", 1),
+        shown("other eight", 8),
+        shown("unfinished", 16, certified=False),
+        shown("other recipe", 4, recipe={"epochs": 5}),
+        shown("on a backbone", 4, architecture=shown("", 4)["architecture"] | {"backbone": {}}),
+    ]
+    costs = costs_of(SHAPE, [1, 4, 8, 16], persons_a_week=1)
+    found = with_measured(costs, shown("eight", 8), models)
+    assert [(each.model, each.score) for each in found] == [
+        ("single", 0.01),
+        (None, None),
+        ("eight", 0.08),
+        (None, None),
+    ]
+    assert [each.size_bytes for each in found] == [1000, 4000, 8000, 16000]
+    assert [each.one for each in found] == [each.one for each in costs]
+
+
+def test_before_any_release_nothing_is_known_of_accuracy_and_storage():
+    costs = costs_of(SHAPE, [8], persons_a_week=1)
+    assert with_measured(costs, shown("eight", 8, certified=False), []) == costs

@@ -1,0 +1,47 @@
+"""``expunge plan --members --model`` shows what models of the service have measured."""
+
+import json
+from collections.abc import Callable
+
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from tests.support.digits import DATASET, RECIPE, digits_parquet
+
+NETWORK = {"name": "mlp", "options": {"hidden": [4]}}
+MODEL = {"dataset": "digits", "recipe": RECIPE | {"epochs": 1, "held_out_fraction": 0.2}}
+
+
+def test_a_size_that_a_model_has_is_shown_with_its_score_and_file(
+    api: TestClient, served: None, work: Callable[[], None]
+) -> None:
+    assert api.post("/v1/datasets", json=DATASET).status_code == 201
+    api.put("/v1/datasets/digits/records", content=digits_parquet(100))
+    ensemble = {"name": "ensemble", "members": 2, "of": NETWORK}
+    for name, architecture, mechanism in (
+        ("two", ensemble, "sharded_retraining"),
+        ("one", NETWORK, "retraining"),
+    ):
+        body = MODEL | {"name": name, "architecture": architecture}
+        body["policy"] = {"mechanism": mechanism}
+        assert api.post("/v1/models", json=body).status_code == 201
+    work()
+    shown = {name: api.get(f"/v1/models/{name}").json()["certified"] for name in ("one", "two")}
+
+    words = ["plan", "--model", "two", "--members", "1,2,4"]
+    answer = CliRunner().invoke(app, [*words, "--json"])
+
+    assert answer.exit_code == 0, answer.output
+    one, two, four = json.loads(answer.output)
+    assert one["model"] == "one"
+    assert (one["one"], two["one"]) == (2 * 64, 64)  # 80 and 40 records: batches count in full
+    for name, found in (("one", one), ("two", two)):
+        assert found["model"] == name
+        assert found["size_bytes"] == shown[name]["size_bytes"]
+        assert found["score"] == shown[name]["evaluation"]["metrics"]["accuracy"]
+    assert (four["model"], four["score"]) == (None, None)
+    assert four["size_bytes"] == 2 * two["size_bytes"]
+    said = CliRunner().invoke(app, words).output
+    assert "two has a held out accuracy of" in said
+    assert "no model of this size was measured" in said
