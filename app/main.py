@@ -26,6 +26,7 @@ from app.api import (
     operations,
     plans,
     runs,
+    targets,
     versions,
 )
 from app.api.protocol import bodies, errors, middlewares, openapi
@@ -90,6 +91,7 @@ def create_app(services: Services) -> FastAPI:
         backbones,
         models,
         versions,
+        targets,
         forgetting,
         forget_requests,
         callbacks,

@@ -17,6 +17,7 @@ import app.datasets.tables
 import app.imports.tables
 import app.ledger.tables
 import app.log.tables
+import app.publishing.tables
 import app.registry.tables
 import app.storage.tables  # noqa: F401
 from app.database import Base, Database

@@ -47,7 +47,11 @@ from app.locations import (
 )
 from app.log import actor, checkpoints, signing_keys
 from app.logs import describe
+from app.models.releases import Releases, served
 from app.planning.planners import Planners
+from app.publishing.publisher import Publisher
+from app.publishing.publisher import Terms as PublishingTerms
+from app.publishing.targets import targets_of
 from app.settings import Settings
 from app.storage.blobs import Blobs
 from app.witnesses.asking import Asker
@@ -136,6 +140,20 @@ class Services:
         return Deliverer(
             self.database, self.callbacks.keys, poster, lambda: self.processor_signer, terms
         )
+
+    def publisher(self) -> Publisher:
+        """Return what brings targets to what is served.
+
+        Raises:
+            ConfigurationError: a file of certificates cannot be read.
+        """
+        settings = self.settings
+        releases = Releases(self.blobs, self.signer, self.witnesses)
+        terms = PublishingTerms(
+            poll_interval_s=settings.poll_interval_s, check_s=settings.publish_check_s
+        )
+        targets = targets_of(settings.publishers)
+        return Publisher(self.database, targets, releases.of, served, terms)
 
     def askers(self) -> list[Asker]:
         """Return what asks the log's witnesses, one for each."""

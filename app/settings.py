@@ -29,6 +29,7 @@ from app.domain.places import prefix_of
 from app.domain.scopes import Scope
 from app.domain.urls import is_safe_url
 from app.environment import PREFIX, SECRETS_DIR_VARIABLE, decoded, unknown_names, variable_of
+from app.publisher_settings import Publisher, TargetName
 
 SECRETS_DIR = "/run/secrets"
 
@@ -135,6 +136,9 @@ class Settings(BaseSettings):
         import_s3_secret_key: that key's secret; likewise.
         import_ca_file: certificates of authorities that ``https://`` imports trust in addition to
             the usual ones.
+        publishers: the places where models may be published, by name, as a JSON object; best in a
+            file of secrets. Models name them, and reach no other place.
+        publish_check_s: how often it is checked that each place holds what it should.
         requests_per_minute: how many calls one caller may make in a minute; 0 is without limit.
         requests_burst: how many calls one caller may make in a second; 0 is without limit.
         failed_attempts_per_minute: how many wrong keys or tokens one address may send; 0 is
@@ -227,6 +231,8 @@ class Settings(BaseSettings):
     import_s3_access_key: SecretStr | None = None
     import_s3_secret_key: SecretStr | None = None
     import_ca_file: Path | None = None
+    publishers: dict[TargetName, Publisher] = {}
+    publish_check_s: float = Field(default=3600.0, gt=0)
     requests_per_minute: int = Field(default=0, ge=0)
     requests_burst: int = Field(default=0, ge=0)
     failed_attempts_per_minute: int = Field(default=20, ge=0)

@@ -38,6 +38,8 @@ FIXED = {
         *("tensors_sha256", "size_bytes", "since_version"),
         *("trained_through", "trained_after_epoch", "withheld"),
     ),
+    "placements": ("id", "model_id", "target"),
+    "copies": ("id", "placement_id", "version_id"),
     "api_keys": ("id", "key_hash", "scopes"),
     "backbones": (
         *("id", "name", "architecture", "input_shape", "classes", "layers", "features", "source"),
@@ -75,6 +77,7 @@ FORBIDDEN = {
     " OR n.covers_epoch <> o.covers_epoch AND o.state <> 'certified'"
     # Statistics may be lost, and no others take their place.
     " OR n.statistics_blob_id <> coalesce(o.statistics_blob_id, '')",
+    "copies": "o.removed_at IS NOT NULL AND n.removed_at IS DISTINCT FROM o.removed_at",
     "api_keys": "o.revoked_at IS NOT NULL AND n.revoked_at IS DISTINCT FROM o.revoked_at",
 }
 _MOST_OFF_S = 600

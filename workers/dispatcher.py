@@ -183,7 +183,7 @@ class Dispatcher:
 
 
 def main() -> None:
-    """Dispatch, deliver callbacks and ask witnesses, until SIGTERM or SIGINT.
+    """Dispatch, deliver callbacks, publish and ask witnesses, until SIGTERM or SIGINT.
 
     Failures are retried.
     """
@@ -193,7 +193,9 @@ def main() -> None:
     dispatcher = Dispatcher(services, open_queue(redis_connection(settings)))
     deliverer = services.deliverer()
     askers = services.askers()
+    publisher = services.publisher()
     deliverer.start()
+    publisher.start()
     for asker in askers:
         asker.start()
     failing: set[str] = set()
@@ -209,6 +211,7 @@ def main() -> None:
             else:
                 failing.discard(name)
     deliverer.stop()
+    publisher.stop()
     for asker in askers:
         asker.stop()
     services.database.dispose()

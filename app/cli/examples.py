@@ -127,6 +127,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "model retrain": ("expunge model retrain digits-mlp --wait",),
     "model archive": ("expunge model archive digits-mlp",),
+    "model targets": ("expunge model targets digits-mlp",),
+    "model publish": ("expunge model publish digits-mlp registry",),
+    "model unpublish": ("expunge model unpublish digits-mlp registry",),
     "model delete": ("expunge model delete digits-mlp",),
     "model export": (
         "expunge model export release/digits-mlp-v2.safetensors --format onnx --out digits.onnx",

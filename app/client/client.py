@@ -67,6 +67,18 @@ class ExpungeClient(Sources, Waiting):
         """Delete a model that has released nothing."""
         self._answer("DELETE", at("models", name))
 
+    def model_targets(self, name: str) -> list[Json]:
+        """Return the targets at which a model is published, or from which it must still go."""
+        return list(self._answer("GET", at("models", name, "targets")).json())
+
+    def publish_model(self, name: str, target: str) -> Json:
+        """Publish a model's served version at a target from now on."""
+        return self._object("PUT", at("models", name, "targets", target))
+
+    def unpublish_model(self, name: str, target: str) -> Json:
+        """Remove all of a model from a target."""
+        return self._object("DELETE", at("models", name, "targets", target))
+
     def upload_weights(self, name: str, safetensors: bytes) -> Json:
         """Upload weights trained elsewhere."""
         return self._object("PUT", at("models", name, "weights"), content=safetensors)

@@ -351,6 +351,16 @@ class CallbackError(ExpungeError):
     """A callback cannot be delivered. The message says why and never contains the address."""
 
 
+# Publishing elsewhere
+
+
+class TargetError(ExpungeError):
+    """A place where versions are published refuses, or does not answer; it is tried again.
+
+    The message says why and never where.
+    """
+
+
 # Downloading
 
 

@@ -42,6 +42,7 @@ from app.ledger.training import membership_of_run, unconcerned
 from app.ledger.withdrawal import retire
 from app.planning.mechanisms.catalogue import mechanism_named
 from app.planning.tracking import Tracking, history_of_run
+from app.publishing import repository as publishing
 from app.registry import repository as registry
 from app.registry.membership import membership_facts, membership_of
 from app.registry.tables import ModelRow, VersionRow
@@ -149,6 +150,7 @@ def publish(
     if version.statistics_blob_id is not None:
         blobs.adopt(session, version.statistics_blob_id)
     session.flush()
+    publishing.wake(session, model.id)
     leave_nothing(session, run.id)  # of members, and what was reserved twice
     model.head_version_id = version.id
     model.tracking = _tracking(run, model, result.phase)

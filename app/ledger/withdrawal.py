@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from app import log
 from app.domain.states import VersionState
 from app.ledger import training
+from app.publishing import repository as publishing
 from app.registry import repository as registry
 from app.registry.tables import ModelRow, VersionRow
 from app.storage.blobs import Blobs
@@ -39,6 +40,7 @@ def withdraw(session: Session, blobs: Blobs, model: ModelRow, *, reason: str) ->
         blobs.doom(session, model.imported_blob_id)
     model.head_version_id = model.imported_blob_id = model.tracking = None
     model.trained_through = model.trained_after_epoch = None
+    publishing.wake(session, model.id)
     log.append(session, "model.withdrawn", model=model.id)
     session.flush()
     training.drop_attempt(session, model, reason)

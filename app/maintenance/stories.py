@@ -21,6 +21,7 @@ from app.ledger.tables import ObligationRow, RunRow, SubjectRequestRow
 from app.maintenance import story_rows
 from app.maintenance.import_stories import IMPORTS
 from app.maintenance.key_stories import API_KEYS, CALLBACK_SECRETS, SIGNING_KEYS
+from app.maintenance.publishing_stories import COPIES, PLACEMENTS
 from app.maintenance.replay import Columns, Rule, Story
 from app.maintenance.story_rules import (
     LIVE,
@@ -372,6 +373,8 @@ STORIES = (
     _RUNS,
     _VERSIONS,
     _BACKBONES,
+    PLACEMENTS,
+    COPIES,
     API_KEYS,
     SIGNING_KEYS,
     CALLBACK_SECRETS,

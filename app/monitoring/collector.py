@@ -1,7 +1,7 @@
 """Prometheus metrics of ledger and queue, read at scrape time.
 
 A source that does not answer is reported as down and its metrics are left out: absent does not mean
-zero. Labels are states, kinds and names of models.
+zero. Labels are states, kinds, and names of models and targets.
 """
 
 import logging
@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.database import Database
 from app.logs import describe
 from app.monitoring.ledger_metrics import ledger_metrics
+from app.monitoring.publishing_metrics import publishing_metrics
 from app.monitoring.queue_metrics import queue_metrics
 
 _log = logging.getLogger("expunge.metrics")
@@ -51,7 +52,7 @@ class ServiceCollector(Collector):
 
     def _ledger(self) -> list[Metric]:
         with self._database.transaction() as session:
-            return list(ledger_metrics(session))
+            return [*ledger_metrics(session), *publishing_metrics(session)]
 
     def _queue(self) -> list[Metric]:
         return list(queue_metrics(self._redis))

@@ -26,7 +26,13 @@ from app.registry.tasks import task_of
 
 
 def model_card(
-    model: ModelRow, version: VersionRow, *, schema: FeatureSchema, predicate: Mapping[str, Any]
+    model: ModelRow,
+    version: VersionRow,
+    *,
+    schema: FeatureSchema,
+    predicate: Mapping[str, Any],
+    weights: str | None = None,
+    certificate: str | None = None,
 ) -> str:
     """Return the card of a model's version.
 
@@ -35,6 +41,8 @@ def model_card(
         version: of that model.
         schema: of what the model's network reads, before a backbone.
         predicate: of the version's certificate.
+        weights: the name of the weights' file beside the card; that of the download by default.
+        certificate: likewise of the certificate's.
     """
     name, number = model.name, version.number
     members = [Member.from_json(each) for each in predicate.get("members") or ()]
@@ -50,8 +58,8 @@ def model_card(
         metrics=figures(predicate["evaluation"]),
         merged_metric=metric_in_words(average["metric"]) if average else None,
         predicate=predicate,
-        weights=weights_filename(name, number),
-        certificate=certificate_filename(name, number),
+        weights=weights or weights_filename(name, number),
+        certificate=certificate or certificate_filename(name, number),
         signature=signature_filename(name, number),
         guarantee=guarantee_in_words(predicate),
         limits=limits_in_words(predicate),

@@ -122,6 +122,29 @@ class S3ObjectStore:
                 for found in page.get("Contents", []):
                     yield found["Key"].removeprefix(self._prefix)
 
+    def drop_old_versions(self) -> None:
+        """Delete for good what a bucket with versions keeps of replaced and deleted objects.
+
+        Raises:
+            ObjectStoreError: it may not be listed or deleted, so that it may still be there.
+        """
+        with _errors_in_words():
+            old: list[tuple[str, str]] = []
+            markers: list[tuple[str, str]] = []
+            pages = self._client.get_paginator("list_object_versions")
+            for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix):
+                old += [
+                    (found["Key"], found["VersionId"])
+                    for found in page.get("Versions", [])
+                    if not found["IsLatest"]
+                ]
+                markers += [
+                    (found["Key"], found["VersionId"]) for found in page.get("DeleteMarkers", [])
+                ]
+            # What a marker hides would come back if it went first.
+            for key, version in (*old, *markers):
+                self._client.delete_object(Bucket=self._bucket, Key=key, VersionId=version)
+
 
 class _S3Reader:
     """A ranged download that resumes if its connection breaks."""

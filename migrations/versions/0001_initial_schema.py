@@ -7,7 +7,7 @@ Revises:
 from alembic import op
 
 from migrations import guards
-from migrations.schema import access, callbacks, datasets, log, models, requests
+from migrations.schema import access, callbacks, datasets, log, models, publishing, requests
 
 revision = "0001"
 down_revision = None
@@ -16,7 +16,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    for part in (access, log, datasets, models, requests, callbacks):
+    for part in (access, log, datasets, models, requests, callbacks, publishing):
         part.create()
     guards.make_append_only()
     guards.guard_ledger()
@@ -34,6 +34,7 @@ def downgrade() -> None:
             models, runs, member_trainings, versions, certificates,
             subject_requests, forget_requests, forget_request_records, accounted_requests,
             obligations, outbox,
-            callback_endpoints, callback_events, callback_secrets
+            callback_endpoints, callback_events, callback_secrets,
+            placements, copies
         """
     )

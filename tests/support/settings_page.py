@@ -60,6 +60,7 @@ _GROUPS = {
     "Keys in AWS KMS ([more](blobs.md#keys-in-a-service))": ("kms_",),
     "Keys in HashiCorp Vault ([more](blobs.md#keys-in-a-service))": ("vault_",),
     "Imports ([more](how-to/import.md))": ("import_",),
+    "Publishing ([more](how-to/publish.md))": ("publish",),
     "Callbacks ([more](callbacks.md))": ("callback_",),
     "OpenDSR ([more](opendsr.md))": ("opendsr_",),
 }

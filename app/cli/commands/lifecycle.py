@@ -21,6 +21,10 @@ from app.domain.tasks.words import figures
 __all__ = ["backbone", "dataset", "model"]
 
 _VERSIONS = ("number", "state", "measured", "created_at", "certificate", "reason")
+_TARGETS = ("target", "kind", "wanted", "state", "version", "present", "failure")
+TargetName = Annotated[
+    str, typer.Argument(metavar="TARGET", help="A target's name in EXPUNGE_PUBLISHERS.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask whether you are sure.")]
 
 
@@ -52,6 +56,30 @@ def model_retrain(name: ModelName, *, wait: Wait = False) -> None:
     """
     with service() as client:
         show_model(client, client.retrain(name), wait=wait)
+
+
+@model.command("targets")
+def model_targets(name: ModelName) -> None:
+    """List where MODEL is published, and from where it must still go."""
+    with service() as client:
+        show(client.model_targets(name), _TARGETS)
+
+
+@model.command("publish")
+def model_publish(name: ModelName, target: TargetName) -> None:
+    """Publish MODEL's served version at TARGET from now on.
+
+    Superseded versions are removed there. Called again, it tries again at once.
+    """
+    with service() as client:
+        show(client.publish_model(name, target))
+
+
+@model.command("unpublish")
+def model_unpublish(name: ModelName, target: TargetName) -> None:
+    """Remove all of MODEL from TARGET."""
+    with service() as client:
+        show(client.unpublish_model(name, target))
 
 
 @model.command("archive")

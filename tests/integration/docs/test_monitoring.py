@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from app.ledger import runs
 from app.locations import redis_connection
 from app.main import create_app
 from app.monitoring.queue_state import QUEUE, note_dispatcher
+from app.publisher_settings import FolderPublisher
+from app.publishing import repository as publishing
+from app.registry import repository as registry
 from app.services import Services, open_services
 from tests.support.workshop import LEASE_S, Workshop
 
@@ -34,13 +38,14 @@ DURATION = re.compile(r"\d+[smhd]")
 
 
 @pytest.fixture
-def exported(services: Services) -> dict[str, set[str]]:
+def exported(services: Services, tmp_path: Path) -> dict[str, set[str]]:
     """Return the labels of every sample that a service at work exports, by its name."""
     workshop = Workshop(services)
     workshop.define("head", architecture="linear_head", mechanism="tracked_release", recipe=HEAD)
     workshop.work("head")
     workshop.define()
     workshop.work()
+    _publish_and_supersede(workshop, tmp_path)
     workshop.forget(workshop.split()[0][0])
     workshop.dispatch()
     held = workshop.lease()
@@ -64,6 +69,20 @@ def exported(services: Services) -> dict[str, set[str]]:
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
+
+
+def _publish_and_supersede(workshop: Workshop, folder: Path) -> None:
+    """Leave a version at a target that should be gone from there."""
+    shelf = FolderPublisher(kind="folder", path=folder)
+    settings = workshop.services.settings.model_copy(update={"publishers": {"shelf": shelf}})
+    workshop.define("published")
+    workshop.work("published")
+    with workshop.transaction() as session:
+        model = registry.model_named(session, "published", lock=True)
+        placement = publishing.want(session, model, "shelf").id
+    assert replace(workshop.services, settings=settings).publisher().settle(placement)
+    workshop.retrain("published")
+    workshop.work("published")
 
 
 def _selectors(node: Any) -> Iterator[Any]:

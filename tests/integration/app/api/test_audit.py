@@ -34,6 +34,8 @@ SUBJECT_REQUEST = "a7551968-d5d6-44b2-9831-815ac9017798"
 @pytest.fixture
 def settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("EXPUNGE_IMPORT_PREFIXES", "s3://bucket")
+    shelf = {"shelf": {"kind": "folder", "path": "/nowhere"}}
+    monkeypatch.setenv("EXPUNGE_PUBLISHERS", json.dumps(shelf))
     return Settings()
 
 
@@ -256,6 +258,16 @@ def _retry_import(api: TestClient, workshop: Workshop) -> object:
     return api.post(f"/v1/datasets/d/imports/{imported}/retry")
 
 
+def _publish(api: TestClient, workshop: Workshop) -> object:
+    _model(api, workshop)
+    return api.put("/v1/models/m/targets/shelf")
+
+
+def _unpublish(api: TestClient, workshop: Workshop) -> object:
+    _publish(api, workshop)
+    return api.delete("/v1/models/m/targets/shelf")
+
+
 CHANGES: dict[str, tuple[Call, str]] = {
     "POST /v1/datasets/{name}/imports": (_import, "import.queued"),
     "POST /v1/datasets/{name}/imports/{import_id}/cancel": (_cancel_import, "import.cancelled"),
@@ -269,6 +281,8 @@ CHANGES: dict[str, tuple[Call, str]] = {
     "PUT /v1/models/{name}/weights": (_upload, "weights.imported"),
     "POST /v1/models/{name}/retrain": (_retrain, "run.queued"),
     "POST /v1/models/{name}/archive": (_archive_model, "model.archived"),
+    "PUT /v1/models/{name}/targets/{target}": (_publish, "placement.wanted"),
+    "DELETE /v1/models/{name}/targets/{target}": (_unpublish, "placement.unwanted"),
     "DELETE /v1/models/{name}": (_delete_model, "model.deleted"),
     "POST /v1/backbones": (_backbone, "backbone.defined"),
     "PUT /v1/backbones/{name}/weights": (_backbone_weights, "backbone.uploaded"),

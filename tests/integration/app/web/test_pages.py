@@ -15,6 +15,8 @@ from app.ledger.tables import RunRow
 from app.locations import redis_connection
 from app.main import create_app
 from app.planning.mechanisms import catalogue
+from app.publishing import repository as publishing
+from app.registry import repository as registry
 from app.services import Services
 from app.web.installation import PARTS
 from app.web.pages import PageRoute
@@ -452,3 +454,18 @@ def test_without_a_database_the_page_says_so(operator: TestClient, services: Ser
     assert answer.status_code == 503
     assert "The database cannot be reached" in answer.text
     assert "secret" not in answer.text
+
+
+def test_a_model_page_shows_where_the_model_may_still_be(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    workshop.define()
+    workshop.work()
+    assert "Published at" not in operator.get("/models/model").text
+    with workshop.transaction() as session:
+        model = registry.model_named(session, "model", lock=True)
+        placement = publishing.want(session, model, "shelf").id
+    workshop.services.publisher().settle(placement)
+    page = operator.get("/models/model").text
+    assert "Published at" in page
+    assert "does not name this target any more" in page

@@ -1,0 +1,88 @@
+"""A bucket of S3 with a folder for each model.
+
+Objects cannot be replaced together: the weights come first, so that no new certificate lies beside
+old weights for longer than an upload takes. In a bucket that keeps versions, those that were
+replaced or deleted are deleted for good.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from app.domain.errors import ObjectStoreError, TargetError
+from app.domain.release import WEIGHTS, Release
+from app.publishing.target import Step, Subject, weights_of
+from app.storage.s3 import S3ObjectStore
+
+_MARK = ".expunge.json"
+_MOST_MARK_BYTES = 1000
+
+
+class Bucket:
+    """A bucket; ``open_prefix`` gives access to the objects whose names begin alike."""
+
+    kind = "s3"
+
+    def __init__(self, open_prefix: Callable[[str], S3ObjectStore]) -> None:
+        self._open_prefix = open_prefix
+
+    def hold(self, subject: Subject, release: Release | None, step: Step) -> None:
+        """See ``Target``."""
+        store = self._open_prefix(f"{subject.name}/")
+        with _errors_in_words():
+            present = set(store.names())
+            mark = _mark(store) if _MARK in present else None
+        if present and (mark is None or mark.get("model") != subject.id):
+            raise TargetError(f"{subject.name}/ is in the bucket already, and is not this model's")
+        if release is None:
+            kept = {_MARK} if present else set()
+        else:
+            kept = {WEIGHTS, *release.files, _MARK}
+            if not kept <= present or (mark or {}).get("content") != release.content_id:
+                self._write(store, subject, release, step)
+        with _errors_in_words():
+            for name in sorted(present - kept):
+                store.delete(name)
+            store.drop_old_versions()
+        step("removed")
+        if release is None and present:
+            with _errors_in_words():  # last: until now it says whose the rest is
+                store.delete(_MARK)
+                store.drop_old_versions()
+
+    def _write(self, store: S3ObjectStore, subject: Subject, release: Release, step: Step) -> None:
+        with _errors_in_words():
+            store.write(_MARK, [_mark_of(subject, content=None)])
+        step("begun")
+        with _errors_in_words():
+            store.write(WEIGHTS, weights_of(release))
+        step("written")
+        with _errors_in_words():
+            for name, text in release.files.items():
+                store.write(name, [text])
+            store.write(_MARK, [_mark_of(subject, content=release.content_id)])
+        step("switched")
+
+
+def _mark_of(subject: Subject, *, content: str | None) -> bytes:
+    return json.dumps({"model": subject.id, "content": content}).encode()
+
+
+def _mark(store: S3ObjectStore) -> dict[str, Any]:
+    reader = store.open_range(_MARK, 0, _MOST_MARK_BYTES)
+    try:
+        found = json.loads(reader.read(min(reader.object_size, _MOST_MARK_BYTES)))
+    except ValueError:
+        return {}
+    finally:
+        reader.close()
+    return found if isinstance(found, dict) else {}
+
+
+@contextmanager
+def _errors_in_words() -> Iterator[None]:
+    try:
+        yield
+    except ObjectStoreError as error:
+        raise TargetError(str(error).replace("object store", "bucket's server")) from error

@@ -1,0 +1,224 @@
+"""Brings targets to what they should hold, in the background of a process.
+
+Several processes may do so. What is wanted is in Postgres, noted in the transaction that changed
+it. Who works at a placement holds an advisory lock of Postgres, on a connection of its own, while
+it does; if the process dies, the lock goes with the connection, and another process begins anew. A
+process that stands still keeps the lock, so none can finish late and bring back what was removed.
+"""
+
+import logging
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from app.database import Database
+from app.domain.errors import ExpungeError, TargetError
+from app.domain.release import Release
+from app.failpoints import reach
+from app.log import actor
+from app.logs import describe
+from app.publishing import repository
+from app.publishing.lock import alone
+from app.publishing.target import Subject, Target
+from app.registry.tables import ModelRow
+
+ReleaseOf = Callable[[Session, ModelRow], Release | None]
+"""Returns what is served of a model now."""
+ServedOf = Callable[[Session, ModelRow], tuple[str | None, str | None]]
+"""Returns the ids of the version that is served now, and of its certificate."""
+
+_log = logging.getLogger("expunge.publishing")
+_CAPACITY = 8
+_PER_TARGET = 2
+_OUTAGE_DELAY_S = 1.0
+_SWEEP_INTERVAL_S = 2.0
+_STOP_S = 5.0
+_random = random.SystemRandom()
+
+
+class _ChangedError(Exception):
+    """Something else is wanted meanwhile."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How often to look for work, and how often to check what is there."""
+
+    poll_interval_s: float = 0.25
+    check_s: float = 3600.0
+
+
+class Publisher:
+    """Works at due placements, each in its own thread; a slow target delays only itself."""
+
+    def __init__(
+        self,
+        database: Database,
+        targets: Mapping[str, Target],
+        release_of: ReleaseOf,
+        served_of: ServedOf,
+        terms: Terms,
+    ) -> None:
+        self._database = database
+        self._targets = targets
+        self._release_of = release_of
+        self._served_of = served_of
+        self._terms = terms
+        self._going: dict[str, tuple[str, threading.Thread]] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Publish in the background until ``stop``."""
+        self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing more; what is going gets a few seconds, and is else repeated."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+        with self._lock:
+            going = [thread for _, thread in self._going.values()]
+        for thread in going:
+            thread.join(_STOP_S / len(going))
+
+    def tick(self) -> int:
+        """Begin to work at due placements; return at how many."""
+        with self._database.transaction() as session:
+            due = repository.due(session, limit=100)
+        begun = 0
+        for placement_id, target in due:
+            with self._lock:
+                busy = Counter(each for each, _ in self._going.values())
+                full = len(self._going) >= _CAPACITY or busy[target] >= _PER_TARGET
+                if full or placement_id in self._going or self._stop.is_set():
+                    continue
+                thread = threading.Thread(
+                    target=self._settle_and_leave, args=(placement_id,), name="place", daemon=True
+                )
+                self._going[placement_id] = (target, thread)
+            thread.start()
+            begun += 1
+        return begun
+
+    def sweep(self) -> None:
+        """Make due what holds another version than is served, or was not checked for long.
+
+        Publishing and withdrawing make it due by themselves; this finds what follows from policies
+        and from certificates that need no run.
+        """
+        with self._database.transaction() as session:
+            outdated = [
+                row.id
+                for row, model, again in repository.settled(session, check_s=self._terms.check_s)
+                if again
+                or (row.version_id, row.certificate_id)
+                != (self._served_of(session, model) if row.is_wanted else (None, None))
+            ]
+        for placement_id in outdated:
+            with self._database.transaction() as session:
+                repository.wake_one(session, placement_id)
+
+    def settle(self, placement_id: str) -> bool:
+        """Bring one target to what it should hold; False if another process is about to."""
+        with self._database.at_once() as connection, alone(connection, placement_id) as is_alone:
+            if is_alone:
+                self._settle(connection, placement_id)
+            return is_alone
+
+    def _settle(self, connection: Connection, placement_id: str) -> None:
+        with actor.acting_as(actor.SERVICE), self._database.transaction() as session:
+            row = repository.locked(session, placement_id)
+            if row.due_at is None:
+                return
+            model = session.get_one(ModelRow, row.model_id)
+            generation, attempts, target_name = row.generation, row.attempts, row.target
+            release = self._release_of(session, model) if row.is_wanted else None
+            repository.note_begun(session, row, release)
+            subject = Subject(model.id, model.name)
+        reach("publishing_noted")
+
+        def step(name: str) -> None:
+            reach(f"publishing_{name}")
+            self._require_current(connection, placement_id, generation)
+
+        try:
+            self._target(target_name).hold(subject, release, step)
+        except _ChangedError:
+            return  # it is due
+        except (ExpungeError, SQLAlchemyError) as error:
+            failure = _in_words(error)
+            _log.warning("%s of model %s: %s", target_name, subject.name, failure)
+            with self._database.transaction() as session:
+                row = repository.locked(session, placement_id)
+                repository.note_failed(
+                    row, generation=generation, failure=failure, delay_s=_delay_s(attempts)
+                )
+            return
+        reach("publishing_held")
+        with actor.acting_as(actor.SERVICE), self._database.transaction() as session:
+            # Another process may work there since the lock's connection broke.
+            self._require_current(connection, placement_id, generation)
+            row = repository.locked(session, placement_id)
+            repository.note_done(session, row, generation=generation)
+
+    def _require_current(self, connection: Connection, placement_id: str, generation: int) -> None:
+        """Raise if the lock is lost with its connection, or something else is wanted."""
+        found = repository.generation(connection, placement_id)
+        if found != generation:
+            raise _ChangedError
+
+    def _target(self, name: str) -> Target:
+        try:
+            return self._targets[name]
+        except KeyError:
+            raise TargetError("EXPUNGE_PUBLISHERS does not name this target any more") from None
+
+    def _settle_and_leave(self, placement_id: str) -> None:
+        try:
+            self.settle(placement_id)
+        except _ChangedError:
+            pass
+        except Exception as error:  # noqa: BLE001 - it is still due
+            _log.warning("publishing is delayed: %s", describe(error))
+            self._stop.wait(_OUTAGE_DELAY_S)
+        finally:
+            with self._lock:
+                self._going.pop(placement_id, None)
+
+    def _run(self) -> None:
+        failing = False
+        rounds_to_sweep = 0
+        every = max(1, round(_SWEEP_INTERVAL_S / self._terms.poll_interval_s))
+        while not self._stop.wait(_OUTAGE_DELAY_S if failing else self._terms.poll_interval_s):
+            try:
+                self.tick()
+                rounds_to_sweep = (rounds_to_sweep + 1) % every
+                if rounds_to_sweep == 0:
+                    self.sweep()
+            except Exception as error:  # noqa: BLE001 - the database may come back
+                if not failing:
+                    _log.warning("publishing is delayed: %s", describe(error))
+                failing = True
+            else:
+                failing = False
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, ExpungeError):
+        return str(error)
+    return "the database did not answer meanwhile"
+
+
+def _delay_s(attempts: int) -> float:
+    """Return the delay after a failure: from one second on twice as long each time, to minutes."""
+    delay_s = min(repository.LONGEST_DELAY_S, 2.0 ** min(attempts, 30))
+    return delay_s * _random.uniform(1.0, 1.2)

@@ -1,0 +1,50 @@
+"""What a place where versions are published must be able to do."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Protocol
+
+from app.domain.errors import CorruptObjectError
+from app.domain.release import Release
+
+Step = Callable[[str], None]
+"""Called, with its name, after each step that changes something; raises to stop there."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model of which a target holds at most one version.
+
+    ``id`` marks what is the model's own there: nothing else is ever changed or removed.
+    """
+
+    id: str
+    name: str
+
+
+class Target(Protocol):
+    """A place that holds at most one version of each model."""
+
+    kind: str
+
+    def hold(self, subject: Subject, release: Release | None, step: Step) -> None:
+        """Bring the place to hold exactly this release of a model, or nothing of it.
+
+        The new version is there before the old one goes. Called again after any interruption, it
+        ends the same.
+
+        Raises:
+            TargetError: it cannot be done, or not be seen to be done.
+            GoneError, CorruptObjectError, ObjectStoreError: the weights cannot be read.
+        """
+
+
+def weights_of(release: Release) -> Iterator[bytes]:
+    """Yield a release's weights in parts; ``CorruptObjectError`` at the end if they are others."""
+    digest = sha256()
+    for part in release.weights():
+        digest.update(part)
+        yield part
+    if digest.hexdigest() != release.sha256:
+        raise CorruptObjectError("the weights are not those that were published")

@@ -1,0 +1,50 @@
+"""The targets that the settings name."""
+
+from collections.abc import Mapping
+
+from pydantic import SecretStr
+
+from app.publisher_settings import FolderPublisher, MlflowPublisher, Publisher
+from app.publishing.bucket import Bucket
+from app.publishing.folder import Folder
+from app.publishing.mlflow import Mlflow
+from app.publishing.mlflow_server import MlflowServer
+from app.publishing.target import Target
+from app.storage.s3 import S3ObjectStore
+
+
+def targets_of(publishers: Mapping[str, Publisher]) -> dict[str, Target]:
+    """Return the targets by name; none of them is reached yet.
+
+    Raises:
+        ConfigurationError: a file of certificates cannot be read.
+    """
+    return {name: _target(publisher) for name, publisher in publishers.items()}
+
+
+def _target(publisher: Publisher) -> Target:
+    if isinstance(publisher, FolderPublisher):
+        return Folder(publisher.path)
+    if isinstance(publisher, MlflowPublisher):
+        server = MlflowServer(
+            str(publisher.url),
+            username=publisher.username,
+            password=_revealed(publisher.password),
+            token=_revealed(publisher.token),
+            ca_file=publisher.ca_file,
+        )
+        return Mlflow(server, prefix=publisher.prefix, experiment=publisher.experiment)
+    return Bucket(
+        lambda prefix: S3ObjectStore(
+            publisher.bucket,
+            endpoint=publisher.endpoint,
+            region=publisher.region,
+            prefix=publisher.prefix + prefix,
+            access_key=_revealed(publisher.access_key),
+            secret_key=_revealed(publisher.secret_key),
+        )
+    )
+
+
+def _revealed(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()

@@ -1,0 +1,80 @@
+"""A real MLflow server holds one version of a model, wherever its change is interrupted."""
+
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from app.domain.errors import TargetError
+from app.domain.release import WEIGHTS
+from app.publishing.mlflow import Mlflow
+from app.publishing.mlflow_server import MlflowServer as Client
+from app.publishing.target import Subject, Target
+from tests.support.mlflow_server import MlflowServer, programs
+from tests.support.targets import (
+    OTHER,
+    SUBJECT,
+    Seen,
+    check_interrupted_everywhere,
+    files_of,
+    hold,
+    release,
+)
+
+pytestmark = pytest.mark.slow  # it starts an MLflow server
+
+
+@pytest.fixture(scope="module")
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    found = programs(tmp_path_factory.mktemp("mlflow-environment"))
+    server = MlflowServer(found, tmp_path_factory.mktemp("mlflow") / "server")
+    yield server
+    server.stop()
+
+
+def _target(mlflow: MlflowServer, prefix: str) -> Mlflow:
+    return Mlflow(Client(mlflow.url), prefix=prefix, experiment=prefix)
+
+
+def test_interrupted_anywhere_it_ends_the_same(mlflow: MlflowServer) -> None:
+    def fresh() -> tuple[Target, Callable[[], Seen]]:
+        prefix = uuid4().hex
+
+        def seen() -> Seen:
+            found = mlflow.files()
+            versions = mlflow.versions(prefix + SUBJECT.name)
+            assert len(versions) == (1 if found else 0)
+            assert all(len(paths) == 1 for paths in found.values())
+            return {name: paths[0].read_bytes() for name, paths in found.items()}
+
+        return _target(mlflow, prefix), seen
+
+    check_interrupted_everywhere(fresh)
+
+
+def test_what_was_removed_behind_our_back_is_placed_again(mlflow: MlflowServer) -> None:
+    target = _target(mlflow, uuid4().hex)
+    hold(target, release(1))
+    (weights,) = mlflow.files()[WEIGHTS]
+    weights.unlink()
+    hold(target, release(1))
+    found = mlflow.files()
+    assert {name: paths[0].read_bytes() for name, paths in found.items()} == files_of(release(1))
+    hold(target, None)
+    assert mlflow.files() == {}
+
+
+def test_a_registered_model_of_others_is_not_touched(mlflow: MlflowServer) -> None:
+    prefix = uuid4().hex
+    name = prefix + SUBJECT.name
+    client = Client(mlflow.url)
+    client.create_registered_model(name, {})
+    for wanted in (release(1), None):
+        with pytest.raises(TargetError, match="not ours"):
+            hold(_target(mlflow, prefix), wanted)
+    assert mlflow.versions(name) == []
+    other = uuid4().hex
+    hold(_target(mlflow, other), release(1), OTHER)
+    with pytest.raises(TargetError, match="not ours"):
+        hold(_target(mlflow, other), release(2), Subject("model_3", OTHER.name))
+    hold(_target(mlflow, other), None, OTHER)
