@@ -20,8 +20,8 @@ import psycopg
 import pytest
 
 from app.embedded.programs import wheel_folder
-from tests.support.digits import DATASET, RECORDS_PER_SUBJECT, digits_parquet, model
 from tests.support.compose import ROOT
+from tests.support.digits import DATASET, RECORDS_PER_SUBJECT, digits_parquet, model
 from tests.support.patience import PATIENCE_S, until
 from tests.support.service import Service, free_port, running
 
