@@ -81,6 +81,7 @@ lock:
 	test -x $(BIN)/uv || $(BIN)/pip install --quiet --constraint constraints.txt uv
 	$(LOCK) --extra worker --extra vault --output-file requirements.lock
 	$(LOCK) --extra worker --extra vault --extra onnx --extra bench --extra dev --output-file requirements-dev.lock
+	$(LOCK) --extra torch --output-file examples/bridges/requirements.lock examples/bridges/requirements.in
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

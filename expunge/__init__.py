@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from app.domain.errors import UnreadableRecordsError
     from app.planning.mechanisms.catalogue import account
     from app.published import verify
+    from expunge.registration import register
     from workers.published import load
 
-__all__ = ["ApiError", "Client", "UnreadableRecordsError", "account", "load", "verify"]
+__all__ = ["ApiError", "Client", "UnreadableRecordsError", "account", "load", "register", "verify"]
 
 _PARTS = {
     "ApiError": ("app.client", "ApiError"),
@@ -29,6 +30,7 @@ _PARTS = {
     "UnreadableRecordsError": ("app.domain.errors", "UnreadableRecordsError"),
     "account": ("app.planning.mechanisms.catalogue", "account"),
     "load": ("workers.published", "load"),
+    "register": ("expunge.registration", "register"),
     "verify": ("app.published", "verify"),
 }
 _EXTRA = "torch"

@@ -10,25 +10,14 @@ import typer
 
 from app.cli.output import fail
 from app.client import ApiError, ExpungeClient
-from app.domain.errors import ConfigurationError, ExpungeError, TableError
-from app.key_files import admin_key_file
-from app.settings import Settings
-from app.storage.keyfiles import read_key_file
+from app.client.configured import configured_client
+from app.domain.errors import ExpungeError, TableError
 
 
 @contextmanager
 def connect() -> Iterator[ExpungeClient]:
     """Open a client with the configured URL and key, or those that ``expunge init`` wrote."""
-    settings = Settings()
-    url = settings.api_url or f"http://{settings.host}:{settings.port}"
-    if settings.api_key is not None:
-        key = settings.api_key.get_secret_value().strip()
-    else:
-        try:
-            key = read_key_file(admin_key_file(settings)).decode().strip()
-        except ConfigurationError as error:
-            raise ConfigurationError("set EXPUNGE_API_KEY, or run 'expunge init' here") from error
-    with ExpungeClient(url, key) as client:
+    with configured_client() as client:
         yield client
 
 

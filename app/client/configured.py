@@ -1,0 +1,25 @@
+"""The client of the service that the environment names, or of the one that was set up here."""
+
+from app.client.client import ExpungeClient
+from app.domain.errors import ConfigurationError
+from app.key_files import admin_key_file
+from app.settings import Settings
+from app.storage.keyfiles import read_key_file
+
+
+def configured_client() -> ExpungeClient:
+    """Return a client with the configured URL and key, or those that ``expunge init`` wrote.
+
+    Raises:
+        ConfigurationError: there is no key.
+    """
+    settings = Settings()
+    url = settings.api_url or f"http://{settings.host}:{settings.port}"
+    if settings.api_key is not None:
+        key = settings.api_key.get_secret_value().strip()
+    else:
+        try:
+            key = read_key_file(admin_key_file(settings)).decode().strip()
+        except ConfigurationError as error:
+            raise ConfigurationError("set EXPUNGE_API_KEY, or run 'expunge init' here") from error
+    return ExpungeClient(url, key)

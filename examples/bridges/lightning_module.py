@@ -1,0 +1,78 @@
+"""A LightningModule: the network moves to a function, all else stays where it is."""
+
+import warnings
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from digits_network import build
+from digits_table import RECORDS, SHAPE, digits
+from torch.utils.data import DataLoader, TensorDataset
+
+import expunge
+
+
+class Digits(lightning.LightningModule):
+    """What there was, but that the network comes from ``digits_network.build``."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.network = build(input_shape=SHAPE, classes=10, width=width)
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        return self.network(pictures)
+
+    def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+        """Stays for experiments; the service trains by its recipe."""
+        return torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def test_step(self, batch: list[torch.Tensor], _: int) -> None:
+        """Stays."""
+        right = (self(batch[0]).argmax(dim=1) == batch[1]).float().mean()
+        self.log("accuracy", right)
+
+    def predict_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+        """Stays."""
+        return self(batch[0])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Becomes optimizer, learning_rate and weight_decay of the recipe."""
+        return torch.optim.AdamW(self.parameters(), lr=3e-3, weight_decay=1e-4)
+
+
+warnings.filterwarnings("ignore", module="lightning")
+frame = digits()
+pictures = torch.from_numpy(np.stack(frame["picture"])).reshape(-1, *SHAPE)
+rows = DataLoader(TensorDataset(pictures, torch.tensor(frame["digit"].to_numpy())), 599)
+quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu"}
+
+module = Digits(width=16)
+model = expunge.register(
+    build,
+    frame,
+    name="digits-lightning",
+    options={"width": 16},
+    recipe={
+        "optimizer": "adamw",
+        "learning_rate": 3e-3,
+        "weight_decay": 1e-4,
+        "epochs": 8,
+        "batch_size": 64,
+        "held_out_fraction": 0,
+    },
+    policy={"mechanism": "retraining"},
+    **RECORDS,
+)
+model.forget(["writer-3"], external_id="lightning-1")
+
+model.load_into(module.network)
+trainer = lightning.Trainer(**quiet, enable_model_summary=False, enable_checkpointing=False)
+[figures] = trainer.test(module, rows, verbose=False)
+own = torch.cat(trainer.predict(module, rows))
+expected = model.load().outputs_of(pictures)
+torch.testing.assert_close(own, expected)
+assert torch.equal(own.argmax(dim=1), expected.argmax(dim=1))
+assert figures["accuracy"] > 0.5, figures
+print(f"Lightning: {figures['accuracy']:.1%} of the digits right, {model.certificate['model']}")

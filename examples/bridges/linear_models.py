@@ -1,0 +1,93 @@
+"""SGDClassifier and Ridge of scikit-learn, with the weights of a head that forgets exactly."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import safetensors.numpy
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.linear_model import Ridge, SGDClassifier
+
+import expunge
+
+# As workers.training.linear_head: docs/how-to/use-a-model.md has the formulas.
+MARGIN = 1 - 2.0**-30
+
+
+def scaled(table: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return numbers between 0 and 1, by bounds that do not come from the table."""
+    return np.clip((table - low) / (high - low), 0, 1)
+
+
+def frame_of(features: np.ndarray, names: list[str], **columns: object) -> pd.DataFrame:
+    """Return a table with a row for each record."""
+    frame = pd.DataFrame(features, columns=names).assign(**columns)
+    frame.insert(0, "row", [f"row-{i}" for i in range(len(frame))])
+    return frame
+
+
+# SGDClassifier: a linear head. With a feature_norm that no row exceeds it is a linear function.
+rows, answers = load_breast_cancer(return_X_y=True)
+names = [f"measure-{i}" for i in range(rows.shape[1])]
+bounds = np.array(
+    [30, 40, 190, 2510, 0.2, 0.4, 0.5, 0.25, 0.4, 0.1, 3, 5, 22, 550, 0.04, 0.2, 0.4, 0.06, 0.1,
+     0.03, 40, 50, 260, 4300, 0.3, 1.1, 1.3, 0.3, 0.7, 0.3]
+)  # fmt: skip
+features = scaled(rows, np.zeros(30), bounds)
+BIAS, NORM = 0.5, math.sqrt(30)
+model = expunge.register(
+    {"name": "linear_head", "options": {"bias": BIAS, "feature_norm": NORM}},
+    frame_of(features, names, benign=answers.astype(bool)),
+    name="tumours",
+    inputs=names,
+    target="benign",
+    record_id="row",
+    recipe={"held_out_fraction": 0},
+    policy={"mechanism": "exact_training"},
+)
+model.forget(["row-5"], external_id="tumours-1")
+
+weight = safetensors.numpy.load_file(model.download("releases").weights)["weight"]
+classifier = SGDClassifier(loss="log_loss")
+classifier.classes_ = np.array([False, True])
+classifier.coef_ = weight[:, :-1] * math.sqrt(1 - BIAS**2) * MARGIN / NORM
+classifier.intercept_ = weight[:, -1] * BIAS * MARGIN
+published = model.load().predict(pa.Table.from_pandas(frame_of(features, names)))
+assert classifier.predict(features).tolist() == published["prediction"].to_pylist()
+np.testing.assert_allclose(
+    classifier.predict_proba(features), published["probabilities"].to_pylist(), atol=1e-5
+)
+right = classifier.score(features, answers.astype(bool))
+assert right > 0.85, right
+print(f"SGDClassifier: {right:.1%} right, {model.certificate['model']}")
+
+# Ridge: a ridge head. Features and target lie within public bounds, so that nothing is clipped.
+rows, progress = load_diabetes(return_X_y=True, scaled=False)
+names = [f"measure-{i}" for i in range(rows.shape[1])]
+low = np.array([0, 1, 10, 50, 50, 20, 10, 1, 2, 40])
+high = np.array([100, 2, 50, 150, 350, 280, 120, 12, 8, 140])
+features = scaled(rows, low, high)
+OFFSET, SCALE = 175.0, 1 / 175
+model = expunge.register(
+    {"name": "ridge_head", "options": {"feature_range": 1.0, "target_range": 1.0}},
+    frame_of(features, names, progress=progress),
+    name="progress",
+    inputs=names,
+    task="regression",
+    target={"columns": ["progress"], "offset": OFFSET, "scale": SCALE},
+    record_id="row",
+    recipe={"held_out_fraction": 0},
+    policy={"mechanism": "sufficient_statistics"},
+)
+model.forget(["row-8"], external_id="progress-1")
+
+tensors = safetensors.numpy.load_file(model.download("releases").weights)
+ridge = Ridge()
+ridge.coef_ = tensors["weight"][0] / SCALE
+ridge.intercept_ = tensors["bias"][0] / SCALE + OFFSET
+published = model.load().predict(pa.Table.from_pandas(frame_of(features, names)))
+np.testing.assert_allclose(ridge.predict(features), published["progress"].to_pylist(), rtol=1e-4)
+explained = ridge.score(features, progress)
+assert explained > 0.3, explained
+print(f"Ridge: R² {explained:.2f}, {model.certificate['model']}")

@@ -1,0 +1,137 @@
+"""Loops of PyTorch, Lightning, Hugging Face and scikit-learn, and a notebook, over a service.
+
+The libraries are in an environment of their own, which is made here from its lock; the variable
+BRIDGES_PROGRAMS names the programs of one that is there already.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.documents import ROOT, Reader, reader
+from tests.support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.slow  # an environment is made, and six models are trained twice
+
+BRIDGES = ROOT / "examples" / "bridges"
+NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
+MOST_LINES = 20
+RUN_NOTEBOOK = """
+import json, sys, nbclient, nbformat
+notebook = nbformat.read(sys.argv[1], 4)
+nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
+outputs = [each for cell in notebook.cells if cell.cell_type == "code" for each in cell.outputs]
+print("".join(each.get("text", "") for each in outputs))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the locked libraries."""
+    if given := os.environ.get("BRIDGES_PROGRAMS"):
+        return Path(given) / "python"
+    folder = tmp_path_factory.mktemp("bridges") / "venv"
+    venv.create(folder)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    locked = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement"]
+    subprocess.run([*pip, *locked, str(BRIDGES / "requirements.lock")], check=True)
+    torch = re.search(r"^torch==\S+$", (ROOT / "constraints.txt").read_text(), re.M)
+    assert torch is not None
+    subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), torch[0]], check=True)
+    return python
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """Somebody in whose folder a service runs that may import the examples' networks."""
+    path = f"{ROOT}{os.pathsep}{BRIDGES}"
+    allowed = "digits_network:build,sentiment_network:build"
+    with (
+        reader(tmp_path_factory.mktemp("user") / "work") as user,
+        user.service(PYTHONPATH=path, EXPUNGE_ALLOWED_FACTORIES=allowed),
+    ):
+        yield user
+
+
+def _run(python: Path, user: Reader, *words: object) -> str:
+    done = subprocess.run(
+        [python, *map(str, words)],
+        cwd=user.directory,
+        env=user.environment()
+        | {"PYTHONPATH": f"{ROOT}{os.pathsep}{BRIDGES}", "HOME": str(user.directory)}
+        | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "models"),
+    [
+        ("pytorch_loop", ["digits-loop"]),
+        ("lightning_module", ["digits-lightning"]),
+        ("hugging_face", ["reviews"]),
+        ("linear_models", ["tumours", "progress"]),
+    ],
+)
+def test_certified_weights_come_back_into_the_users_own_object(
+    python: Path, user: Reader, script: str, models: list[str]
+) -> None:
+    printed = _run(python, user, BRIDGES / f"{script}.py")
+    versions = re.findall(r"\{'name': '([\w-]+)', 'version': (\d+)\}", printed)
+    assert [name for name, _ in versions] == models
+    assert all(int(number) >= 2 for _, number in versions), "nothing was forgotten"
+
+
+def test_the_same_call_again_trains_nothing(python: Path, user: Reader) -> None:
+    script = BRIDGES / "linear_models.py"
+    assert _run(python, user, script) == _run(python, user, script)
+    runs = json.loads(user.expunge("run", "list", "--model", "tumours", "--json").stdout)
+    assert [run["kind"] for run in runs].count("train") == 1
+
+
+def test_another_model_of_the_name_and_a_factory_that_is_not_allowed(
+    python: Path, user: Reader
+) -> None:
+    (user.directory / "other.py").write_text(
+        (BRIDGES / "linear_models.py")
+        .read_text()
+        .replace('feature_norm": NORM', 'bias": 0.1')
+        .replace('"bias": BIAS, ', "")
+    )
+    with pytest.raises(AssertionError, match="model 'tumours' exists with another architecture"):
+        _run(python, user, "other.py")
+    (user.directory / "stranger.py").write_text(
+        "import digits_network\n\nbuild = digits_network.build\n"
+        "def strange(**given):\n    return build(**given)\n"
+    )
+    (user.directory / "refused.py").write_text(
+        (BRIDGES / "pytorch_loop.py")
+        .read_text()
+        .replace("    build,\n", "    'stranger:strange',\n")
+        .replace("digits-loop", "strange")
+    )
+    with pytest.raises(AssertionError, match="is not allowed on this worker"):
+        _run(python, user, "refused.py")
+
+
+def test_the_notebook_ends_with_a_verified_certificate(python: Path, user: Reader) -> None:
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    lines = [line for cell in code for line in cell.splitlines() if line.strip()]
+    assert len(lines) <= MOST_LINES
+    assert not any(cell.get("outputs") for cell in cells)
+    printed = _run(python, user, "-c", RUN_NOTEBOOK, NOTEBOOK)
+    assert "{'name': 'leaving', 'version': 2} 0.0" in printed
