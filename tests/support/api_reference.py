@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -27,7 +28,8 @@ _INTRODUCTION = """# API reference
 
 The service's OpenAPI document is at `/openapi.json`; this page has the same content. Calls carry
 `Authorization: Bearer KEY`. Errors are problems (RFC 9457,
-`application/problem+json`): `type`, `title`, `status`, `detail`, and members of the type.
+`application/problem+json`): `type`, `title`, `status`, `detail`, and members of the type. Each call
+lists the statuses of its errors, and their types are in the section Errors.
 """
 
 
@@ -66,7 +68,30 @@ def _resolved(node: Any, openapi: Json) -> Any:
     return node if kind == "schemas" else _resolved(openapi["components"][kind][name], openapi)
 
 
+def _shared_errors(openapi: Json) -> dict[str, str]:
+    """Return what an error's status means in the most calls, where several calls say the same."""
+    counted = Counter(
+        (status, _answer(answer))
+        for item in openapi["paths"].values()
+        for method in _METHODS
+        if method in item
+        for status, answer in item[method]["responses"].items()
+        if "application/problem+json" in answer.get("content", {})
+    )
+    shared: dict[str, str] = {}
+    for (status, said), times in counted.most_common():
+        if times > 1:
+            shared.setdefault(status, said)
+    return dict(sorted(shared.items()))
+
+
 def _operations(openapi: Json) -> Iterator[str]:
+    shared = _shared_errors(openapi)
+    yield "## Errors\n"
+    yield "| status | |\n| --- | --- |"
+    for status, said in shared.items():
+        yield row(status, said)
+    yield ""
     by_tag: dict[str, list[tuple[str, Json]]] = {}
     for path, item in openapi["paths"].items():
         for method in (method for method in _METHODS if method in item):
@@ -75,10 +100,10 @@ def _operations(openapi: Json) -> Iterator[str]:
     for tag, operations in by_tag.items():
         yield f"## {tag.capitalize()}\n"
         for title, operation in operations:
-            yield from _operation(title, operation)
+            yield from _operation(title, operation, shared)
 
 
-def _operation(title: str, operation: Json) -> Iterator[str]:
+def _operation(title: str, operation: Json, shared: dict[str, str]) -> Iterator[str]:
     yield f"### `{title}`\n"
     yield _lines(str(operation.get("description", operation.get("summary", "")))) + "\n"
     parameters = operation.get("parameters", [])
@@ -94,9 +119,14 @@ def _operation(title: str, operation: Json) -> Iterator[str]:
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
         yield f"Body: `{media}`, {type_of(content.get('schema', {}))}\n"
     yield "| answer | |\n| --- | --- |"
-    for status, answer in sorted(operation["responses"].items()):
-        yield row(status, _answer(answer))
+    answers = {status: _answer(each) for status, each in sorted(operation["responses"].items())}
+    errors = [status for status, said in answers.items() if shared.get(status) == said]
+    for status, said in answers.items():
+        if status not in errors:
+            yield row(status, said)
     yield ""
+    if errors:
+        yield f"Errors: {', '.join(errors)}.\n"
 
 
 def _answer(answer: Json) -> str:

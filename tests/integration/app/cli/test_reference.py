@@ -39,3 +39,16 @@ def test_every_operation_and_object_is_there(services: Services) -> None:
     headings = {name.lower() for name in re.findall(r"^### (\w+)$", page, re.M)}
     assert headings == {name.lower() for name in openapi["components"]["schemas"]}
     assert set(re.findall(r"\]\(#(\w+)\)", page)) <= headings
+
+
+def test_no_error_is_explained_twice_and_none_is_left_out(services: Services) -> None:
+    page = PAGE.read_text()
+    rows = re.findall(r"^\| [45]\d\d \| .*problem `.*$", page, re.M)
+    assert len(rows) > 8
+    assert len(rows) == len(set(rows))
+    for path, item in create_app(services).openapi()["paths"].items():
+        for method, operation in item.items():
+            section = page.partition(f"\n### `{method.upper()} {path}`\n")[2].partition("\n### ")[0]
+            told = {*re.findall(r"^\| (\d{3}) \|", section, re.M)}
+            told |= {*re.findall(r"\d{3}", "".join(re.findall(r"^Errors: (.*)$", section, re.M)))}
+            assert told == set(operation["responses"]), f"{method} {path}"
