@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 TESTS_AT_ONCE ?= 3
 PYTEST := $(BIN)/python -m pytest --dist loadfile --durations 20 --numprocesses
 
-.PHONY: api-reference definitions demo problems settings test test-unit test-guides test-slow storm lint serve clean install lock
+.PHONY: api-reference definitions demo docs problems settings test test-unit test-guides test-slow storm lint serve clean install lock
 
 demo: $(STAMP)
 	$(BIN)/expunge demo
@@ -58,6 +58,18 @@ definitions: $(STAMP)
 problems: $(STAMP)
 	$(BIN)/python -m tests.support.problems_page > docs/problems.md
 
+# The documentation as a site that can be searched: site/index.html. A dead link or a page that the
+# navigation lacks is an error. Its tools have an environment of their own.
+DOCS_VENV := .venv-docs
+docs: $(DOCS_VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build
+
+$(DOCS_VENV)/.installed: docs/requirements.lock
+	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install --quiet --no-deps --only-binary :all: --require-hashes \
+		--requirement docs/requirements.lock
+	touch $@
+
 serve: $(STAMP)
 	$(BIN)/expunge up
 
@@ -82,6 +94,8 @@ lock:
 	$(LOCK) --extra worker --extra vault --output-file requirements.lock
 	$(LOCK) --extra worker --extra vault --extra onnx --extra bench --extra dev --output-file requirements-dev.lock
 	$(LOCK) --extra torch --output-file examples/bridges/requirements.lock examples/bridges/requirements.in
+	$(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		--constraint constraints.txt docs/requirements.in --output-file docs/requirements.lock
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) site build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.documents import DOCS, ROOT, Reader, blocks, reader
 
-QUICK_START = "../README.md"
+QUICK_START = "quick-start.md"
 
 
 @pytest.fixture(scope="module")
