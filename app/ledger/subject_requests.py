@@ -28,6 +28,11 @@ from app.ledger.subject_status import find, settle
 from app.ledger.tables import SubjectRequestRow
 
 
+def external_id_in(external_id: str, dataset: str) -> str:
+    """Return the external id of the forget request that a subject request makes for a dataset."""
+    return f"{external_id}/{dataset}"
+
+
 @dataclass(frozen=True)
 class NewSubjectRequest:
     """What a controller asks for.
@@ -36,6 +41,8 @@ class NewSubjectRequest:
         subject_request_id: the controller's own UUID; unique per caller; repeats the first answer.
         datasets: names of the datasets to look into; empty: all that are not public.
         regulation: ``gdpr`` or ``ccpa``.
+        external_id: a name of it by which its forget requests are found; of each only a keyed hash
+            is stored.
     """
 
     subject_request_id: str
@@ -44,6 +51,7 @@ class NewSubjectRequest:
     regulation: str
     submitted_at: datetime
     status_callback_urls: Sequence[str] = ()
+    external_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +63,16 @@ class SubjectRequests:
     acceptance: Acceptance
     forget_requests: ForgetRequests
     clock: Callable[[], datetime] = utc_now
+
+    def forget_requests_for(
+        self, session: Session, asked: NewSubjectRequest
+    ) -> list[NewForgetRequest]:
+        """Return the forget requests that ``submit`` would make; raises what it raises."""
+        return [
+            NewForgetRequest(dataset=dataset.name, subject_ids=known)
+            for dataset in self._datasets(session, asked)
+            if (known := self._known(session, dataset, asked.subject_ids))
+        ]
 
     def warm(self, session: Session, asked: NewSubjectRequest) -> None:
         """Read beforehand, without a lock, what ``submit`` will need; raises what it raises."""
@@ -114,7 +132,9 @@ class SubjectRequests:
                 forget = NewForgetRequest(
                     dataset=dataset.name,
                     subject_ids=known,
-                    external_id=f"{asked.subject_request_id}/{dataset.name}",
+                    external_id=external_id_in(
+                        asked.external_id or asked.subject_request_id, dataset.name
+                    ),
                     subject_request_id=row.id,
                 )
                 request, _ = self.acceptance.submit(session, forget, api_key_id=api_key_id)
@@ -143,13 +163,15 @@ class SubjectRequests:
         return row
 
     def _digest(self, asked: NewSubjectRequest) -> bytes:
-        body = [
+        body: list[object] = [
             sorted(set(map(normal_id, asked.subject_ids))),
             sorted(set(asked.datasets)),
             asked.regulation,
             asked.submitted_at.isoformat(),
             sorted(set(asked.status_callback_urls)),
         ]
+        if asked.external_id is not None:
+            body.append(asked.external_id)
         return self.pseudonyms.upload("opendsr", json.dumps(body).encode())
 
     def _datasets(self, session: Session, asked: NewSubjectRequest) -> Sequence[DatasetRow]:

@@ -52,6 +52,7 @@ class ForgetRequestRow(Base):
             name="state",
         ),
         Index("ix_forget_requests_dataset_id_forget_epoch", "dataset_id", "forget_epoch"),
+        Index("ix_forget_requests_external_key", "external_key"),
         Index("ix_forget_requests_received_at_id", "received_at", "id"),
         Index(
             "ix_forget_requests_open_due_at",

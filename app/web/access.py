@@ -1,6 +1,6 @@
 """Who views a page: the session's API key and its scopes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
@@ -15,7 +15,7 @@ from app.domain.errors import UnauthenticatedError
 from app.domain.scopes import Scope
 from app.services import Services
 from app.web import forms
-from app.web.forms import Form
+from app.web.forms import FileForm, Form
 from app.web.sessions import Sessions
 
 COOKIE = "expunge-session"
@@ -82,19 +82,39 @@ def _requires(scope: Scope) -> Callable[[Visitor], Visitor]:
 
 
 def _sends(scope: Scope) -> Callable[[Request, Visitor, Form], Visitor]:
-    allowed = _requires(scope)
-
     def check(request: Request, someone: AnyVisitor, form: Form) -> Visitor:
-        forms.require_own(request, form, cookie=someone.cookie)
-        return allowed(someone)
+        return _sender(request, someone, form, scope)
 
     return check
 
 
+def _sends_file(scope: Scope) -> Callable[[Request, Visitor, FileForm], Visitor]:
+    def check(request: Request, someone: AnyVisitor, form: FileForm) -> Visitor:
+        return _sender(request, someone, form, scope)
+
+    return check
+
+
+def _sender(request: Request, someone: Visitor, form: Mapping[str, str], scope: Scope) -> Visitor:
+    """Return who sent a form; all that is done for it is done in their name."""
+    forms.require_own(request, form, cookie=someone.cookie)
+    require_scope(someone.caller, scope)
+    return someone
+
+
 RequestsReader = Annotated[Visitor, Depends(_requires(Scope.FORGET_READ))]
 ModelsReader = Annotated[Visitor, Depends(_requires(Scope.MODELS_READ))]
+RequestsWriter = Annotated[Visitor, Depends(_requires(Scope.FORGET_WRITE))]
+ModelsWriter = Annotated[Visitor, Depends(_requires(Scope.MODELS_WRITE))]
+DataWriter = Annotated[Visitor, Depends(_requires(Scope.DATA_WRITE))]
+Admin = Annotated[Visitor, Depends(_requires(Scope.ADMIN))]
 RequestsSender = Annotated[Visitor, Depends(_sends(Scope.FORGET_WRITE))]
+RequestsSeeker = Annotated[Visitor, Depends(_sends(Scope.FORGET_READ))]
+ReceiptSeeker = Annotated[Visitor, Depends(_sends_file(Scope.FORGET_READ))]
+FileSender = Annotated[Visitor, Depends(_sends_file(Scope.FORGET_WRITE))]
 ModelsSender = Annotated[Visitor, Depends(_sends(Scope.MODELS_WRITE))]
+DataSender = Annotated[Visitor, Depends(_sends(Scope.DATA_WRITE))]
+AdminSender = Annotated[Visitor, Depends(_sends(Scope.ADMIN))]
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str) -> None:

@@ -6,7 +6,10 @@ browser must not report another origin.
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from email.message import Message
+from email.parser import BytesFeedParser
+from email.policy import HTTP
 from typing import Annotated
 from urllib.parse import parse_qsl, urlsplit
 
@@ -15,9 +18,11 @@ from fastapi import Depends, Request
 from app.domain.errors import ExpungeError, InvalidInputError, PayloadTooLargeError
 
 TOKEN_FIELD = "token"  # noqa: S105 - a field's name
-_MAX_BYTES = 8192
-_MAX_FIELDS = 16
+_MAX_BYTES = 32_768
+_MAX_FILE_BYTES = 4 << 20
+_MAX_FIELDS = 64
 _MEDIA_TYPE = "application/x-www-form-urlencoded"
+_WITH_FILES = "multipart/form-data"
 _OWN = ("same-origin", "none")
 
 
@@ -25,28 +30,56 @@ class ForeignFormError(ExpungeError):
     """A form that was not sent from a page of this session."""
 
 
-async def read_form(request: Request) -> Mapping[str, str]:
-    """Return a posted form's fields.
+def _reader(max_bytes: int) -> Callable[[Request], Awaitable[Mapping[str, str]]]:
+    async def read(request: Request) -> Mapping[str, str]:
+        """Return a posted form's fields.
 
-    Raises:
-        InvalidInputError: the body is not a form.
-        PayloadTooLargeError: it is larger than any of ours.
-    """
-    if request.headers.get("content-type", "").partition(";")[0].strip() != _MEDIA_TYPE:
-        raise InvalidInputError("the body must be an HTML form")
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MAX_BYTES:
-            raise PayloadTooLargeError("the form is too large")
-    try:
-        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
-    except ValueError as error:
-        raise InvalidInputError("the body is not a valid HTML form") from error
-    return dict(fields)
+        Raises:
+            InvalidInputError: the body is not a form.
+            PayloadTooLargeError: it is larger than this form may be.
+        """
+        media_type = request.headers.get("content-type", "")
+        kind = media_type.partition(";")[0].strip()
+        if kind not in (_MEDIA_TYPE, _WITH_FILES):
+            raise InvalidInputError("the body must be an HTML form")
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > max_bytes:
+                raise PayloadTooLargeError(f"the form is too large: at most {max_bytes:,} bytes")
+        try:
+            if kind == _WITH_FILES:
+                return _parts(media_type, bytes(body))
+            text = body.decode()
+            return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+        except (ValueError, LookupError) as error:
+            raise InvalidInputError("the body is not a valid HTML form in UTF-8") from error
+
+    return read
 
 
+def _parts(media_type: str, body: bytes) -> dict[str, str]:
+    """Return the fields of a form with files; a file is a field with its text (RFC 7578)."""
+    parser = BytesFeedParser(policy=HTTP)
+    parser.feed(f"Content-Type: {media_type}\r\n\r\n".encode() + body)
+    parts = parser.close().get_payload()
+    if not isinstance(parts, list) or len(parts) > _MAX_FIELDS:
+        raise ValueError("no parts, or too many")
+    return dict(map(_field, parts))
+
+
+def _field(part: Message) -> tuple[str, str]:
+    name = part.get_param("name", header="content-disposition")
+    content = part.get_payload(decode=True)
+    if isinstance(name, str) and isinstance(content, bytes):
+        return name, content.decode("utf-8-sig")
+    raise ValueError("a part without a name or a content")
+
+
+read_form = _reader(_MAX_BYTES)
+read_form_with_file = _reader(_MAX_FILE_BYTES)
 Form = Annotated[Mapping[str, str], Depends(read_form)]
+FileForm = Annotated[Mapping[str, str], Depends(read_form_with_file)]
 
 
 def token_of(cookie: str) -> str:

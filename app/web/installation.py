@@ -8,11 +8,35 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from app.services import Services
-from app.web import failures, login, models, overview, reference, requests, runs, verify, workers
+from app.web import (
+    failures,
+    login,
+    models,
+    overview,
+    queue,
+    reference,
+    requests,
+    runs,
+    submitting,
+    verify,
+    workers,
+)
 from app.web.access import open_sessions
 from app.web.pages import HEADERS
 
-PARTS = (overview, login, requests, runs, models, workers, failures, verify, reference)
+PARTS = (
+    overview,
+    login,
+    submitting,
+    queue,
+    requests,
+    runs,
+    models,
+    workers,
+    failures,
+    verify,
+    reference,
+)
 
 
 class _Files(StaticFiles):

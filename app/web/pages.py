@@ -49,6 +49,10 @@ _STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.GoneError, 410, "Gone"),
     (errors.PayloadTooLargeError, 413, "Too large"),
     (errors.PlanError, 422, "No plan"),
+    (errors.ParameterError, 422, "Not understood"),
+    (errors.CalibrationError, 422, "No plan"),
+    (errors.TooCostlyError, 422, "Takes too long"),
+    (errors.MissingExtraError, 422, "Not installed"),
     (errors.InvalidInputError, 422, "Not understood"),
 )
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -79,11 +83,13 @@ def router() -> APIRouter:
 
 
 def _error_page(request: Request, error: Exception) -> Response:
+    if isinstance(error, errors.OverloadedError):
+        return _page(request, 503, "Too busy", "The service is busy. Try again soon.")
     if isinstance(error, errors.UnauthenticatedError):
         return RedirectResponse(LOGIN, status_code=303)
     for kind, status, title in _STATUSES:
         if isinstance(error, kind):
-            return _page(request, status, title, f"{error}.")
+            return _page(request, status, title, f"{_said(error)}.")
     if isinstance(error, RequestValidationError | DataError):
         return _page(request, 422, "Not understood", "The address or the form holds a wrong value.")
     if isinstance(error, DBAPIError | PoolTimeoutError):
@@ -97,6 +103,12 @@ def _error_page(request: Request, error: Exception) -> Response:
             "runs continue once Redis is back.",
         )
     raise error
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, errors.UnknownRecordsError):
+        return f"{error}, among them {', '.join(error.examples)}"
+    return str(error)
 
 
 def _page(request: Request, status: int, title: str, message: str) -> Response:

@@ -68,6 +68,11 @@ def number(value: float | None) -> str:
     return _DASH if value is None else f"{value:.4g}"
 
 
+def count(value: float) -> str:
+    """Format a large number with its thousands apart."""
+    return f"{value:,.0f}"
+
+
 def size(size_bytes: int) -> str:
     """Format a size in bytes in its largest unit."""
     amount = float(size_bytes)
@@ -109,7 +114,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for spelling in (moment, since, due, number, size, words, short, emphasised, figures):
+    for spelling in (moment, since, due, number, count, size, words, short, emphasised, figures):
         environment.filters[spelling.__name__] = spelling
     return environment
 

@@ -1,18 +1,30 @@
-"""``/requests``: forget requests, their obligations, and retries."""
+"""``/requests``: forget requests, what is owed to them, certificates, and what may be done."""
+
+from typing import Any
 
 from fastapi import Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import JSONResponse, RedirectResponse
+from sqlalchemy.orm import Session
 
+from app.api import forget_requests as api
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
+from app.certificates.plain_words import guarantee_in_words
+from app.certificates.signing import statement_of
+from app.domain.errors import InvalidInputError, NotFoundError
 from app.domain.states import RequestState
-from app.ledger import repository, request_views
+from app.ledger import finding, repository, request_views
+from app.ledger.certificates import issued
 from app.log import actor
+from app.services import Services
 from app.web import pages, queries
-from app.web.access import RequestsReader, RequestsSender
+from app.web.access import RequestsReader, RequestsSeeker, RequestsSender, Visitor
+from app.web.forms import Form
 from app.web.rendering import render
 
 router = pages.router()
+
+_LONGEST_NAME = 512
 
 
 @router.get("/requests")
@@ -51,6 +63,20 @@ def show_all(
     )
 
 
+@router.post("/requests/found")
+def find(request: Request, services: ServicesOf, visitor: RequestsSeeker, form: Form) -> Response:
+    """List the requests with a ticket or id, or about a person or record.
+
+    A form that is posted, since addresses are written to logs.
+    """
+    name = form.get("name", "").strip()
+    if not 1 <= len(name) <= _LONGEST_NAME or "\0" in name:
+        raise InvalidInputError(f"give a ticket or an id of at most {_LONGEST_NAME} characters")
+    with services.database.transaction() as session:
+        lines = finding.find(session, services.pseudonyms, name)
+    return render(request, "found.html", visitor, lines=lines, most=finding.MOST)
+
+
 @router.get("/requests/{request_id}")
 def show(
     request_id: str, request: Request, services: ServicesOf, visitor: RequestsReader
@@ -61,6 +87,38 @@ def show(
     return render(request, "request.html", visitor, line=line)
 
 
+@router.get("/requests/{request_id}/answer")
+def answer(
+    request_id: str, request: Request, services: ServicesOf, visitor: RequestsReader
+) -> Response:
+    """Show what may be told the person, on one page to be printed."""
+    with services.database.transaction() as session:
+        line = request_views.one(session, request_id)
+        words = {
+            owed.model: guarantee_in_words(_predicate(session, owed.certificate))
+            for owed in line.obligations
+            if owed.certificate is not None
+        }
+    return render(request, "answer.html", visitor, line=line, words=words)
+
+
+@router.get("/requests/{request_id}/certificates")
+def certificates(request_id: str, services: ServicesOf, visitor: RequestsReader) -> JSONResponse:
+    """Return all certificates of a request, as the API does."""
+    return _download(_certificates(request_id, services, visitor), f"{request_id}.certificates")
+
+
+@router.get("/requests/{request_id}/certificates/{certificate_id}")
+def certificate(
+    request_id: str, certificate_id: str, services: ServicesOf, visitor: RequestsReader
+) -> JSONResponse:
+    """Return one certificate with the proofs of this request's records, to be verified."""
+    for found in _certificates(request_id, services, visitor):
+        if found["certificate"] == certificate_id:
+            return _download(found["bundle"], f"{certificate_id}.certificate")
+    raise NotFoundError("certificate", certificate_id)
+
+
 @router.post("/requests/{request_id}/retry")
 def retry(request_id: str, services: ServicesOf, visitor: RequestsSender) -> RedirectResponse:
     """Give a failed request another run."""
@@ -68,3 +126,30 @@ def retry(request_id: str, services: ServicesOf, visitor: RequestsSender) -> Red
     with acting, services.database.transaction() as session:
         services.forget_requests.retry(session, request_id)
     return RedirectResponse(f"/requests/{request_id}", status_code=303)
+
+
+@router.post("/requests/{request_id}/cancel")
+def cancel(
+    request_id: str, services: ServicesOf, visitor: RequestsSender, form: Form
+) -> RedirectResponse:
+    """Cancel a request that no run has started on, and bring its records back if asked to."""
+    acting = actor.acting_as(visitor.caller.key_id)
+    with acting, services.database.transaction() as session:
+        services.forget_requests.cancel(session, request_id, restore="restore" in form)
+    return RedirectResponse(f"/requests/{request_id}", status_code=303)
+
+
+def _certificates(request_id: str, services: Services, visitor: Visitor) -> list[dict[str, Any]]:
+    found = api.list_forget_request_certificates(request_id, services, visitor.caller)
+    return [each.model_dump(mode="json", exclude_none=True) for each in found]
+
+
+def _predicate(session: Session, certificate_id: str) -> dict[str, Any]:
+    envelope = issued.certificate(session, certificate_id).envelope
+    return dict(statement_of(envelope)["predicate"])
+
+
+def _download(document: object, name: str) -> JSONResponse:
+    return JSONResponse(
+        document, headers={"Content-Disposition": f'attachment; filename="{name}.json"'}
+    )

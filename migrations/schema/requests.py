@@ -91,6 +91,7 @@ def create_forget_requests() -> None:
         "forget_requests",
         ["dataset_id", "forget_epoch"],
     )
+    op.create_index("ix_forget_requests_external_key", "forget_requests", ["external_key"])
     op.create_index(
         "ix_forget_requests_open_due_at",
         "forget_requests",

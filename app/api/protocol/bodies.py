@@ -1,5 +1,6 @@
 """Limits on the size and media type of bodies, applied before anything reads them."""
 
+import re
 from collections.abc import Callable
 from io import BytesIO
 from typing import Annotated, Any
@@ -17,7 +18,9 @@ from app.settings import Settings
 _JSON_METHODS = ("POST", "PATCH")
 _BODY_METHODS = (*_JSON_METHODS, "PUT")
 _FILES_AT_ONCE = 2
-_WITH_IDS = ("/v1/forget-requests", "/opendsr/v2/requests")
+_WITH_IDS = re.compile(
+    "/v1/forget-requests|/opendsr/v2/requests|/requests(/preview|/[^/]+/receipt)?"
+)
 
 
 class Bodies:
@@ -65,7 +68,8 @@ def _limit_of(scope: Scope) -> str:
     """Return the setting that limits a body."""
     if scope["method"] == "PUT":
         return "max_upload_bytes"
-    return "max_ids_bytes" if scope["path"].rstrip("/") in _WITH_IDS else "max_json_bytes"
+    with_ids = _WITH_IDS.fullmatch(scope["path"].rstrip("/"))
+    return "max_ids_bytes" if with_ids else "max_json_bytes"
 
 
 class _Limited:

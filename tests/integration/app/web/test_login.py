@@ -47,7 +47,15 @@ PAGES = (
     "/failures",
     "/verify",
 )
-POSTS = ("/requests/x/retry", "/runs/x/retry", "/logout")
+POSTS = (
+    "/requests",
+    "/requests/found",
+    "/requests/x/cancel",
+    "/requests/x/receipt",
+    "/requests/x/retry",
+    "/runs/x/retry",
+    "/logout",
+)
 
 
 def test_without_a_session_every_page_asks_for_a_key(stranger: TestClient) -> None:
@@ -232,8 +240,8 @@ def test_a_token_of_another_session_is_refused(visitor_of: VisitorOf) -> None:
 NO_FORMS = [
     (b"{}", "application/json", 422),
     (b"token=%FF%FE\xff", "application/x-www-form-urlencoded", 422),
-    (b"&".join([b"a=1"] * 20), "application/x-www-form-urlencoded", 422),
-    (b"key=" + b"x" * 9000, "application/x-www-form-urlencoded", 413),
+    (b"&".join([b"a=1"] * 65), "application/x-www-form-urlencoded", 422),
+    (b"key=" + b"x" * 33_000, "application/x-www-form-urlencoded", 413),
 ]
 
 

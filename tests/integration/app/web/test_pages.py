@@ -28,7 +28,12 @@ from tests.support.workshop import Workshop
 
 SCOPES = {
     "/requests": Scope.FORGET_READ,
+    "/requests/new": Scope.FORGET_WRITE,
     "/requests/{request_id}": Scope.FORGET_READ,
+    "/requests/{request_id}/answer": Scope.FORGET_READ,
+    "/requests/{request_id}/certificates": Scope.FORGET_READ,
+    "/requests/{request_id}/certificates/{certificate_id}": Scope.FORGET_READ,
+    "/queue": Scope.FORGET_READ,
     "/runs": Scope.MODELS_READ,
     "/runs/{run_id}": Scope.MODELS_READ,
     "/runs/{run_id}/progress": Scope.MODELS_READ,
@@ -40,6 +45,11 @@ SCOPES = {
     "/workers": Scope.MODELS_READ,
 }
 ACTIONS = {
+    "/requests": Scope.FORGET_WRITE,
+    "/requests/preview": Scope.FORGET_WRITE,
+    "/requests/found": Scope.FORGET_READ,
+    "/requests/{request_id}/cancel": Scope.FORGET_WRITE,
+    "/requests/{request_id}/receipt": Scope.FORGET_READ,
     "/requests/{request_id}/retry": Scope.FORGET_WRITE,
     "/runs/{run_id}/retry": Scope.MODELS_WRITE,
 }

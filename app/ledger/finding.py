@@ -1,0 +1,58 @@
+"""Finding requests by what their senders know: a ticket, a person, a record, or our own id.
+
+None of these is stored. They are compared as keyed hashes, in every dataset at once.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import ARRAY, ColumnElement, LargeBinary, any_, literal, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from app.datasets import repository as datasets
+from app.datasets.pseudonyms import Pseudonyms
+from app.datasets.tables import RecordRow
+from app.ledger import request_views
+from app.ledger.request_views import RequestView
+from app.ledger.subject_requests import external_id_in
+from app.ledger.tables import ForgetRequestRow, ForgottenRecordRow
+
+MOST = 50
+
+
+def find(
+    session: Session, pseudonyms: Pseudonyms, name: str, *, limit: int = MOST
+) -> list[RequestView]:
+    """Return the requests with this id or ticket, or about this subject or record, newest first.
+
+    Args:
+        session: the ledger.
+        pseudonyms: hash the name under the service's key.
+        name: as the sender writes it.
+        limit: the most requests that are returned.
+    """
+    known = datasets.datasets(session)
+    tickets = [name, *(external_id_in(name, each.name) for each in known)]
+    external = [pseudonyms.external_id(ticket) for ticket in tickets]
+    people = [pseudonyms.subject(each.id, name) for each in known]
+    records = [pseudonyms.record(each.id, name) for each in known]
+    named = (
+        select(ForgottenRecordRow.request_id)
+        .join(RecordRow, RecordRow.seq == ForgottenRecordRow.record_seq)
+        .where(or_(_is_any(RecordRow.subject_key, people), _is_any(RecordRow.record_key, records)))
+    )
+    mine = select(ForgetRequestRow.id).where(
+        or_(ForgetRequestRow.id == name, _is_any(ForgetRequestRow.external_key, external))
+    )
+    ids = named.union(mine).subquery()
+    newest = (
+        select(ForgetRequestRow.id)
+        .where(ForgetRequestRow.id.in_(select(ids.c[0])))
+        .order_by(ForgetRequestRow.received_at.desc(), ForgetRequestRow.id.desc())
+        .limit(limit)
+    )
+    return list(request_views.read(session, session.scalars(newest).all()).values())
+
+
+def _is_any(column: InstrumentedAttribute[Any], keys: Collection[bytes]) -> ColumnElement[bool]:
+    return column == any_(literal(list(keys), ARRAY(LargeBinary)))

@@ -1,0 +1,214 @@
+"""``/requests/new``: a new forget request, shown with what it would reach before it is sent.
+
+Ids go from the form to its preview and back with the answer. Between the two, nothing is stored.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from uuid import uuid4
+
+from fastapi import Request, Response
+from pydantic import TypeAdapter, ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from app.api.forgetting import Forgetting
+from app.api.protocol.access import ServicesOf
+from app.api.protocol.leaving import Left
+from app.api.protocol.schemas import ExternalId, OwnerId
+from app.datasets import repository as datasets
+from app.domain.errors import InvalidInputError
+from app.ledger import previews, repository, request_views
+from app.ledger.new_requests import Call, NewForgetRequest
+from app.ledger.previews import Preview
+from app.ledger.request_views import RequestView
+from app.ledger.subject_requests import NewSubjectRequest
+from app.log import actor
+from app.services import Services
+from app.web import pages
+from app.web.access import FileSender, ReceiptSeeker, RequestsWriter, Visitor
+from app.web.forms import FileForm
+from app.web.receipts import receipt_of
+from app.web.rendering import render
+
+router = pages.router()
+
+_MOST_IDS = 10_000
+_REGULATIONS = ("gdpr", "ccpa")
+_Ids = TypeAdapter(list[OwnerId])
+_Ticket = TypeAdapter(ExternalId)
+
+
+@router.get("/requests/new")
+def ask(request: Request, services: ServicesOf, visitor: RequestsWriter) -> Response:
+    """Ask who or what must be forgotten."""
+    with services.database.transaction() as session:
+        names = [
+            each.name
+            for each in datasets.datasets(session)
+            if not each.public and each.archived_at is None
+        ]
+    return render(request, "new_request.html", visitor, datasets=names)
+
+
+@router.post("/requests/preview")
+def preview(
+    request: Request, services: ServicesOf, visitor: FileSender, form: FileForm, left: Left
+) -> Response:
+    """Show which models a request would reach, and what it would cost."""
+    fields = _fields(form)
+    found = [_preview(services, visitor, asked, left) for asked in _asked(services, fields)]
+    fields |= {"call": str(uuid4()), "submitted_at": datetime.now(UTC).isoformat()}
+    return render(
+        request, "preview.html", visitor, fields=fields, previews=found, ids=_count(fields)
+    )
+
+
+@router.post("/requests")
+async def submit(
+    request: Request, services: ServicesOf, visitor: FileSender, form: FileForm
+) -> Response:
+    """Send a request; sent twice, it is accepted once."""
+    fields = _fields(form) | {
+        "call": form.get("call") or str(uuid4()),
+        "submitted_at": form.get("submitted_at") or datetime.now(UTC).isoformat(),
+    }
+    with actor.acting_as(visitor.caller.key_id):
+        if fields["dataset"]:
+            forgetting: Forgetting = request.app.state.forgetting
+            new = _forget_request(fields, idempotency_key=fields["call"])
+            call = Call(new, visitor.caller.key_id, visitor.caller.key_id)
+            made = [(await forgetting.submit(call), new)]
+        else:
+            made = await run_in_threadpool(_everywhere, services, visitor, fields)
+    return render(request, "accepted.html", visitor, status=201, made=made)
+
+
+@router.post("/requests/{request_id}/receipt")
+def receipt(request_id: str, services: ServicesOf, _: ReceiptSeeker, form: FileForm) -> Response:
+    """Return the receipt, if these are the ids that the request named."""
+    fields = _fields(form)
+    with services.database.transaction() as session:
+        document = receipt_of(
+            session,
+            services.forget_requests,
+            request_id,
+            record_ids=_lines(fields["record_ids"]),
+            subject_ids=_lines(fields["subject_ids"]),
+        )
+    filename = f"{request_id}.receipt.json"
+    return Response(
+        json.dumps(document, indent=1),
+        media_type="application/json",
+        headers={"Content-Disposition": f'attachment; filename="{filename}"'},
+    )
+
+
+def _everywhere(
+    services: Services, visitor: Visitor, fields: Mapping[str, str]
+) -> list[tuple[RequestView, NewForgetRequest]]:
+    """Submit a request about people in all datasets; return each part, and whom it names."""
+    asked = _subject_request(fields)
+    with services.database.transaction() as session:
+        services.subject_requests.warm(session, asked)
+    with services.database.transaction() as session:
+        row = services.subject_requests.submit(session, asked, api_key_id=visitor.caller.key_id)
+        session.flush()
+        made = [each.id for each in repository.requests_of_subject(session, row.id)]
+        named = {
+            each.dataset: each
+            for each in services.subject_requests.forget_requests_for(session, asked)
+        }
+        views = request_views.read(session, made).values()
+        return [(view, named[view.dataset]) for view in views]
+
+
+def _preview(services: Services, visitor: Visitor, asked: NewForgetRequest, left: Left) -> Preview:
+    return previews.preview(
+        services.database,
+        services.acceptance,
+        asked,
+        api_key_id=visitor.caller.key_id,
+        make=partial(services.planners.plan, left=left),
+    )
+
+
+def _asked(services: Services, fields: Mapping[str, str]) -> list[NewForgetRequest]:
+    if fields["dataset"]:
+        return [_forget_request(fields)]
+    with services.database.transaction() as session:
+        return services.subject_requests.forget_requests_for(session, _subject_request(fields))
+
+
+def _forget_request(
+    fields: Mapping[str, str], *, idempotency_key: str | None = None
+) -> NewForgetRequest:
+    return NewForgetRequest(
+        dataset=fields["dataset"],
+        record_ids=_lines(fields["record_ids"]),
+        subject_ids=_lines(fields["subject_ids"]),
+        external_id=fields["external_id"] or None,
+        idempotency_key=idempotency_key,
+    )
+
+
+def _subject_request(fields: Mapping[str, str]) -> NewSubjectRequest:
+    if fields["record_ids"]:
+        raise InvalidInputError("records have ids in one dataset: choose the dataset")
+    try:
+        submitted_at = datetime.fromisoformat(fields.get("submitted_at") or _EPOCH)
+    except ValueError as error:
+        raise InvalidInputError("the form was changed: begin again") from error
+    return NewSubjectRequest(
+        subject_request_id=fields.get("call") or str(uuid4()),
+        subject_ids=_lines(fields["subject_ids"]),
+        datasets=(),
+        regulation=fields["regulation"],
+        submitted_at=submitted_at,
+        external_id=fields["external_id"] or None,
+    )
+
+
+_EPOCH = "1970-01-01T00:00:00+00:00"
+
+
+def _fields(form: Mapping[str, str]) -> dict[str, str]:
+    """Return the checked fields: pasted ids and those of a file together, one on each line."""
+    both = f"{form.get('ids', '')}\n{form.get('file', '')}"
+    kind = form.get("kind", "subject_ids")
+    fields = {name: form.get(name, "") for name in ("record_ids", "subject_ids")}
+    if kind not in fields:
+        raise InvalidInputError("say whether these are ids of people or of records")
+    fields[kind] += f"\n{both}"
+    fields = {name: "\n".join(_ids(text)) for name, text in fields.items()}
+    if not any(fields.values()):
+        raise InvalidInputError("give at least one id, one on each line, or a file of them")
+    if _count(fields) > _MOST_IDS:
+        raise InvalidInputError(f"at most {_MOST_IDS:,} ids here: the API takes more")
+    ticket = form.get("external_id", "").strip()
+    try:
+        external_id = _Ticket.validate_python(ticket) if ticket else ""
+    except ValidationError as error:
+        raise InvalidInputError("the ticket is too long, or has a character of no text") from error
+    regulation = form.get("regulation", _REGULATIONS[0])
+    if regulation not in _REGULATIONS:
+        raise InvalidInputError("the regulation is gdpr or ccpa")
+    named = {"dataset": form.get("dataset", ""), "external_id": external_id}
+    return fields | named | {"regulation": regulation}
+
+
+def _ids(text: str) -> list[str]:
+    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+    try:
+        return _Ids.validate_python(list(dict.fromkeys(filter(None, lines))))
+    except ValidationError as error:
+        raise InvalidInputError("an id has at most 512 characters") from error
+
+
+def _lines(text: str) -> list[str]:
+    return text.split("\n") if text else []
+
+
+def _count(fields: Mapping[str, str]) -> int:
+    return sum(len(_lines(fields[name])) for name in ("record_ids", "subject_ids"))

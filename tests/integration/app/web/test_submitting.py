@@ -1,0 +1,238 @@
+"""Forget requests from the page: previewed, sent, found, cancelled; receipts and answers."""
+
+import json
+import re
+from html import unescape
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.certificates.receipts import Receipt
+from app.datasets import repository
+from app.domain.scopes import Scope
+from app.services import Services
+from tests.integration.app.web.conftest import VisitorOf, token_in
+from tests.support.workshop import DATASET, Workshop
+
+
+def _sent(page: str, action: str) -> dict[str, str]:
+    """Return the hidden fields of the form with this action."""
+    (form,) = re.findall(rf'<form[^>]*action="{action}".*?</form>', page, re.S)
+    fields = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form)
+    return {name: unescape(value) for name, value in fields}
+
+
+def _preview(visitor: TestClient, file: str = "", **fields: str) -> str:
+    token = token_in(visitor.get("/requests/new").text)
+    answer = visitor.post(
+        "/requests/preview",
+        data={"token": token, "dataset": DATASET, **fields},
+        files={"file": ("ids.txt", file.encode(), "text/plain")},
+    )
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def _submit(visitor: TestClient, preview: str) -> str:
+    answer = visitor.post("/requests", data=_sent(preview, "/requests"))
+    assert answer.status_code == 201, answer.text
+    return answer.text
+
+
+def _ids(page: str) -> list[str]:
+    return list(dict.fromkeys(re.findall(r'href="/requests/(fr_\w+)"', page)))
+
+
+def _find(visitor: TestClient, name: str) -> list[str]:
+    token = token_in(visitor.get("/requests").text)
+    return _ids(visitor.post("/requests/found", data={"token": token, "name": name}).text)
+
+
+def test_a_file_of_ids_is_previewed_and_sent_once(operator: TestClient, workshop: Workshop) -> None:
+    workshop.define()
+    workshop.work()
+    learned = workshop.split()[0][:3]
+
+    preview = _preview(
+        operator,
+        "\ufeff" + "\r\n".join([*learned[1:], learned[0], ""]),
+        kind="record_ids",
+        ids=learned[0],
+        external_id=" ticket-1 ",
+    )
+
+    assert "It names 3 ids" in preview
+    assert "a run unlearns them" in preview
+    assert "gradient clipping" in preview
+    assert not _ids(operator.get("/requests").text)
+
+    accepted = _submit(operator, preview)
+    (request,) = _ids(accepted)
+    assert _ids(_submit(operator, preview)) == [request]
+    assert workshop.request(request).record_count == 3
+    assert _ids(operator.get("/requests").text) == [request]
+
+    fields = _sent(accepted, f"/requests/{request}/receipt")
+    receipt = operator.post(f"/requests/{request}/receipt", data=fields)
+    assert (
+        receipt.headers["content-disposition"] == f'attachment; filename="{request}.receipt.json"'
+    )
+    assert set(Receipt.from_json(receipt.content).record_ids) == set(learned)
+    for wrong in (learned[:2], [*learned, "record-39"], []):
+        answer = operator.post(
+            f"/requests/{request}/receipt", data={**fields, "record_ids": "\n".join(wrong)}
+        )
+        assert answer.status_code == 422
+
+
+def test_a_person_is_forgotten_everywhere_and_found_by_all_names(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    preview = _preview(operator, dataset="", ids="subject-2\nsubject-unknown", external_id="T 7")
+    assert "people: 4 records" in preview
+    accepted = _submit(operator, preview)
+    (request,) = _ids(accepted)
+    assert _ids(_submit(operator, preview)) == [request]
+    fields = _sent(accepted, f"/requests/{request}/receipt")
+    receipt = operator.post(f"/requests/{request}/receipt", data=fields).json()
+    assert receipt["subject_ids"] == ["subject-2"]
+
+    for name in ("T 7", "subject-2", "record-8", request):
+        assert _find(operator, name) == [request]
+    for name in ("t 7", "subject-3", "record-1", "fr_", "subject-unknown"):
+        assert _find(operator, name) == []
+    nobody = _preview(operator, dataset="", ids="subject-unknown")
+    assert "No dataset knows these people" in nobody
+    assert "there is nothing to forget" in _submit(operator, nobody)
+
+
+def test_a_ticket_is_found_among_those_of_other_keys(
+    operator: TestClient, visitor_of: VisitorOf, workshop: Workshop
+) -> None:
+    first = _submit(operator, _preview(operator, ids="subject-1", external_id="same"))
+    other = visitor_of(Scope.FORGET_WRITE, Scope.FORGET_READ)
+    second = _submit(other, _preview(other, ids="subject-3", external_id="same"))
+
+    assert _find(other, "same") == [*_ids(second), *_ids(first)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "give at least one id"),
+        ({"ids": "x" * 513}, "at most 512 characters"),
+        ({"ids": "nobody-knows"}, "nobody-knows"),
+        ({"ids": "record-1", "kind": "record_ids", "dataset": ""}, "choose the dataset"),
+        ({"ids": "record-1", "kind": "other"}, "people or of records"),
+        ({"ids": "subject-1", "dataset": "other"}, "other"),
+        ({"ids": "subject-1", "external_id": "x" * 513}, "ticket"),
+        ({"ids": "subject-1", "regulation": "none"}, "gdpr or ccpa"),
+        ({"ids": "\n".join(map(str, range(10_001)))}, "10,000"),
+    ],
+)
+def test_what_cannot_be_sent_says_why(
+    operator: TestClient, workshop: Workshop, fields: dict[str, str], said: str
+) -> None:
+    token = token_in(operator.get("/requests/new").text)
+    data = {"token": token, "dataset": DATASET, **fields}
+    for path in ("/requests/preview", "/requests"):
+        answer = operator.post(path, data=data)
+        assert answer.status_code in (404, 422)
+        assert said in unescape(answer.text)
+    assert not _ids(operator.get("/requests").text)
+
+
+def test_a_damaged_form_is_refused(operator: TestClient, workshop: Workshop) -> None:
+    for body, kind in (
+        (b"--x\r\nno headers", "multipart/form-data; boundary=x"),
+        (b"x", "multipart/form-data"),
+        (
+            b"--x\r\nContent-Disposition: form-data\r\n\r\n1\r\n--x--",
+            "multipart/form-data; boundary=x",
+        ),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="ids"\r\n\r\n\xff\r\n--x--',
+            "multipart/form-data; boundary=x",
+        ),
+        (b"\xff=1", "application/x-www-form-urlencoded"),
+        (b"{}", "application/json"),
+    ):
+        answer = operator.post("/requests", content=body, headers={"content-type": kind})
+        assert answer.status_code in (403, 422), kind
+    large = b"x" * (5 << 20)
+    kind = "application/x-www-form-urlencoded"
+    answer = operator.post("/requests", content=large, headers={"content-type": kind})
+    assert answer.status_code == 413
+
+
+def test_a_request_is_cancelled_and_its_records_come_back(
+    operator: TestClient, workshop: Workshop
+) -> None:
+    workshop.define()
+    workshop.work()
+    kept, back = (workshop.forget(record) for record in workshop.split()[0][:2])
+    page = operator.get(f"/requests/{kept}").text
+    fields = _sent(page, f"/requests/{kept}/cancel")
+    operator.post(f"/requests/{kept}/cancel", data=fields)
+    operator.post(f"/requests/{back}/cancel", data={**fields, "restore": "on"})
+
+    with workshop.transaction() as session:
+        (dataset,) = repository.datasets(session)
+        assert repository.counts(session, dataset.id)[1] == 1
+    for request in (kept, back):
+        assert workshop.request(request).state == "cancelled"
+        page = operator.get(f"/requests/{request}").text
+        assert f"/requests/{request}/cancel" not in page
+    again = operator.post(f"/requests/{kept}/cancel", data=fields)
+    assert again.status_code == 409
+
+
+def test_certificates_and_the_answer_to_the_person(
+    operator: TestClient, workshop: Workshop, services: Services
+) -> None:
+    workshop.define()
+    workshop.work()
+    record = workshop.split()[0][0]
+    request = workshop.forget(record)
+    assert "We are working on your request" in operator.get(f"/requests/{request}/answer").text
+    assert operator.get(f"/requests/{request}/certificates").json() == []
+    workshop.dispatch()
+    workshop.work()
+    services.clean_up()
+
+    (found,) = operator.get(f"/requests/{request}/certificates").json()
+    path = f"/requests/{request}/certificates/{found['certificate']}"
+    assert f'href="{path}"' in operator.get(f"/requests/{request}").text
+    one = operator.get(path)
+    assert one.headers["content-disposition"].startswith("attachment")
+    assert one.json()["request"]
+    assert json.dumps(one.json()["envelope"]) == json.dumps(found["bundle"]["envelope"])
+    assert operator.get(f"/requests/{request}/certificates/cert_x").status_code == 404
+
+    answer = operator.get(f"/requests/{request}/answer").text
+    assert "Your request has been met" in answer
+    assert "<strong>(ε, δ) = (1, 1e-05).</strong>" in answer
+    assert record not in answer
+
+
+def test_the_queue_says_why_each_request_waits(operator: TestClient, workshop: Workshop) -> None:
+    def reasons() -> str:
+        page = re.sub(r"\s+", " ", operator.get("/queue").text)
+        return unescape(" ".join(re.findall(r"<li>(.*?)</li>", page.split("<main")[1])))
+
+    assert "Nothing is owed" in operator.get("/queue").text
+    workshop.define()
+    workshop.work()
+    learned = workshop.split()[0]
+    first = workshop.forget(learned[0])
+    assert reasons() == "model: waits until its run is scheduled"
+    workshop.dispatch()
+    assert reasons() == "model: its run is queued: no worker is there"
+    held = workshop.lease()
+    workshop.begin(held)
+    second = workshop.forget(learned[1])
+    assert "came after its present run had begun" in reasons()
+    workshop.give_up(held, "it broke")
+    assert "model: failed: it broke" in reasons()
+    assert _ids(operator.get("/queue").text) == [first, second]
+    assert f'action="/requests/{first}/retry"' in operator.get("/queue").text
