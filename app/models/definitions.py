@@ -120,6 +120,20 @@ def define_model(
     return model
 
 
+def occasion_of(
+    database: Database, definition: ModelDefinition, *, max_parameters: int | None = None
+) -> Occasion:
+    """Return what the first run of such a model would be planned from; nothing is stored.
+
+    Raises:
+        ExpungeError: as ``define_model`` does before it plans.
+    """
+    with database.transaction() as session:
+        found = Occasion.of(session, _definable(session, definition, max_parameters))
+        session.rollback()
+    return found
+
+
 def _definable(
     session: Session, definition: ModelDefinition, max_parameters: int | None = None
 ) -> ModelRow:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
+from markupsafe import Markup
 from sqlalchemy.orm import Session
 
 from app.api.protocol.access import ServicesOf
@@ -20,7 +21,7 @@ from app.domain.ensemble import Member
 from app.domain.filenames import certificate_filename, weights_filename
 from app.domain.network_words import members_by_version, members_in_words, network_in_words
 from app.domain.policy import Policy
-from app.domain.tasks.words import task_in_words
+from app.domain.tasks.words import metric_in_words, task_in_words
 from app.ledger import run_views
 from app.ledger.certificates import bundles, issued
 from app.ledger.certificates.capacities import capacity_of
@@ -31,9 +32,12 @@ from app.registry.tables import ModelRow, VersionRow
 from app.registry.tasks import task_of
 from app.web import pages, queries
 from app.web.access import ModelsReader
+from app.web.charts import Series, lines
 from app.web.rendering import render
 
 router = pages.router()
+
+_FEWEST_SCORES = 2
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,8 @@ def model_lines(session: Session) -> Sequence[ModelLine]:
 def show_all(request: Request, services: ServicesOf, visitor: ModelsReader) -> Response:
     """List models."""
     with services.database.snapshot() as session:
-        lines = model_lines(session)
-    return render(request, "models.html", visitor, lines=lines)
+        found = model_lines(session)
+    return render(request, "models.html", visitor, lines=found)
 
 
 @router.get("/models/{name}")
@@ -80,7 +84,7 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
         model = registry.model_named(session, name)
         line = _line(session, model, queries.owed_by_model(session).get(model.id, 0))
         released = registry.released_versions(session, model.id)
-        lines = run_views.page(session, model=name, limit=10)
+        runs = run_views.page(session, model=name, limit=10)
         policy = Policy.from_json(model.policy)
         capacity = capacity_of(session, model)
         task = task_in_words(task_of(model))
@@ -94,6 +98,9 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
             )
             for row in publishing.of_model(session, model.id)
         ]
+        gradients, met = queries.costs_of_model(session, model.id)
+        recipe = dict(model.recipe)
+    metric, scores = _scores(released)
     return render(
         request,
         "model.html",
@@ -105,7 +112,12 @@ def show(name: str, request: Request, services: ServicesOf, visitor: ModelsReade
         network=network,
         versions=released,
         targets=targets,
-        lines=lines,
+        lines=runs,
+        gradients=gradients,
+        met=met,
+        recipe=recipe,
+        metric=metric,
+        scores=scores,
     )
 
 
@@ -157,6 +169,18 @@ def weights(
 ) -> Response:
     """Return the weights of a served version."""
     return weights_answer(request, services, name, number)
+
+
+def _scores(released: Sequence[VersionRow]) -> tuple[str, Markup | None]:
+    """Return the newest headline metric in words, and a chart of it over the versions."""
+    headline = next((v.evaluation["headline"] for v in released if "headline" in v.evaluation), "")
+    oldest_first = released[::-1]
+    values = [(v.evaluation.get("metrics") or {}).get(headline) for v in oldest_first]
+    if sum(value is not None for value in values) < _FEWEST_SCORES:
+        return "", None
+    metric = metric_in_words(headline)
+    names = [f"v{version.number}" for version in oldest_first]
+    return metric, lines(names, [Series("", values)], title=f"{metric} of each version")
 
 
 def _line(session: Session, model: ModelRow, owed: int) -> ModelLine:

@@ -89,3 +89,11 @@ def retry(run_id: str, services: ServicesOf, visitor: ModelsSender) -> RedirectR
     with acting:
         new = runs.retry_run(services.database, run_id, make=services.planners.plan).id
     return RedirectResponse(f"/runs/{new}", status_code=303)
+
+
+@router.post("/runs/{run_id}/cancel")
+def cancel(run_id: str, services: ServicesOf, visitor: ModelsSender) -> RedirectResponse:
+    """Cancel a run that has not ended; its obligations wait for the model's next one."""
+    with actor.acting_as(visitor.caller.key_id), services.database.transaction() as session:
+        runs.cancel_run(session, run_id)
+    return RedirectResponse(f"/runs/{run_id}", status_code=303)

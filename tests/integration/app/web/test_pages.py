@@ -43,8 +43,30 @@ SCOPES = {
     "/models/{name}/versions/{number}/certificate": Scope.MODELS_READ,
     "/models/{name}/versions/{number}/weights": Scope.MODELS_READ,
     "/workers": Scope.MODELS_READ,
+    "/models/{name}/policy": Scope.MODELS_WRITE,
+    "/new-model": Scope.MODELS_WRITE,
+    "/datasets": Scope.MODELS_READ,
+    "/datasets/{name}": Scope.MODELS_READ,
+    "/callbacks": Scope.FORGET_READ,
+    "/keys": Scope.ADMIN,
+    "/audit": Scope.ADMIN,
+    "/audit/export": Scope.ADMIN,
 }
 ACTIONS = {
+    "/models/{name}/policy": Scope.MODELS_WRITE,
+    "/models/{name}/policy/quote": Scope.MODELS_WRITE,
+    "/models/{name}/retrain": Scope.MODELS_WRITE,
+    "/models/{name}/archive": Scope.MODELS_WRITE,
+    "/new-model": Scope.MODELS_WRITE,
+    "/new-model/quote": Scope.MODELS_WRITE,
+    "/runs/{run_id}/cancel": Scope.MODELS_WRITE,
+    "/datasets/{name}/archive": Scope.DATA_WRITE,
+    "/datasets/{name}/imports": Scope.DATA_WRITE,
+    "/datasets/{name}/imports/{import_id}/cancel": Scope.DATA_WRITE,
+    "/datasets/{name}/imports/{import_id}/retry": Scope.DATA_WRITE,
+    "/keys": Scope.ADMIN,
+    "/keys/{key_id}/revoke": Scope.ADMIN,
+    "/callbacks/{callback_id}/redeliver": Scope.FORGET_WRITE,
     "/requests": Scope.FORGET_WRITE,
     "/requests/preview": Scope.FORGET_WRITE,
     "/requests/found": Scope.FORGET_READ,
@@ -53,7 +75,7 @@ ACTIONS = {
     "/requests/{request_id}/retry": Scope.FORGET_WRITE,
     "/runs/{run_id}/retry": Scope.MODELS_WRITE,
 }
-FOR_ANYONE = {"/", "/docs", "/verify", "/failures", "/login", "/logout"}
+FOR_ANYONE = {"/", "/figures", "/docs", "/verify", "/failures", "/login", "/logout"}
 
 
 def _filled(path: str) -> str:

@@ -1,0 +1,50 @@
+"""``/callbacks``: what was sent to requests' addresses, and sending it again."""
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+
+from app.api.protocol.access import ServicesOf
+from app.api.protocol.cursors import PageByMoment
+from app.callbacks import repository
+from app.callbacks.repository import EventState
+from app.log import actor
+from app.web import pages
+from app.web.access import RequestsReader, RequestsSender
+from app.web.rendering import render
+
+router = pages.router()
+
+
+@router.get("/callbacks")
+def show_all(
+    request: Request,
+    services: ServicesOf,
+    visitor: RequestsReader,
+    page: PageByMoment,
+    state: str = "",
+) -> Response:
+    """List callbacks, newest first."""
+    wanted = EventState(state) if state in list(EventState) else None
+    with services.database.transaction() as session:
+        rows = repository.events(
+            session, state=wanted, request_id=None, after=page.after, limit=page.limit + 1
+        )
+        rows, next_cursor = page.cut(rows, lambda row: (row[0].created_at, row[0].id))
+        return render(
+            request,
+            "callbacks.html",
+            visitor,
+            events=rows,
+            states=list(EventState),
+            wanted=wanted,
+            first=page.after is None,
+            next_cursor=next_cursor,
+        )
+
+
+@router.post("/callbacks/{callback_id}/redeliver")
+def redeliver(callback_id: str, services: ServicesOf, visitor: RequestsSender) -> RedirectResponse:
+    """Send a callback again, whatever its state."""
+    with actor.acting_as(visitor.caller.key_id), services.database.transaction() as session:
+        repository.redeliver(session, callback_id)
+    return RedirectResponse("/callbacks", status_code=303)

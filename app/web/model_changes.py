@@ -1,0 +1,153 @@
+"""What changes models: their definition and policy, each quoted first; retraining; the end."""
+
+from functools import partial
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+
+from app.api.protocol.access import ServicesOf
+from app.api.protocol.leaving import Left
+from app.datasets import repository as datasets
+from app.domain.policy import Policy
+from app.log import actor
+from app.models import definitions, endings, policies, retraining
+from app.registry import repository as registry
+from app.services import Services
+from app.web import pages
+from app.web.access import ModelsSender, ModelsWriter
+from app.web.forms import Form
+from app.web.policy_forms import Choices, definition_of, policy_changes, policy_values, quoted
+from app.web.rendering import render
+
+router = pages.router()
+
+_FIRST = {"name": "", "dataset": "", "weights": "train", "recipe": "{}", "task": ""}
+_NETWORK = '{"name": "mlp", "options": {"hidden": [32]}}'
+
+
+@router.get("/new-model")
+def ask(request: Request, services: ServicesOf, visitor: ModelsWriter) -> Response:
+    """Ask for a model's definition."""
+    values = policy_values(Policy()) | _FIRST | {"architecture": _NETWORK}
+    names = _dataset_names(services)
+    return render(
+        request,
+        "new_model.html",
+        visitor,
+        values=values,
+        datasets=names,
+        choices=Choices(),
+        quote=None,
+    )
+
+
+@router.post("/new-model/quote")
+def quote_new(
+    request: Request, services: ServicesOf, visitor: ModelsSender, form: Form, left: Left
+) -> Response:
+    """Show what each mechanism would do for such a model; nothing is stored."""
+    definition = definition_of(form)
+    occasion = definitions.occasion_of(
+        services.database, definition, max_parameters=services.settings.max_parameters
+    )
+    quotes = services.planners.quotes(policy=occasion.policy, shape=occasion.shape, left=left)
+    values = policy_values(definition.policy) | {name: form.get(name, "") for name in form}
+    return render(
+        request,
+        "new_model.html",
+        visitor,
+        values=values,
+        datasets=_dataset_names(services),
+        choices=Choices(),
+        quote=quoted(quotes, definition.policy),
+    )
+
+
+@router.post("/new-model")
+def define(services: ServicesOf, visitor: ModelsSender, form: Form, left: Left) -> RedirectResponse:
+    """Define a model and start its training."""
+    definition = definition_of(form)
+    with actor.acting_as(visitor.caller.key_id):
+        definitions.define_model(
+            services.database,
+            definition,
+            max_parameters=services.settings.max_parameters,
+            make=partial(services.planners.plan, left=left),
+        )
+    return RedirectResponse(f"/models/{definition.name}", status_code=303)
+
+
+@router.get("/models/{name}/policy")
+def show_policy(
+    name: str, request: Request, services: ServicesOf, visitor: ModelsWriter
+) -> Response:
+    """Show a model's policy in a form."""
+    with services.database.transaction() as session:
+        policy = Policy.from_json(registry.model_named(session, name).policy)
+    return render(
+        request,
+        "policy.html",
+        visitor,
+        name=name,
+        values=policy_values(policy),
+        choices=Choices(),
+        quote=None,
+    )
+
+
+@router.post("/models/{name}/policy/quote")
+def quote_policy(
+    name: str,
+    request: Request,
+    services: ServicesOf,
+    visitor: ModelsSender,
+    form: Form,
+    left: Left,
+) -> Response:
+    """Show what the model's next run would be under a changed policy; nothing changes."""
+    changes = policy_changes(form, fixed=True)
+    policy, occasion = policies.changed_occasion(services.database, name, changes)
+    quotes = services.planners.quotes(policy=policy, shape=occasion.shape, left=left)
+    return render(
+        request,
+        "policy.html",
+        visitor,
+        name=name,
+        values=policy_values(policy),
+        choices=Choices(),
+        quote=quoted(quotes, policy),
+    )
+
+
+@router.post("/models/{name}/policy")
+def change_policy(
+    name: str, services: ServicesOf, visitor: ModelsSender, form: Form, left: Left
+) -> RedirectResponse:
+    """Change a model's policy, from its next run on."""
+    make = partial(services.planners.plan, left=left)
+    with actor.acting_as(visitor.caller.key_id):
+        changes = policy_changes(form, fixed=True)
+        policies.change_policy(services.database, name, changes, make=make)
+    return RedirectResponse(f"/models/{name}", status_code=303)
+
+
+@router.post("/models/{name}/retrain")
+def retrain(name: str, services: ServicesOf, visitor: ModelsSender, left: Left) -> RedirectResponse:
+    """Train a model anew on the records that are there now."""
+    make = partial(services.planners.plan, left=left)
+    with actor.acting_as(visitor.caller.key_id):
+        run = retraining.retrain(services.database, name, make=make)
+    return RedirectResponse(f"/runs/{run.id}", status_code=303)
+
+
+@router.post("/models/{name}/archive")
+def archive(name: str, services: ServicesOf, visitor: ModelsSender) -> RedirectResponse:
+    """Take a model out of service for good."""
+    with actor.acting_as(visitor.caller.key_id), services.database.transaction() as session:
+        endings.archive_model(session, services.blobs, name)
+    return RedirectResponse(f"/models/{name}", status_code=303)
+
+
+def _dataset_names(services: Services) -> list[str]:
+    with services.database.transaction() as session:
+        return [each.name for each in datasets.datasets(session) if each.archived_at is None]
