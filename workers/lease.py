@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from app.database import Database
 from app.domain.states import Phase, RunKind
 from app.ledger import runs
+from app.ledger.reports import with_report
 from app.ledger.tables import RunRow
 from app.processes.stopping import StopSignal
 from workers.holding import Holding
@@ -29,6 +30,7 @@ class Lease(Holding):
         self.plan: Mapping[str, Any] = row.plan
         self.phase_seconds: dict[str, float] = {}
         self._progress: dict[str, object] = {}
+        self._points: list[Mapping[str, Any]] = []
 
     @classmethod
     def take(
@@ -53,6 +55,8 @@ class Lease(Holding):
         """Record progress, to be written soon; raises what ``check`` raises."""
         self.check()
         self._progress = {**self._progress, **progress}
+        if progress.get("step") is not None:
+            self._points = with_report(self._points, self._progress)
         self._changed = True
 
     def _beat(self, connection: Connection) -> None:
@@ -61,5 +65,5 @@ class Lease(Holding):
             self.run_id,
             self.fencing_token,
             lease_s=self._lease_s,
-            progress=self._progress,
+            progress=self._progress | {"reports": self._points},
         )

@@ -28,6 +28,7 @@ class RunView(RunProgress):
     kind: str
     plan: dict[str, Any]
     phase_seconds: dict[str, float] | None
+    reports: list[dict[str, Any]] | None
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

@@ -77,7 +77,7 @@ def lease(session: Session, run_id: str, *, lease_s: float) -> RunRow | None:
     row.fencing_token += 1
     row.lease_expires_at = func.clock_timestamp() + timedelta(seconds=lease_s)
     row.started_at = func.clock_timestamp()
-    row.phase = row.step = row.total_steps = row.epsilon = row.loss = None
+    row.phase = row.step = row.total_steps = row.epsilon = row.loss = row.reports = None
     log.append(session, "run.leased", run=row.id, attempt=row.attempt)
     session.flush()
     session.refresh(row)

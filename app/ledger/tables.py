@@ -12,6 +12,7 @@ from sqlalchemy import (
     UniqueConstraint,
     func,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.database import Base
@@ -170,6 +171,8 @@ class RunRow(Base):
     loss: Mapped[float | None]
     failure_reason: Mapped[str | None]
     phase_seconds: Mapped[dict[str, Any] | None]
+    reports: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True))
+    """What its present attempt has reported (``reports.py``)."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]

@@ -1,9 +1,11 @@
 """``/runs``: runs, their progress, and retries."""
 
 from dataclasses import asdict
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
+from markupsafe import Markup
 
 from app.api.protocol.access import ServicesOf
 from app.api.protocol.cursors import PageByMoment
@@ -16,6 +18,7 @@ from app.planning.curve import epsilon_by_step
 from app.registry import repository as registry
 from app.web import pages, queries
 from app.web.access import ModelsReader, ModelsSender
+from app.web.charts import Series, lines
 from app.web.rendering import render
 
 router = pages.router()
@@ -33,7 +36,7 @@ def show_all(
     """List runs, newest first."""
     wanted = RunState(state) if state in list(RunState) else None
     with services.database.transaction() as session:
-        lines = run_views.page(
+        found = run_views.page(
             session,
             state=wanted,
             model=model or None,
@@ -41,12 +44,12 @@ def show_all(
             limit=page.limit + 1,
         )
         names = queries.model_names(session)
-    lines, next_cursor = page.cut(lines, lambda line: (line.created_at, line.id))
+    found, next_cursor = page.cut(found, lambda line: (line.created_at, line.id))
     return render(
         request,
         "runs.html",
         visitor,
-        lines=lines,
+        lines=found,
         models=names,
         states=list(RunState),
         wanted=wanted,
@@ -63,6 +66,7 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
         line = run_views.one(session, run_id)
         released = registry.version_of_run(session, run_id, shown=True)
     plan = Plan.from_json(line.plan)
+    reports = line.reports or []
     return render(
         request,
         "run.html",
@@ -72,7 +76,15 @@ def show(run_id: str, request: Request, services: ServicesOf, visitor: ModelsRea
         version=None if released is None else released.number,
         phase_seconds=line.phase_seconds or {},
         curve=epsilon_by_step(plan),
+        reported=[each for each in reports if each["epsilon"] is not None],
+        losses=_losses([each for each in reports if each["loss"] is not None]),
     )
+
+
+def _losses(reports: list[dict[str, Any]]) -> Markup | None:
+    """Return a chart of the loss where it was public."""
+    names = [str(each["step"]) for each in reports]
+    return lines(names, [Series("", [each["loss"] for each in reports])], title="Loss by step")
 
 
 @router.get("/runs/{run_id}/progress")

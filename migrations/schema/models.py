@@ -75,6 +75,7 @@ def create_runs() -> None:
         sa.Column("loss", sa.Double),
         sa.Column("failure_reason", sa.String),
         sa.Column("phase_seconds", JSONB),
+        sa.Column("reports", JSONB),
         sa.Column("created_at", MOMENT, server_default=NOW, nullable=False),
         sa.Column("started_at", MOMENT),
         sa.Column("finished_at", MOMENT),

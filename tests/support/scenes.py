@@ -15,6 +15,7 @@ from app.domain.states import Phase
 from app.ledger import runs
 from app.ledger.accepting import Acceptance
 from app.ledger.new_requests import NewForgetRequest
+from app.ledger.reports import with_report
 from app.ledger.tables import ForgetRequestRow
 from app.monitoring.queue_state import QUEUE
 from app.planning.curve import epsilon_by_step
@@ -35,6 +36,7 @@ def advance(workshop: Workshop, held: Held, share: float) -> tuple[int, float]:
         "total_steps": curve[-1][0],
         "epsilon": epsilon,
     }
+    progress["reports"] = with_report(workshop.run(held.run_id).reports or [], progress)
     with workshop.transaction() as session:
         runs.heartbeat(session, held.run_id, held.token, lease_s=LEASE_S, progress=progress)
     return step, epsilon

@@ -43,9 +43,15 @@ export function show(root, event) {
     pill.className = `pill ${TONES[event.state] ?? "off"}`;
   }
   const bar = root.querySelector("progress");
-  if (bar !== null && event.total_steps !== null) {
+  if (bar === null) return;
+  if (event.total_steps !== null) {
     bar.max = event.total_steps;
     bar.value = event.step;
+  } else if (event.state === "running" || event.state === "leased") {
+    bar.removeAttribute("value");  // a phase without steps: it moves, and says not how far
+  } else {
+    bar.max = 1;
+    bar.value = event.state === "published" ? 1 : 0;
   }
 }
 

@@ -7,14 +7,11 @@ const page = document.getElementById("run");
 const news = document.getElementById("news");
 const announcement = document.getElementById("announcement");
 const { run, target, active } = page.dataset;
-const memory = `curve ${run}`;
 
-const planned = [...document.querySelectorAll("#planned tr[data-step]")].map((row) => ({
-  step: Number(row.dataset.step),
-  epsilon: Number(row.dataset.epsilon),
-}));
+const planned = rows("#planned");
 const curve = new Curve(document.getElementById("curve"), { planned, target: Number(target) });
-let { attempt, points } = remembered();
+let attempt = Number(page.dataset.attempt);
+let points = rows("#reported");
 let announced = 0;
 
 draw();
@@ -33,7 +30,6 @@ function add({ step, total_steps: total, epsilon }) {
   if (epsilon === null || step === null || last?.step >= step) return;
   points.push({ step, epsilon });
   draw(total);
-  sessionStorage.setItem(memory, JSON.stringify({ attempt, points }));
 }
 
 // Without scripts, or without a point, no figure is shown, only the numbers.
@@ -62,6 +58,10 @@ function link() {
   return again;
 }
 
-function remembered() {
-  return JSON.parse(sessionStorage.getItem(memory)) ?? { attempt: null, points: [] };
+// What the page has in a table: the plan, or what the run had reported when the page was made.
+function rows(table) {
+  return [...document.querySelectorAll(`${table} tr[data-step]`)].map((row) => ({
+    step: Number(row.dataset.step),
+    epsilon: Number(row.dataset.epsilon),
+  }));
 }
