@@ -10,9 +10,10 @@ from markupsafe import Markup
 
 _WIDTH = 640.0
 _HEIGHT = 200.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 12.0, 14.0, 30.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 72.0, 12.0, 14.0, 30.0
 _TICKS = 4
 _MOST_NAMES = 6
+_LARGE = 100.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def _axes(names: Sequence[str], top: float, unit: str) -> Markup:
         drawn += Markup(
             '<line class="grid" x1="{:.0f}" x2="{:.0f}" y1="{:.1f}" y2="{:.1f}"/>'
             '<text x="{:.0f}" y="{:.1f}" text-anchor="end">{}</text>'
-        ).format(_LEFT, _WIDTH - _RIGHT, y, y, _LEFT - 6, y + 4, f"{value:.3g}{unit}")
+        ).format(_LEFT, _WIDTH - _RIGHT, y, y, _LEFT - 6, y + 4, f"{_spelt(value)}{unit}")
     every = -(-len(names) // _MOST_NAMES) or 1
     slot = _across() / max(1, len(names))
     for i, name in enumerate(names):
@@ -114,6 +115,10 @@ def _described(names: Sequence[str], series: Sequence[Series], title: str, unit:
             what = f"{each.name}: " if each.name else ""
             said.append(f"{what}at most {most:.4g}{unit}, {value:.4g}{unit} at {name}")
     return f"{title}. {'; '.join(said)}."
+
+
+def _spelt(value: float) -> str:
+    return f"{value:,.0f}" if value >= _LARGE else f"{value:.3g}"
 
 
 def _across() -> float:

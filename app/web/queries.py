@@ -15,6 +15,8 @@ from app.registry.tables import ModelRow
 
 Week = datetime
 _GRADIENTS = cast(RunRow.plan["predicted"]["gradient_computations"].astext, Float)
+# A run that did not report its ε met its plan's.
+_EPSILON = func.coalesce(RunRow.epsilon, cast(RunRow.plan["epsilon"].astext, Float))
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def hours_to_certificate(session: Session, since: Week) -> Mapping[Week, tuple[f
 def costs_by_week(session: Session, since: Week) -> Mapping[Week, tuple[float, float, int]]:
     """Return the gradients of published unlearning runs, the ε of all, and their number."""
     week = _week(RunRow.finished_at)
-    query = select(week, func.sum(_GRADIENTS), func.sum(RunRow.epsilon), func.count()).where(
+    query = select(week, func.sum(_GRADIENTS), func.sum(_EPSILON), func.count()).where(
         *_unlearned(), RunRow.finished_at >= since
     )
     return {
