@@ -6,7 +6,7 @@ None of these is stored. They are compared as keyed hashes, in every dataset at 
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, LargeBinary, any_, literal, or_, select
+from sqlalchemy import ARRAY, ColumnElement, LargeBinary, String, any_, literal, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.datasets import repository as datasets
@@ -41,13 +41,12 @@ def find(
         .join(RecordRow, RecordRow.seq == ForgottenRecordRow.record_seq)
         .where(or_(_is_any(RecordRow.subject_key, people), _is_any(RecordRow.record_key, records)))
     )
-    mine = select(ForgetRequestRow.id).where(
-        or_(ForgetRequestRow.id == name, _is_any(ForgetRequestRow.external_key, external))
-    )
-    ids = named.union(mine).subquery()
+    mine = select(ForgetRequestRow.id).where(_is_any(ForgetRequestRow.external_key, external))
+    # Apart from the next statement, which would otherwise go through all requests by their age.
+    ids = {name, *session.scalars(named), *session.scalars(mine)}
     newest = (
         select(ForgetRequestRow.id)
-        .where(ForgetRequestRow.id.in_(select(ids.c[0])))
+        .where(ForgetRequestRow.id == any_(literal(list(ids), ARRAY(String))))
         .order_by(ForgetRequestRow.received_at.desc(), ForgetRequestRow.id.desc())
         .limit(limit)
     )

@@ -40,6 +40,14 @@ KEPT = (
     "page-busy-run-dark.png",
     "page-busy-verify-light.png",
     "page-failing-overview-light.png",
+    *(
+        f"page-busy-{name}-{scheme}{ending}.png"
+        for name in ("preview", "queue")
+        for scheme in ("light", "dark")
+        for ending in ("", "-phone")
+    ),
+    "page-busy-figures-light.png",
+    "page-busy-model-light.png",
 )
 GOLDEN = HERE.parents[1] / "tests" / "golden" / "v1"
 
@@ -121,6 +129,15 @@ def verify_wrong(page: Page) -> None:
     page.wait_for_selector(".verdict")
 
 
+def preview(page: Page) -> None:
+    """See what a request would do."""
+    page.get_by_label("Where", exact=True).select_option("people")
+    page.get_by_label("Ids (one on each line)").fill("subject-7")
+    page.get_by_label("Your ticket").fill("DSR-2041")
+    page.get_by_role("button", name="Preview").click()
+    page.wait_for_url("**/requests/preview")
+
+
 def empty(browser: Browser, folder: Path) -> None:
     """Nothing was ever done."""
     with service() as services:
@@ -139,7 +156,14 @@ def busy(browser: Browser, folder: Path) -> None:
         model = f"/models/{scenes.MODELS[0]}"
         pages = {
             "overview": ("/", nothing),
+            "queue": ("/queue", nothing),
             "requests": ("/requests", nothing),
+            "preview": ("/requests/new", preview),
+            "figures": ("/figures", nothing),
+            "dataset": ("/datasets/people", nothing),
+            "policy": (f"{model}/policy", nothing),
+            "keys": ("/keys", nothing),
+            "audit": ("/audit", nothing),
             "run": (f"/runs/{first.run_id}", _run(workshop, first)),
             "model": (model, nothing),
             "version": (f"{model}/versions/2", nothing),
