@@ -25,6 +25,7 @@ from pydantic_settings import (
 )
 
 from app.domain.errors import ConfigurationError
+from app.domain.parallelism import MOST_DEVICES
 from app.domain.places import prefix_of
 from app.domain.scopes import Scope
 from app.domain.urls import is_safe_url
@@ -86,7 +87,11 @@ class Settings(BaseSettings):
         max_attempts: how often a run is tried before it has failed for good.
         worker_memory: how much memory a run may use for weights and records, in bytes or as
             ``6GiB``; three quarters of what is free when a run begins when unset. What does not fit
-            is streamed or refused; the programs themselves need 500 MB on top.
+            is streamed or refused; the programs themselves need 500 MB on top. Of a run on several
+            devices, each process may use so much.
+        devices: how many devices a run uses, with a process for each: that many GPUs, or processes
+            on the CPU where there are none. Only training by a recipe, and the mechanisms that
+            forget any start, are divided; other runs use one.
         poll_interval_s: how often the dispatcher looks for work.
         checkpoint_interval_s: how old a signed checkpoint of a log that has grown may get; one is
             also signed with every certificate.
@@ -189,6 +194,7 @@ class Settings(BaseSettings):
     lease_s: float = Field(default=30.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
     worker_memory: ByteSize | None = Field(default=None, ge=1)
+    devices: int = Field(default=1, ge=1, le=MOST_DEVICES)
     poll_interval_s: float = Field(default=0.25, gt=0)
     checkpoint_interval_s: float = Field(default=60.0, ge=0)
     deadline_warning_s: float = Field(default=7 * 86400.0, ge=0)

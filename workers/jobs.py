@@ -15,12 +15,12 @@ from app.services import Services, open_services
 from app.settings import Settings
 from workers.attempts import attempted
 from workers.data.whitening import whiten
+from workers.distributed.process import carry_out
 from workers.ensembles.helping import help_with
 from workers.failures import is_permanent
 from workers.imports.attempt import attempt
 from workers.lease import Lease
 from workers.queue import note_current
-from workers.run import execute
 
 _log = logging.getLogger("expunge.worker")
 
@@ -125,7 +125,9 @@ def _execute(services: Services, lease: Lease) -> None:
             max_attempts=services.settings.max_attempts,
         )
 
-    if attempted(services.database, lease, work=lambda: execute(services, lease), give_up=give_up):
+    if attempted(
+        services.database, lease, work=lambda: carry_out(services, lease), give_up=give_up
+    ):
         _log.info("run %s: published", lease.run_id)
         services.complete_at_once(
             lambda session: {

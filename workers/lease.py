@@ -41,6 +41,25 @@ class Lease(Holding):
             row = runs.lease(session, run_id, lease_s=lease_s)
             return None if row is None else cls(database, row, lease_s=lease_s, stop=stop)
 
+    @classmethod
+    def shared(
+        cls,
+        database: Database,
+        run_id: str,
+        fencing_token: int,
+        *,
+        lease_s: float,
+        stop: StopSignal,
+    ) -> "Lease":
+        """Return a run's lease in another process of its worker.
+
+        Raises:
+            LeaseLostError: another worker holds the run, or it is over.
+        """
+        with database.transaction() as session:
+            row = runs.holder(session, run_id, fencing_token)
+            return cls(database, row, lease_s=lease_s, stop=stop)
+
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """Report a phase and measure its duration."""

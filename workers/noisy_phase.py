@@ -6,7 +6,7 @@ buffers are the public ones, no optimiser state exists, and neither loss nor gra
 the loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
@@ -15,8 +15,10 @@ from app.accounting.guarantees import Guarantee
 from app.domain.errors import TargetNotMetError
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import Coordinates, RawWeights, ReferenceFrame
+from workers.mechanisms.vectors import Across
 from workers.noise.generators import NoiseSource
 from workers.tasks.augmented import visited
+from workers.tasks.task import Batch
 from workers.training.buffers import require_supported_buffers, reset_buffers, without_buffers
 from workers.training.feeds import Feed
 from workers.training.network import Network
@@ -51,9 +53,17 @@ class Rule(Protocol):
         """How many steps the plan expects, which is also the maximum."""
 
     def begin(
-        self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
+        self,
+        position: torch.Tensor,
+        *,
+        noise: NoiseSource,
+        epsilon: float,
+        delta: float,
+        across: Across,
     ) -> NoisyRun:
         """Prepare the start in place, with noise if the rule has it.
+
+        Of several processes each has a stretch of the position, which ``across`` joins.
 
         Raises:
             TargetNotMetError: no run of this rule can meet the target. Nothing was changed.
@@ -76,7 +86,8 @@ def run_noisy_phase(
 
     Buffers are left at their initial values. The order of batches does not depend on weights or
     records. The rule works on a float64 position in the frame; without a frame, on the weights
-    themselves, which are then float64.
+    themselves, which are then float64. Of several processes each moves its own stretch, with noise
+    of its own source, by the sum of all gradients; the leading one says when to stop.
 
     Raises:
         TargetNotMetError: the rule's parameters cannot meet the target.
@@ -84,18 +95,26 @@ def run_noisy_phase(
         SealedStateError: the network moved its parameters out of the flat buffer.
         PlanError: the network created or changed a public tensor or a buffer.
     """
-    flat = network.flat
-    coordinates: Coordinates = RawWeights() if frame is None else frame.on(flat.shapes, flat.device)
-    position = coordinates.position_of(flat.values)
-    run = rule.begin(position, noise=noise, epsilon=epsilon, delta=delta)
-    coordinates.weights_at(position, out=flat.values)
+    flat, team = network.flat, network.team
+    team.align_(flat.values)
+    own = team.stretch(flat.size)
+    values = flat.values[own]
+    coordinates: Coordinates = (
+        RawWeights() if frame is None else frame.on(flat.shapes, flat.device, own)
+    )
+    position = coordinates.position_of(values)
+    run = rule.begin(position, noise=noise, epsilon=epsilon, delta=delta, across=team)
+    coordinates.weights_at(position, out=values)
+    team.gather_(flat.values)
     reset_buffers(network.module)
 
     def step(gradient: torch.Tensor) -> None:
         if run.steps >= rule.steps:
             raise TargetNotMetError("the planned steps did not meet the target")
-        run.step(position, coordinates.pull_back_(gradient))
-        coordinates.weights_at(position, out=flat.values)
+        team.reduce_(gradient)
+        run.step(position, coordinates.pull_back_(gradient[own]))
+        coordinates.weights_at(position, out=values)
+        team.gather_(flat.values)
         on_progress(run.steps, rule.steps, run.guarantee())
 
     try:
@@ -103,7 +122,7 @@ def run_noisy_phase(
         if run.steps < rule.steps:
             on_progress(run.steps, run.steps, run.guarantee())
     finally:
-        if position.data_ptr() != flat.values.data_ptr():
+        if position.data_ptr() != values.data_ptr():
             position.zero_()
     return run
 
@@ -147,17 +166,22 @@ def _step_until(
     module, flat = network.module, network.flat
     network.require_base()
     module.train()
-    batches = feed.forever(flat.device)
+    batches = _until(done, feed.forever(flat.device))
     with without_buffers(module):
         flat.attach_gradients()
-        while not done():
-            batch = visited(network.task, next(batches))
+        for batch, dealt in network.team.deal(batches):
             flat.gradients.zero_()
-            for part, share in feed.parts(batch):
+            for part, of_batch in feed.parts(visited(network.task, batch)) if batch else ():
                 loss = feed.objective(network.task.loss(module, part))
+                share = of_batch * dealt
                 (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
             step(flat.gradients)
     flat.require_attached()
     network.require_base()
     require_supported_buffers(module)
     flat.release_gradients()
+
+
+def _until(done: Callable[[], bool], batches: Iterator[Batch]) -> Iterator[Batch]:
+    while not done():
+        yield next(batches)

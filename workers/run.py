@@ -53,11 +53,13 @@ from workers import measuring
 from workers.data.backbone import publishable, starting
 from workers.data.loading import ModelSpec, RunData, load_model, load_start
 from workers.data.run_records import load_records
+from workers.distributed.orders import assembled, counted, divided_among
+from workers.distributed.team import ALONE, Team
 from workers.ensembles import run as ensembles
 from workers.exact.arithmetic import kernels
 from workers.lease import Lease
 from workers.mechanisms.catalogue import rule_of
-from workers.noise.generators import NoiseSource, SecureNoise
+from workers.noise.generators import SecureNoise
 from workers.patience import outlast_outages
 from workers.rehearsal.rehearse import rehearse
 from workers.rehearsal.starts import require_drawn_start
@@ -72,8 +74,10 @@ from workers.training.network import Network, Tensors
 from workers.training.optimizers import optimizer_of
 
 
-def execute(services: Services, lease: Lease) -> None:
+def execute(services: Services, lease: Lease, team: Team = ALONE) -> None:
     """Execute a leased run and publish its result; outages of the stores are waited out.
+
+    ``team`` are the processes that take part; this one leads them.
 
     Raises:
         LeaseLostError: another worker holds the run; nothing was published.
@@ -89,11 +93,14 @@ def execute(services: Services, lease: Lease) -> None:
         outlast_outages(lease.check, lambda: _require_same_base(services, lease, base))
         factory = model.factory(services.settings)
         fresh = pinned(starting(model.backbone, factory), base)
+        openly = lease.kind is RunKind.TRAIN and model.releases_as_trained
+        devices = 1 if openly else divided_among(team, lease.plan)
         data = outlast_outages(
-            lease.check, lambda: load_records(services, lease, model, dimension=size)
+            lease.check,
+            lambda: load_records(services, lease, model, dimension=size, devices=devices),
         )
     with closing(data):
-        _carry_out(services, lease, model, data, factory, fresh, base)
+        _carry_out(services, lease, model, data, factory, fresh, base, team)
 
 
 def _carry_out(
@@ -104,6 +111,7 @@ def _carry_out(
     factory: Callable[[], nn.Module],
     fresh: Callable[[], nn.Module],
     base: BaseDigest | None,
+    team: Team,
 ) -> None:
     """Train or unlearn, measure, and publish."""
     certified: Certified | None = None
@@ -115,7 +123,7 @@ def _carry_out(
     elif lease.kind is RunKind.TRAIN and model.releases_as_trained:
         tensors, phase, evaluation = _train_openly(lease, model, data, fresh)
     else:
-        certified, phase = _certify(services, lease, model, data, factory, fresh)
+        certified, phase = _certify(services, lease, model, data, factory, fresh, base, team)
         tensors = certified.tensors()
         evaluation = measuring.evaluate(lease, data, certified)
         evaluation |= measuring.noise_curve(data, certified, phase, evaluation)
@@ -148,6 +156,8 @@ def _certify(
     data: RunData,
     factory: Callable[[], nn.Module],
     fresh: Callable[[], nn.Module],
+    base: BaseDigest | None,
+    team: Team,
 ) -> tuple[Certified, CertifyingPhase]:
     """Return weights that meet the plan's target, and how it was met.
 
@@ -157,6 +167,14 @@ def _certify(
     mechanism = mechanism_named(plan.mechanism)
     trains = lease.kind is RunKind.TRAIN or mechanism.trains_anew
     lineage = lineage_of(plan, model, data, factory)
+    team = assembled(
+        team,
+        model_id=lease.model_id,
+        plan=plan,
+        base=base,
+        frame=lineage.frame,
+        records=len(data.retain),
+    )
     noise = SecureNoise()
     sealed = Sealed(
         fresh,
@@ -165,6 +183,7 @@ def _certify(
         device=choose_device(),
         dtype=lineage.dtype,
         task=model.task,
+        team=team,
     )
     start: Tensors = {}
     if data.auditable or not trains:
@@ -200,8 +219,9 @@ def _certify(
         sealed.destroy()
     if mechanism.fine_tunes:
         _fine_tune(lease, model, data, certified)
-    phase = _phase(lease, plan, lineage, noise, certified)
-    require_drawn(phase, noise.drawn, basis=_basis(lease), trains=trains, size=certified.size)
+    drawn = counted(team, noise.drawn)
+    phase = _phase(lease, plan, lineage, certified, team, generator=noise.name, drawn=drawn)
+    require_drawn(phase, drawn, basis=_basis(lease), trains=trains, size=certified.size)
     return certified, phase
 
 
@@ -237,22 +257,31 @@ def _basis(lease: Lease) -> Basis:
 
 
 def _phase(
-    lease: Lease, plan: Plan, lineage: Lineage, noise: NoiseSource, certified: Certified
+    lease: Lease,
+    plan: Plan,
+    lineage: Lineage,
+    certified: Certified,
+    team: Team,
+    *,
+    generator: str,
+    drawn: Mapping[float, int],
 ) -> CertifyingPhase:
     """Return what the certificate says of the run: what happened, not what was planned."""
     parameters = mechanism_of(plan).taken(plan, certified.noisy_steps).parameters()
     draws = draws_of(plan.mechanism, parameters, basis=_basis(lease))
-    drawn: Noise | None = None
+    noise: Noise | None = None
     if draws:
-        count = sum(noise.drawn.values())
-        drawn = Noise(noise.name, grid=grid_of(plan.mechanism, draws), drawn=count)
+        count = sum(drawn.values())
+        noise = Noise(generator, grid=grid_of(plan.mechanism, draws), drawn=count)
     return CertifyingPhase(
         plan=plan,
         parameters=parameters,
         frame=None if lineage.frame is None else lineage.frame.to_json(),
         tensors=certified.trained,
-        noise=drawn,
+        noise=noise,
         steps=certified.noisy_steps,
+        devices=team.devices,
+        parallelism=team.parallelism,
         arithmetic=kernels() if plan.training is TrainingKind.EXACT else None,
     )
 

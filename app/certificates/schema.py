@@ -24,6 +24,7 @@ from app.domain.architecture import MOST_MEMBERS
 from app.domain.backbone import BackboneDigest
 from app.domain.base import BaseDigest
 from app.domain.errors import VerificationError
+from app.domain.parallelism import MOST_DEVICES, Parallelism
 from app.domain.states import Basis
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
@@ -109,13 +110,18 @@ class NoiseSection(Section):
 
 
 class Mechanism(Section):
-    """The mechanism. ``parameters`` are checked by the mechanism's own schema."""
+    """The mechanism. ``parameters`` are checked by the mechanism's own schema.
+
+    ``devices`` and ``parallelism`` are left out where one process computed the weights.
+    """
 
     name: Name
     parameters: dict[str, Any]
     frame: Frame | None
     tensors: Annotated[list[Name], Field(min_length=1, max_length=MAX_TENSORS)]
     noise: NoiseSection | None
+    devices: Annotated[int, Field(ge=2, le=MOST_DEVICES)] | None = None
+    parallelism: Literal[Parallelism.SHARD_GRAD_OP] | None = None
 
 
 class WhiteningSection(Section):

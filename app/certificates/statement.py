@@ -16,6 +16,7 @@ from app.certificates.schema import PREDICATE_TYPE, SCOPE, STATEMENT_TYPE, WEIGH
 from app.domain.backbone import BackboneDigest
 from app.domain.base import BaseDigest
 from app.domain.ensemble import Member
+from app.domain.parallelism import Parallelism
 from app.domain.plan import Plan
 from app.domain.schedules import to_json
 from app.domain.states import Basis
@@ -95,6 +96,8 @@ class CertifyingPhase:
         parameters: the accountant's keyword arguments, with the steps actually taken.
         frame: the reference frame's description; None if the rule works on the weights.
         tensors: names of the trained tensors, as in the weight file.
+        devices: how many computed the weights; 1 for a member of an ensemble.
+        parallelism: how they divided the work.
         arithmetic: the kernels that computed a head that is a function of its records.
     """
 
@@ -104,6 +107,8 @@ class CertifyingPhase:
     tensors: tuple[str, ...]
     noise: Noise | None
     steps: int = 0
+    devices: int = 1
+    parallelism: Parallelism = Parallelism.NONE
     arithmetic: str | None = None
 
 
@@ -157,6 +162,11 @@ def unlearning_statement(
                 "frame": None if phase.frame is None else dict(phase.frame),
                 "tensors": sorted(phase.tensors),
                 "noise": None if phase.noise is None else asdict(phase.noise),
+                **(
+                    {"devices": phase.devices, "parallelism": phase.parallelism}
+                    if phase.devices > 1
+                    else {}
+                ),
             },
             **({"members": [member.to_json() for member in members]} if members else {}),
             **_public_fields(backbone, base),

@@ -284,6 +284,10 @@ class RunInterruptedError(ExpungeError):
     """The worker was asked to stop during a run; another worker will take the run over."""
 
 
+class ProcessLostError(ExpungeError):
+    """A process of a run on several devices ended, or never came; another attempt may succeed."""
+
+
 class RunFailedError(ExpungeError):
     """A run cannot succeed by retrying. The message tells the user what to do."""
 

@@ -42,6 +42,7 @@ _GROUPS = {
     "The command line": ("api_",),
     "Runs": (
         "allowed_",
+        "devices",
         "lease_",
         "max_attempts",
         "poll_",

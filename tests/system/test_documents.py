@@ -37,6 +37,7 @@ def test_the_quick_start_leads_to_a_verified_download(someone: Reader) -> None:
         ("frozen-backbone", "backbone."),
         ("better-heads", "are public: nobody can ask for them to be forgotten"),
         ("many-workers", "true"),
+        ("several-devices", "true"),
         ("own-model", "digits-uploaded-v"),
         ("tables", '"changed": 1,'),
         ("columns", '"already_present": 600,'),

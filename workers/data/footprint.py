@@ -19,6 +19,8 @@ from workers.training.evaluate import EVALUATION_BATCH
 _BYTES_PER_WEIGHT: Final = 48
 """Parameters, gradients and moments, their best values, a float64 position with its noise, and the
 file that is published; descent has fewer of them and float64."""
+_BYTES_DIVIDED: Final = 24
+"""How many of them are for a process's own stretch: moments, position, and its frame."""
 _BYTES_PER_ENTRY: Final = 256
 """A record's number, key, batch and places, while they are chosen from the ledger."""
 _BYTES_PER_PREDICTION: Final = 64
@@ -44,6 +46,7 @@ class Footprint:
         batch_size: of the steps.
         stock: what the dataset holds, forgotten records included.
         remembered: how many of its records are not forgotten.
+        devices: how many divide the weights; what is needed is what each of them needs at most.
     """
 
     plan: Plan
@@ -53,6 +56,7 @@ class Footprint:
     batch_size: int
     stock: Stock
     remembered: int
+    devices: int = 1
 
     @property
     def sums(self) -> bool:
@@ -100,6 +104,10 @@ class Footprint:
         """Return the bytes of two windows, one in use and one that is being read."""
         return 2 * min(self.remembered, self.window(allowed)) * self.record_bytes
 
+    def _weights(self) -> int:
+        whole = (_BYTES_PER_WEIGHT - _BYTES_DIVIDED) * self.dimension
+        return whole + -(-_BYTES_DIVIDED * self.dimension // self.devices)
+
     def _records(self, rows: int) -> int:
         if self.sums:
             return rows * self.record_bytes
@@ -113,7 +121,7 @@ class Footprint:
         size = self.schema.size
         batch = min(rows, max(self.batch_size, EVALUATION_BATCH))
         return {
-            "weights": _BYTES_PER_WEIGHT * self.dimension,
+            "weights": self._weights(),
             "the ledger's entries": _BYTES_PER_ENTRY * rows,
             _SHARD: 2 * (stock.most_bytes + stock.most_rows * self.record_bytes),
             "a batch": batch * (self.record_bytes + _FLOAT64 * size),

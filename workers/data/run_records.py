@@ -46,14 +46,16 @@ _SHARE_HELD = 4
 """What part of the allowance records to evaluate on may take before they are streamed, too."""
 
 
-def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimension: int) -> RunData:
+def load_records(
+    services: Services, lease: Lease, model: ModelSpec, *, dimension: int, devices: int = 1
+) -> RunData:
     """Read records, fix which of them the run may use, and drop all others.
 
     A run that has sums to subtract from reads only what left them, and what it evaluates on. Any
     other reads the whole dataset, and the selection comes last, so that records forgotten while
     shards are read are left out; but where records are streamed, it comes first, since they are
     read for as long as the run goes on. The plan depends on ``dimension``, the number of trained
-    weights.
+    weights, and neither on ``devices``, of which each holds a part of what belongs to them.
 
     Raises:
         RunFailedError: no record is left to train on, or the run needs more memory than it may use.
@@ -70,7 +72,7 @@ def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimensio
     allowed = allowance(services.settings.worker_memory)
     if model.architecture.of is not None:
         return _by_member(services, lease, model, readers, dimension=dimension, allowed=allowed)
-    footprint = footprint_of(services, model, Plan.from_json(lease.plan), dimension)
+    footprint = footprint_of(services, model, Plan.from_json(lease.plan), dimension, devices)
     needs = footprint.in_memory()
     _log.info("run %s needs %s, and may use %s", lease.run_id, needs, in_words(allowed))
     with services.database.transaction() as session:
@@ -87,7 +89,7 @@ def load_records(services: Services, lease: Lease, model: ModelSpec, *, dimensio
             why="DP-SGD samples all records in every step, and so holds them in memory: it",
             advice="use a mechanism without private training, run it on a larger machine",
         )
-    footprint = footprint_of(services, model, selection.plan, dimension)
+    footprint = footprint_of(services, model, selection.plan, dimension, devices)
     filled = [shard_id for shard_id, rows in rows_of.items() if rows]
     return _streamed(lease, model, selection, readers, filled, footprint=footprint, allowed=allowed)
 
@@ -292,7 +294,9 @@ def _stored_sums(services: Services, lease: Lease) -> StatisticsFile | None:
         return None
 
 
-def footprint_of(services: Services, model: ModelSpec, plan: Plan, dimension: int) -> Footprint:
+def footprint_of(
+    services: Services, model: ModelSpec, plan: Plan, dimension: int, devices: int = 1
+) -> Footprint:
     """Return what decides how much memory a run needs; ``dimension`` counts the trained weights."""
     with services.database.transaction() as session:
         stock = stock_of(session, model.dataset_id)
@@ -309,6 +313,7 @@ def footprint_of(services: Services, model: ModelSpec, plan: Plan, dimension: in
         batch_size=int(batch_size or model.recipe.batch_size),
         stock=stock,
         remembered=remembered,
+        devices=devices,
     )
 
 

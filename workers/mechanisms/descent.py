@@ -19,7 +19,7 @@ from app.domain.errors import PlanError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.descending import AccountOf, Descending
-from workers.mechanisms.vectors import clip_, move_, require_dimension
+from workers.mechanisms.vectors import WHOLE, Across, clip_, move_, require_dimension
 from workers.noise.generators import NoiseSource
 
 
@@ -42,14 +42,20 @@ class Descent:
             radius=settings.get("radius"),
         )
 
-    def step_(self, position: torch.Tensor, gradient: torch.Tensor, noise: NoiseSource) -> None:
+    def step_(
+        self,
+        position: torch.Tensor,
+        gradient: torch.Tensor,
+        noise: NoiseSource,
+        across: Across = WHOLE,
+    ) -> None:
         """Take one step in place; ``position`` is float64 [size], ``gradient`` of that size."""
         contraction = one_minus_product(self.learning_rate, self.weight_decay)
         move_(position, gradient, contraction=contraction, rate=self.learning_rate)
         if self.noise_std > 0:
             noise.add_(position, self.noise_std)
         if self.radius is not None:
-            clip_(position, self.radius)
+            clip_(position, self.radius, across)
 
 
 @dataclass(frozen=True)
@@ -69,14 +75,20 @@ class DescentRule:
     dimension: int | None = None
 
     def begin(
-        self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
+        self,
+        position: torch.Tensor,
+        *,
+        noise: NoiseSource,
+        epsilon: float,
+        delta: float,
+        across: Across = WHOLE,
     ) -> "DescentRun":
         """Return the run; without steps, ``position`` (float64 [size]) gets its noise here."""
-        require_dimension(self.dimension, position)
+        require_dimension(self.dimension, position, across)
         planned = self.account(self.steps)
         if planned is None or not planned.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError(f"{self.steps} steps do not meet the target")
-        run = DescentRun(self, noise=noise, epsilon=epsilon, delta=delta)
+        run = DescentRun(self, noise=noise, epsilon=epsilon, delta=delta, across=across)
         run.release_if_due(position)
         return run
 
@@ -85,10 +97,17 @@ class DescentRun:
     """One run: counts each step it takes, and asks the accountant what they are worth."""
 
     def __init__(
-        self, rule: DescentRule, *, noise: NoiseSource, epsilon: float, delta: float
+        self,
+        rule: DescentRule,
+        *,
+        noise: NoiseSource,
+        epsilon: float,
+        delta: float,
+        across: Across,
     ) -> None:
         self._rule = rule
         self._noise = noise
+        self._across = across
         self._target = (epsilon, delta)
         self._released = False
         self.steps = 0
@@ -106,7 +125,7 @@ class DescentRun:
 
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step in place."""
-        self._rule.descent.step_(position, gradient, self._noise)
+        self._rule.descent.step_(position, gradient, self._noise, self._across)
         self.steps += 1
         self.release_if_due(position)
 

@@ -20,6 +20,7 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from workers.mechanisms.vectors import pieces
+from workers.training.flat import stretches_of
 
 # Public and never changed: the frame of an architecture is the same on every worker.
 SEEDS: Final = tuple(range(8))
@@ -112,17 +113,28 @@ class ReferenceFrame:
             document["public_source"] = dict(self.public_source)
         return document
 
-    def on(self, shapes: Mapping[str, torch.Size], device: torch.device) -> "FlatFrame":
+    def on(
+        self, shapes: Mapping[str, torch.Size], device: torch.device, stretch: slice | None = None
+    ) -> "FlatFrame":
         """Return the frame for one flat buffer that holds tensors of ``shapes`` in their order.
+
+        With a ``stretch``, it is for that part of the buffer.
 
         Raises:
             RunFailedError: the tensors are not those of this frame.
         """
         if list(shapes) != list(self.scale):
             raise RunFailedError("the reference frame belongs to another architecture")
-        centre = [self.centre[name].expand(shape).reshape(-1) for name, shape in shapes.items()]
-        scale = [torch.full((shapes[name].numel(),), self.scale[name]) for name in shapes]
-        return FlatFrame(torch.cat(centre).to(device), torch.cat(scale).to(device))
+        within = stretches_of(shapes, stretch)
+        centre = [
+            self.centre[name].expand(shapes[name]).reshape(-1)[part].to(device)
+            for name, part in within.items()
+        ]
+        scale = [
+            torch.full((part.stop - part.start,), self.scale[name], device=device)
+            for name, part in within.items()
+        ]
+        return FlatFrame(torch.cat(centre), torch.cat(scale))
 
 
 class Coordinates(Protocol):

@@ -28,7 +28,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.domain.schedules import at
 from app.planning.mechanisms import gradient_clipping as mechanism
-from workers.mechanisms.vectors import clip_, move_, require_dimension, shrinkage
+from workers.mechanisms.vectors import WHOLE, Across, clip_, move_, require_dimension, shrinkage
 from workers.noise.generators import NoiseSource
 
 
@@ -36,12 +36,18 @@ class GradientClipping(mechanism.GradientClipping):
     """The mechanism with its rule."""
 
     def begin(
-        self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
+        self,
+        position: torch.Tensor,
+        *,
+        noise: NoiseSource,
+        epsilon: float,
+        delta: float,
+        across: Across = WHOLE,
     ) -> "GradientClippingRun":
         """Clip the start ``position`` (float64 [size]) in place and return the run."""
-        require_dimension(self.dimension, position)
-        run = GradientClippingRun(self, noise=noise, epsilon=epsilon, delta=delta)
-        clip_(position, self.initial_clip)
+        require_dimension(self.dimension, position, across)
+        run = GradientClippingRun(self, noise=noise, epsilon=epsilon, delta=delta, across=across)
+        clip_(position, self.initial_clip, across)
         return run
 
 
@@ -82,7 +88,13 @@ class GradientClippingRun:
     """One run: counts each step it takes and knows when the target is met."""
 
     def __init__(
-        self, rule: GradientClipping, *, noise: NoiseSource, epsilon: float, delta: float
+        self,
+        rule: GradientClipping,
+        *,
+        noise: NoiseSource,
+        epsilon: float,
+        delta: float,
+        across: Across,
     ) -> None:
         planned = rule.account()
         if not planned.meets(epsilon=epsilon, delta=delta):
@@ -94,6 +106,7 @@ class GradientClippingRun:
         self._rule = rule
         self._every_step = None if rule.varies else _Step.of(rule, 0)
         self._noise = noise
+        self._across = across
         self._odometer = Odometer(initial_clip=rule.initial_clip, dimension=rule.dimension)
 
     @property
@@ -113,7 +126,7 @@ class GradientClippingRun:
     def step(self, position: torch.Tensor, gradient: torch.Tensor) -> None:
         """Take one step of ``position`` (float64 [size]) in place, by a gradient of any float."""
         step = self._every_step or _Step.of(self._rule, self.steps)
-        rate = step.learning_rate * shrinkage(gradient, step.gradient_clip)
+        rate = step.learning_rate * shrinkage(gradient, step.gradient_clip, self._across)
         move_(position, gradient, contraction=step.size.contraction, rate=rate)
         self._noise.add_(position, step.noise_std)
         self._odometer.step(step.size, step.noise_std)

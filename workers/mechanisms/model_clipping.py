@@ -18,7 +18,7 @@ from app.accounting.model_clipping import Odometer, separation_of
 from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms import model_clipping as mechanism
-from workers.mechanisms.vectors import clip_, move_, require_dimension
+from workers.mechanisms.vectors import WHOLE, Across, clip_, move_, require_dimension
 from workers.noise.generators import NoiseSource
 
 
@@ -34,12 +34,18 @@ class ModelClipping(mechanism.ModelClipping):
     weight_decay: float
 
     def begin(
-        self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
+        self,
+        position: torch.Tensor,
+        *,
+        noise: NoiseSource,
+        epsilon: float,
+        delta: float,
+        across: Across = WHOLE,
     ) -> "ModelClippingRun":
         """Clip the start ``position`` (float64 [size]) in place, add its noise, return the run."""
-        require_dimension(self.dimension, position)
-        run = ModelClippingRun(self, noise=noise, epsilon=epsilon, delta=delta)
-        clip_(position, self.initial_clip)
+        require_dimension(self.dimension, position, across)
+        run = ModelClippingRun(self, noise=noise, epsilon=epsilon, delta=delta, across=across)
+        clip_(position, self.initial_clip, across)
         if self.initial_noise_std > 0:
             noise.add_(position, self.initial_noise_std)
         return run
@@ -56,7 +62,13 @@ class ModelClippingRun:
     """One run: counts each step it takes and knows when the target is met."""
 
     def __init__(
-        self, rule: ModelClipping, *, noise: NoiseSource, epsilon: float, delta: float
+        self,
+        rule: ModelClipping,
+        *,
+        noise: NoiseSource,
+        epsilon: float,
+        delta: float,
+        across: Across,
     ) -> None:
         planned = rule.account()
         if rule.epsilon != epsilon or not planned.meets(epsilon=epsilon, delta=delta):
@@ -67,6 +79,7 @@ class ModelClippingRun:
         self._separation = separation_of(rule.model_clip, rule.noise_std, dimension=rule.dimension)
         self._rule = rule
         self._noise = noise
+        self._across = across
         self._delta = delta
         self._odometer = Odometer(
             epsilon=rule.epsilon,
@@ -94,6 +107,6 @@ class ModelClippingRun:
         rule = self._rule
         contraction = 1 - rule.learning_rate * rule.weight_decay
         move_(position, gradient, contraction=contraction, rate=rule.learning_rate)
-        clip_(position, rule.model_clip)
+        clip_(position, rule.model_clip, self._across)
         self._noise.add_(position, rule.noise_std)
         self._odometer.step(self._separation)

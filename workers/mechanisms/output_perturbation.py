@@ -12,7 +12,7 @@ from app.domain.errors import TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms import output_perturbation as mechanism
 from workers.mechanisms.stepless import Stepless
-from workers.mechanisms.vectors import clip_, require_dimension
+from workers.mechanisms.vectors import WHOLE, Across, clip_, require_dimension
 from workers.noise.generators import NoiseSource
 
 
@@ -22,14 +22,20 @@ class OutputPerturbation(mechanism.OutputPerturbation):
     steps: ClassVar[int] = 0
 
     def begin(
-        self, position: torch.Tensor, *, noise: NoiseSource, epsilon: float, delta: float
+        self,
+        position: torch.Tensor,
+        *,
+        noise: NoiseSource,
+        epsilon: float,
+        delta: float,
+        across: Across = WHOLE,
     ) -> Stepless:
         """Clip ``position`` (float64 [size]) and add noise in place."""
-        require_dimension(self.dimension, position)
+        require_dimension(self.dimension, position, across)
         guarantee = self.account()
         if not guarantee.meets(epsilon=epsilon, delta=delta):
             raise TargetNotMetError("the noise does not meet the target: raise noise_std")
-        clip_(position, self.initial_clip)
+        clip_(position, self.initial_clip, across)
         noise.add_(position, self.noise_std)
         return Stepless(guarantee)
 

@@ -10,6 +10,7 @@ from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.plan import Plan
 from app.planning.mechanisms.catalogue import mechanism_of
 from app.planning.mechanisms.mechanism import Mechanism
+from workers.mechanisms.vectors import WHOLE, Across
 from workers.noise.generators import NoiseSource
 
 
@@ -49,6 +50,7 @@ class Unchanged:
         noise: NoiseSource,  # noqa: ARG002
         epsilon: float,
         delta: float,
+        across: Across = WHOLE,  # noqa: ARG002
     ) -> Stepless:
         """Change nothing."""
         guarantee = self.mechanism.account()

@@ -6,7 +6,7 @@ that no float64 copy of one is ever whole.
 
 import math
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 
@@ -25,8 +25,33 @@ def pieces(*vectors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     return zip(*(torch.split(vector, size) for vector in vectors), strict=True)
 
 
-def shrinkage(vector: torch.Tensor, clip_norm: float) -> float:
+class Across(Protocol):
+    """What joins the stretches of a vector that several processes hold."""
+
+    def norm(self, own: float) -> float:
+        """Return the whole vector's norm, the same in all, of the norm of this one's stretch."""
+
+    def count(self, own: int) -> int:
+        """Return the whole vector's size, of the size of this one's stretch."""
+
+
+class _Whole:
+    """The joining of a vector that one process holds."""
+
+    def norm(self, own: float) -> float:
+        return own
+
+    def count(self, own: int) -> int:
+        return own
+
+
+WHOLE: Final[Across] = _Whole()
+
+
+def shrinkage(vector: torch.Tensor, clip_norm: float, across: Across) -> float:
     """Return the factor, at most 1, that clips ``vector``: 0 if its norm is not finite.
+
+    Of a vector that is divided each process has a stretch, and all get the very same factor.
 
     The norm is accumulated in float64, in pieces of 2^14 (on a device by its own tree), so that up
     to 2^28 numbers give a norm within 2^-39 of itself in whatever order they are added, and a
@@ -34,15 +59,15 @@ def shrinkage(vector: torch.Tensor, clip_norm: float) -> float:
     the ball of CLIP_MARGIN * clip_norm.
     """
     norms = [torch.linalg.vector_norm(piece, dtype=torch.float64) for (piece,) in pieces(vector)]
-    norm = float(torch.linalg.vector_norm(torch.stack(norms)))
+    norm = across.norm(float(torch.linalg.vector_norm(torch.stack(norms))))
     if not math.isfinite(norm):
         return 0.0
     return 1.0 if norm <= clip_norm * CLIP_MARGIN else clip_norm / norm * CLIP_MARGIN
 
 
-def clip_(vector: torch.Tensor, clip_norm: float) -> None:
+def clip_(vector: torch.Tensor, clip_norm: float, across: Across) -> None:
     """Scale ``vector`` down to ``clip_norm`` in place; a vector that is not finite becomes zero."""
-    factor = shrinkage(vector, clip_norm)
+    factor = shrinkage(vector, clip_norm, across)
     if factor == 0:
         vector.zero_()
     elif factor < 1:
@@ -68,7 +93,8 @@ def move_(
             here.sub_(slope, alpha=rate)
 
 
-def require_dimension(dimension: int | None, position: torch.Tensor) -> None:
+def require_dimension(dimension: int | None, position: torch.Tensor, across: Across) -> None:
     """Raise ``PlanError`` if a plan was made for another number of weights; None fits any."""
-    if dimension not in (None, position.numel()):
-        raise PlanError(f"dimension must be {position.numel()}, not {dimension}")
+    size = across.count(position.numel())
+    if dimension not in (None, size):
+        raise PlanError(f"dimension must be {size}, not {dimension}")

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.distributed.orders import Order
 from workers.training.data import Records
 from workers.training.evaluate import Evaluation
 from workers.training.loop import TrainingProgress
@@ -65,6 +66,7 @@ class Certified:
         Raises:
             RunFailedError: there are no records, or training diverged.
         """
+        self._network.team.announce(Order.FINE_TUNE, epochs=epochs)
         return self._network.train(
             retain, recipe, epochs=epochs, held_out=held_out, on_progress=on_progress
         )

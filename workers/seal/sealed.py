@@ -33,6 +33,8 @@ from app.accounting import retraining
 from app.accounting.guarantees import Guarantee
 from app.domain.errors import SealedStateError, TargetNotMetError
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.distributed.orders import Order
+from workers.distributed.team import ALONE, Team
 from workers.mechanisms.descent import Descent
 from workers.mechanisms.frame import ReferenceFrame
 from workers.noise.generators import NoiseSource
@@ -93,8 +95,9 @@ class Sealed:
     """A freshly initialised network whose weights stay inside until (epsilon, delta) is met.
 
     The factory is called here, with a fresh seed. Weights and buffers are of ``dtype``, float32 or
-    float64; None leaves them as built. ``descend`` needs float64. A method for which the object is
-    not in the right state raises ``SealedStateError``.
+    float64; None leaves them as built. ``descend`` needs float64. Of a ``team`` each process has
+    such an object, and does with it what the leading one does with its own. A method for which the
+    object is not in the right state raises ``SealedStateError``.
 
     Raises:
         PlanError: the architecture has state that no mechanism covers.
@@ -111,10 +114,11 @@ class Sealed:
         device: torch.device,
         task: Task = CLASSIFICATION,
         dtype: torch.dtype | None = None,
+        team: Team = ALONE,
     ) -> None:
         self._epsilon = epsilon
         self._delta = delta
-        network = Network(factory, device=device, task=task, dtype=dtype)
+        network = Network(factory, device=device, task=task, dtype=dtype, team=team)
         _HELD[self] = _Held(network, factory, dtype)
 
     def load(self, tensors: Tensors) -> None:
@@ -141,6 +145,7 @@ class Sealed:
             RunFailedError: there are no examples, or training diverged.
         """
         held = self._require_held()
+        held.network.team.announce(Order.TRAIN)
         fresh = held.origin is _Origin.FRESH
         held.origin = _Origin.TRAINED_HERE if fresh else _Origin.OTHER
         report = from_caller(on_progress)
@@ -253,6 +258,7 @@ class Sealed:
             RunFailedError: there are no records to train on.
         """
         held = self._require_held()
+        held.network.team.announce(Order.UNLEARN)
         run = self._inside(
             "the noisy phase",
             lambda: run_noisy_phase(

@@ -1,6 +1,6 @@
 """All trainable parameters of a module as views into one flat buffer, and their gradients too."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
@@ -50,6 +50,22 @@ class FlatParameters:
         """Where the buffers are."""
         return self.values.device
 
+    def pieces(self, stretch: slice) -> dict[str, torch.Tensor]:
+        """Return the part of each tensor that lies in a stretch, as a view with its gradient.
+
+        ``attach_gradients`` comes first. Where a tensor lies outside, its part is empty.
+        """
+        parts: dict[str, torch.Tensor] = {}
+        for (name, part), values, gradients in zip(
+            stretches_of(self.shapes, stretch).items(),
+            self._split(self.values),
+            self._split(self.gradients),
+            strict=True,
+        ):
+            parts[name] = values.view(-1)[part]
+            parts[name].grad = gradients.view(-1)[part]
+        return parts
+
     def attach_gradients(self) -> None:
         """Make every parameter's gradient a view of ``gradients``, all zeros."""
         self.gradients = torch.zeros_like(self.values)
@@ -88,6 +104,21 @@ class FlatParameters:
             piece.view(shape)
             for piece, shape in zip(torch.split(flat, sizes), self.shapes.values(), strict=True)
         ]
+
+
+def stretches_of(
+    shapes: Mapping[str, torch.Size], stretch: slice | None = None
+) -> dict[str, slice]:
+    """Return which part of each tensor lies in a stretch of the flat buffer; None for all of it."""
+    parts: dict[str, slice] = {}
+    begin = 0
+    for name, shape in shapes.items():
+        size = shape.numel()
+        first, last = (begin, begin + size) if stretch is None else (stretch.start, stretch.stop)
+        start = min(max(first - begin, 0), size)
+        parts[name] = slice(start, max(start, min(last - begin, size)))
+        begin += size
+    return parts
 
 
 def _refuse_unsupported(parameters: dict[str, nn.Parameter]) -> None:

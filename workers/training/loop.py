@@ -1,7 +1,7 @@
 """Training without noise: initially, and again once the target is met."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import torch
@@ -9,13 +9,16 @@ from torch import nn
 
 from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.distributed.team import ALONE, Team
 from workers.tasks.augmented import visited
-from workers.tasks.task import Task
+from workers.tasks.task import Batch, Task
 from workers.training.data import Records
 from workers.training.evaluate import mean_loss
+from workers.training.flat import FlatParameters
 from workers.training.gradients import add_gradient
-from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
+from workers.training.optimizers import Schedule
 from workers.training.patience import Patience
+from workers.training.updates import trained_by, updating
 
 TrainingProgress = Callable[[int, int, torch.Tensor], None]
 """Step taken (from 1), all steps, and the batch's mean loss as a detached 0-dim tensor.
@@ -37,6 +40,8 @@ def train(
     epochs: float,
     held_out: Records | None = None,
     on_progress: TrainingProgress | None = None,
+    flat: FlatParameters | None = None,
+    team: Team = ALONE,
 ) -> int:
     """Minimise the mean loss of ``examples`` with a fresh optimiser; return the steps taken.
 
@@ -51,6 +56,8 @@ def train(
         epochs: passes over the examples, fractions allowed; the schedule spans exactly these.
         held_out: records that the recipe's ``patience`` looks at; None trains all epochs.
         on_progress: called after each step; its exceptions end the training.
+        flat: the module's parameters, where several processes divide them.
+        team: these processes; the leading one's weights, examples and held-out records count.
 
     Raises:
         RunFailedError: there are no examples, a group of the recipe has no parameter, or the loss
@@ -61,40 +68,49 @@ def train(
     if steps < 1:
         return 0
     device = next(module.parameters()).device
-    optimizer = optimizer_of(module, recipe)
-    schedule = Schedule(optimizer, recipe, steps)
-    trained = [tensor for group in optimizer.param_groups for tensor in group["params"]]
     loss_sum = torch.zeros((), device=device)
     patience = _patience(module, task, recipe, held_out)
     module.train()
     torch.manual_seed(int.from_bytes(os.urandom(8)))
-    batches = islice(examples.forever(recipe.batch_size, device=device), steps)
-    with overwritten_afterwards(optimizer):
-        for step, batch in enumerate(batches, start=1):
-            optimizer.zero_grad(set_to_none=True)
-            loss = add_gradient(
-                module,
-                task,
-                visited(task, batch),
-                micro_batches=recipe.micro_batches,
-                precision=recipe.precision,
-            )
-            if recipe.clip_norm is not None:
-                nn.utils.clip_grad_norm_(trained, recipe.clip_norm)
+    epochs_of = examples.forever(recipe.batch_size, device=device)
+    batches = _until_exhausted(islice(epochs_of, steps), per_epoch, patience)
+    with updating(module, flat, recipe, team) as update:
+        schedule = Schedule(update.optimizer, recipe, steps)
+        for step, (batch, share) in enumerate(team.deal(batches), start=1):
+            update.begin()
+            loss = torch.zeros((), device=device)
+            if share > 0:
+                loss = add_gradient(
+                    module,
+                    task,
+                    visited(task, batch),
+                    micro_batches=recipe.micro_batches,
+                    precision=recipe.precision,
+                    share=share,
+                )
+            loss = team.total(loss)
             schedule.begin(step)
-            optimizer.step()
+            update.finish()
             loss_sum += loss
             if step % _STEPS_BETWEEN_CHECKS == 0 or step == steps:
                 _require_finite(loss_sum)
             if on_progress is not None:
                 on_progress(step, steps, loss)
-            if patience is not None and step % per_epoch == 0 and patience.exhausted():
-                break
     if patience is not None:
         patience.restore()
-    for tensor in trained:
+    for tensor in trained_by(update.optimizer):
         _require_finite(tensor.detach().sum())
     return step
+
+
+def _until_exhausted(
+    batches: Iterator[Batch], per_epoch: int, patience: Patience | None
+) -> Iterator[Batch]:
+    """Yield batches until there are no more, or an epoch was the last that held-out records let."""
+    for step, batch in enumerate(batches, start=1):
+        yield batch
+        if patience is not None and step % per_epoch == 0 and patience.exhausted():
+            return
 
 
 def _patience(

@@ -16,6 +16,7 @@ from torch import nn
 from app.domain.base import BaseDigest
 from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
+from workers.distributed.team import ALONE, Team
 from workers.tasks.classification import CLASSIFICATION
 from workers.tasks.task import Task
 from workers.training.base import digest_of, digests_of, require_same
@@ -39,9 +40,11 @@ class Network:
         task: what it learns.
         dtype: float32 or float64, of all parameters and buffers; None leaves them as built. A hook
             converts inputs to it.
+        team: the processes that divide its training; each has a network of its own.
 
     Attributes:
         task: what it learns.
+        team: the processes that divide its training.
         module: the network; its parameters are views into ``flat``.
         flat: its trainable parameters and their gradients.
         base: the digest of its public tensors, which nothing here changes; None without any.
@@ -57,8 +60,10 @@ class Network:
         device: torch.device,
         task: Task = CLASSIFICATION,
         dtype: torch.dtype | None = None,
+        team: Team = ALONE,
     ) -> None:
         self.task = task
+        self.team = team
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int.from_bytes(os.urandom(8)))
             self.module = factory().to(device=device, dtype=dtype)
@@ -135,6 +140,8 @@ class Network:
             epochs=epochs,
             held_out=held_out,
             on_progress=on_progress,
+            flat=self.flat,
+            team=self.team,
         )
         self.require_base()
         return steps

@@ -1,7 +1,7 @@
 """Optimisers and schedules of a recipe, for training without noise or with privatised gradients."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -17,13 +17,21 @@ _ONE_CYCLE_START: Final = 1 / 25
 _ONE_CYCLE_END: Final = _ONE_CYCLE_START / 10_000
 
 
-def optimizer_of(module: nn.Module, recipe: TrainingRecipe) -> torch.optim.Optimizer:
+def optimizer_of(
+    module: nn.Module,
+    recipe: TrainingRecipe,
+    pieces: Mapping[str, torch.Tensor] | None = None,
+) -> torch.optim.Optimizer:
     """Return a fresh optimiser of all trainable parameters, in the recipe's groups.
+
+    With ``pieces``, it changes these parts of them instead, by their parameters' names.
 
     Raises:
         RunFailedError: a group has no parameter.
     """
-    trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    trainable: Mapping[str, torch.Tensor] = pieces or {
+        name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad
+    }
     own: list[dict[str, Any]] = [group.to_json() for group in recipe.groups]
     try:
         members = members_of(recipe.groups, trainable)

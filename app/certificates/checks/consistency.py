@@ -66,6 +66,7 @@ def check_consistency(predicate: Predicate, mechanism: Mechanism | None) -> None
         _check_since_training(predicate, mechanism)
         _check_frame(predicate, mechanism)
         _check_noise(predicate)
+        _check_devices(predicate, mechanism)
         _check_evaluation(predicate.evaluation, forgotten=predicate.forgotten.records)
         _require(
             predicate.evaluation.merged is None or predicate.members is not None,
@@ -222,6 +223,12 @@ def _check_noise(predicate: Release) -> None:
         _require(noise.generator in KNOWN, "an unknown noise generator")
         _require(noise.drawn == sum(each.count for each in draws), "its count of noise is wrong")
         _require(noise.grid == grid_of(mechanism.name, draws), "its grid is wrong")
+
+
+def _check_devices(predicate: Release, mechanism: Mechanism) -> None:
+    devices, parallelism = predicate.mechanism.devices, predicate.mechanism.parallelism
+    _require((devices is None) == (parallelism is None), "devices that did not divide the work")
+    _require(devices is None or mechanism.divides, "several devices for what one computes")
 
 
 def _check_evaluation(evaluation: Evaluation, *, forgotten: int) -> None:

@@ -36,6 +36,7 @@ class AnyStart(Mechanism):
 
     fine_tunes: ClassVar[bool] = True
     in_frame: ClassVar[bool] = True
+    divides: ClassVar[bool] = True
 
     dimension: Dimension | None = None
 

@@ -75,6 +75,7 @@ class Mechanism(ABC):
         covers_later: whether a release may cover requests that come after it, without a run.
         stepwise: whether a part of the steps is a plan of its own that is quick to account for.
         on_grid: whether the grid of its noise follows from the parameters.
+        divides: whether the weights may be divided among several devices.
     """
 
     # How a certificate's parameters are read: nothing is converted, nothing is left over.
@@ -95,6 +96,7 @@ class Mechanism(ABC):
     covers_later: ClassVar[bool] = False
     stepwise: ClassVar[bool] = False
     on_grid: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Self:

@@ -20,6 +20,7 @@ class Retraining(Mechanism):
 
     name: ClassVar[str] = retraining.NAME
     trains_anew: ClassVar[bool] = True
+    divides: ClassVar[bool] = True
 
     @classmethod
     def quote(cls, policy: Policy, shape: ModelShape) -> Quote:

@@ -199,7 +199,7 @@ def test_a_rule_that_never_meets_its_target_is_stopped_at_its_plan(digit_images)
     class Plan:
         steps = 3
 
-        def begin(self, position, *, noise, epsilon, delta):
+        def begin(self, position, *, noise, epsilon, delta, across):
             return Endless()
 
     with pytest.raises(TargetNotMetError):

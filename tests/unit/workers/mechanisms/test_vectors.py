@@ -7,7 +7,7 @@ import mpmath
 import pytest
 import torch
 
-from workers.mechanisms.vectors import clip_, move_, pieces, shrinkage
+from workers.mechanisms.vectors import WHOLE, clip_, move_, pieces, shrinkage
 
 SIZES = [1, 3, 1000, 100_000]
 
@@ -31,9 +31,9 @@ def test_a_clipped_vector_never_exceeds_the_norm(size, dtype):
     for exponent in (-10.0, 0.0, 3.0, 18.0):
         vector = numbers(size, size, dtype) * 10**exponent
         clip_norm = float(vector.double().norm()) * 0.7
-        factor = shrinkage(vector, clip_norm)
+        factor = shrinkage(vector, clip_norm, WHOLE)
         assert clip_norm * (1 - 1e-6) < float((factor * vector.double()).norm()) <= clip_norm
-        clip_(vector, clip_norm)
+        clip_(vector, clip_norm, WHOLE)
         assert clip_norm * (1 - 1e-6) < float(vector.double().norm()) <= clip_norm
 
 
@@ -44,14 +44,14 @@ def test_a_clipped_vector_is_near_the_exact_projection(size):
     with mpmath.workprec(200):
         norm = mpmath.sqrt(mpmath.mpf(squares.numerator) / squares.denominator)
         exact = mpmath.mpf(0.3) * (1 - mpmath.mpf(2) ** -22) / norm
-        assert abs(shrinkage(vector, 0.3) / exact - 1) <= 2.0**-38
+        assert abs(shrinkage(vector, 0.3, WHOLE) / exact - 1) <= 2.0**-38
 
 
 def test_a_vector_within_its_clip_is_left_as_it_is():
     vector = numbers(1000)
     before = vector.clone()
-    assert shrinkage(vector, 1e3) == 1.0
-    clip_(vector, 1e3)
+    assert shrinkage(vector, 1e3, WHOLE) == 1.0
+    clip_(vector, 1e3, WHOLE)
     assert torch.equal(vector, before)
 
 
@@ -59,8 +59,8 @@ def test_a_vector_within_its_clip_is_left_as_it_is():
 def test_what_is_not_finite_is_clipped_to_zero(value):
     vector = torch.ones(40_000)
     vector[20_000] = value
-    assert shrinkage(vector, 1e9) == 0.0
-    clip_(vector, 1e9)
+    assert shrinkage(vector, 1e9, WHOLE) == 0.0
+    clip_(vector, 1e9, WHOLE)
     assert not vector.any()
 
 

@@ -12,7 +12,7 @@ from workers.mechanisms.frame import ReferenceFrame
 from workers.mechanisms.gradient_clipping import GradientClipping
 from workers.seal import sealed as module_under_test
 from workers.seal.sealed import Sealed
-from workers.training import loop
+from workers.training import updates
 from workers.training.feeds import RandomBatches
 from workers.training.network import Network
 from workers.training.private import PrivateTraining, train_privately
@@ -57,13 +57,13 @@ def _nothing_seen():
 def optimisers(monkeypatch):
     """All optimisers that are made."""
     made = []
-    make = loop.optimizer_of
+    make = updates.optimizer_of
 
     def watched(*arguments):
         made.append(make(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(loop, "optimizer_of", watched)
+    monkeypatch.setattr(updates, "optimizer_of", watched)
     return made
 
 

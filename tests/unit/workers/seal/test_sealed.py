@@ -168,7 +168,7 @@ def test_a_mechanism_that_lies_opens_nothing(marked, digits):
     class Liar:
         steps = 4
 
-        def begin(self, position, *, noise, epsilon, delta):
+        def begin(self, position, *, noise, epsilon, delta, across):
             return honest.begin(position, noise=noise, epsilon=8.0, delta=delta)
 
     unlearn(marked, digits, Liar())

@@ -1,0 +1,18 @@
+"""How the work of one run was divided among devices."""
+
+from enum import StrEnum
+from typing import Final
+
+MOST_DEVICES: Final = 64
+
+
+class Parallelism(StrEnum):
+    """What each of several processes held.
+
+    ``none``: there was one process. ``shard_grad_op``: every process held all weights; gradients,
+    the optimiser's state, the noisy position and its noise were divided (PyTorch's name for the
+    second stage of ZeRO).
+    """
+
+    NONE = "none"
+    SHARD_GRAD_OP = "shard_grad_op"

@@ -1,0 +1,107 @@
+"""Runs on several devices, through the worker's own entry: here each is a process on the CPU."""
+
+import pytest
+from sqlalchemy import select
+
+from app.certificates.signing import statement_of
+from app.certificates.tables import CertificateRow
+from app.domain.states import BlobState
+from app.storage.tables import BlobRow
+from tests.support.points import Points
+from tests.support.workshop import Workshop
+from workers import jobs
+
+DEVICES = 3
+
+
+@pytest.fixture
+def workshop(services, monkeypatch, tmp_path):
+    monkeypatch.setenv("EXPUNGE_DEVICES", str(DEVICES))
+    monkeypatch.setenv("EXPUNGE_TEST_POINTS", str(tmp_path / "points"))
+    workshop = Workshop(services)
+    workshop.points = Points(tmp_path / "points")
+    return workshop
+
+
+def work_on(workshop):
+    run_id = workshop.active_run()
+    jobs.execute_run(run_id)
+    return workshop.run(run_id)
+
+
+def mechanisms_of(workshop):
+    with workshop.transaction() as session:
+        rows = session.scalars(select(CertificateRow).order_by(CertificateRow.id)).all()
+        return [statement_of(row.envelope)["predicate"]["mechanism"] for row in rows]
+
+
+def blobs_of(workshop):
+    with workshop.transaction() as session:
+        rows = session.scalars(select(BlobRow).where(BlobRow.state == BlobState.LIVE))
+        return sorted(row.id for row in rows)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"mechanism": "gradient_clipping", "budget_epochs": 8},
+        {"mechanism": "retraining"},
+    ],
+)
+def test_a_run_trains_forgets_and_says_on_how_many_devices(workshop, policy):
+    workshop.define(**policy)
+    trained = work_on(workshop)
+    assert trained.state == "published", trained.failure_reason
+    train, _ = workshop.split()
+    request_id = workshop.forget(train[0])
+    workshop.dispatch()
+    forgotten = work_on(workshop)
+    assert forgotten.state == "published", forgotten.failure_reason
+    assert workshop.request(request_id).state == "completed"
+    first, second = mechanisms_of(workshop)
+    for mechanism in (first, second):
+        assert (mechanism["devices"], mechanism["parallelism"]) == (DEVICES, "shard_grad_op")
+
+
+def test_what_one_process_computes_says_nothing_of_devices(workshop):
+    workshop.define(
+        architecture="linear_head",
+        mechanism="exact_training",
+        recipe={"epochs": 4, "batch_size": 4, "held_out_fraction": 0.25},
+    )
+    run = work_on(workshop)
+    assert run.state == "published", run.failure_reason
+    (mechanism,) = mechanisms_of(workshop)
+    assert {"devices", "parallelism"}.isdisjoint(mechanism)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "point",
+    [
+        "follower_begun",
+        "follower_training",
+        "follower_noise",
+        "follower_fine_tune",
+        "mid_training",
+        "mid_noise",
+        "mid_fine_tune",
+        "before_publish",
+    ],
+)
+def test_a_process_killed_at_any_phase_leaves_nothing_and_the_next_attempt_publishes(
+    workshop, point, caplog
+):
+    workshop.define(mechanism="gradient_clipping", budget_epochs=8)
+    before = blobs_of(workshop)
+    workshop.points.arm(point, "SIGKILL")
+    run = work_on(workshop)
+    assert workshop.points.waiting() == []
+    assert (run.state, run.attempt) == ("queued", 1)
+    assert "of this run ended" in caplog.text
+    assert blobs_of(workshop) == before
+    assert mechanisms_of(workshop) == []
+    again = work_on(workshop)
+    assert again.state == "published", again.failure_reason
+    (mechanism,) = mechanisms_of(workshop)
+    assert mechanism["devices"] == DEVICES

@@ -1,0 +1,248 @@
+"""Two and three processes take the steps that one takes, on digits."""
+
+import os
+import signal
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from app.accounting import gradient_clipping, model_clipping
+from app.domain.errors import ProcessLostError, RunFailedError
+from app.domain.recipes.recipe import TrainingRecipe
+from benchmarks.insecure_noise import InsecureNoise
+from tests.support.processes import together
+from workers.distributed.elsewhere import Elsewhere
+from workers.distributed.team import ALONE, Team
+from workers.mechanisms.frame import ReferenceFrame
+from workers.mechanisms.gradient_clipping import GradientClipping
+from workers.mechanisms.model_clipping import ModelClipping
+from workers.mechanisms.output_perturbation import OutputPerturbation
+from workers.noise.generators import SecureNoise
+from workers.noisy_phase import run_noisy_phase
+from workers.training.data import Examples
+from workers.training.features import FeatureForm
+from workers.training.feeds import RandomBatches
+from workers.training.network import Network
+
+CPU = torch.device("cpu")
+TARGET = {"epsilon": 1.0, "delta": 1e-5}
+RECORDS = 203
+FORM = FeatureForm(shape=(8, 8))
+CLIPPING = {"initial_clip": 5.0, "gradient_clip": 0.2, "learning_rate": 0.5, "weight_decay": 0.1}
+RECIPES = {
+    "sgd": TrainingRecipe(learning_rate=0.5, momentum=0.9, batch_size=50, clip_norm=0.3),
+    "adamw": TrainingRecipe(
+        optimizer="adamw", learning_rate=0.01, batch_size=64, schedule="cosine", micro_batches=3
+    ),
+}
+
+
+def factory():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+
+
+class InOneOrder(Examples):
+    """Records in the same order in every epoch."""
+
+    def epoch(self, batch_size, *, device):
+        return self.in_order(batch_size, device=device)
+
+
+def records():
+    generator = np.random.default_rng(1)
+    return InOneOrder(
+        {
+            "inputs": torch.from_numpy(generator.normal(size=(RECORDS, 8, 8)).astype(np.float32)),
+            "target": torch.from_numpy(generator.integers(10, size=RECORDS)),
+        },
+        FORM,
+    )
+
+
+def network_of(team):
+    """A network with the same weights each time in the leading process, and others elsewhere."""
+    network = Network(factory, device=CPU, team=team)
+    if team.leads:
+        generator = torch.Generator().manual_seed(5)
+        network.flat.values.copy_(torch.randn(network.flat.size, generator=generator) * 0.2)
+    return network
+
+
+def seen_by(team):
+    return records() if team.leads else Elsewhere(RECORDS, FORM)
+
+
+def trained(team, recipe):
+    network = network_of(team)
+    losses = []
+    steps = network.train(
+        seen_by(team), recipe, epochs=3, on_progress=lambda *told: losses.append(float(told[2]))
+    )
+    return network.flat.values.clone(), losses, steps
+
+
+@lru_cache
+def rules():
+    size = sum(tensor.numel() for tensor in factory().parameters())
+    clipping = gradient_clipping.calibrate(**TARGET, **CLIPPING, steps=6)
+    projected = {
+        "initial_clip": 2.0,
+        "model_clip": 1.0,
+        "noise_std": 1.0,
+        "initial_noise_std": 0.5,
+    }
+    needed = model_clipping.steps_needed(**TARGET, **projected)
+    return {
+        "gradient_clipping": GradientClipping(**CLIPPING, noise_std=clipping, steps=6),
+        "output_perturbation": OutputPerturbation(initial_clip=0.5, noise_std=8.0, dimension=size),
+        "model_clipping": ModelClipping(
+            epsilon=1.0,
+            **projected,
+            steps=needed,
+            learning_rate=0.5,
+            weight_decay=0.1,
+        ),
+    }
+
+
+class Noiseless:
+    """Draws as many numbers as it is asked for, and adds none of them."""
+
+    name = "none"
+
+    def __init__(self):
+        self.drawn = {}
+
+    def add_(self, position, noise_std):
+        self.drawn[noise_std] = self.drawn.get(noise_std, 0) + position.numel()
+
+
+def unlearned(team, rule, seed=None):
+    network = network_of(team)
+    noise = Noiseless()
+    if seed == "secure":
+        noise = SecureNoise()
+    elif seed is not None:
+        noise = InsecureNoise(seed, environment="test")
+    run = run_noisy_phase(
+        network,
+        rule,
+        RandomBatches(seen_by(team), RECORDS, micro_batches=2),
+        frame=ReferenceFrame.of(factory),
+        noise=noise,
+        **TARGET,
+        on_progress=lambda *_: None,
+    )
+    return network.flat.values.clone(), run.steps, dict(noise.drawn), team.counted(noise.drawn)
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("name", RECIPES)
+def test_training_on_several_devices_is_that_on_one(tmp_path, devices, name):
+    values, losses, steps = trained(ALONE, RECIPES[name])
+    results = together(trained, RECIPES[name], devices=devices, folder=tmp_path)
+    for other_values, other_losses, other_steps in results:
+        assert other_steps == steps
+        assert torch.equal(other_values, results[0][0])
+        torch.testing.assert_close(other_values, values, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(other_losses, losses, rtol=1e-3)
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("name", sorted(rules()))
+def test_without_noise_the_noisy_phase_on_several_devices_is_that_on_one(tmp_path, devices, name):
+    rule = rules()[name]
+    values, steps, drawn, _ = unlearned(ALONE, rule)
+    results = together(unlearned, rule, devices=devices, folder=tmp_path)
+    for other_values, other_steps, own, counted in results:
+        assert other_steps == steps
+        assert counted == drawn
+        assert sum(own.values()) < sum(drawn.values())
+        assert torch.equal(other_values, results[0][0])
+        torch.testing.assert_close(other_values, values, rtol=1e-3, atol=1e-5)
+
+
+def test_each_process_adds_noise_of_its_own_to_its_own_stretch(tmp_path):
+    rule = rules()["output_perturbation"]
+    still, _, _, _ = unlearned(ALONE, rule)
+    for folder in ("first", "again"):
+        (tmp_path / folder).mkdir()
+    first = together(unlearned, rule, "secure", devices=2, folder=tmp_path / "first")
+    again = together(unlearned, rule, "secure", devices=2, folder=tmp_path / "again")
+    scale = ReferenceFrame.of(factory).on(
+        {name: each.shape for name, each in factory().named_parameters()}, CPU
+    )
+    ones = scale.pull_back_(torch.ones_like(still))
+    noises = [
+        ((released[0][0] - still) / ones / rule.noise_std).double() for released in (first, again)
+    ]
+    size = len(still)
+    for noise in noises:
+        # 910 standard normal numbers: 5 standard errors of their deviation, of kurtosis 3.
+        assert abs(float(noise.std()) - 1) < 5 / (2 * size) ** 0.5
+        assert abs(float(noise.mean())) < 5 / size**0.5
+    one, other = noises[0][: size // 2], noises[0][size - size // 2 :]
+    for pair in ((one, other), (noises[0], noises[1])):
+        assert abs(float(torch.corrcoef(torch.stack(pair))[0, 1])) < 5 / (size // 2) ** 0.5
+
+
+def uneven(team):
+    """Rows of batches that are too small for all, and of all types."""
+    batches = [
+        {"inputs": torch.arange(n * 6).reshape(n, 2, 3).to(dtype), "flag": torch.ones(n) > 0}
+        for n, dtype in (
+            (1, torch.float32),
+            (3, torch.uint8),
+            (5, torch.float64),
+            (12, torch.int64),
+        )
+    ]
+    return [
+        (share, {name: each.clone() for name, each in batch.items()})
+        for batch, share in team.deal(iter(batches if team.leads else []))
+    ]
+
+
+def test_rows_are_divided_and_none_is_alone_or_lost(tmp_path):
+    whole = uneven(ALONE)
+    for step, parts in enumerate(zip(*together(uneven, devices=3, folder=tmp_path), strict=True)):
+        batch = whole[step][1]
+        assert sum(share for share, _ in parts) == pytest.approx(1)
+        for name, tensor in batch.items():
+            rows = [part[name] for _, part in parts if part]
+            assert torch.equal(torch.cat(rows), tensor)
+            assert all(each.dtype == tensor.dtype for each in rows)
+            assert len(rows) == 1 or min(map(len, rows)) > 1
+
+
+def normed(team):
+    nan = team.norm(float("nan") if team.devices > 1 and not team.leads else 1.0)
+    return team.norm(0.1 + team.leads), team.count(2), nan
+
+
+def test_every_process_gets_the_very_same_norm(tmp_path):
+    results = together(normed, devices=3, folder=tmp_path)
+    assert len({norm for norm, _, _ in results}) == 1
+    assert results[0][0] == pytest.approx((1.1**2 + 2 * 0.1**2) ** 0.5)
+    assert all(count == 6 and np.isnan(norm) for _, count, norm in results)
+
+
+def dying(team: Team, how):
+    if not team.leads:
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RunFailedError("its own reason")
+    return team.norm(1.0)
+
+
+def test_a_process_that_is_killed_ends_all(tmp_path):
+    with pytest.raises(ProcessLostError, match=r"process (1 )?of this run ended"):
+        together(dying, "killed", devices=2, folder=tmp_path)
+
+
+def test_the_reason_of_the_process_that_failed_is_told(tmp_path):
+    with pytest.raises(RunFailedError, match="its own reason"):
+        together(dying, "failed", devices=3, folder=tmp_path)

@@ -1,0 +1,136 @@
+"""Starts the processes of a run on this host, and says why it failed if it did.
+
+PyTorch's ``elastic_launch`` starts them, watches them and ends all when one ends. A process says in
+a pipe how it failed, since what it raised would be written to a file.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from app.domain.errors import (
+    LeaseLostError,
+    ProcessLostError,
+    RunFailedError,
+    RunInterruptedError,
+)
+from app.logs import describe
+from workers.distributed import rendezvous
+from workers.failures import is_permanent
+
+_END_WITHIN_S: Final = 15
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Failure(StrEnum):
+    """In which way a process failed."""
+
+    LEASE_LOST = "lease_lost"
+    PERMANENT = "permanent"
+    OTHER = "other"
+    LOST = "lost"  # another one ended, or all were told to
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        """Return the kind of an error."""
+        if isinstance(error, LeaseLostError):
+            return cls.LEASE_LOST
+        if isinstance(error, ProcessLostError | RunInterruptedError):
+            return cls.LOST
+        return cls.PERMANENT if is_permanent(error) else cls.OTHER
+
+
+_RAISED: Final[dict[Failure, Callable[[str], Exception]]] = {
+    Failure.LEASE_LOST: LeaseLostError,
+    Failure.PERMANENT: RunFailedError,
+    Failure.OTHER: ProcessLostError,
+}
+
+
+class Confession:
+    """How a process says why it fails, before it ends."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def fail(self, error: BaseException) -> None:
+        """Say why, in what may be shown, and end this process."""
+        self._pipe.send_bytes(f"{Failure.of(error)} {describe(error)}".encode())
+        os._exit(1)
+
+
+def launch(entry: Callable[..., None], *arguments: object, devices: int, name: str) -> None:
+    """Run a function in so many processes, until all have returned.
+
+    It gets ``arguments`` and a ``Confession``, and must not raise. ``name`` is the run's id.
+
+    Raises:
+        LeaseLostError, RunFailedError: a process said so.
+        RunInterruptedError: this process was asked to stop.
+        ProcessLostError: a process ended otherwise.
+    """
+    rendezvous.register()
+    context = get_context("spawn")
+    pipes = [context.Pipe(duplex=False) for _ in range(devices)]
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=devices,
+        run_id=name,
+        rdzv_backend=rendezvous.NAME,
+        rdzv_endpoint=rendezvous.LOOPBACK,
+        local_addr=rendezvous.LOOPBACK,
+        max_restarts=0,
+        start_method="spawn",
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        shutdown_timeout=_END_WITHIN_S,
+    )
+    told = [receiving for receiving, _ in pipes]
+    tell = [Confession(sending) for _, sending in pipes]
+    with _signals_restored():
+        try:
+            elastic_launch(config, entry)(*arguments, tell)
+        except SignalException as error:
+            raise RunInterruptedError("the worker was asked to stop") from error
+        except ChildFailedError as error:
+            raise _why(told, error) from None
+
+
+def _why(told: list[Connection], error: ChildFailedError) -> Exception:
+    """Return what the processes said; one that lost another is not the reason."""
+    said: list[tuple[Failure, str]] = []
+    for pipe in told:
+        if pipe.poll():
+            kind, reason = pipe.recv_bytes().decode().split(" ", 1)
+            said.append((Failure(kind), reason))
+    for kind, reason in sorted(said, key=lambda each: list(Failure).index(each[0])):
+        if kind is not Failure.LOST:
+            return _RAISED[kind](reason)
+    if said:
+        return ProcessLostError(said[0][1])
+    rank, failure = error.get_first_failure()
+    return ProcessLostError(f"process {rank} of this run ended: {_ended(failure.exitcode)}")
+
+
+def _ended(exit_code: int) -> str:
+    return signal.Signals(-exit_code).name if exit_code < 0 else f"exit status {exit_code}"
+
+
+@contextmanager
+def _signals_restored() -> Iterator[None]:
+    """Give this process its own handlers back, which PyTorch's launcher replaces."""
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

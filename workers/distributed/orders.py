@@ -1,0 +1,118 @@
+"""What the leading process tells the others of a run: which network, and what is done with it.
+
+They load the model's definition themselves, as the leading process does. Weights, rows of batches
+and these orders come from it, over the processes' own connections.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from app.domain.base import BaseDigest
+from app.domain.plan import Plan, TrainingKind
+from app.planning.mechanisms.catalogue import mechanism_named
+from workers.distributed.team import ALONE, Team
+from workers.mechanisms.frame import ReferenceFrame
+from workers.training.base import digest_of
+
+
+class Order(StrEnum):
+    """What is done next."""
+
+    BEGIN = "begin"
+    TRAIN = "train"
+    UNLEARN = "unlearn"
+    FINE_TUNE = "fine_tune"
+    COUNT = "count"
+    END = "end"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a run is about.
+
+    Attributes:
+        plan: as JSON.
+        base: the digest of the network's public tensors, as JSON.
+        frame: the digest of the coordinates of the noisy phase, if it has any.
+        records: how many are learned from.
+    """
+
+    model_id: str
+    plan: dict[str, Any]
+    base: dict[str, Any] | None
+    frame: str | None
+    records: int
+
+    @classmethod
+    def of(
+        cls,
+        model_id: str,
+        plan: Plan,
+        *,
+        base: BaseDigest | None,
+        frame: ReferenceFrame | None,
+        records: int,
+    ) -> Self:
+        """Return what the leading process knows of its run."""
+        return cls(
+            model_id,
+            plan.to_json(),
+            None if base is None else base.to_json(),
+            None if frame is None else frame_digest(frame),
+            records,
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as an order's fields."""
+        return asdict(self)
+
+
+def frame_digest(frame: ReferenceFrame) -> str:
+    """Return the SHA-256 of a frame's scales and centres, in hex."""
+    centre = {name: digest_of(tensor) for name, tensor in frame.centre.items()}
+    document = json.dumps([frame.to_json(), centre], sort_keys=True)
+    return hashlib.sha256(document.encode()).hexdigest()
+
+
+def assembled(
+    team: Team,
+    *,
+    model_id: str,
+    plan: Plan,
+    base: BaseDigest | None,
+    frame: ReferenceFrame | None,
+    records: int,
+) -> Team:
+    """Return the processes that divide a run, once they know what it is about.
+
+    A run that is not divided is the leading process's alone.
+    """
+    if team.devices == 1 or not is_divided(plan):
+        return ALONE
+    beginning = Beginning.of(model_id, plan, base=base, frame=frame, records=records)
+    team.announce(Order.BEGIN, **beginning.fields())
+    return team
+
+
+def divided_among(team: Team, plan: Mapping[str, Any]) -> int:
+    """Return how many processes divide a plan's work, the plan as JSON."""
+    return team.devices if is_divided(Plan.from_json(plan)) else 1
+
+
+def is_divided(plan: Plan) -> bool:
+    """Return whether the work of a plan is divided where there are several devices."""
+    return mechanism_named(plan.mechanism).divides and plan.training is TrainingKind.RECIPE
+
+
+def counted(team: Team, drawn: Mapping[float, int]) -> dict[float, int]:
+    """Return how many numbers all processes drew, by standard deviation.
+
+    Raises:
+        ProcessLostError: one of them does not say.
+    """
+    team.announce(Order.COUNT)
+    return team.counted(drawn)
