@@ -24,7 +24,7 @@ _MOST_CHARACTERS: Final = 16_000
 _HERE: Final = Path(__file__).parents[1]
 _INSTALLED: Final = Path(str(torch.__file__)).parents[1]
 _OURS: Final = tuple(f"{_HERE / package}{os.sep}" for package in ("app", "workers"))
-_LIBRARIES: Final = tuple(f"{_INSTALLED / package}{os.sep}" for package in ("torch", "opacus"))
+_LIBRARIES: Final = (f"{_INSTALLED / 'torch'}{os.sep}",)
 _IMPORTING: Final = ("<frozen importlib", str(importlib.__file__))
 _FOREIGN: Final = (*_OURS, *_LIBRARIES, *_IMPORTING)
 

@@ -37,7 +37,6 @@ _log = logging.getLogger("expunge.worker")
 _IMPORTED_IN_RUNS = (
     "app.accounting.dp_sgd_resolution",
     "app.accounting.mixture_of_gaussians",
-    "opacus.grad_sample",
     "sklearn.metrics",
 )
 """Modules imported lazily elsewhere, because some take a second and few runs need them."""

@@ -8,11 +8,11 @@ numerical and pessimistic (Google's dp_accounting, connect the dots); delta belo
 because the composition's own rounding is not far below. Without sampling it is one Gaussian.
 
 With a ``dimension`` the guarantee is about what a worker computes: the sum of clipped gradients in
-float64, its noise added and rounded to the public grid; what follows is post-processing. Clipped
-gradients lie on a grid of their own, so that sums of up to 2^20 of them are exact.
+float64, its noise added and rounded to the public grid; what follows is post-processing. The sums
+of both worlds are off by rounding, which the sensitivity allows for.
 
 Guarantee: privacy profile. Neighbouring relation: add_remove. Assumptions:
- 1. Poisson sampling, per-record clipping and the noise are as stated (Opacus);
+ 1. Poisson sampling, per-record clipping and the noise are as stated;
  2. the model was trained once and not touched since: later runs need their own accounting;
  3. group_size is at least the number of all records forgotten so far. The bound is for gradients
     of any norm up to C, 0 included, so that it holds for every smaller group as well.
@@ -48,7 +48,10 @@ _WIDTH = 1e-3
 _LARGEST_DELTA = 1 - 1e-9
 # What clipping one record's gradient may leave above the clip.
 _CLIP_ROUNDING = 2.0**-40
-_EXACT_SUM = 1 << 20
+# What rounding adds to the difference of two sums, in clips: for each record of a sample, and for
+# each pair of them (docs/guarantees.md, section 8).
+_SUM_ROUNDING = 2.0**-25
+_PAIR_ROUNDING = 2.0**-51
 _LOG_LARGER_SAMPLE = 60 * math.log(2)
 
 TERMS = Terms(
@@ -98,8 +101,7 @@ def account(
     except ParameterError as error:
         renamed = "noise_multiplier" if error.name == "noise_std" else error.name
         raise ParameterError(renamed, error.allowed) from error
-    # Worlds whose samples are equal sum equally; others differ by the rounding of both sums.
-    inexact = 2.0**-52 * sample**2 if sample > _EXACT_SUM else 0.0
+    inexact = _SUM_ROUNDING * sample + _PAIR_ROUNDING * sample**2
     sensitivity = 1 + _CLIP_ROUNDING + inexact
     return computed(_ideal(multiplier / sensitivity * (1 - 1e-15), rate, steps, group), residue)
 

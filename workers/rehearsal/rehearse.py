@@ -14,6 +14,7 @@ from torch import nn
 
 from app.domain.errors import PlanError, RunFailedError
 from workers.operator_code import called, text_of
+from workers.per_record.gradients import per_record_gradients
 from workers.rehearsal.conformance import require_conforming
 from workers.rehearsal.memory import evaluated, remembers
 from workers.tasks.custom import CustomTask
@@ -22,9 +23,10 @@ from workers.training.base import digests_of, require_same
 from workers.training.buffers import require_supported_buffers, without_buffers
 from workers.training.data import Examples, Form
 from workers.training.network import Network
-from workers.training.per_record import PROBED, per_record_gradients
 
 _OTHER_SEED: Final = 17
+_TRIED: Final = 5
+_PRIVATELY_TRIED: Final = 32
 _REMEMBERS: Final = (
     "the network computes something else of the same records after it saw others: what it "
     "remembers outside its parameters could carry forgotten records past the noise; random numbers "
@@ -58,7 +60,7 @@ def rehearse(
     module, flat = network.module, network.flat
     if network.base is not None:
         _require_public(module, factory)
-    batch = Examples(form.random(PROBED), form).rows(0, PROBED, device=device)
+    batch = Examples(form.random(_TRIED), form).rows(0, _TRIED, device=device)
     weights, kept = flat.values.clone(), dict(_tensors_kept(module))
     before = {name: tensor.clone() for name, tensor in kept.items()}
     module.train()
@@ -96,7 +98,7 @@ def rehearse(
         if isinstance(task, CustomTask):
             require_conforming(task, form, network)
         if private:
-            _rehearse_privately(network, batch)
+            _rehearse_privately(network, form)
     flat.release_gradients()
     return network
 
@@ -127,10 +129,17 @@ def _require_unchanged(network: Network, before: torch.Tensor) -> None:
             )
 
 
-def _rehearse_privately(network: Network, probe: Batch) -> None:
+def _rehearse_privately(network: Network, form: Form) -> None:
     """Compute gradients per record, as DP-SGD does."""
+    flat = network.flat
+
+    def probes(count: int) -> Batch:
+        return Examples(form.random(count), form).rows(0, count, device=flat.device)
+
     try:
-        with per_record_gradients(network.module, network.task, network.flat, probe=probe):
+        with per_record_gradients(
+            network.module, network.task, flat, probes=probes, expected=_PRIVATELY_TRIED
+        ):
             pass
     except PlanError as error:
         if error.__cause__ is None:

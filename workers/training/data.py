@@ -146,6 +146,23 @@ class Examples:
         """Return the examples from ``start`` up to, not including, ``end``, in stored order."""
         return self._batch(slice(start, end), device)
 
+    def filled(
+        self, chosen: NDArray[np.int64], filler: "Examples", *, device: torch.device
+    ) -> Batch:
+        """Return the examples at ``chosen``, and behind them rows of ``filler``, as many as it has.
+
+        Args:
+            chosen: at most as many as ``filler`` has.
+            filler: of the same form, on the same device.
+            device: of the batch.
+        """
+        index = torch.from_numpy(chosen).to(self.device)
+        rows = {}
+        for name, tensor in self.tensors.items():
+            rows[name] = filler.tensors[name].clone()
+            torch.index_select(tensor, 0, index, out=rows[name][: len(chosen)])
+        return Examples(rows, self.form).rows(0, len(filler), device=device)
+
     def cut(self, order: NDArray[np.int64], sizes: Sequence[int]) -> "_Cut":
         """Return the examples at ``order``, copied, in pieces of these sizes."""
         return _Cut(self.select(order), tuple(sizes))

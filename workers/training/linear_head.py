@@ -5,7 +5,9 @@ from typing import Final
 
 import torch
 from torch import nn
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
+
+from workers.training.inner_product import InnerProduct
 
 # Rounding must not lift a norm above 1.
 _NORM_MARGIN: Final = 1 - 2.0**-30
@@ -42,11 +44,12 @@ class LinearHead(nn.Module):
         self._scale = math.sqrt(1 - bias * bias) * _NORM_MARGIN
         self._paired = rows < outputs
         columns = size + (1 if bias > 0 else 0)
+        self.product = InnerProduct()
         self.weight = nn.Parameter(torch.zeros(rows, columns, dtype=torch.float64))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Return logits or numbers, float64 [n, outputs]."""
-        logits: torch.Tensor = linear(self.scaled(features), self.weight)
+        logits: torch.Tensor = self.product(self.scaled(features), self.weight)
         if self._paired:
             return torch.cat([torch.zeros_like(logits), logits], dim=1)
         return logits

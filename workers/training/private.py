@@ -5,15 +5,16 @@ recipe's batch size B, each step samples every record with probability q and com
 
     g <- (sum over the sample of clip(record's gradient, C) + N(0, (noise_multiplier C)^2 I)) / B
 
-in float64, the sum exactly (``workers.training.per_record``) and its noise rounded to the public
-grid; only g is rounded to the weights' dtype. The optimiser, momentum, weight decay and schedule
-use only g, so they are post-processing. B is a public constant, not the size of the sample. A
-sample may be empty; its step is pure noise, and counts.
+in float64 (``workers.per_record``), the noise rounded to the public grid; only g is rounded to the
+weights' dtype. The optimiser, momentum, weight decay and schedule use only g, so they are
+post-processing. B is a public constant, not the size of the sample. A sample may be empty; its step
+is pure noise, and counts.
 
 Nothing depends on intermediate results: the number of steps is fixed, no loss is computed, and
 diverging weights are trained to the end, because stopping would reveal information.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,12 +23,12 @@ import torch
 from app.domain.checks import require_fraction, require_positive, require_steps
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.noise.generators import NoiseSource
+from workers.per_record.gradients import PerRecordGradients, per_record_gradients
 from workers.tasks.augmented import visited
-from workers.tasks.task import Task
+from workers.tasks.task import Batch, Task
 from workers.training.data import Examples
 from workers.training.network import Network
 from workers.training.optimizers import Schedule, optimizer_of, overwritten_afterwards
-from workers.training.per_record import PROBED, PerRecordGradients, per_record_gradients
 from workers.training.poisson import poisson_sample
 
 
@@ -71,7 +72,7 @@ def train_privately(
     """Train in place by DP-SGD.
 
     Args:
-        network: its module is left in training mode, without Opacus, with its parameters in
+        network: its module is left in training mode, without hooks, with its parameters in
             ``flat``.
         examples: the records to protect, one row each.
         recipe: optimiser, schedule and the batch size B; ``recipe.epochs`` is not used.
@@ -91,18 +92,26 @@ def train_privately(
     optimizer = optimizer_of(module, recipe)
     schedule = Schedule(optimizer, recipe, steps)
     clipped_sum = torch.zeros_like(flat.values, dtype=torch.float64)
-    probe = examples.like(PROBED).rows(0, PROBED, device=flat.device)
+
+    def probes(count: int) -> Batch:
+        return examples.like(count).rows(0, count, device=flat.device)
+
+    expected = math.ceil(training.sampling_rate * len(examples))
     flat.attach_gradients()
     with (
         overwritten_afterwards(optimizer, clipped_sum),
-        per_record_gradients(module, network.task, flat, probe=probe) as gradients,
+        per_record_gradients(
+            module, network.task, flat, probes=probes, expected=expected
+        ) as gradients,
     ):
+        filler = examples.like(gradients.rows)
         for step in range(1, steps + 1):
             clipped_sum.zero_()
             _add_sample(
                 gradients,
                 network.task,
                 examples,
+                filler,
                 training.sampling_rate,
                 clip_norm=training.gradient_clip,
                 out=clipped_sum,
@@ -122,14 +131,15 @@ def _add_sample(
     gradients: PerRecordGradients,
     task: Task,
     examples: Examples,
+    filler: Examples,
     rate: float,
     *,
     clip_norm: float,
     out: torch.Tensor,
 ) -> None:
-    """Add the clipped gradients of one Poisson sample to ``out``."""
+    """Add the clipped gradients of one Poisson sample to ``out``, in passes of equal size."""
     chosen = poisson_sample(len(examples), rate)
-    if len(chosen) == 0:
-        return
-    for batch in examples.select(chosen).in_order(gradients.records_at_once, device=out.device):
-        gradients.add_clipped(visited(task, batch), clip_norm=clip_norm, out=out)
+    for first in range(0, len(chosen), gradients.rows):
+        some = chosen[first : first + gradients.rows]
+        batch = examples.filled(some, filler, device=out.device)
+        gradients.add_clipped(visited(task, batch), counted=len(some), clip_norm=clip_norm, out=out)

@@ -2,7 +2,8 @@
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
+
+from workers.training.inner_product import InnerProduct
 
 
 class RidgeHead(nn.Module):
@@ -21,10 +22,13 @@ class RidgeHead(nn.Module):
     def __init__(self, size: int, outputs: int, *, feature_range: float) -> None:
         super().__init__()
         self.feature_range = feature_range
+        self.product = InnerProduct()
         self.weight = nn.Parameter(torch.zeros(outputs, size, dtype=torch.float64))
         self.bias = nn.Parameter(torch.zeros(outputs, dtype=torch.float64))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Return scores: the largest is the predicted class. What is not a number counts as 0."""
         flat = torch.nan_to_num(features.flatten(1).double())
-        return linear(flat.clamp(-self.feature_range, self.feature_range), self.weight, self.bias)
+        clipped = flat.clamp(-self.feature_range, self.feature_range)
+        scores: torch.Tensor = self.product(clipped, self.weight, self.bias)
+        return scores

@@ -10,7 +10,7 @@ import fastapi, httpx, psycopg, pyarrow.parquet, pydantic_settings, redis, sqlal
 libraries = time.process_time()
 import app.main
 print((time.process_time() - libraries) / (libraries - started))
-print(*sorted(name for name in sys.modules if name.split(".")[0] in ("torch", "opacus", "workers")))
+print(*sorted(name for name in sys.modules if name.split(".")[0] in ("torch", "workers")))
 """
 _AS_SERVED = """
 import gc, sys

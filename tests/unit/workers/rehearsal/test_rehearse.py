@@ -217,9 +217,20 @@ def test_these_are_refused_by_name(factory, schema, private, error, words):
         rehearse(factory, CLASSIFICATION, FeatureForm.of(schema), device=CPU, private=private)
 
 
-def test_the_reason_of_opacus_is_told_in_full():
-    module = nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 2))
-    with pytest.raises(RunFailedError, match=r"in-place(.|\n)*RuntimeError: "):
+class Judging(nn.Module):
+    """Lets a value decide what is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 2)
+
+    def forward(self, features):
+        return self.linear(features * 2 if features.max() > 1e9 else features)
+
+
+def test_the_reason_why_there_is_no_gradient_of_each_record_is_told_in_full():
+    module = Judging()
+    with pytest.raises(RunFailedError, match=r"looks at values(.|\n)*DataDependent"):
         rehearse(lambda: module, CLASSIFICATION, FeatureForm.of(NUMBERS), device=CPU, private=True)
 
 

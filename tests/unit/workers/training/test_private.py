@@ -181,7 +181,7 @@ def test_momentum_weight_decay_and_schedule_see_the_noisy_gradient_alone(digits)
 
 def test_large_samples_are_worked_through_in_parts(digits, monkeypatch):
     whole = moved_by_all(digits)
-    monkeypatch.setattr("workers.training.per_record._MOST_RECORDS", 37)
+    monkeypatch.setattr("workers.per_record.gradients.MOST_RECORDS", 37)
     torch.testing.assert_close(moved_by_all(digits), whole, rtol=1e-4, atol=1e-5)
 
 
