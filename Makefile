@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 TESTS_AT_ONCE ?= 3
 PYTEST := $(BIN)/python -m pytest --dist loadfile --durations 20 --numprocesses
 
-.PHONY: api-reference definitions demo docs problems settings test test-unit test-guides test-slow storm lint serve clean install lock
+.PHONY: api-reference definitions demo docs problems settings test test-unit test-gpu test-guides test-slow storm lint serve clean install lock
 
 demo: $(STAMP)
 	$(BIN)/expunge demo
@@ -28,6 +28,10 @@ test-unit: $(STAMP)
 # What `make test` leaves out.
 test-slow: $(STAMP)
 	$(PYTEST) $(TESTS_AT_ONCE) -m slow
+
+# What must hold on a CUDA device, where there is one.
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -m gpu -rs
 
 # The commands of docs/how-to, from the pages themselves; each guide starts a service of its own.
 test-guides: $(STAMP)
