@@ -10,6 +10,7 @@ import pytest
 import safetensors.numpy
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
 
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
@@ -134,7 +135,8 @@ class Text(nn.Module):
         self.seen = seen
 
     def forward(self, features):
-        self.seen.add((features.dtype, int(features.max())))
+        if not isinstance(features, FakeTensor):  # the trial's have no values
+            self.seen.add((features.dtype, int(features.max())))
         return self.head(self.words(features).mean(dim=1))
 
 

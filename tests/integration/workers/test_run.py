@@ -156,8 +156,8 @@ def test_a_forgotten_record_is_not_read(workshop, monkeypatch):
     seen = []
     load = run_module.load_records
 
-    def watch(services, lease, model, *, dimension):
-        data = load(services, lease, model, dimension=dimension)
+    def watch(services, lease, model, **more):
+        data = load(services, lease, model, **more)
         seen.extend(data.retain.inputs[:, 0].int().tolist())
         return data
 

@@ -6,8 +6,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from app.cli import connection
-from app.client import ExpungeClient
+from app.client import ExpungeClient, configured
 
 
 @pytest.fixture
@@ -18,7 +17,7 @@ def served(api: TestClient, admin_key: str, monkeypatch: pytest.MonkeyPatch) -> 
     def client(url: str, key: str) -> ExpungeClient:
         return ExpungeClient(url, key, transport=_Bridge(api))
 
-    monkeypatch.setattr(connection, "ExpungeClient", client)
+    monkeypatch.setattr(configured, "ExpungeClient", client)
     return iter(())
 
 

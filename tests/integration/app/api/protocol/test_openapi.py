@@ -14,12 +14,14 @@ from app.services import Services
 
 Json = dict[str, Any]
 VERBS = {
+    "unpublish",
     *("archive", "cancel", "change", "check", "create", "define", "delete", "download", "get"),
     *(
         "import",
         "list",
         "preview",
         "prove",
+        "publish",
         "push",
         "quote",
         "redeliver",
