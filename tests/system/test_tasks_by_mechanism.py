@@ -101,7 +101,8 @@ def test_what_is_accepted_is_certified_and_verifies(
         predicate = _verified(shops, services, tmp_path, pair, certificates)
         assert predicate["mechanism"]["name"] == pair.mechanism
         assert predicate["forgotten"]["records"] > 0
-        assert predicate["evaluation"]["metrics"], pair.name
+        measured = predicate["evaluation"]  # of few rows, chance may hold out none
+        assert measured["held_out_records"] == 0 or measured["metrics"], pair.name
         if issubclass(MECHANISMS[pair.mechanism], Deterministic):
             assert recompute(services, pair.name).is_equal, pair.name
 
