@@ -72,7 +72,7 @@ def verify(
 
     Raises:
         VerificationError: with the first step that failed.
-        ConfigurationError: there is no certificate, or no trusted key.
+        ConfigurationError: the certificate or a trusted key is missing.
     """
     path = Path(weights)
     return _verified(path, path.read_bytes(), certificate, trusted)
@@ -94,8 +94,8 @@ def read_published(
         check: whether the certificate is checked.
 
     Raises:
-        VerificationError: the certificate does not hold, or the file is no safetensors file.
-        ConfigurationError: there is no certificate, or no trusted key.
+        VerificationError: the certificate does not hold, or the file is not in safetensors format.
+        ConfigurationError: the certificate or a trusted key is missing.
         InvalidInputError: the file does not say how it is used.
     """
     path = Path(weights)

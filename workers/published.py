@@ -209,7 +209,7 @@ def load(
 
     Raises:
         VerificationError: the certificate does not hold.
-        ConfigurationError: there is no certificate, or no trusted key.
+        ConfigurationError: the certificate or a trusted key is missing.
         InvalidInputError: the file does not say how it is used, its weights do not fit, or its
             factory is not among ``factories``, or the base is another, or no average is offered.
         RunFailedError: the factory fails.

@@ -58,7 +58,7 @@ def recompute(services: Services, name: str) -> Recomputed:
     Raises:
         NotFoundError: the model does not exist.
         NotReadyError: it has no version yet.
-        ConflictError: it is no function of its records, or waits to forget some.
+        ConflictError: its records do not determine its weights, or it waits to forget some.
     """
     with services.database.transaction() as session:
         model = registry.model_named(session, name)

@@ -33,7 +33,7 @@ def read_weights(file: Path, key: str | None) -> bytes:
     content = file.read_bytes()
     if not content.startswith((_ZIP, _PICKLE)):
         if key is not None:
-            raise InvalidInputError(f"{file.name} is no PyTorch file: --key is for these")
+            raise InvalidInputError(f"{file.name} is not a PyTorch file: --key is for these")
         return content
     require("torch", extra=TORCH)
     answer = _converted(content, key)

@@ -11,7 +11,7 @@ def configured_client() -> ExpungeClient:
     """Return a client with the configured URL and key, or those that ``expunge init`` wrote.
 
     Raises:
-        ConfigurationError: there is no key.
+        ConfigurationError: the key is missing.
     """
     settings = Settings()
     url = settings.api_url or f"http://{settings.host}:{settings.port}"

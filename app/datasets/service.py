@@ -108,7 +108,7 @@ def define_dataset(
         name: the dataset's.
         schema: of its features and classes, or of its columns.
         encoding: how plain tables get this schema.
-        public: whether nobody can ask for its records to be forgotten. A dataset never becomes
+        public: whether its records can never be forgotten on request. A dataset never becomes
             public, and a public one never ceases to be.
 
     Raises:

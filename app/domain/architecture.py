@@ -109,8 +109,8 @@ class ArchitectureSpec:
             raise InvalidInputError("architecture: of must say what each member is")
         if self.of.name in _NOT_MEMBERS:
             raise InvalidInputError(
-                f"architecture: a {self.of.name} is no member of an ensemble: heads forget exactly "
-                "by themselves, and ensembles do not nest"
+                f"architecture: a {self.of.name} cannot be a member of an ensemble: heads forget "
+                "exactly by themselves, and ensembles do not nest"
             )
         if self.of.backbone is not None:
             raise InvalidInputError("architecture: give the backbone to the ensemble, not to of")

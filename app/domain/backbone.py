@@ -141,7 +141,7 @@ class BackboneDigest:
     whitening: Whitening | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; without a whitening there is no such field."""
+        """Return plain JSON values; the field whitening is left out when it is None."""
         fields = asdict(self)
         if self.whitening is None:
             del fields["whitening"]

@@ -74,7 +74,7 @@ class CategoryColumn:
     Attributes:
         name: the column.
         values: the listed values, as text in NFC, without surrounding space.
-        other: whether a further feature stands for all other values, and for missing ones;
+        other: whether a further feature marks all other values, and missing ones;
             otherwise rows with them are refused.
         missing: the listed value that replaces a missing one, if not None.
     """

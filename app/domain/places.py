@@ -82,7 +82,7 @@ class Place:
         return self.segments
 
     def fits(self, segments: Sequence[str]) -> bool:
-        """Return whether a pattern fits a file's path; no wildcard stands for a separator."""
+        """Return whether a pattern fits a file's path; wildcards never match a separator."""
         return len(segments) == len(self.segments) and all(
             re.fullmatch(_expression(pattern), segment, re.DOTALL)
             for pattern, segment in zip(self.segments, segments, strict=True)

@@ -63,7 +63,7 @@ class _New:
 
     @property
     def asked(self) -> Asked:
-        """Return what certificates are told of it."""
+        """Return what certificates say of it."""
         return Asked(self.row, self.actor)
 
 
@@ -86,7 +86,7 @@ class Acceptance:
 
         Raises:
             NotFoundError: the dataset does not exist.
-            PublicDatasetError: nobody can ask for its records to be forgotten.
+            PublicDatasetError: the dataset is public; its records are never forgotten.
             UnknownRecordsError: ids that the dataset never held.
             InvalidInputError: no ids, a reused key with another body, or a bad callback.
         """

@@ -59,7 +59,7 @@ class Stores:
 def check(
     stores: Stores, *, dataset: str, owners_id: str, report: Callable[[Finding], None]
 ) -> bool:
-    """Report all remains of a record's or subject's id; return whether there is no fault.
+    """Report all remains of a record's or subject's id; return whether none is a fault.
 
     Raises:
         NotFoundError: the dataset does not exist.

@@ -59,7 +59,7 @@ def coverage(present: Present, policy: Policy, records: Mapping[int, int]) -> Co
 
     ``records`` counts, by batch of the lineage, those that no certificate covers yet, each once;
     all of them must have been in the training of the present weights. A lineage trained with
-    DP-SGD has no batches: any number stands for one.
+    DP-SGD has no batches: any number will do.
     """
     try:
         mechanism = covering(present, policy, records)

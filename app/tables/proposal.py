@@ -217,7 +217,7 @@ class _Proposer:
 
 
 def _require_cells(name: str, column: pa.Array) -> None:
-    """Refuse a column without values, and one of dates or of a type that is no feature."""
+    """Refuse a column without values, and one of dates or of a type that cannot be a feature."""
     texts = _texts(column) if has_texts(column.type) else None
     if column.null_count == len(column) or (texts is not None and texts.missing.all()):
         raise _UnfitError(f"holds no values; leave it out with --drop {spelt(name)}")

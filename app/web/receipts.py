@@ -25,7 +25,7 @@ def receipt_of(
     The ids are not stored here, so they are given again.
 
     Raises:
-        NotFoundError: there is no such request.
+        NotFoundError: the request does not exist.
         InvalidInputError: these are not the ids that it named.
     """
     row = repository.request(session, request_id)

@@ -64,7 +64,7 @@ class LoopbackRendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Do nothing: nobody else could come."""
+        """Do nothing: no other host can join."""
 
     def num_nodes_waiting(self) -> int:
         """Return that no other host waits."""

@@ -170,7 +170,7 @@ def merged(
 ) -> dict[str, Any]:
     """Return the certificate's ``merged`` field: whether the members' average is offered.
 
-    Nothing, if its score is no number: such an average is of no use to anybody.
+    Nothing, if its score is not a number: such an average is useless.
     """
     found = by_member(made.tensors) or {}
     members = [

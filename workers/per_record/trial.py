@@ -5,7 +5,7 @@
 2. Contributions are compared with autograd's gradients of single losses.
 3. Contributions of the same records, with others beside them and in other places, have equal
    bits. Where they are only close, because kernels treat rows differently, passes get fewer rows;
-   a pass of one row has nobody beside it.
+   a pass of one row has no others beside it.
 """
 
 from collections.abc import Callable, Iterator

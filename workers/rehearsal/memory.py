@@ -23,7 +23,7 @@ _TOLERANCE: Final = 1e-3
 
 
 def fainter(features: torch.Tensor) -> torch.Tensor:
-    """Return records of a smaller range: whoever keeps a maximum learns it from the others."""
+    """Return records of a smaller range: a network that keeps a maximum has it from others."""
     return features / 4 if features.is_floating_point() else features // 2
 
 

@@ -19,8 +19,8 @@ class Classification:
     Attributes:
         class_weights: a factor for the loss of each class's records; none: 1 for each.
         label_smoothing: share of the target that is spread over all classes, from 0 to below 1.
-        calibrated: whether the outputs are logits; a ridge head's scores are not, and what is
-            made of them is no probability.
+        calibrated: whether the outputs are logits; a ridge head's scores are not, and yield no
+            probabilities.
     """
 
     class_weights: tuple[float, ...] = ()

@@ -19,8 +19,8 @@ class MultiLabel:
     Attributes:
         class_weights: a factor for each label's loss; none: 1 for each.
         label_smoothing: moves 0 and 1 by half of it towards one half.
-        calibrated: whether the outputs are logits; a ridge head's scores are not, and what is
-            made of them is no probability.
+        calibrated: whether the outputs are logits; a ridge head's scores are not, and yield no
+            probabilities.
     """
 
     class_weights: tuple[float, ...] = ()

@@ -110,7 +110,7 @@ def build_features(
         in_full: as for ``build``.
 
     Raises:
-        RunFailedError: as for ``build``, there is no layer of that name, or the zoo network does
+        RunFailedError: as for ``build``, or the network lacks that layer, or the zoo network does
             not end in a linear layer.
     """
     if architecture.name == "custom":

@@ -26,8 +26,8 @@ Average = Callable[[torch.Tensor], torch.Tensor]
 class Ensemble(nn.Module):
     """Maps records [n, …] to outputs [n, …] of the same kind as each member's.
 
-    All members stand on the public tensors of the first, which are in memory once. Whoever builds
-    an ensemble checks that they are the stated base.
+    All members stand on the public tensors of the first, which are in memory once. The caller
+    checks that they are the stated base.
 
     Args:
         members: networks of one kind, built one by one.

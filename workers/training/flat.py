@@ -21,7 +21,7 @@ class FlatParameters:
         shapes: name to shape of every tensor, in order.
 
     Raises:
-        PlanError: there is no trainable parameter, or one is neither float32 nor float64, or of
+        PlanError: no parameter can be trained, or one is neither float32 nor float64, or of
             another dtype than the others.
     """
 

@@ -161,7 +161,7 @@ class Private:
 
 @dataclass(frozen=True)
 class Solved:
-    """Computed by a solver; there is no noisy phase, so the feed is unused."""
+    """Computed by a solver, without a noisy phase, so the feed is unused."""
 
     data: RunData
     solver: Solver

@@ -61,7 +61,7 @@ def train(
 
     Raises:
         RunFailedError: there are no examples, a group of the recipe has no parameter, or the loss
-            or a weight is no longer finite.
+            or a weight stopped being finite.
     """
     per_epoch = examples.steps_per_epoch(recipe.batch_size)
     steps = round(epochs * per_epoch)

@@ -71,7 +71,7 @@ Category = Annotated[
     list[str] | None,
     typer.Option(
         metavar="COLUMN=VALUE,…",
-        help="A column's public values; * stands for all others, and missing ones.",
+        help="A column's public values; * means all others, and missing ones.",
     ),
 ]
 Bounds = Annotated[
