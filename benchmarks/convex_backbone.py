@@ -4,7 +4,7 @@ from typing import Final
 
 import torch
 
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
 from benchmarks.convex_case import shuffled
 from benchmarks.data import Pictures

@@ -8,7 +8,7 @@ import torch
 from app.accounting.histories.history import Recipe
 from app.accounting.histories.strong_convexity import largest_learning_rate
 from app.accounting.terms import Neighbours
-from app.domain import linear_head
+from app.domain.heads import linear_head
 from app.domain.tasks.classification import ClassificationSpec, rows_of
 from benchmarks.data import Pictures
 from workers.training.data import Examples

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from app.domain.architecture import PRESETS, ArchitectureSpec
+from app.domain.architectures.architecture import PRESETS, ArchitectureSpec
 from workers.training.data import Examples
 from workers.training.features import classified
 

@@ -34,7 +34,7 @@ from app.certificates.weights_file import tensors_sha256
 from app.datasets import repository as datasets
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
 from app.domain.states import FirstRelease, WeightsSource

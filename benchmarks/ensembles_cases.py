@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.tasks import catalogue
 from app.domain.tasks.classification import ClassificationSpec

@@ -30,7 +30,7 @@ import torch
 from app.certificates.verification import verify
 from app.client import ExpungeClient
 from app.datasets.files import record_table, to_parquet
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
 from app.processes.python import python_command
 from benchmarks.data import CLASSES, Pictures, load

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from app.domain import linear_head
+from app.domain.heads import linear_head
 from app.domain.schema import FeatureSchema
 from app.domain.tasks.classification import ClassificationSpec
 from app.planning.mechanisms.exact_training import ExactTraining

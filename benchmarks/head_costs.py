@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from app.domain import linear_head
+from app.domain.heads import linear_head
 from app.domain.tasks.classification import ClassificationSpec, rows_of
 from app.planning.lineage import DEFAULT_RELEASE_NOISE
 from app.planning.mechanisms.exact_training import DEFAULT_TOLERANCE, ExactTraining

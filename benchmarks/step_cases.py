@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from app.accounting import dp_sgd, output_perturbation
-from app.domain import linear_head
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
+from app.domain.heads import linear_head
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe

@@ -23,7 +23,7 @@ from sklearn.datasets import load_digits
 from app import schema
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema
 from app.domain.states import WeightsSource

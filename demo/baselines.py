@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.recipes.recipe import TrainingRecipe
 from demo.digits import CLASSES
 from workers.mechanisms.frame import ReferenceFrame

@@ -17,7 +17,7 @@ from app.client import ApiError, ExpungeClient
 from app.client.configured import configured_client
 from app.client.connection import Json
 from app.datasets.files import to_parquet
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, NotReadyError, RunFailedError
 from app.domain.tasks import catalogue
 from app.domain.tasks.spec import TaskSpec

@@ -16,8 +16,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import FeatureLayer
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.schema import FeatureSchema
 from app.processes.hardening import harden

@@ -19,7 +19,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from app.domain.architecture import ArchitectureSpec, is_allowed
+from app.domain.architectures.architecture import ArchitectureSpec, is_allowed
 from app.domain.description import ModelDescription
 from app.domain.errors import (
     CalibrationError,

@@ -8,9 +8,9 @@ import onnx
 import onnxscript  # noqa: F401 - torch's exporter uses it
 import torch
 
-from app.domain import ridge_head
 from app.domain.description import METADATA_NAME, ModelDescription
 from app.domain.errors import InvalidInputError
+from app.domain.heads import ridge_head
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.regression import RegressionSpec
 from workers.published import PublishedModel

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.domain.architecture import is_allowed
-from app.domain.base import BaseDigest
+from app.domain.architectures.architecture import is_allowed
+from app.domain.architectures.base import BaseDigest
+from app.domain.architectures.ensemble import by_member
 from app.domain.columns import ClassName
 from app.domain.description import ModelDescription
-from app.domain.ensemble import by_member
 from app.domain.errors import InvalidInputError
 from app.domain.tasks.custom import CustomSpec
 from app.domain.tasks.regression import RegressionSpec

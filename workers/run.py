@@ -38,7 +38,7 @@ from app.certificates.statement import CertifyingPhase
 from app.certificates.trusted_keys import TrustedKey, TrustedKeys
 from app.certificates.verification import check_place, check_statement
 from app.certificates.weights_file import tensors_sha256
-from app.domain.base import BaseDigest
+from app.domain.architectures.base import BaseDigest
 from app.domain.errors import DraftOutdatedError
 from app.domain.plan import Plan, TrainingKind
 from app.domain.states import Basis, Phase, RunKind

@@ -16,8 +16,8 @@ from app.api.protocol.headers import answer_headers
 from app.api.protocol.schemas import Answer, Body, Name, Page
 from app.backbones import repository, service
 from app.backbones.tables import BackboneRow
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import MOST_LAYERS, FeatureLayer
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import MOST_LAYERS, FeatureLayer
 from app.models import definitions, endings, whitening
 
 router = APIRouter(prefix="/v1/backbones", tags=["backbones"], route_class=GuardedRoute)

@@ -24,7 +24,7 @@ from app.api.recipes import RecipeBody
 from app.api.runs import RunAnswer
 from app.api.versions import VersionAnswer, version_answer
 from app.datasets.tables import DatasetRow
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.states import WeightsSource
 from app.ledger import run_views
 from app.ledger.certificates.capacities import capacity_of

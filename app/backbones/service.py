@@ -8,8 +8,8 @@ from app import log
 from app.backbones import repository
 from app.backbones.tables import BackboneRow
 from app.database.endings import require_live
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import FeatureLayer
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
 from app.domain.parameters import features_of, parameters_of, require_parameters

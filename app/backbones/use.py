@@ -5,8 +5,13 @@ from sqlalchemy.orm import Session
 from app.backbones import repository
 from app.backbones.tables import BackboneRow
 from app.database.endings import require_live
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import BackboneDigest, FeatureLayer, Whitening, definition_digest
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import (
+    BackboneDigest,
+    FeatureLayer,
+    Whitening,
+    definition_digest,
+)
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.parameters import parameters_of
 from app.domain.schema import FeatureSchema

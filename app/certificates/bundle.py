@@ -19,7 +19,7 @@ from typing import Any, Final
 from securesystemslib.dsse import Envelope
 
 from app.certificates import strict_json
-from app.domain.architecture import MOST_MEMBERS
+from app.domain.architectures.architecture import MOST_MEMBERS
 from app.domain.commitments import member_commitment
 from app.domain.errors import VerificationError
 from app.domain.trees.merkle import HASH_BYTES

@@ -20,9 +20,9 @@ from pydantic import (
 
 from app.certificates import strict_json
 from app.certificates.weights_file import MAX_TENSORS
-from app.domain.architecture import MOST_MEMBERS
-from app.domain.backbone import BackboneDigest
-from app.domain.base import BaseDigest
+from app.domain.architectures.architecture import MOST_MEMBERS
+from app.domain.architectures.backbone import BackboneDigest
+from app.domain.architectures.base import BaseDigest
 from app.domain.errors import VerificationError
 from app.domain.parallelism import MOST_DEVICES, Parallelism
 from app.domain.states import Basis

@@ -13,9 +13,9 @@ from app.accounting.terms import Neighbours
 from app.certificates.claims import EXCLUDED, NO_GUARANTEE, claims_of, exclusion_assumptions
 from app.certificates.noise import Noise, draws_of
 from app.certificates.schema import PREDICATE_TYPE, SCOPE, STATEMENT_TYPE, WEIGHTS_NAME
-from app.domain.backbone import BackboneDigest
-from app.domain.base import BaseDigest
-from app.domain.ensemble import Member
+from app.domain.architectures.backbone import BackboneDigest
+from app.domain.architectures.base import BaseDigest
+from app.domain.architectures.ensemble import Member
 from app.domain.parallelism import Parallelism
 from app.domain.plan import Plan
 from app.domain.schedules import to_json

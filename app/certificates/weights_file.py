@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from app.certificates import strict_json
+from app.domain.architectures.ensemble import by_member
 from app.domain.description import ModelDescription
-from app.domain.ensemble import by_member
 from app.domain.errors import InvalidInputError, VerificationError
 
 MAX_HEADER_BYTES: Final = 100_000_000

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import FeatureLayer, definition_digest
-from app.domain.base import BaseDigest
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import FeatureLayer, definition_digest
+from app.domain.architectures.base import BaseDigest
 from app.domain.columns import ArrayColumn, ClassName, InputColumns
 from app.domain.encoding import TableEncoding
 from app.domain.errors import InvalidInputError

@@ -6,9 +6,9 @@
 import itertools
 import math
 
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
-from app.domain.linear_head import DEFAULT_BIAS
+from app.domain.heads.linear_head import DEFAULT_BIAS
 from app.domain.tasks.classification import rows_of
 
 

@@ -22,9 +22,9 @@ from app.certificates.statement import (
     unlearning_statement,
 )
 from app.certificates.tables import CertificateRow
-from app.domain.architecture import ArchitectureSpec
-from app.domain.base import BaseDigest
-from app.domain.ensemble import Member
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.base import BaseDigest
+from app.domain.architectures.ensemble import Member
 from app.domain.errors import DraftOutdatedError, LeaseLostError, TargetNotMetError
 from app.domain.ids import new_id
 from app.domain.policy import Policy

@@ -15,9 +15,9 @@ from app.database import Database
 from app.database.endings import require_live
 from app.datasets import repository as datasets
 from app.datasets.tables import DatasetRow
-from app.domain import ridge_head
-from app.domain.architecture import ENSEMBLE, ArchitectureSpec
+from app.domain.architectures.architecture import ENSEMBLE, ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError, PayloadTooLargeError
+from app.domain.heads import ridge_head
 from app.domain.ids import new_id
 from app.domain.parameters import require_parameters
 from app.domain.policy import Policy

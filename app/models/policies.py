@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from app import log
 from app.database import Database
 from app.database.endings import require_live
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe

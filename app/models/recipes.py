@@ -1,9 +1,9 @@
 """Which recipe a model may have: the architecture and the policy's mechanism decide."""
 
 from app.accounting import dp_sgd
-from app.domain import linear_head, ridge_head
-from app.domain.architecture import ENSEMBLE, ArchitectureSpec
+from app.domain.architectures.architecture import ENSEMBLE, ArchitectureSpec
 from app.domain.errors import InvalidInputError
+from app.domain.heads import linear_head, ridge_head
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.states import FirstRelease

@@ -18,7 +18,7 @@ from app.database.endings import require_live
 from app.datasets import repository as datasets
 from app.datasets.service import feature_schema_of
 from app.datasets.tables import DatasetRow
-from app.domain.backbone import Whitening
+from app.domain.architectures.backbone import Whitening
 from app.domain.errors import ConflictError, InvalidInputError
 from app.domain.ids import new_id
 from app.storage.blobs import Blobs

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from app.domain import ridge_head
-from app.domain.architecture import CLASSIFIERS
+from app.domain.architectures.architecture import CLASSIFIERS
 from app.domain.checks import (
     require_count,
     require_positive,
     require_steps,
 )
 from app.domain.errors import ParameterError
+from app.domain.heads import ridge_head
 from app.domain.recipes.recipe import MOST_EPOCHS
 from app.planning.tracking import Tracking
 

@@ -5,8 +5,8 @@ from sqlalchemy.orm import Session
 from app.backbones.use import backbone_of
 from app.datasets.service import encoding_of, record_id_of
 from app.datasets.tables import DatasetRow
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import FeatureLayer
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import FeatureLayer
 from app.domain.description import BackboneDescription, ModelDescription
 from app.registry import repository
 from app.registry.tables import ModelRow

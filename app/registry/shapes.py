@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 
 from app.datasets import repository as datasets
 from app.datasets.repository import DatedRecord
-from app.domain import linear_head, ridge_head
 from app.domain.errors import ConflictError, ParameterError
+from app.domain.heads import linear_head, ridge_head
 from app.domain.plan import TrainingKind
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.states import WeightsSource

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from app.domain import ridge_head
 from app.domain.columns import TextColumn
 from app.domain.description import ModelDescription
 from app.domain.errors import InvalidInputError
+from app.domain.heads import ridge_head
 from app.domain.tasks.language_model import LanguageModelSpec
 from app.domain.tasks.multi_label import MultiLabelSpec
 from app.domain.tasks.regression import RegressionSpec

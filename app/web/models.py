@@ -17,9 +17,9 @@ from app.certificates.bundle import MEDIA_TYPE
 from app.certificates.plain_words import assumptions_in_words, guarantee_in_words, limits_in_words
 from app.certificates.signing import statement_of
 from app.datasets.tables import DatasetRow
-from app.domain.ensemble import Member
+from app.domain.architectures.ensemble import Member
+from app.domain.architectures.words import members_by_version, members_in_words, network_in_words
 from app.domain.filenames import certificate_filename, weights_filename
-from app.domain.network_words import members_by_version, members_in_words, network_in_words
 from app.domain.policy import Policy
 from app.domain.tasks.words import metric_in_words, task_in_words
 from app.ledger import run_views

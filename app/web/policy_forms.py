@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from app.api.models import ModelBody
 from app.api.policies import PolicyBody
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.policy import AUTO, Policy
 from app.domain.states import FirstRelease, Serving, WeightsSource

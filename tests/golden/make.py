@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from app.certificates.signing import statement_of
 from app.client import ExpungeClient
 from app.datasets.files import record_table, to_parquet
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.states import Basis
 from tests.support.digits import DATASET, digits_parquet, head, model
 from tests.support.patience import PATIENCE_S

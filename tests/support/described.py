@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.description import BackboneDescription, ModelDescription
 from app.domain.encoding import TableEncoding
 from app.domain.schema import FeatureSchema

@@ -6,7 +6,7 @@ from app.backbones import service
 from app.datasets import features
 from app.datasets import repository as datasets
 from app.datasets.tables import ShardRow
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.states import BlobState
 from app.processes.stopping import StopSignal
 from app.registry import repository as registry

@@ -9,7 +9,7 @@ from PIL import Image
 
 from app.datasets.files import to_parquet
 from app.datasets.service import define_dataset
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.table_schema import TableSchema
 from tests.support.workshop import Workshop
 

@@ -38,11 +38,11 @@ from app.certificates.statement import (
     unlearning_statement,
 )
 from app.certificates.weights_file import WeightsFile
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import BackboneDigest, Whitening, definition_digest
-from app.domain.base import BaseDigest
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import BackboneDigest, Whitening, definition_digest
+from app.domain.architectures.base import BaseDigest
+from app.domain.architectures.ensemble import Member
 from app.domain.description import ModelDescription
-from app.domain.ensemble import Member
 from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan
 from app.domain.schema import FeatureSchema

@@ -19,8 +19,8 @@ from app.datasets import repository as datasets
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
 from app.datasets.tables import RecordRow
-from app.domain import linear_head
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.heads import linear_head
 from app.domain.noise_generators import SECURE
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy

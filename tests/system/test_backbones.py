@@ -18,8 +18,8 @@ from app.accounting.histories.history import History
 from app.accounting.histories.history_account import drift
 from app.certificates.verification import verify
 from app.datasets.tables import FeatureShardRow, RecordRow
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import definition_digest
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import definition_digest
 from app.domain.recipes.recipe import TrainingRecipe
 from app.planning.mechanisms.tracked_release import TrackedRelease
 from app.services import Services

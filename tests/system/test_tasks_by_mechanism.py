@@ -12,7 +12,7 @@ import safetensors.torch
 from fastapi.testclient import TestClient
 
 from app.certificates.verification import verify
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.tasks import catalogue
 from app.planning.mechanisms.catalogue import MECHANISMS
 from app.planning.mechanisms.deterministic import Deterministic

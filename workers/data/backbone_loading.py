@@ -8,8 +8,8 @@ import torch
 
 from app.backbones import use
 from app.backbones.tables import BackboneRow
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import FeatureLayer
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
 from app.services import Services

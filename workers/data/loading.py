@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from app.datasets.tables import DatasetRow
-from app.domain import ridge_head
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
 from app.domain.errors import RunFailedError
+from app.domain.heads import ridge_head
 from app.domain.plan import Plan
 from app.domain.policy import Policy
 from app.domain.recipes.recipe import TrainingRecipe

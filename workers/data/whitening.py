@@ -21,7 +21,7 @@ from app.datasets import repository as datasets
 from app.datasets.content import ContentDigest
 from app.datasets.service import feature_schema_of
 from app.datasets.shards import decode_shard
-from app.domain.backbone import Whitening
+from app.domain.architectures.backbone import Whitening
 from app.domain.errors import RunFailedError
 from app.models import whitening
 from app.services import Services

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import nn
 
-from app.domain.base import BaseDigest
+from app.domain.architectures.base import BaseDigest
 from app.domain.errors import PlanError
 from app.domain.plan import Plan
 from app.failpoints import halfway, reach

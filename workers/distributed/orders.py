@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from app.domain.base import BaseDigest
+from app.domain.architectures.base import BaseDigest
 from app.domain.plan import Plan, TrainingKind
 from app.planning.mechanisms.catalogue import mechanism_named
 from workers.distributed.team import ALONE, Team

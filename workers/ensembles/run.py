@@ -21,10 +21,10 @@ from torch import nn
 from app.certificates.membership_attack import measured_audit, unmeasured_audit
 from app.certificates.statement import CertifyingPhase
 from app.certificates.weights_file import WeightsFile
-from app.domain.base import BaseDigest
-from app.domain.ensemble import by_member, tensor_name
+from app.domain.architectures.base import BaseDigest
+from app.domain.architectures.ensemble import by_member, tensor_name
+from app.domain.architectures.merging import LOSS, is_offered, metric_compared, score_of
 from app.domain.errors import RunFailedError
-from app.domain.merging import LOSS, is_offered, metric_compared, score_of
 from app.domain.plan import Plan
 from app.domain.states import MemberState, Phase, RunKind
 from app.failpoints import halfway, reach

@@ -21,7 +21,7 @@ class Targets:
     """How a task's targets are rounded.
 
     Attributes:
-        task: one that a ridge head can learn (``app.domain.ridge_head.require_task``).
+        task: one that a ridge head can learn (``app.domain.heads.ridge_head.require_task``).
         target_range: of a regression; None for others.
     """
 

@@ -5,8 +5,8 @@ from typing import cast
 
 import torch
 
-from app.domain import ridge_head
 from app.domain.errors import RunFailedError
+from app.domain.heads import ridge_head
 from app.domain.plan import Plan
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.catalogue import mechanism_of

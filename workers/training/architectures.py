@@ -9,10 +9,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from app.domain import linear_head, ridge_head
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import FeatureLayer
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import RunFailedError
+from app.domain.heads import linear_head, ridge_head
 from app.domain.tasks.classification import ClassificationSpec, rows_of
 from app.domain.tasks.spec import TaskSpec
 from workers.operator_code import called, imported

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from app.domain.base import BaseDigest
+from app.domain.architectures.base import BaseDigest
 from app.domain.errors import PlanError, RunFailedError
 from workers.training.buffers import statistics_of
 

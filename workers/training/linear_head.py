@@ -1,4 +1,4 @@
-"""A linear head on features of norm at most 1: see ``app.domain.linear_head``."""
+"""A linear head on features of norm at most 1: see ``app.domain.heads.linear_head``."""
 
 import math
 from typing import Final

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from app.domain.base import BaseDigest
+from app.domain.architectures.base import BaseDigest
 from app.domain.errors import RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.distributed.team import ALONE, Team

@@ -17,9 +17,9 @@ from app.certificates.schema import (
     Release,
     Tree,
 )
-from app.domain.ensemble import own_name
+from app.domain.architectures.ensemble import own_name
+from app.domain.architectures.merging import is_offered, metric_compared, score_of
 from app.domain.errors import VerificationError
-from app.domain.merging import is_offered, metric_compared, score_of
 from app.domain.noise_generators import KNOWN
 from app.domain.states import Basis
 from app.domain.trees.merkle import EMPTY_ROOT

@@ -12,11 +12,11 @@ from app.accounting.histories.history import Release as ReleaseEvent
 from app.accounting.noisy_gd_nonconvex import capped_smoothness
 from app.certificates.schema import Predicate, Release
 from app.certificates.weights_file import BACKBONE, StoredTensor, WeightsFile
-from app.domain import linear_head, ridge_head
-from app.domain.architecture import ENSEMBLE
+from app.domain.architectures.architecture import ENSEMBLE
+from app.domain.architectures.ensemble import by_member, own_name
 from app.domain.description import ModelDescription
-from app.domain.ensemble import by_member, own_name
 from app.domain.errors import InvalidInputError, VerificationError
+from app.domain.heads import linear_head, ridge_head
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.spec import TaskSpec
 from app.planning.mechanisms.mechanism import Mechanism, Needs

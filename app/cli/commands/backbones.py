@@ -14,8 +14,8 @@ from app.cli.commands.resources import BackboneName, Key
 from app.cli.connection import errors_in_words, service
 from app.cli.output import show
 from app.cli.weights import read_weights
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import POOLS, FeatureLayer
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import POOLS, FeatureLayer
 from app.domain.errors import ExpungeError, InvalidInputError
 from app.domain.extras import WORKER, require
 from app.domain.schema import FeatureSchema

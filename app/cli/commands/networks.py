@@ -11,7 +11,7 @@ from app.cli.commands.guarantees import parsed
 from app.cli.connection import errors_in_words
 from app.cli.json_files import json_file
 from app.cli.output import wants_json
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.extras import WORKER, require
 from app.domain.schema import FeatureSchema

@@ -13,9 +13,9 @@ from app.cli.json_files import json_file
 from app.cli.output import conclude, say, show
 from app.cli.waiting import Wait, show_backbone, show_model
 from app.cli.weights import read_weights
+from app.domain.architectures.words import network_in_words
 from app.domain.errors import ConfigurationError
 from app.domain.extras import WORKER, require
-from app.domain.network_words import network_in_words
 from app.key_files import trusted_keys_file
 from app.processes.python import python_command
 from app.settings import Settings

@@ -9,7 +9,7 @@ from app import log
 from app.certificates.signing import StatementSigner, statement_of
 from app.certificates.statement import Exclusion, base_of
 from app.certificates.tables import CertificateRow
-from app.domain.base import BaseDigest
+from app.domain.architectures.base import BaseDigest
 from app.domain.errors import RunFailedError
 from app.domain.ids import new_id
 from app.domain.states import Basis

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 from app.accounting import exact_heads
 from app.accounting.guarantees import ExactGuarantee
 from app.accounting.terms import Terms
-from app.domain import ridge_head
 from app.domain.errors import ParameterError, PlanError
+from app.domain.heads import ridge_head
 from app.domain.policy import Policy
 from app.planning.fixed import only
 from app.planning.mechanisms.deterministic import Deterministic

@@ -11,7 +11,7 @@ from torch import nn
 import expunge
 from app.certificates.signing import statement_of
 from app.certificates.verification import check_statement
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError, VerificationError
 from app.ledger.certificates import issued
 from app.registry import repository as registry

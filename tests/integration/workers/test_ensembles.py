@@ -13,8 +13,8 @@ import safetensors.numpy
 import torch
 
 from app.certificates.weights_file import WeightsFile
-from app.domain.architecture import ArchitectureSpec
-from app.domain.ensemble import Member, by_member
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.ensemble import Member, by_member
 from app.domain.errors import InvalidInputError, LeaseLostError, PlanError
 from app.domain.states import BlobState, MemberState
 from app.ledger.ensembles import trainings

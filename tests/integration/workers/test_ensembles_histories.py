@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 
 from app.datasets.lives import life_at
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError
 from app.domain.states import ObligationState
 from app.ledger.ensembles import trainings

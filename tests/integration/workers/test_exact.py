@@ -13,8 +13,8 @@ from app.cli.main import app
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
 from app.datasets.tables import FeatureShardRow
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import BackboneUse
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import ConflictError, GoneError, InvalidInputError, PlanError
 from app.domain.schema import FeatureSchema
 from app.domain.states import BlobState

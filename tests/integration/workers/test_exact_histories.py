@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.certificates.weights_file import tensors_sha256
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, RunInterruptedError
 from app.domain.policy import Policy
 from app.domain.schema import FeatureSchema

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import RunFailedError
 from app.ledger.ensembles import trainings
 from app.processes.stopping import StopSignal

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from app.certificates.verification import verify
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.ledger.certificates import bundles, issued
 from app.registry.tables import VersionRow
 from tests.support.exact_heads import carry_out

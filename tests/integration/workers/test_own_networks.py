@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensor
 
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
 from tests.support.operators import PACKAGE, operators_package

@@ -8,8 +8,8 @@ import safetensors.numpy
 
 from app.datasets.stock import Stock
 from app.datasets.tables import ShardRow
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import BackboneUse
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import GoneError, LeaseLostError, RunFailedError, WriteRefusedError
 from app.processes.stopping import StopSignal
 from app.storage.blobs import Blobs

@@ -18,8 +18,8 @@ from app.certificates.tables import CertificateRow
 from app.datasets.files import record_table, to_parquet
 from app.datasets.service import define_dataset
 from app.datasets.tables import FeatureShardRow
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import BackboneUse, definition_digest
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import BackboneUse, definition_digest
 from app.domain.errors import (
     ConflictError,
     InvalidInputError,

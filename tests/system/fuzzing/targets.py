@@ -22,7 +22,7 @@ from app.certificates.receipts import Receipt
 from app.certificates.signing import StatementSigner
 from app.certificates.trusted_keys import read_trusted_keys
 from app.certificates.verification import verify
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import (
     InvalidInputError,
     InvalidRecordsError,

@@ -12,7 +12,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from app.cli.main import app
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.planning.mechanisms.catalogue import MECHANISMS
 from tests.support.operators import PACKAGE, operators_package
 from tests.support.own_tasks import OWN, Rents

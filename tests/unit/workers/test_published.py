@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 import expunge
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import (
     ConfigurationError,
     InvalidInputError,

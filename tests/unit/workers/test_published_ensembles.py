@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import expunge
-from app.domain.architecture import ArchitectureSpec
-from app.domain.base import BaseDigest
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.base import BaseDigest
+from app.domain.architectures.ensemble import by_member
 from app.domain.description import BackboneDescription, ModelDescription
-from app.domain.ensemble import by_member
 from app.domain.errors import InvalidInputError
 from app.domain.tasks import catalogue
 from tests.support.described import DESCRIPTIONS, FACTORIES, raw_features, written

@@ -14,7 +14,7 @@ from sqlalchemy import select, text
 
 from app import log
 from app.backbones import service as uploads
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.scopes import Scope
 from app.log import actor
 from app.log.tables import LogEntryRow

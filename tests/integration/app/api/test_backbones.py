@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from app.certificates.signing import statement_of
 from app.datasets.files import record_table, to_parquet
-from app.domain.backbone import definition_digest
+from app.domain.architectures.backbone import definition_digest
 from app.log.tables import LogEntryRow
 from app.storage.tables import BlobRow
 from tests.support.workshop import DATASET, Workshop

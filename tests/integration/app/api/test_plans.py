@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from app.backbones.use import parameters_of_model
 from app.datasets.tables import DatasetRow
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.plan import Plan
 from app.domain.schema import FeatureSchema
 from app.domain.tasks.classification import ClassificationSpec

@@ -14,7 +14,7 @@ from app.datasets import features, repository
 from app.datasets.features import FeatureSource
 from app.datasets.shards import decode_shard, encode_shard
 from app.datasets.tables import FeatureShardRow
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.storage.tables import BlobRow
 from tests.support.patience import PATIENCE_S
 from tests.support.workshop import DATASET, RECORDS, Workshop

@@ -16,7 +16,7 @@ from app.backbones.service import BackboneDefinition
 from app.datasets import features, repository
 from app.datasets.shards import encode_shard
 from app.datasets.tables import FeatureShardRow, RecordRow, ShardRow
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import GoneError, NotFoundError
 from app.ledger.tables import ForgetRequestRow
 from app.locations import key_store, redis_connection

@@ -13,7 +13,7 @@ from app.backbones import service as backbones
 from app.backbones.service import BackboneDefinition
 from app.certificates.signing import StatementSigner, statement_of
 from app.datasets.tables import RecordRow, ShardRow
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConfigurationError, KeyStoreError
 from app.ledger import repository
 from app.ledger.certificates import issued

@@ -15,7 +15,7 @@ from app.backbones import service
 from app.backbones.service import BackboneDefinition
 from app.callbacks import signing_secrets
 from app.certificates.signing import StatementSigner
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.scopes import Scope
 from app.domain.states import RunState
 from app.ledger.tables import ForgetRequestRow

@@ -10,7 +10,7 @@ from app.backbones.service import BackboneDefinition
 from app.datasets import features
 from app.datasets import repository as datasets
 from app.datasets.service import define_dataset, feature_schema_of
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ConflictError, GoneError, LeaseLostError, NotFoundError
 from app.domain.policy import Policy
 from app.domain.states import WeightsSource

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from app.backbones import service
 from app.backbones.service import BackboneDefinition
 from app.database import Database
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import ObjectStoreError
 from app.services import Services, open_services
 from app.settings import Settings

@@ -10,8 +10,8 @@ from torch import nn
 
 from app.backbones import service
 from app.backbones.service import BackboneDefinition
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import BackboneUse, FeatureLayer
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import BackboneUse, FeatureLayer
 from app.domain.errors import RunFailedError
 from app.domain.schema import FeatureSchema
 from tests.support.operators import PACKAGE, operators_package

@@ -10,8 +10,8 @@ from app.backbones import service
 from app.backbones.service import BackboneDefinition
 from app.datasets import features as kept_features
 from app.datasets.tables import FeatureShardRow
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import BackboneUse
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import GoneError
 from app.domain.schema import FeatureSchema
 from app.maintenance.reconciliation import reconcile

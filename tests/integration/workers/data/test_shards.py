@@ -5,8 +5,8 @@ import pytest
 from app.datasets import repository as datasets
 from app.datasets.service import define_dataset
 from app.datasets.tables import FeatureShardRow, ShardRow
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import BackboneUse
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import GoneError
 from tests.support.exact_heads import define_backbone
 from tests.support.workshop import RECORDS, Workshop

@@ -8,8 +8,8 @@ import safetensors.numpy
 
 from app.certificates.verification import check_statement
 from app.certificates.weights_file import opened, tensors_sha256
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import FeatureLayer
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import FeatureLayer
 from app.domain.description import METADATA_NAME, BackboneDescription, ModelDescription
 from app.domain.errors import VerificationError
 from app.domain.tasks.classification import ClassificationSpec

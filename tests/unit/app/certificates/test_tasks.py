@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import VerificationError
 from app.domain.tasks.augmentation import Augmentation
 from app.domain.tasks.classification import ClassificationSpec

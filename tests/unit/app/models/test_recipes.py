@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.policy import Policy
 from app.domain.states import FirstRelease

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.domain.architecture import PRESETS
+from app.domain.architectures.architecture import PRESETS
 from app.domain.errors import RunFailedError
 from workers.mechanisms.frame import Centre, RawWeights, ReferenceFrame
 from workers.training.architectures import build

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from app.domain.architecture import ArchitectureSpec
-from app.domain.backbone import BackboneUse
+from app.domain.architectures.architecture import ArchitectureSpec
+from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import InvalidInputError
 from app.domain.schema import FeatureSchema
 from app.domain.tasks import catalogue

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.domain.base import BaseDigest
+from app.domain.architectures.base import BaseDigest
 from app.domain.errors import PlanError, RunFailedError
 from app.domain.recipes.recipe import TrainingRecipe
 from workers.training.base import digests_of, pinned, public_tensors, require_same

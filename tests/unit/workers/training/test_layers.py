@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.domain.backbone import FeatureLayer
+from app.domain.architectures.backbone import FeatureLayer
 from app.domain.errors import RunFailedError
 from workers.training.layers import Layered
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.description import ModelDescription
 from app.domain.plan import Plan, TrainingKind
 from app.domain.policy import Policy

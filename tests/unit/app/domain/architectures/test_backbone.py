@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.domain.architecture import PRESETS, ArchitectureSpec
-from app.domain.backbone import BackboneUse, FeatureLayer, definition_digest
+from app.domain.architectures.architecture import PRESETS, ArchitectureSpec
+from app.domain.architectures.backbone import BackboneUse, FeatureLayer, definition_digest
 from app.domain.errors import InvalidInputError
 
 

@@ -6,7 +6,7 @@ Features are rounded to whole numbers on a public scale, so that all sums are ex
 
 from dataclasses import replace
 
-from app.domain.architecture import CLASSIFIERS, ArchitectureSpec
+from app.domain.architectures.architecture import CLASSIFIERS, ArchitectureSpec
 from app.domain.errors import InvalidInputError
 from app.domain.recipes.recipe import TrainingRecipe
 from app.domain.schema import FeatureSchema

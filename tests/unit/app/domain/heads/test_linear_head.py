@@ -3,7 +3,7 @@
 import pytest
 
 from app.domain.errors import InvalidInputError
-from app.domain.linear_head import recipe_of
+from app.domain.heads.linear_head import recipe_of
 from app.domain.tasks.classification import ClassificationSpec
 
 TEN, TWO = (ClassificationSpec(classes=classes) for classes in (10, 2))

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain import linear_head, ridge_head
-from app.domain.architecture import ArchitectureSpec
+from app.domain.architectures.architecture import ArchitectureSpec
 from app.domain.errors import InvalidInputError
+from app.domain.heads import linear_head, ridge_head
 from app.domain.tasks import catalogue
 from app.domain.tasks.classification import ClassificationSpec
 from app.domain.tasks.language_model import LanguageModelSpec

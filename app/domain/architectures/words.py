@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from app.domain.ensemble import Member
+from app.domain.architectures.ensemble import Member
 
 _OWN: Final = "the operator's own network"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from app.domain.backbone import BackboneUse
+from app.domain.architectures.backbone import BackboneUse
 from app.domain.errors import InvalidInputError
 
 NAMES: Final = ("logistic", "mlp", "cnn", "linear_head", "ridge_head", "ensemble", "custom")

@@ -1,0 +1,1 @@
+"""Heads on features, which forget exactly or have their steps counted."""
